@@ -37,7 +37,8 @@ postgres          at a server
 leases            what ends by itself with time
 checkpoints       the state in parts, so that opening need not fold everything
 appending         records on their way into the log
-log               follow, append, read; verifying: the check of all of it; copying: all of it as values
+replay            the state as of the head
+log               follow, append, read; verifying: the check of all of it
 opening           the home that a URL names
 retrying          operations that begin again after their transaction was lost
 transaction       `Tx`: a state, and what is appended to it
@@ -51,11 +52,11 @@ decisions (which tablet goes where is planned in `elasticscan.topology`; `elasti
 
 from elasticscan.catalog.appending import Append
 from elasticscan.catalog.catalog import Catalog, NewStore
-from elasticscan.catalog.copying import Dump
 from elasticscan.catalog.home import Interrupted
 from elasticscan.catalog.leases import Lease
 from elasticscan.catalog.opening import holds_store
-from elasticscan.catalog.retrying import is_writing, retry_interrupted
+from elasticscan.catalog.pool import in_transaction
+from elasticscan.catalog.retrying import retry_interrupted
 from elasticscan.catalog.secrets import (
     KEYS,
     OFFSETS,
@@ -68,6 +69,7 @@ from elasticscan.catalog.secrets import (
 )
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import InlineCommit, RemovedFile, Tag
+from elasticscan.catalog.tables import Dump
 from elasticscan.catalog.topology_history import (
     append_topology,
     base_topology,

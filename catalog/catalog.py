@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import get_ident
 from weakref import finalize
 
 from elasticscan.base.clock import Clock
@@ -18,12 +17,14 @@ from elasticscan.base.errors import (
     ReadOnlyStore,
     TableChanged,
 )
-from elasticscan.catalog.appending import Append, Draft
-from elasticscan.catalog.copying import Dump, dump
+from elasticscan.catalog import tables
+from elasticscan.catalog.appending import Append
 from elasticscan.catalog.home import LogHome, micros
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.opening import make_home, open_home
-from elasticscan.catalog.retrying import is_writing, noting_that_it_writes, retry_interrupted
+from elasticscan.catalog.pool import in_transaction
+from elasticscan.catalog.replay import newest_state
+from elasticscan.catalog.retrying import retry_interrupted
 from elasticscan.catalog.secrets import KEYS, OFFSETS, new_secret
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.topology_history import first_topology
@@ -67,8 +68,7 @@ class Catalog:
         self.read_only = self._home.why_read_only
         self.follows_progress = not self._home.is_follower
         self.clock = self._home.clock
-        self._own: dict[int, StoreState] = {}  # by the thread that is in a transaction: as it began
-        self._store_id = self._follow().store_id
+        self._store_id = self._log.follow().store_id
         self.before_writing: Callable[[bool], Callable[[Identity], None]] = lambda _: lambda _: None
         self.when_missing: Callable[[], None] = lambda: None
         self.after_writing: Callable[[Identity, frozenset[int], bool], None] = lambda _, __, ___: None
@@ -98,15 +98,16 @@ class Catalog:
                 now,
                 (new_secret(1, OFFSETS, now), new_secret(2, KEYS, now)),
             )
-            with Log.beginning(home, first, first_topology(first)) as writing:
-                prepare(Tx(Log(home), writing.state, now, writing))
+            with Log(home).beginning() as tx:
+                tx.append(Append(first, topology=first_topology(first)))
+                prepare(tx)
 
     @staticmethod
     def create_from(
         url: str | Path,
         clock: Clock,
         where: str,
-        copied: Dump,
+        copied: tables.Dump,
         roots: Mapping[int, str],
         prepare: Callable[[Tx], None],
     ) -> None:
@@ -117,37 +118,31 @@ class Catalog:
         Raises:
             StoreDamaged: it is not what that log held.
         """
-        with make_home(url, clock, where) as home, Log.filled(home, copied) as writing:
-            tx = Tx(Log(home), writing.state, home.clock.now(), writing)
+        with make_home(url, clock, where) as home, Log(home).beginning(copied) as tx:
             for shard in tx.state.all_shards:
                 is_removed = shard.id in tx.state.removed_shards
                 tx.append(ShardDefined(replace(shard, root=roots[shard.id]), is_removed))
             prepare(tx)
 
-    def dump(self) -> tuple[Dump, Tx]:
-        """Return all that the log holds, and a transaction that sees just that."""
-        with self._doubting_what_is_missing(), self._home.reading() as source:
-            state = self._log.state_in(source)
-            return dump(source), Tx(self._log, state, self.clock.now())
+    def dump(self) -> tuple[tables.Dump, Tx]:
+        """Return the rows of all tables but the leases, and a transaction that sees just that."""
+        known = self._log.known
+        with self._doubting_what_is_missing(), self._home.reading():
+            state = newest_state(self._home, known)
+            rows = {
+                name: list(map(list, self._home.execute(every))) for name, every in tables.EVERYTHING.items()
+            }
+            return rows, self._log.at(state)
 
     def close(self) -> None:
         self._home.close()
 
     # Transactions
 
-    def _follow(self) -> StoreState:
-        """Return the newest state; of a standby, which may fall behind what was seen, what it has."""
-        try:
-            return self._log.follow()
-        except CatalogOutdated:
-            if self.follows_progress:
-                raise
-            self._log.forget()
-        return self._log.follow()
-
     def _state(self) -> StoreState:
-        """As `_follow`; for a thread that is in a writing transaction, the state with which that began."""
-        return self._checked(self._own.get(get_ident()) or self._follow())
+        """Return the newest state; to a thread that is in a transaction, that with which it began."""
+        known = self._log.known if self._home.in_transaction else None
+        return self._checked(known or self._log.follow())
 
     def _checked(self, state: StoreState) -> StoreState:
         """Return a state; raises `TableChanged` if it is that of another store in the place of this one."""
@@ -199,9 +194,9 @@ class Catalog:
             CommitUnknown: the answer was lost, and the server cannot be asked.
         """
         state = self.known
-        if state is None or not self.is_far or self.read_only is not None or is_writing():
+        if state is None or not self.is_far or self.read_only is not None or in_transaction():
             return None
-        what = commit(Tx(self._log, state, self.clock.now()))
+        what = commit(self._log.at(state))
         if what is None:
             return None
         check, identity = self.before_writing(True), identity_of(state)
@@ -209,7 +204,7 @@ class Catalog:
             check(identity)
         except CatalogOutdated:  # others may have gone beyond what is known here
             check(identity_of(self._state()))
-        appended = self._log.append_at_once(Draft.of(what), state)
+        appended = self._log.append_at_once(what, state)
         if appended is None:
             return None
         self.after_writing(replace(identity, last_commit=appended), frozenset(), True)
@@ -228,16 +223,11 @@ class Catalog:
             CatalogUnavailable: another transaction writes, and this one was to begin `at_once`.
         """
         self.check_writable()
-        me = get_ident()
-        with self._doubting_what_is_missing(), self._log.writing(at_once) as writing, noting_that_it_writes():
-            self._own[me] = self._checked(writing.state)
-            try:
-                tx = Tx(self._log, writing.state, self.clock.now(), writing)
-                yield tx
-                if not writing.appended:  # records say what time it is
-                    tx.observe_time()
-            finally:
-                del self._own[me]
+        with self._doubting_what_is_missing(), self._log.writing(at_once) as tx:
+            self._checked(tx.state)
+            yield tx
+            if not tx.tail_bytes:  # records say what time it is
+                tx.observe_time()
 
     @contextmanager
     def _doubting_what_is_missing(self) -> Iterator[None]:
@@ -252,14 +242,14 @@ class Catalog:
 
     @property
     def known(self) -> StoreState | None:
-        """The newest state that was seen; of a thread that is in a writing transaction, as that began."""
-        return self._own.get(get_ident()) or self._log.known
+        """The newest state that was seen; in a writing transaction, that with which it began."""
+        return self._log.known
 
     def at(self, layout: int | None = None) -> Tx:
         """Return a transaction that reads; with the layout of a look just made, it need not look again."""
         known = self.known
         state = known if known is not None and known.layout == layout else self._state()
-        return Tx(self._log, state, self.clock.now())
+        return self._log.at(state)
 
     def forget_progress(self) -> None:
         """Take the log as it is, also where it is older than it was: the user decided so."""

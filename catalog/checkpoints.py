@@ -17,10 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from hashlib import sha256
 
-import msgpack
 import pyarrow as pa
 
 from elasticscan.base.errors import StoreDamaged, StoreTooNew
@@ -28,8 +26,8 @@ from elasticscan.catalog import tables
 from elasticscan.catalog.codec import pack_value, unpack_value
 from elasticscan.catalog.entries import ROWS, damaged_log, is_sealed
 from elasticscan.catalog.files import FRAGMENT_COLUMNS, RUN_COLUMNS, FileSet
-from elasticscan.catalog.home import LogHome, Row, Transaction
-from elasticscan.catalog.retrying import retry
+from elasticscan.catalog.home import LogHome
+from elasticscan.catalog.retrying import change
 from elasticscan.catalog.state import FOLD_VERSION, StoreState
 from elasticscan.catalog.table_state import TableState
 from elasticscan.metadata import Fragment, IndexRun
@@ -102,7 +100,7 @@ def _table(content: bytes, schema: pa.Schema) -> pa.Table:
     return rows.combine_chunks()
 
 
-def manifests(home: LogHome | Transaction) -> list[CheckpointManifest]:
+def manifests(home: LogHome) -> list[CheckpointManifest]:
     """Return the manifests that can be read, the newest first."""
     found = []
     for number, fold, digest, content in home.execute(tables.MANIFESTS):
@@ -122,7 +120,7 @@ def manifests(home: LogHome | Transaction) -> list[CheckpointManifest]:
 Contents = Mapping[tuple[int, str], bytes]  # of parts, by the number under which they lie, and their names
 
 
-def _contents(home: LogHome | Transaction, manifest: CheckpointManifest, statistics: bool) -> Contents:
+def _contents(home: LogHome, manifest: CheckpointManifest, statistics: bool) -> Contents:
     """Return the parts of a checkpoint as they lie there, of statistics or of all else."""
     statement = tables.CHECKPOINT_STATISTICS if statistics else tables.CHECKPOINT_STATE
     numbers = sorted({part.number for part in manifest.parts})
@@ -138,7 +136,7 @@ def read_part(contents: Contents, reference: PartReference) -> bytes:
     return content
 
 
-def newest_state(home: LogHome | Transaction) -> StoreState | None:
+def newest_state(home: LogHome) -> StoreState | None:
     """Return the state of the newest checkpoint that is whole; None where there is none."""
     for manifest in manifests(home):
         try:
@@ -148,7 +146,7 @@ def newest_state(home: LogHome | Transaction) -> StoreState | None:
     return None
 
 
-def read_state(home: LogHome | Transaction, manifest: CheckpointManifest) -> StoreState:
+def read_state(home: LogHome, manifest: CheckpointManifest) -> StoreState:
     """Return the state of a checkpoint, which is one of this log."""
     logged = home.execute(tables.DIGEST, {"number": manifest.number})
     if logged != [(manifest.digest,)]:
@@ -183,30 +181,23 @@ def write(
         references.append(known.get((name, digest)) or PartReference(name, state.number, digest))
     manifest = CheckpointManifest(state.number, state.digest, tuple(references))
     new = [(part.name, parts[part.name]) for part in references if part.number == state.number]
-    _write_rows(home, state.number, [*new, ("manifest", pack_value(manifest))])
+    _write_parts(home, state.number, [*new, ("manifest", pack_value(manifest))])
     read_state(home, manifest)
     _remove_old(home)
     return manifest
 
 
-def _write_rows(home: LogHome, number: int, parts: Sequence[tuple[str, bytes]]) -> None:
+def _write_parts(home: LogHome, number: int, parts: Sequence[tuple[str, bytes]]) -> None:
     """Write parts in order, in as many transactions as keep each of them short."""
-    some, size = list[tuple[str, bytes]](), 0
-    for part in parts:
-        if size + len(part[1]) > _BYTES_AT_ONCE and some:
-            retry(home, partial(_write_some, home, number, some))
-            some, size = [], 0
-        some, size = [*some, part], size + len(part[1])
-    retry(home, partial(_write_some, home, number, some))
-
-
-def _write_some(home: LogHome, number: int, parts: Sequence[tuple[str, bytes]]) -> None:
-    with home.writing() as transaction:
-        for part, content in parts:
-            values = {"number": number, "part": part, "fold": FOLD_VERSION}
-            values |= {"digest": sha256(content).digest(), "bytes": content}
-            transaction.execute(tables.DELETE_CHECKPOINT, {"number": number, "part": part})
-            transaction.execute(tables.INSERT_CHECKPOINT, values)
+    statements, size = list[tuple[str, Mapping[str, object]]](), 0
+    for part, content in parts:
+        if statements and size + len(content) > _BYTES_AT_ONCE:
+            change(home, statements)
+            statements, size = [], 0
+        values = {"number": number, "part": part, "fold": FOLD_VERSION, "bytes": content}
+        statements.append((tables.PUT_CHECKPOINT, {**values, "digest": sha256(content).digest()}))
+        size += len(content)
+    change(home, statements)
 
 
 def _remove_old(home: LogHome) -> None:
@@ -216,18 +207,12 @@ def _remove_old(home: LogHome) -> None:
     named |= {(manifest.number, "manifest") for manifest in kept}
     newest = max(manifest.number for manifest in kept)
     there = home.execute(tables.CHECKPOINT_PARTS)
-
-    def remove() -> None:
-        with home.writing() as transaction:
-            for number, part in there:
-                if (number, part) not in named and number < newest:
-                    transaction.execute(tables.DELETE_CHECKPOINT, {"number": number, "part": part})
-
-    retry(home, remove)
+    old = [key for key in there if key not in named and key[0] < newest]
+    change(home, [(tables.DELETE_CHECKPOINT, {"number": number, "part": part}) for number, part in old])
 
 
 def statistics_in(
-    home: LogHome | Transaction, manifest: CheckpointManifest, of: Collection[int]
+    home: LogHome, manifest: CheckpointManifest, of: Collection[int]
 ) -> dict[int, dict[int, bytes]]:
     """Return what a checkpoint knows of the values in files, by table and file.
 
@@ -243,12 +228,6 @@ def statistics_in(
             bodies = zip(rows["id"].to_pylist(), rows["body"].to_pylist(), strict=True)
             found[names[part.name]] = dict(bodies)
     return found
-
-
-def unpack_statistics_part(content: bytes) -> dict[int, bytes]:
-    """Return the statistics that a record brought, by the ordinals of its files."""
-    unpacked: dict[int, bytes] = msgpack.unpackb(content, strict_map_key=False)
-    return unpacked
 
 
 def drop_covered(home: LogHome) -> int:
@@ -268,11 +247,6 @@ def drop_covered(home: LogHome) -> int:
         if not some:
             return dropped
         going = [part for part in some if part[2] != ROWS or (part[0], part[1]) not in needed]
-        retry(home, partial(_delete, home, going))
+        keys = [dict(zip(("number", "table", "part"), part, strict=True)) for part in going]
+        change(home, [(tables.DELETE_PART, key) for key in keys])
         dropped, after = dropped + len(going), some[-1][0]
-
-
-def _delete(home: LogHome, parts: Sequence[Row]) -> None:
-    with home.writing() as transaction:
-        for number, table, part in parts:
-            transaction.execute(tables.DELETE_PART, {"number": number, "table": table, "part": part})

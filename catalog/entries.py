@@ -10,7 +10,7 @@ to be right; that the newest ones are missing is found by whoever has seen a lat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from hashlib import sha256
 from typing import Any, Final
@@ -19,7 +19,7 @@ import msgpack
 
 from elasticscan.base.errors import RESTORE, StoreDamaged, StoreTooNew
 from elasticscan.catalog.codec import unpack_value
-from elasticscan.metadata import FORMATS, Record, table_of
+from elasticscan.metadata import FORMATS, Record
 
 GENESIS: Final = bytes(32)  # the digest before the first entry, whose number is 0
 
@@ -98,33 +98,6 @@ def linked_entry(row: Sequence[Any]) -> LogEntry:
     entry = entry_of(row)
     check_chain(GENESIS if entry.number == 0 else row[-1], [entry])
     return entry
-
-
-def row_of(
-    id: bytes,  # noqa: A002
-    record: Record,
-    parts: Mapping[Part, bytes],
-    app: tuple[str, int] | None = None,
-    metadata: str | None = None,
-    clock: int = 0,
-) -> LogRow:
-    """Return the row of a record, which seals its parts."""
-    kind = type(record).__name__
-    hashes = [[table, name, sha256(content).digest()] for (table, name), content in sorted(parts.items())]
-    return LogRow(
-        id,
-        kind,
-        FORMATS[kind][1],
-        getattr(record, "operation", None),
-        clock,
-        table_of(record),
-        getattr(record, "rows", 0),
-        getattr(record, "bytes", 0),
-        None if app is None else app[0],
-        None if app is None else app[1],
-        metadata,
-        msgpack.packb(hashes),
-    )
 
 
 def record_of(entry: LogEntry, value: bytes) -> Record:

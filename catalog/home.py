@@ -6,18 +6,17 @@ PostgresHome   a server, for many machines
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol, Self
+from typing import Any, ClassVar, Final, Self
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import CatalogUnavailable
 from elasticscan.catalog import tables
 from elasticscan.catalog.entries import damaged_log
-from elasticscan.catalog.pool import ConnectionPool, forked_amid_use
+from elasticscan.catalog.pool import ConnectionPool
 
 
 class Interrupted(CatalogUnavailable):
@@ -26,24 +25,6 @@ class Interrupted(CatalogUnavailable):
 
 Row = tuple[Any, ...]
 NOTHING: Final[Mapping[str, Any]] = {}
-
-
-class Transaction(Protocol):
-    """Statements that see one snapshot, and that are done together or not at all."""
-
-    def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
-        """Return all rows of a statement."""
-
-
-class HeldConnection:
-    """The connection of a transaction; a forked child has none, for it is its parent's."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection, self._process = connection, os.getpid()
-
-    def check_process(self) -> None:
-        if self._process != os.getpid():
-            raise forked_amid_use()
 
 
 class LogHome(ABC):
@@ -86,15 +67,18 @@ class LogHome(ABC):
 
     @abstractmethod
     def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
-        """Return all rows of one statement, a transaction of its own that reads; it is tried again."""
+        """Return all rows of a statement: within the transaction of this thread, if it has one.
+
+        Else the statement is a transaction of its own, which reads, and is tried again.
+        """
 
     @abstractmethod
-    def reading(self) -> AbstractContextManager[Transaction]:
-        """Return a transaction that reads."""
+    def reading(self) -> AbstractContextManager[Self]:
+        """Have this thread see one snapshot in all that it executes."""
 
     @abstractmethod
-    def writing(self, at_once: bool = False) -> AbstractContextManager[Transaction]:
-        """Return a transaction that holds the log's lock: one at a time, of all processes.
+    def writing(self, at_once: bool = False) -> AbstractContextManager[Self]:
+        """Hold the log's lock, one thread of all processes at a time; commit at the end.
 
         One that has to begin `at_once` waits for no other: `CatalogUnavailable`.
         """
@@ -109,6 +93,11 @@ class LogHome(ABC):
         Returns (number, time, digest); None if the layout is another one, or the home has no such statement.
         """
         return None
+
+    @property
+    def in_transaction(self) -> bool:
+        """True if this thread is in a transaction of this log."""
+        return self._pool.held is not None
 
     def is_begun(self) -> bool:
         """Return whether the log has a record."""

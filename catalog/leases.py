@@ -21,8 +21,7 @@ import msgpack
 from elasticscan.catalog import tables
 from elasticscan.catalog.codec import pack_value, unpack_value
 from elasticscan.catalog.entries import damaged_log
-from elasticscan.catalog.home import LogHome, Row, Transaction
-from elasticscan.catalog.retrying import retry
+from elasticscan.catalog.home import LogHome, Row
 
 T = TypeVar("T")
 
@@ -51,63 +50,34 @@ def row_of(lease: Lease[T]) -> Row:
     return lease.id, type(lease.value).__name__, "", pack_value(lease.value), lease.until
 
 
-def put_row(transaction: Transaction, row: Row) -> None:
+def put_row(home: LogHome, row: Row) -> None:
     """Enter the row of a lease, in the place of the one with its id."""
     names = ("id", "kind", "owner", "payload", "until", "digest")
-    transaction.execute(tables.PUT_LEASE, dict(zip(names, (*row, _digest(row)), strict=True)))
+    home.execute(tables.PUT_LEASE, dict(zip(names, (*row, _digest(row)), strict=True)))
 
 
-def remove_lease(transaction: Transaction, id: str) -> None:  # noqa: A002
-    transaction.execute(tables.DELETE_LEASE, {"id": id})
-
-
-def lease_rows(transaction: Transaction, id: str | None = None) -> list[Row]:  # noqa: A002
+def lease_rows(home: LogHome, id: str | None = None) -> list[Row]:  # noqa: A002
     """Return the rows of all leases, ended ones included, or of that with an id, without their digests.
 
     Raises:
         StoreDamaged: one is not what was written.
     """
-    rows = transaction.execute(tables.LEASES) if id is None else transaction.execute(tables.LEASE, {"id": id})
+    rows = home.execute(tables.LEASES) if id is None else home.execute(tables.LEASE, {"id": id})
     for *row, digest in rows:
         if _digest(tuple(row)) != digest:
             raise damaged_log(f"lease {row[0]} is not what was written")
     return [tuple(row[:-1]) for row in rows]
 
 
-def leases(transaction: Transaction, kind: type[T]) -> list[Lease[T]]:
+def leases(home: LogHome, kind: type[T]) -> list[Lease[T]]:
     """Return the leases of a kind, ended ones included, by name; raises as `lease_rows`."""
-    return [_lease(kind, row) for row in sorted(lease_rows(transaction)) if row[1] == kind.__name__]
+    return [_lease(kind, row) for row in sorted(lease_rows(home)) if row[1] == kind.__name__]
 
 
-def find_lease(transaction: Transaction, kind: type[T], name: str) -> Lease[T] | None:
+def find_lease(home: LogHome, kind: type[T], name: str) -> Lease[T] | None:
     """Return a lease, ended or not; raises as `lease_rows`."""
-    rows = lease_rows(transaction, lease_id(kind, name))
+    rows = lease_rows(home, lease_id(kind, name))
     return _lease(kind, rows[0]) if rows else None
-
-
-def take_lease(home: LogHome, lease: Lease[T], now: int) -> bool:
-    """Take a lease; False if there is one with another value, and its time is not over."""
-
-    def take() -> bool:
-        with home.writing() as transaction:
-            before = find_lease(transaction, type(lease.value), lease.name)
-            if before is not None and before.value != lease.value and before.until > now:
-                return False
-            put_row(transaction, row_of(lease))
-        return True
-
-    return retry(home, take)
-
-
-def end_lease(home: LogHome, lease: Lease[T]) -> None:
-    """End a lease, unless one with another value is in its place."""
-
-    def end() -> None:
-        with home.writing() as transaction:
-            if find_lease(transaction, type(lease.value), lease.name) == lease:
-                remove_lease(transaction, lease.id)
-
-    retry(home, end)
 
 
 def _lease(kind: type[T], row: Row) -> Lease[T]:

@@ -55,7 +55,8 @@ class ConnectionPool(Generic[C]):
         self._free, self._used, self._closings = list[C](), 0, 0
         self._returned = Condition(_LOCK)
         self._held = dict[int, tuple[int, C]]()  # process and connection, by the thread that has one
-        _POOLS.add(self)
+        with _LOCK:
+            _POOLS.add(self)
 
     @property
     def held(self) -> C | None:
@@ -66,6 +67,10 @@ class ConnectionPool(Generic[C]):
         if held[0] != os.getpid():
             raise forked_amid_use()
         return held[1]
+
+    def check_process(self) -> None:
+        """Raise `ScanConsumed` in a child that was forked while this thread had a connection."""
+        assert self.held is not None, "this thread has a connection"
 
     @contextmanager
     def connection(self) -> Iterator[C]:
@@ -163,6 +168,12 @@ def _never_free(connection: object) -> None:
 
 
 _POOLS: Final[WeakSet[ConnectionPool[Any]]] = WeakSet()
+
+
+def in_transaction() -> bool:
+    """Return whether this thread is in a transaction of any log; a second one could deadlock."""
+    with _LOCK:
+        return any(get_ident() in pool._held for pool in _POOLS)
 
 
 def _before() -> None:

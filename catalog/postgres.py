@@ -23,10 +23,10 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache
-from typing import Any, Final
+from functools import cache, partial
+from typing import Any, Final, Self
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -45,7 +45,7 @@ from elasticscan.catalog.failures import (
     unavailable,
     unfit_value,
 )
-from elasticscan.catalog.home import NOTHING, HeldConnection, Interrupted, LogHome, Row
+from elasticscan.catalog.home import NOTHING, Interrupted, LogHome, Row
 from elasticscan.catalog.pool import ConnectionPool
 from elasticscan.catalog.retrying import retry
 
@@ -129,14 +129,22 @@ class ServerClock(SystemClock):
         self._ahead = message - (asked_at + answered_at) / 2
 
 
+Statement = tuple[str, Mapping[str, Any]]
+
+
 class ImpatientConnection(psycopg.Connection[Row]):
-    """A connection whose server may be silent for `answer_seconds`; `transaction` is the newest one on it.
+    """A connection whose server may be silent for `answer_seconds`, and the transaction on it.
 
     Each piece of an answer begins the time again. The driver resumes its steps now and then without data.
+
+    Attributes:
+        head: the row of the head as the transaction sees it, until it changes something.
+        unsent: its statements that were not sent yet.
     """
 
     answer_seconds = 60.0
-    transaction: Any = None
+    head: Sequence[Row] = ()
+    unsent: Sequence[Statement] = ()
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -158,42 +166,32 @@ class ImpatientConnection(psycopg.Connection[Row]):
         except StopIteration as done:
             return done.value
 
+    def begin(self, words: str) -> None:
+        """Begin a transaction by statements of which the last one reads the head."""
+        cursor = self.execute(words.encode())
+        while cursor.nextset():
+            pass
+        self.head, self.unsent = _rows(cursor), ()
 
-Statement = tuple[str, Mapping[str, Any]]
-
-
-class _PostgresTransaction(HeldConnection):
-    """A transaction that has begun; `head` is the row of the head as of its beginning."""
-
-    def __init__(self, connection: ImpatientConnection, head: list[Row]) -> None:
-        super().__init__(connection)
-        self._head, self._changes = head, list[Statement]()
-        connection.transaction = self
-
-    def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
-        self.check_process()
-        if statement is tables.HEAD and self._head:
-            return self._head
-        self._changes.append((statement, values))
+    def ask(self, statement: str, values: Mapping[str, Any]) -> Sequence[Row]:
+        """Return all rows of a statement of the transaction; one that changes rows is sent with the next."""
+        if statement is tables.HEAD and self.head:
+            return self.head
+        self.unsent = (*self.unsent, (statement, values))
         if statement.startswith(("INSERT", "UPDATE", "DELETE", "CREATE")):
-            self._head = []
-            return [] if len(self._changes) < _MOST_CHANGES else self.send()
+            self.head = ()
+            if len(self.unsent) < _MOST_CHANGES:
+                return ()
         return self.send()
 
     def send(self) -> list[Row]:
         """Send all statements that were not sent; returns the rows of the last."""
-        statements, self._changes = self._changes, []
+        statements, self.unsent = self.unsent, ()
         if len(statements) == 1:
-            return _rows(_execute(self._connection, *statements[0]))
-        with self._connection.pipeline():
-            cursors = [_execute(self._connection, *statement) for statement in statements]
+            return _rows(_execute(self, *statements[0]))
+        with self.pipeline():
+            cursors = [_execute(self, *statement) for statement in statements]
         return _rows(cursors[-1])
-
-    def commit(self) -> None:
-        self.check_process()
-        self._changes.append(("COMMIT", NOTHING))
-        with _unknown_if_lost():
-            self.send()
 
 
 def _reset(connection: ImpatientConnection) -> bool:
@@ -262,8 +260,7 @@ class PostgresHome(LogHome):
         held = self._pool.held
         if held is not None:  # in a transaction, which cannot go on without it
             with self._translated():
-                transaction: _PostgresTransaction = held.transaction
-                return transaction.execute(statement, values)
+                return list(held.ask(statement, values))
 
         def attempt() -> list[Row]:
             with self._connection() as connection:
@@ -272,20 +269,15 @@ class PostgresHome(LogHome):
         return retry(self, attempt)
 
     @contextmanager
-    def reading(self) -> Iterator[_PostgresTransaction]:
-        held = self._pool.held
-        if held is not None:
-            with self._translated():
-                yield held.transaction
-            return
+    def reading(self) -> Iterator[Self]:
         with ExitStack() as stack:
-            connection, head = retry(self, lambda: self._begun(stack, _BEGIN_READING))
-            transaction = _PostgresTransaction(connection, head)
-            yield transaction
-            transaction.check_process()
+            if self._pool.held is None:
+                retry(self, lambda: self._begun(stack, _BEGIN_READING))
+            yield self
+            self._pool.check_process()
 
     @contextmanager
-    def writing(self, at_once: bool = False) -> Iterator[_PostgresTransaction]:
+    def writing(self, at_once: bool = False) -> Iterator[Self]:
         if self.why_read_only is not None:
             raise not_writable(self.why_read_only)
         assert self._pool.held is None, "this thread is in a transaction"
@@ -293,24 +285,21 @@ class PostgresHome(LogHome):
         begin = _BEGIN_WRITING.format(lock=milliseconds // 2, client=milliseconds)
         words = f"{begin} {tables.HEAD} FOR UPDATE{' NOWAIT' if at_once else ''}"
         with ExitStack() as stack:
-            if at_once:
-                connection, head = self._begun(stack, words)
-            else:
-                connection, head = retry(self, lambda: self._begun(stack, words))
-            transaction = _PostgresTransaction(connection, head)
-            yield transaction
-            transaction.commit()
+            attempt = partial(self._begun, stack, words)
+            connection = attempt() if at_once else retry(self, attempt)
+            yield self
+            self._pool.check_process()
+            connection.unsent = (*connection.unsent, ("COMMIT", NOTHING))
+            with _unknown_if_lost():
+                connection.send()
 
-    def _begun(self, stack: ExitStack, words: str) -> tuple[ImpatientConnection, list[Row]]:
-        """Begin a transaction on a connection that the stack gives back; returns the last rows."""
+    def _begun(self, stack: ExitStack, words: str) -> ImpatientConnection:
+        """Begin a transaction on a connection that the stack gives back."""
         with ExitStack() as tried:
             connection = tried.enter_context(self._connection())
-            cursor = connection.execute(words.encode())
-            while cursor.nextset():
-                pass
-            rows = _rows(cursor)
+            connection.begin(words)
             stack.push(tried.pop_all())
-            return connection, rows
+            return connection
 
     def append_inline(self, values: Mapping[str, Any]) -> Row | None:
         if not isinstance(self.clock, ServerClock):  # the statement takes the server's time

@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from random import random
-from threading import get_ident
 from time import monotonic, sleep
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from elasticscan.base.errors import CatalogUnavailable, CommitUnknown
 from elasticscan.base.limits import RECONNECT_SECONDS
 from elasticscan.catalog.home import Interrupted, LogHome
+from elasticscan.catalog.pool import in_transaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-# The threads that are in writing transactions, as often as they are. Append and remove are atomic.
-_WRITERS: Final[list[int]] = []
-
-
-def is_writing() -> bool:
-    """Return whether this thread is in a writing transaction; a second one would deadlock."""
-    return get_ident() in _WRITERS
-
-
-@contextmanager
-def noting_that_it_writes() -> Iterator[None]:
-    writer = get_ident()
-    _WRITERS.append(writer)
-    try:
-        yield
-    finally:
-        _WRITERS.remove(writer)
 
 
 def _attempts(seconds: float) -> Iterator[bool]:
@@ -63,6 +44,17 @@ def retry(home: LogHome, attempt: Callable[[], T]) -> T:
     raise AssertionError("there is always another attempt")
 
 
+def change(home: LogHome, statements: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """Execute statements that may be executed twice, in one transaction that writes."""
+
+    def attempt() -> None:
+        with home.writing():
+            for statement in statements:
+                home.execute(*statement)
+
+    retry(home, attempt)
+
+
 def retry_interrupted(work: Callable[P, T]) -> Callable[P, T]:
     """Return a function that begins again when it is interrupted, for a minute.
 
@@ -76,7 +68,7 @@ def retry_interrupted(work: Callable[P, T]) -> Callable[P, T]:
             try:
                 return work(*args, **kwargs)
             except Interrupted as error:
-                if is_writing():
+                if in_transaction():
                     raise
                 if is_last:
                     raise CatalogUnavailable(str(error)) from error

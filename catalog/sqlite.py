@@ -23,14 +23,14 @@ from pathlib import Path
 from queue import Empty, Queue
 from threading import Lock, Thread
 from time import monotonic, sleep
-from typing import Any, Final
+from typing import Any, Final, Self
 from weakref import WeakSet
 
 import apsw
 
 from elasticscan.base.clock import Clock, SystemClock
 from elasticscan.base.concurrency import renewed_in_child
-from elasticscan.base.errors import CatalogUnavailable, NotSupported
+from elasticscan.base.errors import CatalogUnavailable
 from elasticscan.base.limits import BUSY_SECONDS, RECONNECT_SECONDS
 from elasticscan.catalog.entries import damaged_log
 from elasticscan.catalog.failures import (
@@ -40,7 +40,7 @@ from elasticscan.catalog.failures import (
     translated,
     translated_system,
 )
-from elasticscan.catalog.home import NOTHING, HeldConnection, Interrupted, LogHome, Row
+from elasticscan.catalog.home import NOTHING, Interrupted, LogHome, Row
 from elasticscan.catalog.pool import ConnectionPool
 from elasticscan.catalog.sqlite_files import (
     OpenedFiles,
@@ -50,7 +50,6 @@ from elasticscan.catalog.sqlite_files import (
     open_lock,
 )
 
-_LOWEST_SQLITE: Final = (3, 51, 3)  # older ones can lose a page when a write meets a checkpoint of the WAL
 _TRUSTED_SECONDS: Final = 0.01
 _PAUSE_SECONDS: Final = 0.005
 _HANDLES: Final[set[int]] = set()  # of files whose locks this process holds, or waits for
@@ -68,13 +67,6 @@ def _leave_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_locks)
-
-
-class _SqliteTransaction(HeldConnection):
-    def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
-        self.check_process()
-        rows: list[Row] = self._connection.execute(statement, dict(values)).fetchall()
-        return rows
 
 
 def _reset(connection: apsw.Connection) -> bool:
@@ -102,9 +94,6 @@ class SqliteHome(LogHome):
         wait_seconds: float | None = None,
         why_read_only: str | None = None,
     ) -> None:
-        found = apsw.sqlite_lib_version()
-        if tuple(map(int, found.split("."))) < _LOWEST_SQLITE:
-            raise NotSupported(f"SQLite {found} can lose pages of a log; install a newer apsw")
         self.path, self.file, self.clock = path, path, clock or SystemClock()
         self.why_read_only = why_read_only
         self._wait = BUSY_SECONDS if wait_seconds is None else wait_seconds
@@ -118,9 +107,9 @@ class SqliteHome(LogHome):
 
     def make_tables(self) -> None:
         self.path.touch()
-        with self.writing() as transaction:
+        with self.writing():
             for statement in self.definitions():
-                transaction.execute(statement)
+                self.execute(statement)
 
     def look(self) -> bool:
         return bool(self.execute("SELECT 1 FROM sqlite_master WHERE name = 'head'"))
@@ -130,14 +119,14 @@ class SqliteHome(LogHome):
             return connection.execute(statement, dict(values)).fetchall()
 
     @contextmanager
-    def reading(self) -> Iterator[_SqliteTransaction]:
+    def reading(self) -> Iterator[Self]:
         with self._connection() as connection:
             if not connection.in_transaction:
                 connection.execute("BEGIN")
-            yield _SqliteTransaction(connection)
+            yield self
 
     @contextmanager
-    def writing(self, at_once: bool = False) -> Iterator[_SqliteTransaction]:
+    def writing(self, at_once: bool = False) -> Iterator[Self]:
         if self.why_read_only is not None:
             raise not_writable(self.why_read_only)
         assert self._pool.held is None, "this thread is in a transaction"
@@ -149,9 +138,8 @@ class SqliteHome(LogHome):
             connection.execute("BEGIN IMMEDIATE")
             if self._must_touch:
                 connection.execute("UPDATE head SET id = id")
-            transaction = _SqliteTransaction(connection)
-            yield transaction
-            transaction.check_process()
+            yield self
+            self._pool.check_process()
             if not opened.are_there():
                 raise replaced_file()
             self._commit(connection)

@@ -12,7 +12,8 @@ The statements are SQL that SQLite and PostgreSQL have in common; parameters are
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final, TypeAlias
 
 # Each home names the types of its database, and the digest before the first entry.
 CREATE: Final = (
@@ -62,9 +63,7 @@ OLDEST_COMMITS: Final = f"{_COMMITS} ORDER BY l.number LIMIT :most"
 NEWEST_COMMITS: Final = f"{_COMMITS} ORDER BY l.number DESC LIMIT :most"
 WRITTEN_BETWEEN: Final = f"""SELECT count(*), sum(l.rows) FROM log l
     WHERE {_IS_COMMIT} AND l.table_id = :table AND l.number > :after AND l.number <= :upto"""
-# Without an index, which damage may have taken an entry from: what is not found is not there.
-OF_APP: Final = """SELECT number, app_version FROM log
-    WHERE number > :after AND number <= :upto AND +table_id = :table AND app_id || '' = :app_id"""
+OF_APP: Final = "SELECT number FROM log WHERE table_id = :table AND app_id = :app_id LIMIT 1"
 CHAIN: Final = f"SELECT {_ENTRY} FROM log l WHERE l.number > :after ORDER BY l.number LIMIT :most"
 DIGEST: Final = "SELECT digest FROM log WHERE number = :number"
 BY_ID: Final = "SELECT number FROM log WHERE number > :after AND id = :id"
@@ -93,7 +92,9 @@ CHECKPOINT_STATISTICS: Final = """SELECT number, part, bytes FROM checkpoint
     WHERE number = :number AND part LIKE 'statistics/%'"""
 ALL_CHECKPOINT_PARTS: Final = "SELECT number, part, digest, bytes FROM checkpoint"
 CHECKPOINT_PARTS: Final = "SELECT number, part FROM checkpoint"
-INSERT_CHECKPOINT: Final = "INSERT INTO checkpoint VALUES (:number, :part, :fold, :digest, :bytes)"
+PUT_CHECKPOINT: Final = """INSERT INTO checkpoint VALUES (:number, :part, :fold, :digest, :bytes)
+    ON CONFLICT (number, part) DO UPDATE SET fold = excluded.fold, digest = excluded.digest,
+    bytes = excluded.bytes"""
 DELETE_CHECKPOINT: Final = "DELETE FROM checkpoint WHERE number = :number AND part = :part"
 DROPPABLE: Final = """SELECT number, table_id, part FROM payload
     WHERE number > :after AND number <= :upto ORDER BY number LIMIT :most"""
@@ -118,14 +119,21 @@ PUT_LEASE: Final = """INSERT INTO lease VALUES (:id, :kind, :owner, :payload, :u
 DELETE_LEASE: Final = "DELETE FROM lease WHERE id = :id"
 
 
-# Whole tables, for copies.
+# Copies. Entries, values, checkpoints and topologies go out and in as they are, proven by their digests.
+# Leases stay behind, since their owners are processes of the original.
+
+Dump: TypeAlias = dict[str, list[list[Any]]]  # the rows of each table
+
 EVERYTHING: Final = {
     name: f"SELECT * FROM {name} ORDER BY 1"
     for name in ("head", "log", "payload", "checkpoint", "topology_history")
 }
-DELETE_HEAD: Final = "DELETE FROM head"
 
 
-def insert_all(table: str, columns: int) -> str:
-    """Return the statement that enters a row with all its columns, `c0`, `c1` and so on."""
-    return f"INSERT INTO {table} VALUES ({', '.join(f':c{number}' for number in range(columns))})"
+def filling(rows: Dump) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the statements, with their values, that enter what was dumped into tables that are empty."""
+    yield "DELETE FROM head", {}
+    for table in EVERYTHING:
+        for row in rows[table]:
+            values = {f"c{number}": value for number, value in enumerate(row)}
+            yield f"INSERT INTO {table} VALUES ({', '.join(f':{name}' for name in values)})", values

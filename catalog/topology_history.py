@@ -121,7 +121,7 @@ def topology_at(tx: Tx, time: float) -> int:
 
 def forget_topologies(tx: Tx, before: int) -> None:
     """Forget topologies with lower numbers than one that stays."""
-    tx.writing.execute(tables.FORGET_TOPOLOGIES, {"before": before})
+    tx.execute(tables.FORGET_TOPOLOGIES, {"before": before})
 
 
 def _kept(tx: Tx, first: int, last: int) -> list[Topology]:

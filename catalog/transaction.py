@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from elasticscan.base.errors import ContinuationKeyError, NotFound
 from elasticscan.base.formatting import utc
@@ -23,13 +23,13 @@ from elasticscan.base.limits import (
     TRUSTED_JUMP_SECONDS,
 )
 from elasticscan.catalog import leases, tables
-from elasticscan.catalog.appending import Append, LogTransaction
+from elasticscan.catalog.appending import Append, Draft, row_values, time_after
 from elasticscan.catalog.believed_time import Times, observe
-from elasticscan.catalog.entries import LogEntry, damaged_log, linked_entry
+from elasticscan.catalog.checks import check
+from elasticscan.catalog.entries import GENESIS, LogEntry, chained, damaged_log, linked_entry
 from elasticscan.catalog.home import NOTHING, Interrupted, Row, micros
 from elasticscan.catalog.leases import ENDLESS, Lease
-from elasticscan.catalog.log import Log
-from elasticscan.catalog.state import StoreState
+from elasticscan.catalog.state import StoreState, apply
 from elasticscan.catalog.table_state import InlineCommit
 from elasticscan.metadata import (
     FragmentsReplaced,
@@ -39,6 +39,9 @@ from elasticscan.metadata import (
     TableInfo,
     TimeObserved,
 )
+
+if TYPE_CHECKING:
+    from elasticscan.catalog.log import Log
 
 T = TypeVar("T")
 
@@ -109,42 +112,80 @@ class Tx:
 
     Args:
         log: of the store.
-        state: at its beginning.
+        begun: the state at its beginning; None where there is none, as the first record creates the store.
         now: what this process's clock says. What things are stamped with, and what decides that the time
             of something is over, is in `times`.
-        writing: the log's own transaction; None for one that reads.
 
     Attributes:
+        tail_bytes: the size of the records that it has appended, as `Draft` has it; 0 if there are none.
         files_at: the shards at which it has entered files of a table.
     """
 
-    def __init__(
-        self, log: Log, state: StoreState, now: float, writing: LogTransaction | None = None
-    ) -> None:
+    def __init__(self, log: Log, begun: StoreState | None, now: float) -> None:
         self.log, self.now = log, now
-        self.begun, self._writing = state, writing
+        self._state, self._base, self._begun = begun, -1, GENESIS
+        if begun is not None:
+            self._base, self._begun = begun.number, begun.digest
+        self._first: bytes | None = None  # the id of the first record
+        self._leases: dict[str, list[Row]] = {}  # their rows as it left them
+        self.tail_bytes = 0
         self.files_at = frozenset[int]()
 
     @property
     def state(self) -> StoreState:
         """The store as it is now, with what this transaction has changed."""
-        return self.begun if self._writing is None else self._writing.state
+        assert self._state is not None, "the first record creates the store"
+        return self._state
 
-    @property
-    def writing(self) -> LogTransaction:
-        assert self._writing is not None, "a transaction that only reads changes nothing"
-        return self._writing
+    # Append, in a transaction of `Log.writing`
 
     def append(self, what: Record | Append) -> int:
         """Append a record, and return its number; raises where the state does not allow it, see `checks`."""
-        append = what if isinstance(what, Append) else Append(what)
-        self.files_at |= _shards_of(append.record)
-        return self.writing.append(append)
+        draft, state = Draft.of(what if isinstance(what, Append) else Append(what)), self._state
+        record, topology = draft.what.record, draft.what.topology
+        if state is not None:
+            check(state, record)
+        clock = micros(self.log.home.clock.now())
+        number = self._next_number(draft.what)
+        at, row = time_after(state, clock), draft.row(clock)
+        before = self._begun if state is None else state.digest
+        entry = LogEntry(number, at, row, chained(before, number, at, row.seal))
+        self._state = apply(state, entry, record)
+        values = row_values(row) | {"number": number, "time": at, "digest": entry.digest}
+        self.execute(tables.INSERT_ENTRY, values)
+        for (table, part), content in draft.parts.items():
+            values = {"number": number, "table": table, "part": part, "bytes": content}
+            self.execute(tables.INSERT_PART, values)
+        if topology is not None:
+            values = {"number": topology[0], "record": number, "bytes": topology[1]}
+            self.execute(tables.PUT_TOPOLOGY, values)
+        self._first = self._first or draft.id
+        self.tail_bytes += draft.tail_bytes
+        self.files_at |= _shards_of(record)
+        return number
+
+    def _next_number(self, what: Append) -> int:
+        if what.beyond is not None:
+            return max(what.beyond, self.state.number) + 1
+        return 0 if self._state is None else self._state.number + 1
+
+    def finish(self) -> None:
+        """Move the head to the last record."""
+        if self.tail_bytes:
+            state = self.state
+            head = {"number": state.number, "digest": state.digest, "time": state.time}
+            self.execute(tables.MOVE_HEAD, head | {"layout": state.layout, "before": self._begun})
+
+    def is_there(self) -> bool:
+        """Return whether it was committed, as seen by the transaction in which this thread is now."""
+        if self._first is not None:
+            return bool(self.execute(tables.BY_ID, {"after": self._base, "id": self._first}))
+        home = self.log.home
+        return all(leases.lease_rows(home, id) == rows for id, rows in self._leases.items())  # noqa: A001
 
     def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
-        """Return all rows of a statement, as this transaction sees them."""
-        execute = self.log.home.execute if self._writing is None else self._writing.execute
-        return execute(statement, values)
+        """Return all rows of a statement; of a writing transaction, as it sees them."""
+        return self.log.home.execute(statement, values)
 
     def info(self) -> StoreInfo:
         state = self.state
@@ -224,7 +265,6 @@ class Tx:
         asked = {"table": table, "app_id": txn.application, "app_version": txn.version}
         rows = self.execute(tables.BY_APP, asked)
         if not rows:
-            self._check_absent(table, txn)
             return None
         number = int(rows[0][0])
         (entry,) = self._entries(tables.ENTRIES, first=number, last=number)
@@ -239,29 +279,12 @@ class Tx:
             )
         return number
 
-    def _check_absent(self, table: int, txn: IdempotencyKey) -> None:
-        """Raise if a commit is there that the database's index does not name: it would be made twice.
-
-        An application's versions grow, as a rule: then only entries that came since the last look are read.
-        """
-        key, upto = (table, txn.application), self.begun.number
-        seen, newest = self.log.applications.get(key, (-1, -1))
-        after = seen if txn.version > newest else -1
-        versions = [version for _, version in self._of_app(table, txn.application, after, upto)]
-        if txn.version in versions:
-            raise damaged_log(f"an index does not name the commit {txn.application!r}, {txn.version}")
-        self.log.remember_application(key, max(seen, upto), max([newest, *versions]))
-
-    def _of_app(self, table: int, application: str, after: int, upto: int) -> list[Row]:
-        """Return number and version of an application's commits, read without an index."""
-        asked = {"table": table, "app_id": application, "after": after, "upto": upto}
-        return self.execute(tables.OF_APP, asked)
-
     def has_forerunner(self, table: TableInfo, application: str) -> bool:
         """Return whether an application wrote to a table of this name before this one was made."""
         dropped = self.state.dropped.items()
         same_name = [number for number, other in dropped if other.name == table.name]
-        return any(self._of_app(number, application, -1, self.begun.number) for number in same_name)
+        asked = [{"table": number, "app_id": application} for number in same_name]
+        return any(self.execute(tables.OF_APP, values) for values in asked)
 
     def commit_before(self, timestamp: float) -> int:
         """Return the newest commit made at or before a time; 0 when there is none."""
@@ -269,13 +292,7 @@ class Tx:
         time -= time / 1e6 > timestamp  # rounded down: the next float before a commit's time is before it
         rows = self.execute(tables.BEFORE_TIME, {"time": time})
         found = self.commits(upto=int(rows[0][0]), most=1, newest=True) if rows else ()
-        number = found[0].number if found else 0
-        beyond = self.commits(after=number, most=1)
-        if any(micros(commit.created_at) > time for commit in found) or any(
-            micros(commit.created_at) <= time for commit in beyond
-        ):
-            raise damaged_log(f"commit {number} is not found by its time")
-        return number
+        return found[0].number if found else 0
 
     def commit_at(self, timestamp: float) -> int:
         """As `commit_before`, of a time that a user gave for a snapshot.
@@ -313,7 +330,7 @@ class Tx:
             Interrupted: a flush has moved some to files, and the log has dropped them.
             StoreDamaged: some are not there, or are not what was written.
         """
-        found = self.log.rows_of(table, commits, self.execute)
+        found = self.log.rows_of(table, commits)
         missing = {commit.number for commit in commits} - found.keys()
         if not missing:
             return found
@@ -332,19 +349,27 @@ class Tx:
 
     def leases(self, kind: type[T]) -> list[Lease[T]]:
         """Return the leases of a kind, ended ones included. Raises `StoreDamaged` where any is damaged."""
-        return leases.leases(self, kind)
+        return leases.leases(self.log.home, kind)
 
     def lease(self, kind: type[T], name: str) -> Lease[T] | None:
         """Return a lease, ended or not."""
-        return leases.find_lease(self, kind, name)
+        return leases.find_lease(self.log.home, kind, name)
 
     def put_lease(self, name: str, value: object, seconds: float | None = None) -> None:
         """Enter a lease for a time, or one that ends with its owner, in the place of that with its name."""
         until = ENDLESS if seconds is None else micros(self.times.stamp + seconds)
-        self.writing.put_lease(leases.row_of(Lease(name, value, until)))
+        self._put_lease(leases.row_of(Lease(name, value, until)))
+
+    def _put_lease(self, row: Row) -> None:
+        leases.put_row(self.log.home, row)
+        self._leases[row[0]] = [row]
 
     def remove_lease(self, kind: type, name: str) -> None:
-        self.writing.remove_lease(leases.lease_id(kind, name))
+        self._remove_lease(leases.lease_id(kind, name))
+
+    def _remove_lease(self, id: str) -> None:  # noqa: A002
+        self.execute(tables.DELETE_LEASE, {"id": id})
+        self._leases[id] = []
 
     def lasts(self, lease: Lease[Any]) -> bool:
         """Return whether the time of a lease is not over."""
@@ -358,13 +383,13 @@ class Tx:
         """
         over = micros(self.times.expiry)
         most = micros(self.now + STREAM_LEASE_SECONDS + TRUSTED_JUMP_SECONDS)
-        rows = leases.lease_rows(self)
+        rows = leases.lease_rows(self.log.home)
         ended = [id for id, *_, until in rows if until < over]  # noqa: A001
         for id in ended:  # noqa: A001
-            self.writing.remove_lease(id)
+            self._remove_lease(id)
         for row in rows:
             if self.times.agreed and most < row[-1] < ENDLESS:
-                self.writing.put_lease((*row[:-1], most))
+                self._put_lease((*row[:-1], most))
         return len(ended)
 
 

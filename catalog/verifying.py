@@ -7,14 +7,15 @@ damaged, and no row depends on them.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgpack
+import pyarrow as pa
 
 from elasticscan.catalog import checkpoints, tables
 from elasticscan.catalog.checkpoints import KEPT, CheckpointManifest
+from elasticscan.catalog.codec import pack_value
 from elasticscan.catalog.entries import (
     GENESIS,
     ROWS,
@@ -29,106 +30,101 @@ from elasticscan.catalog.entries import (
     linked_entry,
     part_hashes,
 )
-from elasticscan.catalog.files import FileSet
-from elasticscan.catalog.home import LogHome, Transaction, head_in
+from elasticscan.catalog.home import LogHome, head_in
 from elasticscan.catalog.leases import lease_rows
+from elasticscan.catalog.replay import replay_whole
 from elasticscan.catalog.state import StoreState
-from elasticscan.metadata import STORE, Fragment, IndexRun
+from elasticscan.metadata import STORE
 
 _BATCH: Final = 500  # entries, with all that they have apart from them
 _ALL: Final = (1 << 63) - 1
 
-Fold = Callable[[Transaction, StoreState | None], StoreState]
 
-
-def check_log(home: LogHome, fold: Fold) -> None:
+def check_log(home: LogHome) -> None:
     """Check the chain, all parts of records and checkpoints, topologies and leases.
-
-    Args:
-        fold: returns the state as of the head, from one before; None for the first.
 
     Raises:
         StoreDamaged: something is not what was written, or missing.
     """
-    with home.reading() as sql:
-        kept = _kept_checkpoints(sql)
+    with home.reading():
+        kept = _kept_checkpoints(home)
         trimmed = kept[-1].number if len(kept) == KEPT else -1
-        rows = _check_entries(sql, trimmed)
-        state = _state_of_all(sql, kept, trimmed, fold)
+        rows = _check_entries(home, trimmed)
+        state = _state_of_all(home, kept, trimmed)
         for number, table in state.tables.items():
             for commit in table.memory:
                 if (commit.number, number) not in rows:
                     raise damaged_log(f"the rows of record {commit.number} are missing")
-        _check_topologies(sql, state)
+        _check_topologies(home, state)
         lease_rows(home)
 
 
-def _kept_checkpoints(sql: Transaction) -> list[CheckpointManifest]:
+def _kept_checkpoints(home: LogHome) -> list[CheckpointManifest]:
     """Return the manifests of the checkpoints that are kept, whose parts are all there."""
     there = dict[tuple[int, str], bytes]()
-    for number, part, digest, content in sql.execute(tables.ALL_CHECKPOINT_PARTS):
-        if not is_sealed(content, digest) and not _is_of_statistics(part):
+    for number, part, digest, content in home.execute(tables.ALL_CHECKPOINT_PARTS):
+        if not is_sealed(content, digest) and not part.startswith(STATISTICS):
             raise damaged_log(f"part {part} of checkpoint {number} is not what was written")
         there[number, part] = digest
-    kept = checkpoints.manifests(sql)[:KEPT]
+    kept = checkpoints.manifests(home)[:KEPT]
     for manifest in kept:
-        parts = [part for part in manifest.parts if not _is_of_statistics(part.name)]
+        parts = [part for part in manifest.parts if not part.name.startswith(STATISTICS)]
         named = {(part.number, part.name): part.digest for part in parts}
         if (manifest.number, "manifest") not in there or not named.items() <= there.items():
             raise damaged_log(f"checkpoint {manifest.number} is not whole")
     return kept
 
 
-def _is_of_statistics(part: str) -> bool:
-    return part.startswith(STATISTICS)
-
-
-def _state_of_all(
-    sql: Transaction, kept: Sequence[CheckpointManifest], trimmed: int, fold: Fold
-) -> StoreState:
+def _state_of_all(home: LogHome, kept: Sequence[CheckpointManifest], trimmed: int) -> StoreState:
     """Return the state to which all checkpoints lead, and all records where they are there."""
-    newest = fold(sql, None) if trimmed < 0 else None
+    newest = replay_whole(home, None).state if trimmed < 0 else None
     for manifest in kept:
         try:
-            state = fold(sql, checkpoints.read_state(sql, manifest))
+            state = replay_whole(home, checkpoints.read_state(home, manifest)).state
         except ValueError as error:
             raise damaged_log(f"checkpoint {manifest.number} cannot be decoded ({error})") from error
         newest = newest or state
-        if _merged(state) != _merged(newest):
+        if _content(state) != _content(newest):
             raise damaged_log(f"checkpoint {manifest.number} does not lead to the newest state")
     assert newest is not None, "without checkpoints nothing was dropped"
     return newest
 
 
-def _check_entries(sql: Transaction, trimmed: int) -> set[tuple[int, int]]:
+def _content(state: StoreState) -> tuple[bytes, dict[int, tuple[pa.Table, pa.Table]]]:
+    """Return all of a state, the same however much of its files was merged."""
+    files = {number: (own.fragments.merged(), own.runs.merged()) for number, own in state.tables.items()}
+    return pack_value(state), files
+
+
+def _check_entries(home: LogHome, trimmed: int) -> set[tuple[int, int]]:
     """Check entries and their parts; returns number and table of each commit whose rows are there.
 
     Parts up to the number `trimmed` may have been dropped.
     """
     after, digest, rows = -1, GENESIS, set[tuple[int, int]]()
     while True:
-        found = sql.execute(tables.CHAIN, {"after": after, "most": _BATCH})
+        found = home.execute(tables.CHAIN, {"after": after, "most": _BATCH})
         entries = {entry.number: entry for entry in map(entry_of, found)}
         check_chain(digest, entries.values())
         is_last = len(found) < _BATCH
         upto = _ALL if is_last else max(entries)
-        rows |= _check_parts(sql, entries, after, upto, trimmed)
+        rows |= _check_parts(home, entries, after, upto, trimmed)
         if entries:
             after = max(entries)
             digest = entries[after].digest
         if is_last:
             break
-    head = head_in(sql.execute(tables.HEAD))
+    head = head_in(home.execute(tables.HEAD))
     if tuple(head[:2]) != (after, digest):
         raise damaged_log(f"its head is {head[0]}, and its entries end with {after}")
     return rows
 
 
 def _check_parts(
-    sql: Transaction, entries: Mapping[int, LogEntry], after: int, upto: int, trimmed: int
+    home: LogHome, entries: Mapping[int, LogEntry], after: int, upto: int, trimmed: int
 ) -> set[tuple[int, int]]:
     there = set[tuple[int, int, str]]()
-    for number, table, part, content in sql.execute(tables.PARTS_BETWEEN, {"after": after, "upto": upto}):
+    for number, table, part, content in home.execute(tables.PARTS_BETWEEN, {"after": after, "upto": upto}):
         if number not in entries:
             raise damaged_log(f"it has {part!r} of record {number}, and no such record")
         if part != STATISTICS:
@@ -145,24 +141,11 @@ def _check_parts(
     return {(number, table) for number, table, part in there if part == ROWS}
 
 
-def _check_topologies(sql: Transaction, state: StoreState) -> None:
+def _check_topologies(home: LogHome, state: StoreState) -> None:
     """Check that the rows of the topology history are those of their records, and that none is missing."""
     numbers, newest = list[int](), state.topology[0]
-    for row in sql.execute(tables.TOPOLOGIES, {"first": 1, "last": newest}):
+    for row in home.execute(tables.TOPOLOGIES, {"first": 1, "last": newest}):
         check_part(linked_entry(row), (STORE, TOPOLOGY), row[-2])
         numbers.append(msgpack.unpackb(zlib.decompress(row[-2]))[0][0])  # of its entry
     if not numbers or numbers != list(range(numbers[0], newest + 1)):
         raise damaged_log(f"the topology history has not each number up to {newest} once")
-
-
-def _merged(state: StoreState) -> StoreState:
-    """Return a state whose tables' files are the same as another one's if they are equal."""
-    tables = {
-        number: replace(
-            table,
-            fragments=FileSet(Fragment, table.fragments.merged()),
-            runs=FileSet(IndexRun, table.runs.merged()),
-        )
-        for number, table in state.tables.items()
-    }
-    return replace(state, tables=tables)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from elasticscan.base.errors import FragmentDamaged, TableChanged
 from elasticscan.base.limits import LOOK_SECONDS
-from elasticscan.catalog import Tx, is_writing
+from elasticscan.catalog import Tx, in_transaction
 from elasticscan.metadata import COMMIT_VERSION, Fragment, TableInfo
 from elasticscan.protocol import (
     IndexOrder,
@@ -62,7 +62,7 @@ class CatalogPlacements:
 
     @contextmanager
     def look(self) -> Iterator[PlacementLook]:
-        if not self._context.catalog.is_far or is_writing():
+        if not self._context.catalog.is_far or in_transaction():
             yield _CatalogLook(False, self.current)
             return
         with ThreadPoolExecutor(1) as another:  # the answer of a server takes its time

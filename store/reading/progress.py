@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from elasticscan.base.errors import ElasticScanError
-from elasticscan.catalog import Tx, is_writing
+from elasticscan.catalog import Tx, in_transaction
 from elasticscan.protocol import ContinuationKey, slots_of
 from elasticscan.reader import ScanStats
 from elasticscan.store.context import Context
@@ -56,7 +56,7 @@ class Reporting:
     def note(self, standing: ContinuationKey, rows: int) -> None:
         """Report where a scan stands after a page, and how many rows it gave, unless it did so just now."""
         now = self._context.clock.now()
-        if now < self._next or self._context.catalog.read_only is not None or is_writing():
+        if now < self._next or self._context.catalog.read_only is not None or in_transaction():
             return
         with suppress(ElasticScanError):
             self._report(standing, rows)
@@ -86,7 +86,7 @@ class Reporting:
     def end(self) -> None:
         """Remove the report."""
         self._next = float("inf")
-        if self._id and not is_writing():  # else its time ends it
+        if self._id and not in_transaction():  # else its time ends it
             with suppress(ElasticScanError), self._context.catalog.leasing(at_once=True) as tx:
                 tx.remove_lease(ScanProgress, self._id)
 

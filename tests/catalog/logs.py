@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elasticscan.catalog import tables
-from elasticscan.catalog.appending import Append, Draft, LogTransaction
+from elasticscan.catalog.appending import Append
 from elasticscan.catalog.home import LogHome
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.retrying import retry
@@ -13,16 +13,16 @@ from elasticscan.metadata import StoreCreated, table_of
 
 def begin(home: LogHome, record: StoreCreated) -> Log:
     """Begin a log with its first record and topology."""
-    with Log.beginning(home, record, first_topology(record)):
-        pass
+    with Log(home).beginning() as transaction:
+        transaction.append(Append(record, topology=first_topology(record)))
     return Log(home)
 
 
-def earlier(transaction: LogTransaction, what: Append) -> int | None:
+def earlier(home: LogHome, what: Append) -> int | None:
     if what.app is None:
         return None
     asked = {"table": table_of(what.record), "app_id": what.app[0], "app_version": what.app[1]}
-    found = transaction.execute(tables.BY_APP, asked)
+    found = home.execute(tables.BY_APP, asked)
     return int(found[0][0]) if found else None
 
 
@@ -31,14 +31,13 @@ def append(log: Log, what: Append) -> int:
 
     The commit that an application has made under the same version is returned in its place.
     """
-    draft = Draft.of(what)
-    inline = None if log.known is None else log.append_at_once(draft, log.known)
+    inline = None if log.known is None else log.append_at_once(what, log.known)
     if inline is not None:
         return inline
 
     def attempt() -> int:
         with log.writing() as transaction:
-            made = earlier(transaction, what)
-            return transaction.append_draft(draft) if made is None else made
+            made = earlier(log.home, what)
+            return transaction.append(what) if made is None else made
 
     return retry(log.home, attempt)

@@ -14,7 +14,7 @@ from elasticscan.base.limits import CLAIM_SECONDS, TRUSTED_JUMP_SECONDS
 from elasticscan.catalog import Catalog, NewStore
 from elasticscan.catalog.believed_time import Belief, Times, observe
 from elasticscan.metadata import TableInfo
-from elasticscan.store.context.leases import leases_in, take_lease
+from elasticscan.store.context.leases import take_lease
 from elasticscan.store.moves.owners import beat
 from elasticscan.store.moves.under_way import enter_moves, moves_in
 from elasticscan.store.upkeep.horizons import horizon_of, oldest_held
@@ -139,21 +139,6 @@ def test_a_store_that_nobody_wrote_to_for_a_month_expires_in_the_end(
     assert oldest_kept(catalog, table) == newest
     with catalog.writing() as tx:
         assert tx.end_expired_leases() == 1
-
-
-def test_a_lease_of_a_process_far_ahead_does_not_live_for_ever(
-    catalog: Catalog, where: Path | str, clock: ManualClock, table: TableInfo
-) -> None:
-    ahead = Catalog(where, Shifted(clock, 3_650 * DAY), "here")
-    with ahead.writing() as tx:
-        take_lease(tx, "l", table, 1, "scan", HOUR)
-    ahead.close()
-    for _ in range(9):
-        with catalog.writing() as tx:
-            tx.end_expired_leases()
-        clock.advance(DAY)
-    with catalog.reading() as tx:
-        assert leases_in(tx) == []
 
 
 def test_a_lease_of_a_process_behind_lasts_its_time(

@@ -1,8 +1,7 @@
 """Logs whose disk fails below SQLite, call by call: what was acknowledged is there, the rest is an error.
 
 Reads, writes, flushes and changes of length of the log's files meet EIO, or a disk without room, once or for
-as long as a step takes. SQLite may report it as damage. `tests.store.test_failing_catalogs` does the
-same to whole stores.
+as long as a step takes. SQLite may report it as damage.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from tests.catalog.logs import append, begin
 from tests.seeds import ranges_of_seeds
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "tests" / "store" / "failing_files.c"
+SOURCE = Path(__file__).with_name("failing_files.c")
 KINDS = (1, 2, 4, 8, 14, 15)  # reads, writes, flushes, changes of length, any of the last three, any
 STEPS = 30
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow as pa
@@ -58,12 +58,10 @@ class Store:
             define_table(tx, T, "t")
 
     def reading(self) -> Tx:
-        return Tx(self.log, self.log.follow(), self.clock.now())
+        return self.log.at(self.log.follow())
 
-    @contextmanager
-    def writing(self) -> Iterator[Tx]:
-        with self.log.writing() as writing:
-            yield Tx(self.log, writing.state, self.clock.now(), writing)
+    def writing(self) -> AbstractContextManager[Tx]:
+        return self.log.writing()
 
     def commit(self, *staged: StagedFragment) -> tuple[Fragment, ...]:
         """Commit fragments, and return them as the catalog knows them."""

@@ -265,16 +265,6 @@ def test_a_move_arrives_in_the_transaction_that_switches_the_placement(catalog: 
         assert tx.state.placement is tx.state.placement
 
 
-def test_a_damaged_move_is_noticed(catalog: Catalog) -> None:
-    with catalog.writing() as tx:
-        enter_moves(tx, [MOVE], "me")
-    with catalog._home.writing() as sql:
-        sql.execute("UPDATE lease SET kind = 'OwnedStep'")
-    for read in (moves_in, lambda tx: move_of(tx, 1)):
-        with pytest.raises(StoreDamaged, match="lease OwnedMove/1"), catalog.reading() as tx:
-            read(tx)
-
-
 # ------------------------------------------------------------------------------------ steps of upkeep
 
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
-import textwrap
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +21,6 @@ from elasticscan.base.errors import (
     ElasticScanError,
     InvalidOption,
     OutOfResources,
-    ReadOnlyStore,
     StoreDamaged,
     StoreNotFound,
     StoreTooNew,
@@ -42,7 +38,7 @@ from elasticscan.catalog import (
 from elasticscan.catalog.failures import meaning
 from elasticscan.catalog.opening import holds_store, make_home
 from elasticscan.metadata import FORMATS, TableInfo, TimeObserved
-from elasticscan.store.context.leases import leases_in, take_lease
+from elasticscan.store.context.leases import leases_in
 from elasticscan.store.moves.under_way import enter_moves, moves_in
 from elasticscan.store.writing.definitions import enter
 from elasticscan.topology import Move, initial_placement
@@ -206,36 +202,17 @@ def test_whether_there_is_a_store_is_asked_without_making_a_file(tmp_path: Path,
     assert {path.name: path.stat() for path in where.parent.iterdir()}.keys() == before.keys()
 
 
-CREATOR = """
-    import sys
-    from pathlib import Path
-    from elasticscan.base.clock import SystemClock
-    from elasticscan.base.errors import AlreadyExists
-    from elasticscan.catalog import Catalog, NewStore
-    from elasticscan.topology import initial_placement
-    new = NewStore((("a", "shards/a"),), initial_placement(16, 4, [1]), "spark", 100.0)
-    sys.stdin.readline()
-    try:
-        Catalog.create(Path(sys.argv[1]), SystemClock(), "here", new)
-        print("created")
-    except AlreadyExists:
-        print("exists")
-"""
+def test_of_creators_at_once_one_succeeds(catalog_url: Path | str) -> None:
+    def make(_: int) -> str:
+        try:
+            create(catalog_url)
+        except AlreadyExists:
+            return "refused"
+        return "made"
 
-
-@pytest.mark.long
-def test_of_processes_that_create_one_store_at_once_one_succeeds(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", textwrap.dedent(CREATOR), str(tmp_path / "catalog.db")]
-    creators = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)
-    ]
-    for creator in creators:
-        assert creator.stdin is not None
-        creator.stdin.write("\n")
-        creator.stdin.flush()
-    said = sorted(creator.communicate(timeout=60)[0].strip() for creator in creators)
-    assert said == ["created", "exists", "exists", "exists"]
-    use(tmp_path / "catalog.db")
+    with ThreadPoolExecutor(6) as creators:
+        assert sorted(creators.map(make, range(6))) == ["made", *["refused"] * 5]
+    use(catalog_url)
 
 
 # --------------------------------------------------------------------------------------------- damage
@@ -321,76 +298,6 @@ def test_a_locked_catalog_can_be_read_but_not_written(where: Path) -> None:
         with catalog.writing() as tx:
             change_something(tx)
     other.close()
-
-
-@pytest.fixture
-def open_to_all() -> Iterator[Path]:
-    """A folder that other users may reach, unlike pytest's own."""
-    folder = Path(tempfile.mkdtemp(prefix="elasticscan-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
-
-
-@contextmanager
-def without_privileges() -> Iterator[None]:
-    """As nobody, when we are root, whom no permission stops."""
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65_534)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
-
-
-@contextmanager
-def read_only(folder: Path) -> Iterator[None]:
-    modes = {path: path.stat().st_mode for path in (folder, *folder.iterdir())}
-    for path in modes:
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    try:
-        yield
-    finally:
-        for path, mode in modes.items():
-            path.chmod(mode)
-
-
-def test_a_folder_that_may_not_be_written_is_reported_as_such(open_to_all: Path) -> None:
-    where = open_to_all / "catalog.db"
-    with read_only(open_to_all), without_privileges(), pytest.raises(CatalogUnavailable, match="writable"):
-        create(where)
-    create(where)
-    with read_only(open_to_all), without_privileges(), pytest.raises(ReadOnlyStore, match="may not write"):
-        use(where)
-    use(where)
-
-
-def test_a_catalog_whose_disk_is_full_says_so_and_stays_as_it_was(where: Path) -> None:
-    with opened(where) as catalog:
-        with catalog.reading() as tx:
-            before = tx.state.versions
-        leave_little_room(catalog)
-        with pytest.raises(DiskFull, match="nothing was committed"):
-            write_much(catalog)
-        with catalog.reading() as tx:
-            assert tx.state.versions == before
-            assert leases_in(tx) == []
-        with catalog.writing() as tx:
-            change_something(tx)
-
-
-def write_much(catalog: Catalog) -> None:
-    with catalog.writing() as tx:
-        for number in range(2_000):
-            take_lease(tx, f"lease {number}", tx.state.table_named("t"), 2, "x" * 4_000, 60.0)
-
-
-def leave_little_room(catalog: Catalog) -> None:
-    """SQLite's own bound on a file's size raises just what a full disk does."""
-    ((pages,),) = catalog._home.execute("PRAGMA page_count")
-    catalog._home.execute(f"PRAGMA max_page_count = {pages + 20}")
 
 
 def test_a_pool_without_a_free_connection_is_a_reason_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:

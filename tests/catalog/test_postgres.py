@@ -17,7 +17,6 @@ from elasticscan.catalog.appending import Append
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.postgres import PostgresHome
 from elasticscan.metadata import (
-    MoveSwitched,
     RowsCommitted,
     StoreCreated,
     TableDefined,
@@ -88,18 +87,6 @@ def test_writers_side_by_side_get_one_number_each_and_the_chain_holds(log: Log, 
     log.check_whole()
 
 
-def test_a_small_commit_of_a_writer_that_slept_through_a_move_is_made_by_the_new_layout(
-    log: Log, address: str
-) -> None:
-    sleeper = Log(PostgresHome(address))
-    sleeper.follow()
-    append(log, Append(MoveSwitched(TABLETS[0], 2, log.state.number)))
-    number = write(sleeper, b"late")
-    assert sleeper.state.placement == log.follow().placement
-    assert contents(log) == {number: b"late"}
-    sleeper.home.close()
-
-
 @pytest.mark.parametrize("answered", [False, True], ids=["the request is lost", "the answer is lost"])
 @pytest.mark.parametrize("inline", [True, False], ids=["one statement", "a transaction"])
 def test_an_append_whose_connection_breaks_is_made_once(
@@ -151,25 +138,3 @@ def _end_waiting_backends(address: str) -> None:
                 return
             sleep(0.01)
     raise AssertionError("nothing waited")
-
-
-def test_a_server_that_restarts_fails_no_append(log: Log, postgres: Server, address: str) -> None:
-    stop = Event()
-
-    def write_on(writer: int) -> list[tuple[int, bytes]]:
-        own = Log(PostgresHome(address))
-        done = []
-        while not stop.is_set():
-            content = f"{writer} {len(done)}".encode()
-            done.append((write(own, content, based_on=0), content))
-        own.home.close()
-        return done
-
-    with ThreadPoolExecutor(3) as writers:
-        under_way = [writers.submit(write_on, writer) for writer in range(3)]
-        for _ in range(3):
-            sleep(0.2)
-            postgres.restart()
-        stop.set()
-        done = dict(pair for some in under_way for pair in some.result())
-    assert contents(log) == done

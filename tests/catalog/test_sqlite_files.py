@@ -100,21 +100,6 @@ def test_readers_and_writers_go_on_with_the_file_that_is_there(
         assert Log(new).follow().number == 2
 
 
-@REPLACING
-def test_a_transaction_whose_file_is_replaced_is_undone_and_begins_again(
-    log: Log, path: Path, tmp_path: Path, replace: Callable[[Path, Path], None]
-) -> None:
-    def lose() -> None:
-        with log.writing() as transaction:
-            transaction.append(Append(TimeObserved()))
-            replace(copied(path, tmp_path / "copy.db"), path)
-
-    with pytest.raises(Interrupted, match="replaced"):
-        lose()
-    assert log.home.execute(tables.HEAD)[0][0] == 0
-    assert append(log) == 1
-
-
 def test_a_commit_into_a_file_that_is_just_being_replaced_is_not_acknowledged(
     path: Path, tmp_path: Path
 ) -> None:

@@ -16,9 +16,17 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import TableChanged
-from elasticscan.catalog import StoreState, Tx, appending, checkpoints, checks, log, state, transaction
+from elasticscan.catalog import (
+    StoreState,
+    Tx,
+    checkpoints,
+    checks,
+    log,
+    replay,
+    state,
+    transaction,
+)
 from elasticscan.catalog.believed_time import Belief
-from elasticscan.catalog.log import Log
 from elasticscan.filters import value_sets
 from elasticscan.filters.expression import Not
 from elasticscan.filters.key_sets import NOTHING, NULLS
@@ -129,12 +137,13 @@ def while_running(patch: Patch, function: tuple[Any, str], other: tuple[Any, str
 
 def follow_any_copy(patch: Patch) -> None:
     """Fold what lies in a log, whatever was seen of it before."""
-    honest = Log._folded_rest
+    honest = replay.replay
 
-    def trusting(self: Log, transaction: Any, _: object) -> Any:
-        return honest(self, transaction, checkpoints.newest_state(transaction))
+    def trusting(home: Any, _: object) -> Any:
+        return honest(home, checkpoints.newest_state(home))
 
-    patch.setattr(Log, "_folded_rest", trusting)
+    for module in (replay, log):
+        patch.setattr(module, "replay", trusting)
 
 
 @fault("simulation", "the placement is checked again after a page")
@@ -457,7 +466,7 @@ def _with_the_layout_before(patch: Patch, is_hidden: Callable[[Any], bool]) -> N
             return replace(after, layout=before.layout)
         return after
 
-    for module in (appending, log):
+    for module in (transaction, log, replay):
         patch.setattr(module, "apply", silently)
 
 
@@ -1143,7 +1152,7 @@ def rows_by_condition_are_not_checked(patch: Patch) -> None:
     style="test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away",
 )
 def times_of_commits_go_back(patch: Patch) -> None:
-    patch.setattr(appending, "max", lambda now, _: now, raising=False)
+    patch.setattr(transaction, "time_after", lambda _, clock: clock)
 
 
 @fault(

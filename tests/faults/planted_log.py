@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from elasticscan.catalog import appending, checkpoints, checks, log, state, table_state, tables
-from elasticscan.catalog.appending import LogTransaction
+from elasticscan.catalog import Tx, checkpoints, checks, replay, state, table_state, tables, transaction
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import InlineCommit, TableState
@@ -43,7 +42,7 @@ SLEPT = "test_a_process_that_slept_while_values_were_dropped_goes_on_from_a_chec
 
 @fault("log", "an append is checked against the newest state")
 def appends_are_not_checked(patch: Patch) -> None:
-    patch.setattr(appending, "check", lambda *_: None)
+    patch.setattr(transaction, "check", lambda *_: None)
 
 
 @fault("log", "files are accepted only where their slots live, with runs of all indexes")
@@ -263,8 +262,8 @@ def rows_of_others_are_not_followed(patch: Patch) -> None:
 
         __hash__ = tuple.__hash__
 
-    honest = log._head_of
-    patch.setattr(log, "_head_of", lambda known: OfALayout(honest(known)))
+    honest = replay.head_of
+    patch.setattr(replay, "head_of", lambda known: OfALayout(honest(known)))
 
 
 @fault("log", "a checkpoint has all of its state")
@@ -280,12 +279,12 @@ def the_head_stays(patch: Patch) -> None:
 
 @fault("log", "an append whose answer was lost is looked for by its id")
 def a_lost_answer_is_a_failure(patch: Patch) -> None:
-    patch.setattr(LogTransaction, "is_there", lambda *_: False)
+    patch.setattr(Tx, "is_there", lambda *_: False)
 
 
 @fault("log", "times grow with the numbers")
 def times_are_those_of_the_clock(patch: Patch) -> None:
-    patch.setattr(appending, "max", lambda now, _: now, raising=False)
+    patch.setattr(transaction, "time_after", lambda _, clock: clock)
 
 
 @fault("log", "a change of the placement enters the topology history in its transaction")
@@ -308,14 +307,14 @@ def values_are_dropped_up_to_the_head(patch: Patch) -> None:
 
 @fault("scenarios", "a value that is missing is loaded with a checkpoint, or is damage", SLEPT)
 def a_missing_value_says_nothing(patch: Patch) -> None:
-    honest = log.record_of
+    honest = replay.record_of
     patch.setattr(tables, "TAIL", tables.TAIL.replace("p.bytes", "coalesce(p.bytes, x'')"))
-    patch.setattr(log, "record_of", lambda entry, value: honest(entry, value) if value else TimeObserved())
+    patch.setattr(replay, "record_of", lambda entry, value: honest(entry, value) if value else TimeObserved())
 
 
 @fault("scenarios", "each entry follows the one before", "test_an_entry_that_was_altered_is_noticed")
 def the_chain_is_not_checked(patch: Patch) -> None:
-    patch.setattr(log, "check_chain", lambda *_: None)
+    patch.setattr(replay, "check_chain", lambda *_: None)
 
 
 @fault("scenarios", "a checkpoint is one of this log", "test_a_checkpoint_of_another_log_is_not_used")

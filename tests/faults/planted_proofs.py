@@ -15,13 +15,13 @@ from elasticscan.catalog import (
     entries,
     leases,
     log,
+    replay,
     state,
     tables,
     topology_history,
     transaction,
     verifying,
 )
-from elasticscan.catalog.appending import LogTransaction
 from elasticscan.catalog.believed_time import Times
 from elasticscan.catalog.files import FileSet
 from elasticscan.catalog.log import Log
@@ -103,13 +103,13 @@ def heads_are_not_compared(patch: Patch) -> None:
 
         __hash__ = int.__hash__
 
-    honest = log.head_in
+    honest = replay.head_in
 
     def believed(rows: Any) -> tuple[Any, ...]:
         number, digest, time, layout = honest(rows)
         return number, digest, Anything(time), Anything(layout)
 
-    patch.setattr(log, "head_in", believed)
+    patch.setattr(replay, "head_in", believed)
 
 
 OLD_ENTRY = "test_an_old_entry_that_was_altered_is_found_by_a_check_and_by_who_reads_it"
@@ -131,12 +131,12 @@ def entries_that_are_read_alone_are_believed(patch: Patch) -> None:
     "test_a_record_of_a_newer_format_is_refused_and_left_alone",
 )
 def newer_records_are_passed_over(patch: Patch) -> None:
-    honest = log.record_of
+    honest = replay.record_of
 
     def tolerant(entry: Any, value: bytes) -> Any:
         return honest(entry, value) if entry.row.format == 1 else TimeObserved()
 
-    patch.setattr(log, "record_of", tolerant)
+    patch.setattr(replay, "record_of", tolerant)
 
 
 @fault(
@@ -217,7 +217,7 @@ def values_are_dropped_up_to_the_newest_checkpoint(patch: Patch) -> None:
     "test_while_a_lease_is_damaged_no_horizon_is_given",
 )
 def leases_are_not_proven(patch: Patch) -> None:
-    patch.setattr(leases, "lease_rows", lambda sql: [row[:-1] for row in sql.execute(tables.LEASES)])
+    patch.setattr(leases, "lease_rows", lambda home: [row[:-1] for row in home.execute(tables.LEASES)])
 
 
 @fault(
@@ -226,26 +226,26 @@ def leases_are_not_proven(patch: Patch) -> None:
     "test_leases_whose_answer_was_lost_are_looked_for[not done]",
 )
 def lost_leases_count_as_taken(patch: Patch) -> None:
-    honest = LogTransaction.is_there
-    patch.setattr(LogTransaction, "is_there", lambda self, sql: self._first is None or honest(self, sql))
+    honest = Tx.is_there
+    patch.setattr(Tx, "is_there", lambda self: self._first is None or honest(self))
 
 
 @fault("programs", "the records of a transaction become visible together")
 def transactions_end_with_their_first_record(patch: Patch) -> None:
-    append, finish = LogTransaction.append_draft, LogTransaction.finish
-    firsts: dict[LogTransaction, Any] = {}
+    append, finish = Tx.append, Tx.finish
+    firsts: dict[Tx, Any] = {}
 
-    def noting(self: LogTransaction, draft: Any) -> Any:
-        appended = append(self, draft)
+    def noting(self: Tx, what: Any) -> Any:
+        appended = append(self, what)
         firsts.setdefault(self, self.state)
         return appended
 
-    def early(self: LogTransaction) -> None:
+    def early(self: Tx) -> None:
         self._state = firsts.pop(self, self._state)
         finish(self)
 
-    patch.setattr(LogTransaction, "append_draft", noting)
-    patch.setattr(LogTransaction, "finish", early)
+    patch.setattr(Tx, "append", noting)
+    patch.setattr(Tx, "finish", early)
 
 
 @fault(
@@ -268,12 +268,12 @@ ADOPTED = "test_a_new_incarnation_has_one_secret_of_its_own_and_goes_on_beyond_w
 
 @fault("scenarios", "numbers go on beyond the numbers that were lost", ADOPTED)
 def lost_numbers_are_used_again(patch: Patch) -> None:
-    honest = LogTransaction._next_number
+    honest = Tx._next_number
 
-    def following(self: LogTransaction, what: Any) -> int:
+    def following(self: Tx, what: Any) -> int:
         return honest(self, what) if what.beyond is None else self.state.number + 1
 
-    patch.setattr(LogTransaction, "_next_number", following)
+    patch.setattr(Tx, "_next_number", following)
 
 
 @fault("scenarios", "a commit that was lost is no snapshot of another one", ADOPTED)

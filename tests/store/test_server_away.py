@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,7 +14,6 @@ import pytest
 from elasticscan.base.errors import CatalogUnavailable, CommitUnknown, InvalidKey
 from elasticscan.base.limits import MAX_KEY_BYTES
 from elasticscan.catalog import postgres as postgres_home
-from elasticscan.catalog.postgres import PostgresHome
 from elasticscan.store import Store
 from elasticscan.store.writing.entering import commit_of
 from tests.base.postgres import Server
@@ -80,12 +78,24 @@ def compact(store: Store) -> None:
     store.compact()
 
 
+def define(store: Store) -> None:
+    table = store.table("t")
+    table.set_retention("90s")
+    table.tag("kept")
+    to = table.upsert(rows(10, 30))
+    table.delete([1, 2, 3])
+    assert sorted(table.scan(snapshot=table.restore(to)).to_table()["k"].to_pylist()) == list(range(30))
+    table.drop_tag("kept")
+    store.create_table("u", SCHEMA, ["k"])
+    store.table("u").drop()
+
+
 @pytest.mark.parametrize("answered", [False, True], ids=["request lost", "answer lost"])
-@pytest.mark.parametrize("operation", [write, scan, move, compact])
+@pytest.mark.parametrize("operation", [write, scan, move, compact, define])
 def test_a_connection_that_breaks_anywhere_is_made_anew_and_nobody_notices(
     store: Store, line: SeveredLine, operation: Callable[[Store], None], answered: bool
 ) -> None:
-    step = {write: 1, scan: 4, move: 13, compact: 7}[operation]
+    step = {write: 1, scan: 4, move: 13, compact: 7, define: 7}[operation]
     for first in range(1, MOST_TRIPS, step):
         line.cut_at(first, first + 2, answered=answered)
         operation(store)
@@ -117,66 +127,6 @@ def test_a_small_commit_is_checked_against_an_index_that_was_made_meanwhile(
     monkeypatch.setattr(store.context, "checkpoint", make_index)
     with pytest.raises(InvalidKey) if is_checked else nullcontext():
         table.upsert(too_long)
-
-
-def set_retention(store: Store) -> Callable[[], None]:
-    return lambda: store.table("t").set_retention("90s")
-
-
-def drop_tag(store: Store) -> Callable[[], None]:
-    store.table("t").tag("kept")
-    return lambda: store.table("t").drop_tag("kept")
-
-
-def drop(store: Store) -> Callable[[], None]:
-    store.create_table("u", SCHEMA, ["k"])
-    return store.table("u").drop
-
-
-def restore(store: Store) -> Callable[[], None]:
-    to = store.table("t").upsert(rows(0, 30))
-    store.table("t").delete([1, 2, 3])
-    return lambda: assert_restored(store, store.table("t").restore(to))
-
-
-def assert_restored(store: Store, commit: int) -> None:
-    assert sorted(store.table("t").scan(snapshot=commit).to_table()["k"].to_pylist()) == list(range(30))
-
-
-def merge(store: Store) -> Callable[[], None]:
-    store.table("t").upsert(rows(0, 30))
-    return lambda: compact(store)
-
-
-@pytest.mark.parametrize("prepare", [set_retention, drop_tag, drop, restore, merge])
-def test_an_operation_begins_again_where_others_changed_the_catalog_meanwhile(
-    store: Store,
-    line: SeveredLine,
-    prepare: Callable[[Store], Callable[[], None]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    begin = PostgresHome._begun
-    with Store.open(store.uri) as other:
-        commits: list[int] = []
-
-        def begin_after_others(*arguments: Any) -> Any:
-            if line.cuts:  # it had begun before
-                monkeypatch.setattr(PostgresHome, "_begun", begin)
-                commits.append(other.table("others").upsert(rows(0, 1)))
-            return begin(*arguments)
-
-        store.create_table("others", SCHEMA, ["k"])
-        for trip in range(1, MOST_TRIPS, 3):
-            operation = prepare(store)
-            monkeypatch.setattr(PostgresHome, "_begun", begin_after_others)
-            line.cut_at(trip)
-            operation()
-            if line.cuts == 0:
-                break
-            line.cut_at()
-    line.cut_at()
-    assert commits, "others came in between"
-    assert trip < MOST_TRIPS - 3, "every third request was cut"
 
 
 @pytest.mark.parametrize("answered", [False, True], ids=["request lost", "answer lost"])

@@ -11,10 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.clock import SystemClock
-from elasticscan.catalog.postgres import ServerClock
 from elasticscan.store import Store
-from tests.base.manual_clock import ManualClock
 from tests.base.postgres import Server
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.int64())])
@@ -83,25 +80,3 @@ def test_nobody_ends_the_lease_of_a_process_with_another_clock(store: Store, ske
         rest = store.resume(key).to_table()
         other.communicate("")
     assert rest.num_rows > 80 and set(rest["v"].to_pylist()) == {2}
-
-
-def test_the_time_reported_is_followed_by_a_clock_that_nobody_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, monotonic = ServerClock(), [50.0]
-    monkeypatch.setattr(time, "time", lambda: 7.0)
-    monkeypatch.setattr(time, "monotonic", lambda: monotonic[0])
-    assert clock.now() == 7.0
-    clock.note(1_000.0, 48.0, 50.0)
-    assert clock.now() == 1_001.0
-    monotonic[0] = 60.0
-    assert clock.now() == 1_011.0
-    clock.note(900.0, 60.0, 60.0)
-    assert clock.now() == 900.0
-
-
-def test_a_clock_that_was_handed_in_counts(postgres: Server, tmp_path: Path) -> None:
-    with postgres.database() as name:
-        clock = ManualClock(5_000.0)
-        with Store.create(postgres.url(name), {"a": str(tmp_path / "a")}, clock=clock) as store:
-            assert store.context.clock is clock
-    with Store.create(tmp_path / "local.store", ["a"]) as store:
-        assert type(store.context.clock) is SystemClock

@@ -141,14 +141,3 @@ def test_a_server_that_stands_still_is_reported_within_the_limits_and_nothing_is
         store.table("t").upsert(rows(key, key + 1))
     assert set(keys(store)) == {*range(20)} | writers.done | writers.errors.keys()
     store.context.catalog.check_whole()
-
-
-def test_who_waits_too_long_for_another_writer_is_reported(store: Store) -> None:
-    with Store.open(store.uri) as other, other.context.catalog.writing() as held:
-        held.state.table_named("t")
-        make_impatient(store, 0.5, 0.5)
-        with pytest.raises(CatalogUnavailable, match="locked by another writer"):
-            store.table("t").upsert(rows(20, 30))
-        make_impatient(store, 60.0, 60.0)
-    store.table("t").upsert(rows(20, 30))
-    assert keys(store) == list(range(30))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from elasticscan.base.errors import NotFound, ReadOnlyStore
 from elasticscan.store import Store
 from tests.base.postgres import start_server
 
@@ -31,6 +34,7 @@ def test_no_commit_is_lost_or_repeated_when_a_standby_takes_over(tmp_path: Path)
         roots = {name: str(tmp_path / name) for name in "ab"}
         with Store.create(url, roots, tablets=2, slots=8) as store:
             store.create_table("t", SCHEMA, ["k"])
+            check_follower(f"postgresql+psycopg://elasticscan@/catalog?host={standby.directory}")
             acknowledged = use_while_the_primary_is_lost(store, primary.stop, standby.promote)
             table = store.table("t")
             assert [len(keys) > 10 for keys in acknowledged] == [True] * WRITERS
@@ -38,6 +42,19 @@ def test_no_commit_is_lost_or_repeated_when_a_standby_takes_over(tmp_path: Path)
             writes = [commit for commit in table.history() if commit.kind == "write"]
             assert len(writes) == sum(map(len, acknowledged)), "each commit was done once"
             assert list(store.verify()) == []
+
+
+def check_follower(url: str) -> None:
+    """Read at a standby, which has the table as soon as it has applied what it has received."""
+    for _ in range(1_000):
+        with Store.open(url) as reader, suppress(NotFound):
+            assert reader.table("t").scan().count() == 0
+            assert not reader.context.catalog.follows_progress
+            with pytest.raises(ReadOnlyStore, match="a standby, which only reads"):
+                reader.table("t").drop()
+            return
+        time.sleep(0.01)
+    raise AssertionError("the standby lacks the table")
 
 
 def use_while_the_primary_is_lost(

@@ -103,24 +103,6 @@ def test_a_commit_waits_for_few_answers_of_the_server(
         store.context.catalog.check_whole()
 
 
-@pytest.mark.usefixtures("rows_in_files")
-def test_merges_after_a_commit_ask_at_once_what_others_wait_for(
-    postgres: Server, database: str, tmp_path: Path
-) -> None:
-    with SeveredLine(postgres.socket) as line, make(line.url(database), tmp_path) as store:
-        with Store.open(line.url(database)) as kept:  # with upkeep
-            table, waits = kept.table("t"), list[int]()
-            for _ in range(24):
-                line.cut_at()
-                table.upsert(rows(0, 10))
-                waits.append(line.trips)
-        assert 6 < max(waits) <= 36, "some commits have merges to do"
-        assert sum(waits) <= 24 * 4 + 3 * 32
-        assert store.status()["tables"][0]["fragments"] <= 24
-        assert store.table("t").scan().to_table().num_rows == 100
-        store.context.catalog.check_whole()
-
-
 def test_a_store_that_nobody_closes_leaves_no_connection_behind(
     postgres: Server, database: str, tmp_path: Path
 ) -> None:

@@ -1,0 +1,92 @@
+"""Replay: the state as of the log's head, from a state that is known or a checkpoint, and the records since.
+
+The digests of the entries prove that they are those that were appended after the state. The value of a record
+may have been dropped because a checkpoint covers it: then the replay begins with that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from elasticscan.base.errors import CatalogOutdated, StoreNotFound
+from elasticscan.catalog import checkpoints, tables
+from elasticscan.catalog.appending import RECORD_BYTES
+from elasticscan.catalog.entries import GENESIS, check_chain, damaged_log, entry_of, record_of
+from elasticscan.catalog.home import LogHome, Row, head_in
+from elasticscan.catalog.state import StoreState, apply
+
+
+class Replayed(NamedTuple):
+    """A state as of the head, and the size of the tail of the log that led to it, as `tail_bytes` has it."""
+
+    state: StoreState
+    tail_bytes: int = 0
+
+
+class TrimmedValue(Exception):
+    """Says that the value of a record was dropped: a checkpoint covers it."""
+
+
+def replay(home: LogHome, state: StoreState | None) -> Replayed:
+    """Return the state as of the head, from an earlier one, or from nothing.
+
+    One statement gives the head, what the log has of the state that is known, and the rest.
+
+    Raises:
+        TrimmedValue: the log lacks a value; begin with a checkpoint.
+        CatalogOutdated: an older copy of the log was put back.
+        StoreDamaged: the log is not what was appended.
+    """
+    if state is not None and head_in(home.execute(tables.HEAD)) == head_of(state):
+        return Replayed(state)
+    rows = home.execute(tables.TAIL, {"known": -1 if state is None else state.number})
+    head = head_in([row[:4] for row in rows[:1]])
+    rows = [row[4:] for row in rows if row[4] is not None]
+    if state is not None:
+        _check_same(state, [row[2] for row in rows[:1] if row[0] == state.number], head[0])
+        rows = rows[1:]
+    elif not rows and head[0] == -1:
+        raise StoreNotFound("the log has no record yet; create the store again")
+    entries = [entry_of(row) for row in rows]
+    check_chain(GENESIS if state is None else state.digest, entries)
+    for entry, row in zip(entries, rows, strict=True):
+        if row[-1] is None:
+            raise TrimmedValue(entry.number)
+        state = apply(state, entry, record_of(entry, row[-1]))
+    if state is None or head != head_of(state):
+        raise damaged_log(f"its head is {head[0]}, and its entries end elsewhere")
+    return Replayed(state, sum(len(row[-1]) + RECORD_BYTES for row in rows))
+
+
+def replay_whole(home: LogHome, state: StoreState | None) -> Replayed:
+    """As `replay`, of a log that has all values since a state; a value that is missing is damage."""
+    try:
+        return replay(home, state)
+    except TrimmedValue as gap:
+        raise damaged_log(f"the value of record {gap} is missing") from None
+
+
+def newest_state(home: LogHome, known: StoreState | None) -> StoreState:
+    """Return the state as of the head that this thread's transaction sees."""
+    if known is not None:
+        with suppress(TrimmedValue):
+            return replay(home, known).state
+    return replay_whole(home, checkpoints.newest_state(home)).state
+
+
+def head_of(state: StoreState) -> Row:
+    """Return the row of the head that belongs to a state."""
+    return state.number, state.digest, state.time, state.layout
+
+
+def _check_same(state: StoreState, logged: Sequence[bytes], number: int) -> None:
+    """Raise unless the digest of the state that is known is the one that the log has under its number."""
+    if logged != [state.digest]:
+        raise CatalogOutdated(
+            f"record {state.number} was seen, and the log ends with {number} or has another in its "
+            "place; put the newest log back, or run `elasticscan adopt`",
+            known=state.number,
+            found=number,
+        )
