@@ -154,10 +154,10 @@ class Catalog:
         return state
 
     @contextmanager
-    def reading(self, layout: int | None = None) -> Iterator[Tx]:
-        """Begin a transaction that sees one state of the log and changes nothing; `layout` as for `at`."""
+    def reading(self) -> Iterator[Tx]:
+        """Begin a transaction that sees one state of the log and changes nothing."""
         with self._doubting_what_is_missing():
-            yield self.at(layout)
+            yield self.at()
 
     @contextmanager
     def writing(self, is_small: bool = False) -> Iterator[Tx]:

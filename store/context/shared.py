@@ -248,7 +248,11 @@ class Context:
             TableChanged: the table was dropped.
             SnapshotExpired: what is to be read is no longer kept.
         """
-        with self.catalog.reading(layout) as tx:
+        if layout is not None and snapshot is not None:
+            cached = self._tables.get(table_id)
+            if cached is not None and cached.layout == layout and cached.serves(snapshot, after):
+                return cached
+        with self.catalog.reading() as tx:  # the snapshot may be newer than the state that is known here
             return self._table_in(tx, table_id, tx.state.commit if snapshot is None else snapshot, after)
 
     def follow(self, tx: Tx, table_id: int, snapshot: int, with_statistics: bool) -> None:
@@ -274,7 +278,10 @@ class Context:
     @retry_interrupted
     def statistics(self, state: KnownTable) -> TableStatistics:
         """Return statistics of a table's fragments and runs; those read for an earlier layout are kept."""
-        with self.catalog.reading(state.layout) as tx:
+        before, kept = self._statistics.get(state.table.id, (None, NO_STATISTICS))
+        if before is state:
+            return kept
+        with self.catalog.reading() as tx:
             return self._statistics_in(tx, state)
 
     def _statistics_in(self, tx: Tx, state: KnownTable) -> TableStatistics:

@@ -48,7 +48,9 @@ def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -
 def as_reader(data: Any) -> Any:
     """Return a reader of a scan, table or dataset, whose errors keep their types; other data as it is."""
     datasets = sys.modules.get("pyarrow.dataset")  # which takes half a second to import
-    if datasets is not None and isinstance(data, datasets.Dataset):
+    # Another thread may be importing it at this moment; then there are no datasets yet.
+    dataset = getattr(datasets, "Dataset", None)
+    if dataset is not None and isinstance(data, dataset):
         return data.scanner().to_reader()
     return data.to_reader() if hasattr(data, "to_reader") and not isinstance(data, pa.Table) else data
 

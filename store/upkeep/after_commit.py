@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from elasticscan.base.errors import ElasticScanError, TryAgain, UsageError
+from elasticscan.base.errors import TryAgain, UsageError
 from elasticscan.catalog import Tx
 from elasticscan.metadata import MEMORY, StagedFragment
 from elasticscan.store.context import Context
@@ -76,8 +76,8 @@ class AfterCommit(Upkeep):
             self._work(pending)
             if self._commits % LOOK_EVERY == 1:
                 self._take_over_moves()
-        except ElasticScanError as error:
-            self.problem = str(error)
+        except Exception as error:  # of any kind: the commit is made
+            self.problem = str(error) or type(error).__name__
 
     def after_moves(self) -> None:
         """See `Upkeep`."""
@@ -90,8 +90,8 @@ class AfterCommit(Upkeep):
                 for site, merges in scattered.items():
                     for merge in merges:
                         executor.merge(site, merge)
-        except ElasticScanError as error:
-            self.problem = str(error)
+        except Exception as error:
+            self.problem = str(error) or type(error).__name__
 
     def _work(self, pending: Sequence[tuple[int, int]]) -> None:
         """Carry steps out, as far as the allowance goes."""

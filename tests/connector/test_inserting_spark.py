@@ -19,7 +19,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.connector import AttachedStore, attach
 from elasticscan.store import Store
-from elasticscan.store.writing import attempts
+from elasticscan.store.writing import transactions
 
 pytestmark = pytest.mark.spark
 
@@ -113,7 +113,7 @@ def test_an_insert_of_some_columns_gives_up_where_others_write_each_time(
         raise PySparkException("elasticscan.base.errors.RowsChanged: [ES_ROWS_CHANGED] id = 1; write again")
 
     monkeypatch.setattr(spark, "sql", sql)
-    monkeypatch.setattr(attempts, "ATTEMPTS_SECONDS", 0)
+    monkeypatch.setattr(transactions, "ATTEMPTS_SECONDS", 0)
     with pytest.raises(WriteConflict, match="each of the 10 times"):
         catalog.sql("INSERT INTO t (id, name) VALUES (1, 'new')")
     assert len(set(tried)) == 10

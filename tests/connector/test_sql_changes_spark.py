@@ -26,7 +26,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.connector import AttachedStore, attach
 from elasticscan.store import Store
-from elasticscan.store.writing import attempts
+from elasticscan.store.writing import transactions
 from tests.connector.test_catalog_spark import setting
 from tests.connector.test_sql_spark import tablets_moving
 
@@ -219,8 +219,8 @@ def test_what_others_write_meanwhile_is_read_again(
     assert counts(catalog.sql("UPDATE t SET n = n + 1 WHERE abs(id) = 7")) == (1,)
     assert rows_in(store)[7].n == before + 401
     disturbances[0] = 100
-    monkeypatch.setattr(attempts, "FEWEST_ATTEMPTS", 2)
-    monkeypatch.setattr(attempts, "ATTEMPTS_SECONDS", 0)
+    monkeypatch.setattr(transactions, "FEWEST_ATTEMPTS", 2)
+    monkeypatch.setattr(transactions, "ATTEMPTS_SECONDS", 0)
     with pytest.raises(WriteConflict, match=r"rows of table 't' were written by others each of the 2 times"):
         catalog.sql("DELETE FROM t WHERE abs(id) = 7")
     assert rows_in(store)[7].n == before + 601

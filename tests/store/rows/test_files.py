@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -315,3 +317,12 @@ def test_times_of_int96_go_into_a_column_without_zone(tmp_path: Path) -> None:
         store.create_table("t", schema, "id")
         store.load("t", tmp_path / "two.parquet")
         assert store.table("t").to_arrow().sort_by("id")["at"].to_pylist()[0] == LAST.replace(tzinfo=None)
+
+
+def test_rows_are_written_while_another_thread_imports_what_reads_files(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.dataset", ModuleType("pyarrow.dataset"))  # as far as it got
+    table = store.create_table("t", pa.schema([pa.field("id", pa.int64(), nullable=False)]), ["id"])
+    table.upsert({"id": [1, 2]})
+    assert table.get([2]).num_rows == 1

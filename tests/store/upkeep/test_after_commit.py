@@ -228,10 +228,11 @@ def test_of_two_writers_one_merges(store: Store, points: Points) -> None:
     assert depth(store) <= Policy().slot_fragments
 
 
-def test_a_merge_that_fails_is_none_of_the_commit(store: Store, points: Points) -> None:
+@pytest.mark.parametrize("error", [DiskFull("no room"), MemoryError("no room"), pa.ArrowException("no room")])
+def test_a_merge_that_fails_is_none_of_the_commit(store: Store, points: Points, error: Exception) -> None:
     def fail(point: str) -> None:
         if point == "step begun":
-            raise DiskFull("no room")
+            raise error
 
     points.act = fail
     commits = [write(store, range(100), number) for number in range(10)]
