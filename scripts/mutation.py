@@ -55,8 +55,11 @@ TESTS = {
     "protocol/keys.py": ["tests/protocol"],
     "protocol": ["tests/reader/test_cursor.py", "tests/protocol", "tests/reader"],
     "reader": ["tests/reader"],
-    "store/moves": [f"{STORE}/test_scenarios.py", f"{STORE}/test_random_programs.py"],
-    "store/moves/elasticity.py": [f"{STORE}/test_shards_that_leave.py", f"{STORE}/test_random_programs.py"],
+    "store/moves": [f"{STORE}/test_scenarios.py", "tests/simulation/test_simulation.py"],
+    "store/moves/elasticity.py": [
+        f"{STORE}/test_shards_that_leave.py",
+        "tests/simulation/test_simulation.py",
+    ],
     "store/writing": [f"{WRITING}/test_publishing.py", f"{STORE}/test_scenarios.py"],
     "store/writing/definitions.py": [f"{STORE}/test_limits.py"],
     "store/writing/transactions.py": [

@@ -49,7 +49,7 @@ TESTS = (
 )
 # Of these the tests that take long are left out.
 TESTS_OF_TRUST = (
-    *("tests/store/test_damage.py", "tests/store/test_verifying.py"),
+    *("tests/simulation/test_simulation.py", "tests/store/test_verifying.py"),
     *("tests/store/test_repair.py", "tests/store/test_repairs.py", "tests/store/upkeep/test_garbage.py"),
     *("tests/store/test_permissions.py", "tests/store/test_access.py", "tests/store/test_readonly.py"),
 )

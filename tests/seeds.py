@@ -17,13 +17,18 @@ def ranges_of_seeds(count: int, size: int, short: int, variable: str = "ELASTICS
     """
     text = os.environ.get(variable)
     if text:
-        first, _, last = text.partition("-")
-        return [range(int(first), int(last or first) + 1)]
+        return [named_seeds(text)]
     marks = [() if number < short else pytest.mark.long for number in range(drawn(count))]
     return [
         pytest.param(range(number * size, (number + 1) * size), marks=mark)
         for number, mark in enumerate(marks)
     ]
+
+
+def named_seeds(text: str) -> range:
+    """The seeds of a text such as 7 or 0-5000."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
 
 
 def seeds(count: int, short: int) -> list[Any]:

@@ -249,10 +249,8 @@ class Program:
         self.topologies: dict[int, Topology] = {}
         self.condemned = set[tuple[int, str]]()
         self.newest_commit = 0
-        self.accepted, self.refused = Counter[str](), Counter[str]()
         self.names = itertools.count()
         self.pending: list[Staged] = []
-        self.outcomes = Counter[str]()
         shards = (Shard(1, "a", "/a"), Shard(2, "b", "/b"))
         tablets = (Tablet(1, 0, 4, 1, 1), Tablet(2, 4, 8, 2, 1), Tablet(3, 8, SLOTS, 1, 1))
         home: Any = FileHome if isinstance(place, Path) else ServerHome
@@ -359,20 +357,16 @@ class Program:
         log.home.faults = ()
         if outcome in (KILLED, DONE_AND_KILLED):
             self._reopen(at)
-        self.outcomes[outcome] += 1
         came = self.catch_up()
         if came:
             assert len(came) == 1, "one append is one record"
             assert outcome in ("accepted", DONE_AND_KILLED), outcome
             assert number in (None, came[0].number)
-            self.accepted[staged.kind] += 1
             self._note(staged, came[0])
         elif outcome == "accepted":
             app = staged.append.app
             assert app is not None, "an append that is acknowledged is in the log"
             assert number == self.apps[staged.append.record.table, *app]
-        elif outcome == "refused":
-            self.refused[staged.kind] += 1
 
     def _note(self, staged: Staged, entry: LogEntry) -> None:
         """Do in the model what a record that was accepted says."""

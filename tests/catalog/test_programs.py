@@ -34,18 +34,15 @@ def test_a_random_program_gives_the_state_and_the_rows_of_its_model(tmp_path: Pa
 
 
 @pytest.mark.parametrize("seeds", ranges_of_seeds(3, 2, short=0), ids=str)
-@pytest.mark.parametrize("style", [INDEXES, TAGS, GARBAGE, DEFINITIONS])
-def test_a_random_program_of_a_style_does_the_same(tmp_path: Path, style: str, seeds: range) -> None:
-    for seed in seeds:
-        Program(tmp_path / f"{seed}.db", seed, style).run(STEPS)
-
-
-@pytest.mark.parametrize("seeds", ranges_of_seeds(10, 1, short=0), ids=str)
-def test_a_long_random_program_gives_the_state_and_the_rows_of_its_model(
-    tmp_path: Path, seeds: range
+@pytest.mark.parametrize(
+    ("style", "steps"),
+    [(INDEXES, STEPS), (TAGS, STEPS), (GARBAGE, STEPS), (DEFINITIONS, STEPS), (None, LONG_STEPS)],
+)
+def test_a_random_program_of_a_style_or_of_more_steps_does_the_same(
+    tmp_path: Path, style: str | None, steps: int, seeds: range
 ) -> None:
     for seed in seeds:
-        Program(tmp_path / f"{seed}.db", seed + 10_000).run(LONG_STEPS)
+        Program(tmp_path / f"{seed}.db", seed + (10_000 if style is None else 0), style).run(steps)
 
 
 @pytest.mark.parametrize("seeds", ranges_of_seeds(6, 2, short=0), ids=str)

@@ -21,6 +21,7 @@ import tests.faults.planted_damage
 import tests.faults.planted_log
 import tests.faults.planted_memory
 import tests.faults.planted_overlays
+import tests.faults.planted_past
 import tests.faults.planted_proofs
 import tests.faults.planted_roots  # noqa: F401 - enters its faults
 from elasticscan.base import limits
@@ -39,6 +40,7 @@ from tests.catalog.programs import Program
 from tests.connector import test_partial_rows
 from tests.faults.planted import FAULTS, Fault, Harness
 from tests.reader.simulation import Simulation
+from tests.simulation.programs import Programs
 from tests.storage import test_faulty_disk
 from tests.store import (
     test_catalog_away,
@@ -47,11 +49,7 @@ from tests.store import (
     test_root_scenarios,
     test_verifying,
 )
-from tests.store.context import test_marks
-from tests.store.damage_programs import DamagePrograms
-from tests.store.kept_programs import KeptProgram
-from tests.store.random_programs import Programs
-from tests.store.random_tables import KEEPERS, KEPT_CHANGING
+from tests.store.context import test_marks, test_tags
 from tests.store.reading import test_aggregating
 from tests.store.upkeep import test_flushing
 from tests.store.writing import test_small_commits
@@ -62,6 +60,7 @@ _MODULES = (
     test_catalog_away,
     test_definitions_meanwhile,
     test_marks,
+    test_tags,
     test_older_catalog,
     test_aggregating,
     test_partial_rows,
@@ -135,19 +134,17 @@ def read_seeds() -> dict[str, int]:
 
 @contextmanager
 def _open(harness: Harness, directory: Path) -> Iterator[Run]:
-    if harness == "programs":
-        with Programs(directory, {KEEPERS: KeptProgram, KEPT_CHANGING: KeptProgram}) as programs:
+    if harness in ("programs", "damage"):
+        with Programs(directory) as programs:
+            if harness == "damage":  # the stores that are damaged later are sound
+                programs.make_lives()
             yield programs.run
     elif harness == "log":
         yield lambda seed, style: Program(Path(mkdtemp(dir=directory)) / "log.db", seed, style).run(60)
     elif harness == "simulation":
         yield lambda seed, _: Simulation(seed).run()
-    elif harness == "scenarios":
-        yield lambda _, style: SCENARIOS[style or ""](Path(mkdtemp(dir=directory)))
     else:
-        damage = DamagePrograms(directory)
-        damage.prepare()
-        yield damage.run
+        yield lambda _, style: SCENARIOS[style or ""](Path(mkdtemp(dir=directory)))
 
 
 class Harnesses:

@@ -16,7 +16,6 @@ from tests.connector import test_sql_spark
 from tests.faults import test_planted_inputs
 from tests.faults.harnesses import FAULTS, SCENARIOS, Fault
 from tests.soak.plant import soak_faults
-from tests.store import test_past_programs
 from tests.store.reading import test_extremes, test_first_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
@@ -25,15 +24,14 @@ BEGIN, END = "## All planted faults\n\n", "\n## "
 # Tests with faults of their own, which they find themselves.
 OWN: list[Callable[..., object]] = [
     test_planted_inputs.test_a_check_that_is_left_out_is_noticed,
-    test_past_programs.test_a_planted_fault_is_noticed,
     test_first_rows.test_a_planted_fault_is_found,
     test_extremes.test_a_weaker_rule_counts_wrong,
     test_sql_spark.test_a_planted_fault_is_found,
 ]
 PROGRAMS = {
     "simulation": "`reader/simulation.py`",
-    "programs": "`store/random_programs.py`",
-    "damage": "`store/damage_programs.py`",
+    "programs": "`simulation/programs.py`",
+    "damage": "`simulation/faults.py`",
     "log": "`catalog/programs.py`",
 }
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.harnesses import FAULTS, Fault, Harnesses, read_seeds
 from tests.seeds import drawn
-from tests.store.test_random_programs import COUNTS
+from tests.simulation.test_simulation import RUNS
 
 SEEDS = read_seeds()
 QUICK = frozenset({"simulation"})
@@ -46,7 +46,7 @@ def test_a_planted_fault_is_found_and_the_same_seed_passes_without_it(
         f"`python -m tests.faults.seeds {fault.name}`, and if there is none, mend the harness"
     )
     # Tests of their own run the others.
-    if fault.harness != "programs" or seed >= drawn(COUNTS.get(fault.style, 0)):
+    if fault.harness != "programs" or seed >= drawn(RUNS.get(fault.style, (0,))[0]):
         harnesses.passes(fault, seed)
 
 

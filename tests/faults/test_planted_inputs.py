@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import ElasticScanError
+from elasticscan.connector import writing
 from elasticscan.storage import definition, ingest
 from elasticscan.store import Store, arguments
 from elasticscan.store.context import Context
@@ -42,7 +43,7 @@ def table_made_before_its_rows(patch: Patch) -> None:
         with context.catalog.writing() as tx:  # type: ignore[attr-defined]
             return enter(tx, replace(info, name=name))
 
-    patch.setattr(store_definitions, "reserve_table", at_once)
+    patch.setattr(writing, "reserve_table", at_once)
 
 
 def collection_not_noticed_while_staging(patch: Patch) -> None:

@@ -17,7 +17,8 @@ import pyarrow as pa
 from elasticscan.base import limits
 from elasticscan.store import Scan, Store, Table
 from tests.base.manual_clock import ManualClock
-from tests.store.random_programs import START, fast_store
+from tests.simulation.programs import fast_store
+from tests.simulation.world import START
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.int64())])
 STEP, ROWS = 3, 8  # each commit writes so many rows, all but a few of which the next one writes again

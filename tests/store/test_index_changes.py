@@ -1,8 +1,7 @@
-"""Indexes and tables that change below scans; what damage and full disks leave."""
+"""Indexes and tables that change below scans; what damage leaves."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import DiskFull, FragmentDamaged, NotFound, NotReady, TableChanged
-from elasticscan.metadata import IndexInfo
-from elasticscan.storage import open_disk
+from elasticscan.base.errors import FragmentDamaged, NotFound, TableChanged
 from elasticscan.store import Scan, Store
-from elasticscan.store.context.readers import Readers
-from elasticscan.store.writing import indexing
 from tests.base.manual_clock import ManualClock
-from tests.storage.faulty_disk import FaultyDisk
-from tests.store.random_programs import START
+from tests.simulation.world import START
 
 ROWS_IN_FILES = True
 
@@ -163,64 +157,7 @@ def test_a_table_that_is_dropped_between_two_pages_ends_the_scan(
     assert files_of(store) == known_files(store)
 
 
-# ------------------------------------------------------------------------------------ building
-
-
-def test_two_who_build_the_same_index_at_once_both_succeed(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both begin before either has built anything; each fragment has its entries once all the same."""
-    build, both = indexing._build, threading.Barrier(2)
-    waited: set[int] = set()
-
-    def together(*args: Any) -> None:
-        if threading.get_ident() not in waited:
-            waited.add(threading.get_ident())
-            both.wait(60)
-        build(*args)
-
-    monkeypatch.setattr(indexing, "_build", together)
-    made: list[IndexInfo] = []
-    threads = [
-        threading.Thread(target=lambda: made.append(store.table("t").create_index("again", ["k"])))
-        for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(made) == 2
-    assert made[0] == made[1]
-    check_index(store, "again")
-    assert files_of(store) == known_files(store), "runs that were not entered are removed"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("index", ["none", "by_k"])
-@pytest.mark.parametrize("times", [1, 2, 5])
-def test_a_page_is_read_however_often_its_files_are_collected_between_look_up_and_opening(
-    store: Store, monkeypatch: pytest.MonkeyPatch, index: str, times: int
-) -> None:
-    """Each time there is a newer layout; only with the same one a missing file would be damage."""
-    expected = everything(store)
-    scan = store.table("t").scan(index=index, page_rows=COUNT)
-    left = list(range(times))
-
-    def collect(point: str) -> None:
-        if point == "page looked up" and left:
-            left.pop()
-            with Store.open(store.uri, clock=ManualClock(START)) as other:
-                other.table("t").upsert(table_of(range(COUNT), value=5))
-                other.compact()
-                assert other.collect_garbage(grace_seconds=0).removed > 0
-
-    store.context.checkpoint = collect
-    monkeypatch.setattr(store.context, "readers", Readers(store.context.disk_of))
-    assert sorted(read(scan), key=in_order) == expected
-    assert not left
-
-
-# ------------------------------------------------------------------------------ damage, full disks
+# ------------------------------------------------------------------------------ damage
 
 
 def cut(path: Path) -> None:
@@ -260,56 +197,6 @@ def test_a_damaged_run_is_reported_of_and_healed_by_building_it_again(
         check_index(opened)
         opened.collect_garbage(grace_seconds=0)
         assert files_of(opened) == known_files(opened)
-
-
-def test_a_damaged_fragment_is_not_indexed(store: Store) -> None:
-    """What is built from damage would look sound ever after."""
-    with store.context.catalog.reading() as tx:
-        fragment = tx.state.fragments()[0]
-    victim = Path(store.uri, "shards", store.context.shard_names()[fragment.shard], fragment.path)
-    content = bytearray(victim.read_bytes())
-    content[len(content) // 2] ^= 0x10
-    victim.write_bytes(bytes(content))
-    with Store.open(store.uri, clock=ManualClock(START)) as opened:
-        with pytest.raises(FragmentDamaged, match="checksum"):
-            opened.table("t").create_index("by_v", ["v"])
-        with pytest.raises(NotReady):
-            opened.table("t").scan(index="by_v")
-
-
-@pytest.fixture
-def full(tmp_path: Path) -> Iterator[tuple[Store, dict[str, FaultyDisk]]]:
-    """A store on disks that can be full, and these disks by the names of their shards."""
-    disks: dict[str, FaultyDisk] = {}
-
-    def disk_at(root: str) -> FaultyDisk:
-        return disks.setdefault(Path(root).name, FaultyDisk(open_disk(root)))
-
-    clock = ManualClock(START)
-    Store.create(tmp_path / "store", ["a", "b"], tablets=8, slots=32, clock=clock).close()
-    with Store.open(tmp_path / "store", clock=clock, disks=disk_at) as made:
-        filled(made)
-        yield made, disks
-
-
-@pytest.mark.parametrize("room", [0, 200, 2_000])
-def test_a_disk_that_is_full_while_an_index_is_built_shows_nothing_of_it(
-    full: tuple[Store, dict[str, FaultyDisk]], room: int
-) -> None:
-    made, disks = full
-    expected = everything(made)
-    disks["a"].full_after = disks["a"].written + room
-    with pytest.raises(DiskFull):
-        made.table("t").create_index("by_k", ["k"])
-    assert [index.ready for index in made.table("t").indexes()] == [False]
-    with pytest.raises(NotReady):
-        made.table("t").scan(index="by_k")
-    assert made.table("t").scan(filter="k = 1").explain()["access"] == "direct"
-    assert everything(made) == expected
-    assert files_of(made) == known_files(made), "what was half written is removed"
-    disks["a"].full_after = None
-    made.table("t").create_index("by_k", ["k"])
-    check_index(made)
 
 
 # ------------------------------------------------------------------------------------------ status

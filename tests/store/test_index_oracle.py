@@ -26,9 +26,11 @@ from elasticscan.storage.indexes import run as index_run
 from elasticscan.store import Scan, Store
 from tests.base.manual_clock import ManualClock
 from tests.seeds import ranges_of_seeds
-from tests.store.conditions import INFINITY, NAN, order_of
+from tests.simulation.conditions import INFINITY, NAN, order_of
+from tests.simulation.oracle import comparable
+from tests.simulation.programs import fast_store
+from tests.simulation.world import START
 from tests.store.copies_of_stores import copied_store
-from tests.store.random_programs import START, comparable, fast_store
 
 
 def moment(microseconds: int) -> datetime:

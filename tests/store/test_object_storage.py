@@ -23,10 +23,8 @@ from elasticscan.storage.disk.objects import MOST_AT_ONCE
 from elasticscan.store import Store
 from elasticscan.store.roots.location import MARKER
 from elasticscan.store.upkeep.garbage import Action
-from tests.base.manual_clock import ManualClock
 from tests.base.s3 import SECRET, Fault, Request, S3Server
-from tests.store.random_programs import START, Programs
-from tests.store.random_tables import TABLES
+from tests.simulation.programs import Programs
 
 ROWS_IN_FILES = True
 
@@ -284,11 +282,7 @@ class ObjectPrograms(Programs):
 
     def make(self, place: Path, retention: int) -> Path:
         roots = {name: f"s3://{self.bucket}/{place.name}/{name}" for name in ("s1", "s2", "s3")}
-        with Store.create(
-            place, roots, tablets=8, slots=64, retention_seconds=retention, clock=ManualClock(START)
-        ) as store:
-            for name, (schema, primary_key, shard_key) in TABLES.items():
-                store.create_table(name, schema, primary_key, shard_key)
+        self.create(place, roots, retention)
         return place
 
 

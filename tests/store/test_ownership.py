@@ -17,8 +17,9 @@ import pytest
 
 from elasticscan.store import Scan, Store
 from tests.base.manual_clock import ManualClock
+from tests.simulation.programs import fast_store
+from tests.simulation.world import START
 from tests.store.copies_of_stores import copied_store
-from tests.store.random_programs import START, fast_store
 from tests.store.test_scenarios import tablets_at, while_reading
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.int64())])

@@ -26,7 +26,8 @@ from elasticscan.store.moves.under_way import enter_moves
 from elasticscan.store.upkeep import compaction
 from elasticscan.topology import Move
 from tests.base.manual_clock import ManualClock
-from tests.store.random_programs import DEAD_OWNER, POINTS, MoverStoppedError
+from tests.simulation.elasticity import POINTS, MoverStoppedError
+from tests.simulation.world import DEAD_OWNER
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 COUNT = 200

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import apsw
@@ -207,3 +208,30 @@ def test_damage_beside_that_of_statistics_still_stops_a_backup_and_an_adoption(
         with pytest.raises(StoreDamaged):
             store.adopt()
     assert not list((tmp_path / "b").iterdir())
+
+
+def test_definitions_of_the_catalog_s_tables_are_checked(tmp_path: Path) -> None:
+    """No row is wrong: a letter of a name is, in a text that SQLite reads when it opens the file."""
+    with Store.create(tmp_path / "store", ["s1"], tablets=1, slots=16, upkeep="off") as store:
+        store.create_table("t", pa.schema({"id": pa.int64()}), ["id"]).upsert(pa.table({"id": range(9)}))
+        file = Path(store.uri) / "catalog.db"
+    with closing(apsw.Connection(str(file))) as sql:
+        texts = dict(sql.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+    flips = [(name, word) for name, text in texts.items() for word in re.findall(r"\w+", text)[-2:]]
+    assert len(flips) > 10
+    whole = file.read_bytes()
+    for name, word in flips:
+        text = texts[name].encode()
+        assert whole.count(text) == 1
+        _put(file, whole.replace(text, text.replace(word.encode(), word[:-1].encode() + b"q")))
+        with suppress(ElasticScanError), Store.open(store.uri) as damaged:
+            assert damaged.verify(), (name, word)
+    _put(file, whole)
+    with Store.open(store.uri) as mended:
+        assert mended.verify() == []
+
+
+def _put(file: Path, content: bytes) -> None:
+    for there in file.parent.glob(f"{file.name}*"):
+        there.unlink()
+    file.write_bytes(content)

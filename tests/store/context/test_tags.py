@@ -122,3 +122,18 @@ def test_tags_outlive_an_adoption(store: Store, table: Table) -> None:
     store.adopt()
     table.compact()
     assert values(table, "v1") == dict.fromkeys(range(100), "a")
+
+
+@pytest.mark.usefixtures("rows_in_files")
+def test_a_tag_that_comes_while_fragments_are_merged_keeps_its_snapshot(store: Store, table: Table) -> None:
+    old = store.context.catalog.versions()[1]
+    table.upsert(rows(range(50), "b"))
+
+    def tag_the_old(point: str) -> None:
+        if point == "fragments merged" and not table.tags():
+            table.tag("old", old)
+
+    with Store.open(store.uri, checkpoint=tag_the_old, upkeep="off") as other:
+        other.compact()
+    assert [tag.name for tag in table.tags()] == ["old"]
+    assert values(table, "old") == dict.fromkeys(range(100), "a")

@@ -16,18 +16,10 @@ from elasticscan.store import Store, repair_store
 from elasticscan.store.upkeep import compaction
 from elasticscan.store.upkeep.compaction import Merged, merge_fragments
 from tests.base.manual_clock import ManualClock
-from tests.seeds import ranges_of_seeds
-from tests.store.random_programs import Programs
 
 ROWS_IN_FILES = True
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
-
-
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
-    with Programs(tmp_path_factory.mktemp("merges")) as programs:
-        yield programs
 
 
 @pytest.fixture
@@ -63,13 +55,6 @@ def read(store: Store) -> dict[int, int]:
     rows = store.table("t").scan().to_table()
     assert len(set(rows["id"].to_pylist())) == rows.num_rows
     return dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seeds", ranges_of_seeds(12, 2, short=1), ids=str)
-def test_merges_of_some_fragments_change_no_snapshot(programs: Programs, seeds: range) -> None:
-    for seed in seeds:
-        programs.run(seed, "merges of some")
 
 
 def test_a_tombstone_goes_when_only_newer_fragments_take_no_part(store: Store) -> None:

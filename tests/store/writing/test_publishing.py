@@ -125,10 +125,7 @@ def test_a_commit_that_fails_leaves_what_its_request_keeps_and_no_more(
     assert fragments_of(store) == ()
 
 
-def test_garbage_collected_during_a_slow_write_asks_to_try_again(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staging, "WRITE_BUFFER_BYTES", 2_000)
+def test_garbage_collected_during_a_slow_write_asks_to_try_again(store: Store) -> None:
     """A write stages in parts; the first one is gone when it merges them."""
     batches = [batch for task in range(TASKS) for batch in rows_of(task).to_batches()]
 
@@ -139,8 +136,10 @@ def test_garbage_collected_during_a_slow_write_asks_to_try_again(
             yield batch
 
     reader = pa.RecordBatchReader.from_batches(SCHEMA, slow())
-    with pytest.raises(WriteConflict, match="longer grace"):
-        publishing.write(store.context, store.table("t").definition, reader)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staging, "WRITE_BUFFER_BYTES", 2_000)
+        with pytest.raises(WriteConflict, match="longer grace"):
+            publishing.write(store.context, store.table("t").definition, reader)
     assert store.table("t").scan().count() == 0
 
 

@@ -1,0 +1,64 @@
+"""Faults in what keeps a table's past, and brings it back: tags and restores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from elasticscan.catalog import StoreState
+from elasticscan.store.upkeep import compaction, horizons
+from elasticscan.store.writing import publishing, restoring
+from tests.faults.planted import Patch, fault, while_running
+from tests.faults.unchecked import horizons_may_pass_tags
+from tests.simulation.tables import PAST
+
+
+@fault("programs", "what a tag names stays readable", style=PAST)
+def tags_are_not_heeded(patch: Patch) -> None:
+    horizons_may_pass_tags(patch)
+    patch.setattr(horizons, "_tagged", lambda *_: [])
+
+
+@fault(
+    "scenarios",
+    "a merge looks for tags that came while it ran",
+    style="test_a_tag_that_comes_while_fragments_are_merged_keeps_its_snapshot",
+)
+def tags_are_not_looked_at_again(patch: Patch) -> None:
+    horizons_may_pass_tags(patch)
+    patch.setattr(compaction, "oldest_held", lambda tx, table: None)
+
+
+@fault("programs", "the oldest tag decides what stays", style=PAST)
+def only_the_newest_tag_is_heeded(patch: Patch) -> None:
+    horizons_may_pass_tags(patch)
+    honest = horizons._tagged
+    patch.setattr(horizons, "_tagged", lambda *of: sorted(honest(*of))[-1:])
+
+
+@fault("programs", "a restore undoes all changes of a key, not the last one", style=PAST)
+def only_the_newest_change_is_undone(patch: Patch) -> None:
+    ends = restoring._ends
+    patch.setattr(restoring, "_ends", lambda events, keys: ends(events, keys)[::-1])
+
+
+@fault("programs", "a restore deletes rows that came later", style=PAST)
+def rows_that_came_stay(patch: Patch) -> None:
+    undone = restoring.undone
+
+    def forgetting(events: pa.RecordBatch, table: Any) -> pa.RecordBatch:
+        rows = undone(events, table)
+        return rows.filter(pa.compute.invert(rows.column("_deleted")))
+
+    patch.setattr(restoring, "undone", forgetting)
+
+
+@fault("programs", "a restore to before an overwrite brings back the rows that it replaced", style=PAST)
+def overwrites_are_taken_for_changes(patch: Patch) -> None:
+    while_running(patch, (restoring, "_attempt"), (StoreState, "overwrites"), lambda *_: ())
+
+
+@fault("programs", "a restore begins again where others have written meanwhile", style=PAST)
+def writers_are_not_noticed(patch: Patch) -> None:
+    patch.setattr(publishing, "check_newest", lambda tx, table, newest: None)

@@ -1,0 +1,50 @@
+"""Run programs by their seeds; where one fails, print the fewest steps that do.
+
+python -m tests.simulation 0-99                       each seed's own style
+python -m tests.simulation --style keepers 17 40-60   a style
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.seeds import named_seeds
+from tests.simulation.faults import FAULTS
+from tests.simulation.programs import FAULTY, Programs
+from tests.simulation.tables import STYLES, STYLES_BY_NAME
+
+HANGS_AFTER_SECONDS = 280
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description="Run programs.")
+    parser.add_argument("--style", choices=[*STYLES, *STYLES_BY_NAME, FAULTY, *FAULTS], metavar="STYLE")
+    parser.add_argument("--outcomes", action="store_true", help="say what came of all steps")
+    parser.add_argument("seeds", nargs="+", help="such as 7 or 0-99")
+    options = parser.parse_args()
+    faulthandler.enable()
+    began, failed = time.monotonic(), 0
+    seeds = [seed for text in options.seeds for seed in named_seeds(text)]
+    with tempfile.TemporaryDirectory() as directory, Programs(Path(directory)) as programs:
+        for seed in seeds:
+            sys.stderr.write(f"seed {seed}\n")  # for the case that the process ends with it
+            faulthandler.dump_traceback_later(HANGS_AFTER_SECONDS, exit=True)
+            found = programs.explain(seed, options.style)
+            if found is not None:
+                failed += 1
+                sys.stdout.write(f"seed {seed} fails, by {found}\n")
+        for name, count in sorted(programs.outcomes.items()) if options.outcomes else ():
+            sys.stdout.write(f"{count:6} {name}\n")
+        faulthandler.cancel_dump_traceback_later()
+    minutes = (time.monotonic() - began) / 60
+    sys.stdout.write(f"{failed} of {len(seeds)} seeds failed, {len(seeds) / minutes:.0f} seeds a minute\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,453 @@
+"""Programs: how one seed makes a list of steps, plays it, and plays it again without some of them.
+
+    with Programs(directory) as programs:
+        programs.run(seed)                   raises an error where a rule did not hold
+        programs.explain(seed)               makes the shortest program that still fails, in words
+
+A step has the state of the generator from which it draws, so it can be played where others are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sys
+import time
+import traceback
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from elasticscan import storage
+from elasticscan.base import limits
+from elasticscan.catalog.sqlite import SqliteHome
+from elasticscan.optimizer import binding
+from elasticscan.storage import copying, fragment, ingest, open_disk
+from elasticscan.storage.indexes import iterator as index_iterator
+from elasticscan.storage.indexes import pages as index_pages
+from elasticscan.storage.indexes import run as index_run
+from elasticscan.store import Store
+from elasticscan.store.context import memory
+from elasticscan.store.moves import mover
+from elasticscan.store.moves.mover import Mover
+from elasticscan.store.upkeep import compaction
+from elasticscan.store.upkeep.after_commit import AfterCommit
+from elasticscan.store.upkeep.executor import Executor, claim
+from elasticscan.store.writing import indexing, preconditions
+from tests.base.connections import prepare_connections
+from tests.base.manual_clock import ManualClock
+from tests.simulation import checks, damage, elasticity, upkeep  # noqa: F401 - steps
+from tests.simulation.faults import FAULTS, catalog_files
+from tests.simulation.oracle import TableOracle
+from tests.simulation.tables import CHECKING, STYLES, STYLES_BY_NAME, TABLES
+from tests.simulation.world import DEAD_OWNER, START, Killed, World
+from tests.storage.faulty_disk import FaultyDisk
+from tests.store.copies_of_stores import copied_store
+
+SHRINKING_SECONDS = 120.0
+FAULTY = "faults"  # a style: each program has one of all faults
+VARIANTS = 4  # of the lives of stores that faults befall
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of a program; the last one, "end", has no name of a step and checks everything.
+
+    Attributes:
+        seconds: the clock before it.
+        state: of the generator from which it draws.
+        quiet: nobody is let in during it.
+    """
+
+    name: str
+    seconds: float
+    state: Any
+    quiet: bool = False
+
+
+def drawn(world: World, style: str) -> Iterator[Step]:
+    """Draw the steps of a new program, each after the one before was played."""
+    chance, clock = world.random, world.clock
+
+    def some(count: int, name: str) -> Iterator[Step]:
+        for _ in range(count):
+            yield Step(name, clock.now(), chance.getstate(), quiet=True)
+
+    if style in FAULTS:
+        yield from some(chance.randint(0, 3), "start_scan")
+        yield from some(chance.randint(0, 3), "advance_one")
+        yield from some(min(chance.randint(1, 3), FAULTS[style].writes), "write")
+        yield from some(1, style)
+        steps = chance.randint(4, 10)
+    else:
+        yield from some(chance.randint(0, 3), "write")
+        yield from some(chance.randint(0, 3) if world.weights.get("create_index") else 0, "create_index")
+        steps = chance.randint(10, 35)
+    for _ in range(steps):
+        name = world.some_step()
+        yield Step(name, clock.now(), chance.getstate())
+    yield Step("end", clock.now(), chance.getstate())
+
+
+def play(world: World, steps: Iterable[Step], played: list[Step]) -> None:
+    """Play steps, of which `played` then has those that were begun."""
+    for step in steps:
+        played.append(step)
+        world.random.setstate(step.state)
+        world.clock.advance(max(0.0, step.seconds - world.clock.now()))
+        noise = world.noise
+        world.noise = 0.0 if step.quiet else noise
+        if step.name == "end":
+            (checks.check_end if world.damage is None else damage.check_damaged_end)(world)
+        else:
+            world.make(step.name)
+        world.noise = noise
+
+
+def shrunk(steps: Sequence[Step], fails: Callable[[Sequence[Step]], bool]) -> list[Step]:
+    """Leave out steps as long as the others fail, halves first (delta debugging), then those let in."""
+    left, size = list(steps), len(steps) // 2
+    while size:
+        at = 0
+        while at < len(left):
+            fewer = left[:at] + left[at + size :]
+            if fails(fewer):
+                left = fewer
+            else:
+                at += size
+        size //= 2
+    for at, step in enumerate(left):
+        alone = [*left[:at], replace(step, quiet=True), *left[at + 1 :]]
+        if not step.quiet and fails(alone):
+            left = alone
+    return left
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A store that was made once, what it answers, and digests of the files that its catalog refers to."""
+
+    place: Path
+    tables: dict[str, TableOracle]
+    live: dict[tuple[str, str], int]
+
+
+class Programs:
+    """Makes stores quickly (copies of some that were made once, not flushed) and runs programs."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._stack = ExitStack()
+        self._world: World | None = None
+        self.outcomes = Counter[str]()  # of steps that ended well, and with errors
+        self._lives: dict[int, Life] = {}
+        self._trace: list[str] = []  # of the program that was played last
+        self._building = False
+
+    def __enter__(self) -> Programs:
+        patch = self._stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(os, "fsync", lambda handle: None)
+        self._let_others_into_builds(patch)
+        self._leave_what_the_dead_leave(patch)
+        for retention in (0, 60):
+            self.create(self.directory / f"template{retention}", ["s1", "s2", "s3"], retention)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def create(self, uri: Path | str, shards: Any, retention: int) -> None:
+        """Create a store with the tables of all programs."""
+        with Store.create(
+            uri, shards, tablets=8, slots=64, retention_seconds=retention, clock=ManualClock(START)
+        ) as store:
+            for name, (schema, primary_key, shard_key) in TABLES.items():
+                store.create_table(name, schema, primary_key, shard_key)
+
+    def make(self, place: Path, retention: int) -> Path | str:
+        """Make a new store whose files are at a place; returns its uri."""
+        return copied_store(self.directory / f"template{retention}", place, ManualClock(START))
+
+    def _let_others_into_builds(self, patch: pytest.MonkeyPatch) -> None:
+        build_some, build_runs = indexing._build_some, storage.build_runs
+
+        def as_builder(*args: Any) -> Any:
+            with self._built(True):
+                return build_some(*args)
+
+        def before_entering(*args: Any) -> Any:
+            runs = build_runs(*args)
+            # Else the catalog may be locked, or it is the work of a writer.
+            if self._building and self._world is not None:
+                with self._built(False):
+                    self._world.let_others_in()
+                    self._world.die_if_it_is_time()
+            return runs
+
+        patch.setattr(indexing, "completed", _completed_in_turn)
+        for module in (indexing, ingest):
+            patch.setattr(module, "parallel", all_in_turn)
+        patch.setattr(indexing, "_build_some", as_builder)
+        patch.setattr(indexing, "build_runs", before_entering)
+
+    @contextmanager
+    def _built(self, building: bool) -> Iterator[None]:
+        before, self._building = self._building, building
+        try:
+            yield
+        finally:
+            self._building = before
+
+    def _leave_what_the_dead_leave(self, patch: pytest.MonkeyPatch) -> None:
+        """A process that dies discards nothing, undoes nothing, and leaves its steps entered."""
+        discard, undo = compaction.discard, Mover._undo
+        work, end = AfterCommit._work, Executor.end
+
+        def leave_or_discard(*args: Any) -> None:
+            if not _is_dying():
+                discard(*args)
+
+        def leave_or_undo(mover: Mover, progress: Any) -> bool:
+            return not _is_dying() and undo(mover, progress)
+
+        def leave_or_end(executor: Executor, target: str) -> None:
+            end(executor, target)
+            if _is_dying():  # it would have been left there
+                with executor._context.catalog.writing() as tx:
+                    claim(tx, target, DEAD_OWNER)
+
+        def work_alone(after: AfterCommit, pending: Any) -> None:
+            """The commit is not written down yet, so nobody else may commit."""
+            if self._world is None:
+                work(after, pending)
+                return
+            with self._world.alone():
+                work(after, pending)
+
+        patch.setattr(compaction, "discard", leave_or_discard)
+        patch.setattr(Mover, "_undo", leave_or_undo)
+        patch.setattr(AfterCommit, "_work", work_alone)
+        patch.setattr(Executor, "end", leave_or_end)
+
+    def run(self, seed: int, style: str | None = None) -> None:
+        """Run the program of a seed; `style` is one of all styles, by default the seed's own."""
+        try:
+            self.play(seed, style)
+        except BaseException as error:
+            named = f"--style {style!r} " if style else ""
+            error.add_note(f"shrink it with: python -m tests.simulation {named}{seed}")
+            raise
+
+    def play(
+        self,
+        seed: int,
+        style: str | None,
+        steps: Sequence[Step] | None = None,
+        played: list[Step] | None = None,
+    ) -> World:
+        """Play the program of a seed, or some of its steps; returns what became of the world."""
+        rng = random.Random(seed)
+        style = style or rng.choice(list(STYLES))
+        if style == FAULTY:
+            style = rng.choice(sorted(FAULTS))
+        begin = self._begin_damaged if style in FAULTS else self._begin
+        try:
+            with ExitStack() as stack:
+                self._world = world = begin(stack, self.directory / f"store{seed}", rng, style)
+                self._trace = world.trace
+                stack.callback(world.end)
+                play(world, drawn(world, style) if steps is None else steps, [] if played is None else played)
+                return world
+        finally:
+            if self._world is not None:
+                self.outcomes += self._world.outcomes
+            self._world = None
+            for left in self.directory.glob(f"store{seed}*"):
+                shutil.rmtree(left)
+
+    def _begin(self, stack: ExitStack, place: Path, rng: random.Random, style: str) -> World:
+        """A world of a new store, in which a few rows meet the borders of files, runs and rounds."""
+        uri, clock = self.make(place, rng.choice([0, 60])), ManualClock(START)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        set_small_limits(patch, rng)
+        if style == CHECKING:
+            patch.setattr(preconditions, "SMALL_REST_ROWS", rng.choice([0, 10, 1_000]))
+        weights = (STYLES | STYLES_BY_NAME)[style]
+        world = World(lambda: fast_store(uri, clock, self._point), clock, rng, style, weights)
+        if world.is_kept:
+            patch.setattr(compaction, "MOST_AT_ONCE", world.most_at_once)
+        return world
+
+    def _begin_damaged(self, stack: ExitStack, place: Path, rng: random.Random, style: str) -> World:
+        """A world of a store that lived a little, whose disks may fail."""
+        life, fault = self.life(rng.randrange(VARIANTS)), FAULTS[style]
+        copied_store(life.place, place, ManualClock(START))
+        set_large_limits(stack.enter_context(pytest.MonkeyPatch.context()), rng, rng.random() < 0.7)
+        disks: dict[str, FaultyDisk] = {}
+        weights = {name: n for name, n in damage.WEIGHTS.items() if name not in fault.without}
+        world = self._large_world(place, disks, rng, style, weights | dict.fromkeys(fault.often, 20))
+        world.tables = {name: table.copied() for name, table in life.tables.items()}
+        world.live = life.live
+        for disk in disks.values():
+            disk.flushes = not fault.unflushed
+        world.older_catalog = catalog_files(place)
+        return world
+
+    def _large_world(
+        self,
+        place: Path,
+        disks: dict[str, FaultyDisk],
+        rng: random.Random,
+        style: str,
+        weights: dict[str, int],
+    ) -> World:
+        clock = ManualClock(START)
+
+        def disk_of(root: str) -> FaultyDisk:
+            return disks.setdefault(Path(root).name, FaultyDisk(open_disk(root)))
+
+        world = World(
+            lambda: fast_store(place, clock, self._point, disks=disk_of), clock, rng, style, weights
+        )
+        for name in ("s1", "s2"):
+            disk_of(str(place / "shards" / name))
+        world.place, world.disks, world.disk_of = place, disks, disk_of
+        damage.make_large(world)
+        return world
+
+    def make_lives(self) -> None:
+        """Make all stores that faults befall."""
+        for variant in range(VARIANTS):
+            self.life(variant)
+
+    def life(self, variant: int) -> Life:
+        """A store that lived a little, of which programs with faults take copies."""
+        if variant not in self._lives:
+            place, rng = self.directory / f"life{variant}", random.Random(variant)
+            self.create(place, ["s1", "s2"], 3_600)
+            with pytest.MonkeyPatch.context() as patch:
+                set_large_limits(patch, rng, True)
+                world = self._large_world(place, {}, rng, "", {})
+                damage.live_a_little(world, variant)
+                files = damage.files_below(place)
+                live = {key: damage.digest_of(files[key]) for key in damage.live_files(world.store)}
+                world.end()
+            self._lives[variant] = Life(place, world.tables, live)
+        return self._lives[variant]
+
+    def explain(self, seed: int, style: str | None = None) -> str | None:
+        """Run a program; where it fails, say by which steps it does, and by how few. None where it passes."""
+        steps = list[Step]()
+        error = self._failure(seed, style, None, steps)
+        if error is None:
+            return None
+        until = time.monotonic() + SHRINKING_SECONDS
+
+        def fails(fewer: Sequence[Step]) -> bool:
+            if time.monotonic() > until:
+                return False
+            found = self._failure(seed, style, [*fewer, *steps[-1:]], [])
+            return type(found) is type(error)
+
+        few = shrunk(steps[:-1], fails)
+        last = self._failure(seed, style, [*few, *steps[-1:]], []) or error
+        trace = "\n".join(self._trace)
+        raised = "".join(traceback.format_exception(last)[-4:])
+        return f"{len(few) + 1} of {len(steps)} steps:\n{trace}\n{raised}"
+
+    def _failure(
+        self, seed: int, style: str | None, steps: Sequence[Step] | None, played: list[Step]
+    ) -> Exception | None:
+        """How a program fails."""
+        try:
+            self.play(seed, style, steps, played)
+        except Exception as error:
+            if not played:
+                raise
+            return error
+        return None
+
+    def _point(self, _: str = "") -> None:
+        """Let others in wherever another process could come between two steps."""
+        if self._world is not None:
+            self._world.let_others_in()
+
+
+def _is_dying() -> bool:
+    return isinstance(sys.exc_info()[1], Killed)
+
+
+def all_in_turn(work: Callable[[Any], Any], items: Sequence[Any], _threads: int) -> list[Any]:
+    """Run the work without threads, so that one seed gives one schedule."""
+    return [work(item) for item in items]
+
+
+@contextmanager
+def _completed_in_turn(
+    work: Callable[[Any], Any], items: Sequence[Any], _threads: int
+) -> Iterator[Iterator[Future[Any]]]:
+    """Run the work without threads, so that one seed gives one schedule."""
+
+    def outcomes() -> Iterator[Future[Any]]:
+        for item in items:
+            outcome = Future[Any]()
+            try:
+                outcome.set_result(work(item))
+            except BaseException as error:
+                outcome.set_exception(error)
+            yield outcome
+
+    yield outcomes()
+
+
+def set_small_limits(patch: pytest.MonkeyPatch, rng: random.Random) -> None:
+    """Let a few rows meet the borders of files, runs, batches and rounds of a page."""
+    rows = rng.choice([2, 5, 65_536])
+    patch.setattr(fragment, "BATCH_ROWS", rows)
+    patch.setattr(copying, "BATCH_ROWS", rows)
+    patch.setattr(mover, "SMALL_REST_ROWS", rng.choice([0, 10, 1_000]))
+    patch.setattr(limits, "INLINE_BYTES", rng.choice([0, 0, 1_000, 1 << 16, 1 << 16]))
+    patch.setattr(memory, "_FEW_ROWS", rng.choice([0, 20, 256]))
+    patch.setattr(index_run, "BATCH_ROWS", rng.choice([2, 5, 65_536]))
+    patch.setattr(index_run, "RUN_ROWS", rng.choice([12, 40, 1 << 22]))
+    patch.setattr(index_pages, "LEAST_ENTRIES", rng.choice([1, 20, 65_536]))
+    patch.setattr(index_pages, "_LEAST_SHARE", rng.choice([1, 16]))
+    patch.setattr(index_pages, "_FIRST_ROUND", rng.choice([1, 8, 4_096]))
+    patch.setattr(index_iterator, "RANGES_PER_ROUND", rng.choice([1, 256]))
+    patch.setattr(binding, "MAX_RANGES", rng.choice([2, 1_000]))
+
+
+def set_large_limits(patch: pytest.MonkeyPatch, rng: random.Random, in_files: bool) -> None:
+    """Let files have several batches of many rows, and names that the seed decides."""
+    names = random.Random(rng.random())
+    patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128)))
+    patch.setattr(fragment, "BATCH_ROWS", 300)
+    patch.setattr(copying, "BATCH_ROWS", 300)
+    patch.setattr(index_run, "BATCH_ROWS", 200)
+    patch.setattr(limits, "INLINE_BYTES", 0 if in_files else limits.INLINE_BYTES)
+
+
+def fast_store(
+    uri: Path | str, clock: ManualClock, checkpoint: Callable[[str], None] = lambda _: None, **more: Any
+) -> Store:
+    """A store whose catalog does not wait for the disk: nobody pulls the plug on a test."""
+    store = Store.open(uri, clock=clock, checkpoint=checkpoint, upkeep="off", **more)
+    if isinstance(store.context.catalog._home, SqliteHome):
+        prepare_connections(store.context.catalog, _without_waiting)
+    return store
+
+
+def _without_waiting(connection: Any) -> Any:
+    connection.execute("PRAGMA synchronous = OFF")
+    return connection
