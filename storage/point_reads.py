@@ -21,6 +21,7 @@ from elasticscan.metadata import Bounds, Fragment
 from elasticscan.protocol import KeyList, PageRequest, PageRows, RowAnswer, RowRequest
 from elasticscan.storage.fragment import DELETED, UNTIL
 from elasticscan.storage.lookup import (
+    Mask,
     Places,
     Rows,
     Sought,
@@ -103,7 +104,7 @@ def _add(
     """Add the rows of some keys; returns how many keys are done, and if the next row does not fit."""
     names = page.schema.names
     found = rows_of_keys(source, source.view.fragments, slots, keys, names, bounds)
-    page.scanned += found.scanned
+    page.scanned += int(np.count_nonzero(found.versions))
     there = np.flatnonzero(found.places >= 0)
     if not len(there):
         return len(slots), False
@@ -126,12 +127,12 @@ class FoundRows:
     Attributes:
         places: for each key the number of its row; -1 where it has none.
         rows: in the order of their keys.
-        scanned: how many newest versions were found, tombstones among them.
+        versions: whether each key has a version that counts, a tombstone perhaps.
     """
 
     places: Rows
     rows: pa.RecordBatch
-    scanned: int
+    versions: Mask
 
 
 def rows_of_keys(
@@ -152,10 +153,11 @@ def rows_of_keys(
         bounds: which commits count.
     """
     owners, rows = _find_newest(source, fragments, slots, keys, bounds)
-    there, places = np.flatnonzero(owners >= 0), np.full(len(owners), -1, dtype=np.int64)
+    versions = owners >= 0
+    there, places = np.flatnonzero(versions), np.full(len(owners), -1, dtype=np.int64)
     if not len(there):
         nothing = [pa.array([], source.table.schema.field(name).type) for name in columns]
-        return FoundRows(places, pa.RecordBatch.from_arrays(nothing, names=list(columns)), 0)
+        return FoundRows(places, pa.RecordBatch.from_arrays(nothing, names=list(columns)), versions)
     owners, rows, alive = owners[there], rows[there], np.ones(len(there), dtype=bool)
     opened = tuple(columns) or source.table.primary_key  # a reader of the keys is there already
 
@@ -174,7 +176,7 @@ def rows_of_keys(
     if not alive.all():
         picked = picked.filter(pa.array(alive)) if columns else picked
     places[there[alive]] = np.arange(np.count_nonzero(alive))
-    return FoundRows(places, picked, len(there))
+    return FoundRows(places, picked, versions)
 
 
 def _find_newest(

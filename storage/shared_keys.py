@@ -1,38 +1,13 @@
-"""Keys that a staged write has in common with commits, for writes that check before they are committed.
-
-Versions are looked up from the side that has fewer rows, a batch at a time: a large write alongside small
-commits costs what these wrote, a small write alongside large ones costs a bisection for each of its keys.
-"""
+"""Keys that a staged write has in common with commits, for writes that check before they are committed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from elasticscan.metadata import Bounds, Fragment
-from elasticscan.storage.fragment import COMMIT, SLOT, FragmentReader
-from elasticscan.storage.lookup import Mask, commits_of, find, integers
+from elasticscan.metadata import Bounds
+from elasticscan.storage.fragment import SLOT
 from elasticscan.storage.pages import PageSource
 from elasticscan.storage.point_reads import rows_of_keys
-from elasticscan.topology import SlotSet
-
-
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """Primary keys in the order of their slots."""
-
-    slots: NDArray[np.uint16]
-    keys: pa.RecordBatch
-
-    def only(self, chosen: Mask) -> _Keys:
-        return _Keys(self.slots[chosen], self.keys.filter(pa.array(chosen)))
-
-    def __len__(self) -> int:
-        return len(self.slots)
 
 
 def shared_keys(
@@ -48,61 +23,13 @@ def shared_keys(
 
     Memory: a batch of keys, and what bisecting for them touches.
     """
-    mine = SlotSet.of(piece for fragment in staged.view.fragments for piece in fragment.slots)
-    for fragment in committed.view.fragments:
-        if not bounds.touch(fragment) or not fragment.slots & mine:
-            continue
-        for shared in _shared_with(staged, committed, fragment, bounds):
-            counted = (
-                shared.only(_are_living(committed, shared, bounds)) if living and len(shared) else shared
-            )
-            if len(counted):
-                return counted.keys
-    return None
-
-
-def _shared_with(
-    staged: PageSource, committed: PageSource, fragment: Fragment, bounds: Bounds
-) -> Iterator[_Keys]:
-    """Yield the keys that a fragment shares with what was staged, a batch at a time."""
     names = committed.table.primary_key
-    reader = committed.open(fragment, names)
-    near = [other for other in staged.view.fragments if other.slots & fragment.slots]
-    if fragment.rows < sum(other.rows for other in near):
-        for keys in _keys_in(reader, fragment, names, bounds):
-            there = np.zeros(len(keys), dtype=bool)
-            for other in near:
-                rows = find(staged.open(other, names), keys.slots, keys.keys.columns, bounds.snapshot)
-                there |= rows >= 0
-            yield keys.only(there)
-        return
-    for other in near:
-        for staged_keys in _keys_in(staged.open(other, names), other, names, None):
-            keys = staged_keys.only(fragment.slots.mask(staged_keys.slots))
-            rows = find(reader, keys.slots, keys.keys.columns, bounds.snapshot)
-            there = rows >= 0
-            there[there] = commits_of(fragment, reader, rows[there]) >= bounds.floor
-            yield keys.only(there)
-
-
-def _keys_in(
-    reader: FragmentReader, fragment: Fragment, names: tuple[str, ...], bounds: Bounds | None
-) -> Iterator[_Keys]:
-    """Yield the keys that a fragment serves: with a version in `bounds`, or all of a staged one."""
-    for index in range(reader.batch_count):
-        batch = reader.batch(index)
-        keys = _Keys(batch.column(SLOT).to_numpy(), batch.select(list(names)))
-        counts = fragment.slots.mask(keys.slots)
-        if bounds is not None and COMMIT in reader.columns:
-            commits = integers(reader, batch.column(COMMIT))
-            counts &= (commits >= bounds.floor) & (commits <= bounds.snapshot)
-        if counts.any():
-            yield keys if counts.all() else keys.only(counts)
-
-
-def _are_living(committed: PageSource, keys: _Keys, bounds: Bounds) -> Mask:
-    """Return True for each key whose newest version in `bounds` is no tombstone."""
-    fragments = committed.view.fragments
-    found = rows_of_keys(committed, fragments, keys.slots, keys.keys.columns, (), bounds)
-    living: Mask = found.places >= 0
-    return living
+    fragments = [fragment for fragment in committed.view.fragments if bounds.touch(fragment)]
+    for fragment in staged.view.fragments if fragments else ():
+        for batch in staged.open(fragment, names):
+            slots, keys = batch.column(SLOT).to_numpy(), batch.select(list(names))
+            found = rows_of_keys(committed, fragments, slots, keys.columns, (), bounds)
+            counts = fragment.slots.mask(slots) & (found.places >= 0 if living else found.versions)
+            if counts.any():
+                return keys.filter(pa.array(counts))
+    return None
