@@ -55,6 +55,10 @@ logging.getLogger("psycopg").addHandler(logging.NullHandler())
 _NOW: Final = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint"
 _NEXT_TIME: Final = f"greatest(time + 1, {_NOW})"
 
+# A database or role may answer commits before they are written to its disk; these wait for it all the same.
+_DURABLE: Final = """CASE current_setting('synchronous_commit')
+    WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"""
+
 # One statement: the row of the head is locked, moved and read; what is inserted hangs on it.
 _APPEND: Final = f"""WITH moved AS (
         UPDATE head SET number = number + 1, time = {_NEXT_TIME},
@@ -66,11 +70,11 @@ _APPEND: Final = f"""WITH moved AS (
     kept AS (
         INSERT INTO payload SELECT number, part.table_id, part.name, part.bytes FROM moved,
             unnest(:tables::bigint[], :names::text[], :contents::bytea[]) AS part (table_id, name, bytes))
-    SELECT number, time, digest FROM moved"""
+    SELECT number, time, digest, {_DURABLE} FROM moved"""
 
 _BEGIN_READING: Final = f"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; {tables.HEAD}"
-_BEGIN_WRITING: Final = """BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE;
-    SET LOCAL lock_timeout = {lock}; SET LOCAL idle_in_transaction_session_timeout = {client};"""
+_BEGIN_WRITING: Final = f"""BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; SELECT {_DURABLE};
+    SET LOCAL lock_timeout = {{lock}}; SET LOCAL idle_in_transaction_session_timeout = {{client}};"""
 _LOCK_CREATION: Final = "SELECT pg_advisory_xact_lock(726947331)"
 _LOOK: Final = """SELECT to_regclass('head') IS NOT NULL, pg_is_in_recovery(),
     current_setting('transaction_read_only'), has_table_privilege(to_regclass('head')::oid, 'UPDATE')"""
@@ -308,7 +312,7 @@ class PostgresHome(LogHome):
         asked = {**values, **dict(zip(("tables", "names", "contents"), columns, strict=True))}
         with self._connection() as connection, _unknown_if_lost():
             rows = _rows(_execute(connection, _APPEND, asked))
-        return rows[0] if rows else None
+        return rows[0][:3] if rows else None
 
     def check_sound(self) -> None:
         """Do nothing: the server checks its files by itself."""

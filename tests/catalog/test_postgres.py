@@ -138,3 +138,24 @@ def _end_waiting_backends(address: str) -> None:
                 return
             sleep(0.01)
     raise AssertionError("nothing waited")
+
+
+def test_a_commit_is_on_the_disk_where_the_database_does_not_wait_for_it(
+    log: Log, postgres: Server, database: str, address: str
+) -> None:
+    """Without a wait the server has what was answered in its memory alone, for up to three `wal_writer_delay`."""
+    for setting in ("ALTER SYSTEM SET wal_writer_delay = '10s'", "SELECT pg_reload_conf()"):
+        postgres.execute(setting)
+    postgres.execute(f"ALTER DATABASE {database} SET synchronous_commit = off")
+    try:
+        for what in (RowsCommitted(1, "write", 1, 1, 4, slots=SlotSet.span(3, 4)), TagChanged(1, "now", 1)):
+            own = Log(PostgresHome(address))
+            own.follow()
+            number = append(own, Append(what, rows=b"rows" if isinstance(what, RowsCommitted) else None))
+            own.home.close()
+            postgres.restart()
+            assert Log(log.home).follow().number == number
+    finally:
+        postgres.execute(f"ALTER DATABASE {database} RESET synchronous_commit")
+        for setting in ("ALTER SYSTEM RESET wal_writer_delay", "SELECT pg_reload_conf()"):
+            postgres.execute(setting)
