@@ -36,7 +36,7 @@ class Append:
         app: (application, version) under which it is committed once.
         metadata: by the user, as JSON.
         topology: the number and the bytes of a row of the topology history, which its entry seals.
-        beyond: the number that its own exceeds at least.
+        beyond: its number will be greater than this.
     """
 
     record: Record

@@ -52,9 +52,8 @@ class Catalog:
         read_only: why nothing can be written through it, or None.
         follows_progress: true unless it is a standby of a database server, which may show less than was seen.
         clock: what ends with time ends by it: the one handed in, or the server's.
-        before_writing: is called before every transaction that writes, with `is_small`; what it returns is
-            called with the log's identity as the transaction sees it, and raises when that cannot be the
-            newest.
+        before_writing: called before every transaction that writes, with `is_small`. It returns a check,
+            which the transaction calls with its identity, and which raises when that cannot be the newest.
         when_missing: is called before `NotFound` errors are raised, and raises where the
             log may be an older one that does not know it.
         after_writing: is called after every such transaction that changed the versions, with what it made

@@ -208,8 +208,8 @@ class Log:
     def append_at_once(self, what: Append, state: StoreState) -> int | None:
         """Append a small commit that has read nothing by one statement, if the layout is that of a state.
 
-        Otherwise, or where the database has no such statement, it returns None, and nothing is done: not
-        later, either, by an attempt whose answer was lost, since layouts only grow.
+        Otherwise, or where the database has no such statement, return None; nothing is done then. An attempt
+        whose answer was lost cannot take effect later either, since layouts only grow.
 
         Raises:
             CommitUnknown: the answer was lost, and the log cannot be asked.

@@ -113,8 +113,7 @@ class Tx:
     Args:
         log: of the store.
         begun: the state at its beginning; None where there is none, as the first record creates the store.
-        now: what this process's clock says. What things are stamped with, and what decides that the time
-            of something is over, is in `times`.
+        now: the time of this process's clock; use `times` for stamps and expiry.
 
     Attributes:
         tail_bytes: the size of the records that it has appended, as `Draft` has it; 0 if there are none.

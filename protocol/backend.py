@@ -29,7 +29,7 @@ class ReadRequest:
         columns, filter: what it returns; the filter as SQL text.
         page_rows, page_bytes: limits of a page.
         index: the access path, in the embedded store alone.
-        snapshot, timestamp: what to read at, there, too; None for the newest.
+        snapshot, timestamp: what to read at, in the embedded store alone; None for the newest.
     """
 
     columns: Sequence[str]

@@ -221,7 +221,7 @@ class PlacementLook(Protocol):
     def is_awaited(self) -> bool: ...
 
     def answer(self) -> Placement:
-        """Wait for the placement as it was at a moment since the read was sent."""
+        """Return the placement, read after the look began; wait for it if need be."""
 
 
 class Placements(Protocol):

@@ -1,8 +1,8 @@
 """Drives a scan whose rows leave in index order over all shards, also while tablets move.
 
 The cursor rule is the same as in `drive`; only the rows of a page that were accepted wait in a
-pool instead of leaving at once. A row may leave when no shard can still come up with a lower one:
-when its key is not above the position of any cursor. What has left is described by one position
+pool instead of leaving at once. A row leaves when every cursor has reached its key, so no shard can still
+return a lower one. What has left is described by one position
 for all slots, so the continuation key stays small, and a scan that is resumed elsewhere reads the
 rows of the pool again.
 

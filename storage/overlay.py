@@ -21,9 +21,9 @@ copied and kept are those of the page, so an overlay fits into the cache where t
 Nothing but their newest rows says what becomes of a batch: where two snapshots find the same, in whatever
 files, they share it. So a commit costs the batches that it touches. Where it deletes nothing, a batch is that
 of the snapshot before with these rows in their places: the others are not merged again, nor is the large
-fragment read. Of each fragment the overlays used last stay, and others leave the cache; so does a batch of
-which another was made, at once where that was of the snapshot before (its memory serves the next copy), and
-where the cache is full if it is the large fragment's: it holds a table once, not twice.
+fragment read. Of each fragment the overlays used last stay, and others leave the cache. A batch of which a
+newer copy exists is evicted, too: at once if it is the previous snapshot's, whose memory serves the next
+copy, else when the cache is full. So the cache holds a table once, not twice.
 """
 
 from __future__ import annotations

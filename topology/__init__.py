@@ -57,7 +57,7 @@ lifetime. That limit is gone here, because a cursor never stores where its slots
 up for each page, so a tablet that moves again, returns or fails to move is no special case.
 """
 
-from elasticscan.topology.moves import FINAL, TRANSITIONS, Event, Move, Phase
+from elasticscan.topology.moves import TRANSITIONS, Event, Move, Phase
 from elasticscan.topology.planner import (
     Change,
     change_tablets,

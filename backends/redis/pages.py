@@ -235,7 +235,7 @@ def _read_names(page: _SlotPage) -> None:
 
 
 def _list_names(page: _SlotPage, slots: Sequence[int], most: int) -> dict[int, int]:
-    """Enter the names of slots; return how many keys each slot has that has more than `limit`."""
+    """Enter the names of slots; return for each slot with more than `most` keys how many it has."""
     asked = [guarded(page.space.probe(slot), *names_of(slot, most)) for slot in slots]
     answers = page.exchange(page.home, [*chain.from_iterable(asked)])
     large: dict[int, int] = {}

@@ -13,7 +13,7 @@ between them, wherever tablets are by then, so a micro-batch that is repeated ha
 
 Spark does not keep where the first batch began: when it repeats that batch, it asks for the
 initial offset again, which may have become another one. So that offset names itself in `since`,
-the end of the first batch carries it on, and what the end says counts.
+and the end of the first batch repeats it; when the batch is repeated, that value counts.
 
 Spark stores offsets as plain JSON. `mac`, an HMAC over everything else with a key derived from the
 store's secrets, proves that an offset was made by the store. The newest secret signs; replaced secrets still

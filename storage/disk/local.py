@@ -156,7 +156,7 @@ def _make_directories(root: Path, directory: Path, like: os.stat_result) -> None
 
 
 def flush_directory(directory: Path) -> None:
-    """Return a rename is only on the disk once its directory is."""
+    """Flush a directory: a rename in it is durable only then."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

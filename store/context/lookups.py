@@ -175,7 +175,7 @@ class KnownTable:
         return chain.from_iterable(self._runs.values())
 
     def has(self, index: IndexInfo) -> bool:
-        """Return whether no index was dropped."""
+        """Return whether an index still exists."""
         return index.id in self._indexes
 
     def runs_at(self, snapshot: int, index: IndexInfo) -> list[tuple[Fragment, IndexRun]]:

@@ -71,8 +71,8 @@ class CatalogPlacements:
     def recent(self, looked: Placement | None) -> Placement:
         """As `Placements.recent`: nothing may have changed that this process knows of.
 
-        Who pauses between pages must not go on by a placement whose files were collected meanwhile, nor
-        without noticing that his snapshot has expired.
+        After a pause between pages it is read again: files may have been collected, and the snapshot may have
+        expired.
         """
         last = self._context.looked
         if last is not None and (looked is None or last[0] is looked):
@@ -112,7 +112,7 @@ class LocalShards:
             answer = read_rows(self._rows_of(state, request), request)
             if not request.columns:
                 return answer
-            # Rows that were deleted are there as nulls, so nothing is said of these.
+            # Deleted rows are returned as nulls, so the columns are nullable here.
             rows = _rows_as_of(answer.rows, state.table, request.definition, nullable=True)
             return replace(answer, rows=rows)
 

@@ -1,7 +1,8 @@
 """The access path of a scan: chosen when it begins, found again from its key when it goes on.
 
-Nothing of the choice but the index's id and the direction, or that it reads by key, is in the continuation
-key. The ranges to read follow from the scan's filter and the definition of the index, or of the table's key.
+The continuation key has the index's id and the direction, or that rows are read by key, and nothing else
+of the choice. The ranges to read follow from the scan's filter and the definition of the index, or of the
+table's key.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class KeyCheck:
         return True
 
     def _is_compared(self, tx: Tx) -> bool:
-        """Return True if nobody has committed to the table since the last comparison."""
+        """Return True if there was no commit to the store since the last comparison."""
         compared, newest = self._checked_to, tx.state.commit
         return compared is not None and compared >= newest
 

@@ -137,8 +137,7 @@ def is_committed(context: Context, table_id: int, txn: IdempotencyKey) -> bool:
 class _Publication:
     """Files on their way into a commit: those that were staged, and those that take their place meanwhile.
 
-    However it ends, none is left that nobody answers for: the commit refers to it, it is removed, or the
-    request keeps it.
+    However it ends, each file is part of the commit, deleted, or kept for the caller.
     """
 
     def __init__(

@@ -85,7 +85,7 @@ def has_room(tx: Tx, table: int, more: int) -> bool:
 def memory_bytes(context: Context, table: TableInfo, layout: int) -> int:
     """Return how large a write may be to be staged in memory; 0 if the log has no room.
 
-    `layout` is that of a look of just now: whoever commits decides.
+    `layout` need only be recent, since the commit checks again.
     """
     return limits.INLINE_BYTES if has_room(context.catalog.at(layout), table.id, 0) else 0
 

@@ -143,7 +143,7 @@ def _end_waiting_backends(address: str) -> None:
 def test_a_commit_is_on_the_disk_where_the_database_does_not_wait_for_it(
     log: Log, postgres: Server, database: str, address: str
 ) -> None:
-    """Without a wait the server has what was answered in its memory alone, for up to three `wal_writer_delay`."""
+    """Such a server keeps what it acknowledged in memory, for up to three times `wal_writer_delay`."""
     for setting in ("ALTER SYSTEM SET wal_writer_delay = '10s'", "SELECT pg_reload_conf()"):
         postgres.execute(setting)
     postgres.execute(f"ALTER DATABASE {database} SET synchronous_commit = off")
