@@ -39,7 +39,7 @@ from elasticscan.catalog import NewStore, topology
 from elasticscan.connector import ElasticScanSource
 from elasticscan.storage import open_disk
 from elasticscan.store import Store
-from elasticscan.store.copies.making import make_store
+from elasticscan.store.copies.creation import make_store
 from elasticscan.store.roots.location import Location
 from elasticscan.store.writing.entering import commit_of
 from elasticscan.topology import Placement, Tablet, Topology, initial_placement

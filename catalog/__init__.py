@@ -52,7 +52,7 @@ decisions (which tablet goes where is planned in `elasticscan.topology`; `elasti
 
 from elasticscan.catalog.appending import Append
 from elasticscan.catalog.catalog import Catalog, NewStore
-from elasticscan.catalog.home import Interrupted
+from elasticscan.catalog.database import Interrupted
 from elasticscan.catalog.leases import Lease
 from elasticscan.catalog.opening import holds_store
 from elasticscan.catalog.pool import in_transaction

@@ -19,7 +19,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.catalog import tables
 from elasticscan.catalog.appending import Append
-from elasticscan.catalog.home import LogHome, micros
+from elasticscan.catalog.database import LogHome, micros
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.opening import make_home, open_home
 from elasticscan.catalog.pool import in_transaction

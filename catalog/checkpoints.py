@@ -24,9 +24,9 @@ import pyarrow as pa
 from elasticscan.base.errors import StoreDamaged, StoreTooNew
 from elasticscan.catalog import tables
 from elasticscan.catalog.codec import pack_value, unpack_value
+from elasticscan.catalog.database import LogHome
 from elasticscan.catalog.entries import ROWS, damaged_log, is_sealed
 from elasticscan.catalog.files import FRAGMENT_COLUMNS, RUN_COLUMNS, FileSet
-from elasticscan.catalog.home import LogHome
 from elasticscan.catalog.retrying import change
 from elasticscan.catalog.state import FOLD_VERSION, StoreState
 from elasticscan.catalog.table_state import TableState

@@ -28,8 +28,8 @@ from elasticscan.base.errors import (
     ReadOnlyStore,
 )
 from elasticscan.base.resources import lack_in, lack_of_files, lack_of_memory
+from elasticscan.catalog.database import Interrupted
 from elasticscan.catalog.entries import damaged_log
-from elasticscan.catalog.home import Interrupted
 
 _FILES: Final = 3  # the database, its log, and the index of that
 _ROOM_BYTES: Final = 1 << 16  # twice what the index of a write-ahead log grows by

@@ -20,8 +20,8 @@ import msgpack
 
 from elasticscan.catalog import tables
 from elasticscan.catalog.codec import pack_value, unpack_value
+from elasticscan.catalog.database import LogHome, Row
 from elasticscan.catalog.entries import damaged_log
-from elasticscan.catalog.home import LogHome, Row
 
 T = TypeVar("T")
 

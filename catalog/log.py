@@ -38,6 +38,7 @@ from elasticscan.base.errors import (
 from elasticscan.catalog import checkpoints, tables, verifying
 from elasticscan.catalog.appending import Append, Draft, row_values
 from elasticscan.catalog.checks import check
+from elasticscan.catalog.database import Interrupted, LogHome, head_in
 from elasticscan.catalog.entries import (
     ROWS,
     STATISTICS,
@@ -47,7 +48,6 @@ from elasticscan.catalog.entries import (
     is_sealed,
     linked_entry,
 )
-from elasticscan.catalog.home import Interrupted, LogHome, head_in
 from elasticscan.catalog.replay import Replayed, TrimmedValue, newest_state, replay, replay_whole
 from elasticscan.catalog.retrying import retry
 from elasticscan.catalog.state import StoreState, apply

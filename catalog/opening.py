@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl, quote, urlencode
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import AlreadyExists, ElasticScanError, InvalidOption, StoreNotFound
 from elasticscan.base.redaction import as_cause, hides, shown
+from elasticscan.catalog.database import LogHome
 from elasticscan.catalog.failures import unavailable
-from elasticscan.catalog.home import LogHome
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.catalog.sqlite_files import make_file, why_not_writable
 

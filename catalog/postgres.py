@@ -36,6 +36,7 @@ from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.limits import ANSWER_SECONDS, FIRST_CONNECT_SECONDS, RECONNECT_SECONDS
 from elasticscan.base.redaction import as_cause, without
 from elasticscan.catalog import tables
+from elasticscan.catalog.database import NOTHING, Interrupted, LogHome, Row
 from elasticscan.catalog.entries import damaged_log
 from elasticscan.catalog.failures import (
     commit_unknown,
@@ -45,7 +46,6 @@ from elasticscan.catalog.failures import (
     unavailable,
     unfit_value,
 )
-from elasticscan.catalog.home import NOTHING, Interrupted, LogHome, Row
 from elasticscan.catalog.pool import ConnectionPool
 from elasticscan.catalog.retrying import retry
 

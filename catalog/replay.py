@@ -13,8 +13,8 @@ from typing import NamedTuple
 from elasticscan.base.errors import CatalogOutdated, StoreNotFound
 from elasticscan.catalog import checkpoints, tables
 from elasticscan.catalog.appending import RECORD_BYTES
+from elasticscan.catalog.database import LogHome, Row, head_in
 from elasticscan.catalog.entries import GENESIS, check_chain, damaged_log, entry_of, record_of
-from elasticscan.catalog.home import LogHome, Row, head_in
 from elasticscan.catalog.state import StoreState, apply
 
 

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from elasticscan.base.errors import CatalogUnavailable, CommitUnknown
 from elasticscan.base.limits import RECONNECT_SECONDS
-from elasticscan.catalog.home import Interrupted, LogHome
+from elasticscan.catalog.database import Interrupted, LogHome
 from elasticscan.catalog.pool import in_transaction
 
 P = ParamSpec("P")

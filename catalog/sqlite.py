@@ -32,6 +32,7 @@ from elasticscan.base.clock import Clock, SystemClock
 from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.errors import CatalogUnavailable
 from elasticscan.base.limits import BUSY_SECONDS, RECONNECT_SECONDS
+from elasticscan.catalog.database import NOTHING, Interrupted, LogHome, Row
 from elasticscan.catalog.entries import damaged_log
 from elasticscan.catalog.failures import (
     commit_unknown,
@@ -40,7 +41,6 @@ from elasticscan.catalog.failures import (
     translated,
     translated_system,
 )
-from elasticscan.catalog.home import NOTHING, Interrupted, LogHome, Row
 from elasticscan.catalog.pool import ConnectionPool
 from elasticscan.catalog.sqlite_files import (
     OpenedFiles,

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 from elasticscan.base.errors import NotFound, SnapshotExpired
 from elasticscan.base.suggestions import suggest
-from elasticscan.catalog.believed_time import Belief, observe
 from elasticscan.catalog.entries import ROWS, LogEntry, damaged_log, part_hashes
+from elasticscan.catalog.store_time import Belief, observe
 from elasticscan.catalog.table_state import (
     DroppedTable,
     InlineCommit,

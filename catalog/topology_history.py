@@ -21,8 +21,8 @@ import msgpack
 from elasticscan.base.errors import InvalidOption, NotFound, SnapshotExpired
 from elasticscan.catalog import tables
 from elasticscan.catalog.appending import Append
+from elasticscan.catalog.database import Row, micros
 from elasticscan.catalog.entries import TOPOLOGY, check_part, damaged_log, linked_entry
-from elasticscan.catalog.home import Row, micros
 from elasticscan.catalog.transaction import Tx
 from elasticscan.metadata import STORE, StoreCreated, TopologyEntered
 from elasticscan.topology import Placement, Tablet, Topology, TopologyEntry

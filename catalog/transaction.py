@@ -24,12 +24,12 @@ from elasticscan.base.limits import (
 )
 from elasticscan.catalog import leases, tables
 from elasticscan.catalog.appending import Append, Draft, row_values, time_after
-from elasticscan.catalog.believed_time import Times, observe
 from elasticscan.catalog.checks import check
+from elasticscan.catalog.database import NOTHING, Interrupted, Row, micros
 from elasticscan.catalog.entries import GENESIS, LogEntry, chained, damaged_log, linked_entry
-from elasticscan.catalog.home import NOTHING, Interrupted, Row, micros
 from elasticscan.catalog.leases import ENDLESS, Lease
 from elasticscan.catalog.state import StoreState, apply
+from elasticscan.catalog.store_time import Times, observe
 from elasticscan.catalog.table_state import InlineCommit
 from elasticscan.metadata import (
     FragmentsReplaced,

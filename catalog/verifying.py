@@ -16,6 +16,7 @@ import pyarrow as pa
 from elasticscan.catalog import checkpoints, tables
 from elasticscan.catalog.checkpoints import KEPT, CheckpointManifest
 from elasticscan.catalog.codec import pack_value
+from elasticscan.catalog.database import LogHome, head_in
 from elasticscan.catalog.entries import (
     GENESIS,
     ROWS,
@@ -30,7 +31,6 @@ from elasticscan.catalog.entries import (
     linked_entry,
     part_hashes,
 )
-from elasticscan.catalog.home import LogHome, head_in
 from elasticscan.catalog.leases import lease_rows
 from elasticscan.catalog.replay import replay_whole
 from elasticscan.catalog.state import StoreState

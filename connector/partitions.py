@@ -15,9 +15,9 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from elasticscan.connector.conversion import ToSpark
-from elasticscan.connector.open_stores import open_backend
 from elasticscan.connector.options import Options
 from elasticscan.connector.splits import ScanPart
+from elasticscan.connector.store_cache import open_backend
 from elasticscan.protocol import Backend, PartScan, of_another_read
 from elasticscan.store import FirstRows
 

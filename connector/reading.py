@@ -15,11 +15,11 @@ from pyspark.sql.types import StructType
 
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.connector.conversion import ToSpark, arrow_schema, match_columns, spark_schema
-from elasticscan.connector.open_stores import open_backend, open_store
 from elasticscan.connector.options import Options
 from elasticscan.connector.partial_rows import PartialRows, read_partial_rows
 from elasticscan.connector.partitions import partitions_of, read_partition, resume, rows_of_task
 from elasticscan.connector.splits import NOTHING, cut, most_index_parts
+from elasticscan.connector.store_cache import open_backend, open_store
 from elasticscan.metadata import SHARD_COLUMN, SLOT_COLUMN, no_such_column
 from elasticscan.protocol import Backend, NamedColumns, ReadableTable, ReadRequest
 from elasticscan.store import EmbeddedTable, Scan, Store, feed_fields

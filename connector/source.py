@@ -17,7 +17,6 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOption, NotSupported
-from elasticscan.connector.open_stores import open_backend
 from elasticscan.connector.options import (
     FEED,
     READ,
@@ -29,6 +28,7 @@ from elasticscan.connector.options import (
     with_location,
 )
 from elasticscan.connector.reading import ElasticScanReader, offered_schema
+from elasticscan.connector.store_cache import open_backend
 from elasticscan.connector.stream_writing import ElasticScanStreamWriter
 from elasticscan.connector.streams.changes import ChangeFeedReader
 from elasticscan.connector.streams.reader import ElasticScanStreamReader

@@ -20,8 +20,8 @@ from elasticscan.base.errors import (
 )
 from elasticscan.connector.conversion import FromSpark, arrow_schema
 from elasticscan.connector.deletions import deletions_of
-from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import Options
+from elasticscan.connector.store_cache import open_store
 from elasticscan.filters import Predicate
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.store import (

@@ -21,8 +21,8 @@ from elasticscan.filters.casts import can_cast, cast_array
 from elasticscan.filters.coercion import computed_type, is_integer, is_number, type_name
 from elasticscan.filters.expression import Column, Expression, Literal, column_names, shortened, to_text
 from elasticscan.filters.kernels import ARROW_REFUSALS, Evaluator, compile_expression, needed_rows
+from elasticscan.filters.nodes import convert
 from elasticscan.filters.parser import parse_value
-from elasticscan.filters.typed import convert
 
 _DATES = (pt.is_date32, pt.is_timestamp)
 

@@ -20,7 +20,7 @@ from elasticscan.base.errors import FilterError, NotFound
 from elasticscan.base.formatting import is_whole
 from elasticscan.base.limits import MAX_FILTER_BYTES, MAX_FILTER_DEPTH, MAX_FILTER_PARTS
 from elasticscan.base.suggestions import suggest
-from elasticscan.filters import typed
+from elasticscan.filters import nodes
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, computed_type, decimal_type, type_name
 from elasticscan.filters.expression import (
     And,
@@ -59,14 +59,14 @@ _PATTERNS: _Names = {
 }  # fmt: skip
 # By function: its name here, the conversion of its argument, and its type.
 _FUNCTIONS: dict[type[exp.Expr], tuple[str, Callable[[Expression], Expression], pa.DataType]] = {
-    exp.Upper: ("UPPER", typed.text, pa.string()),
-    exp.Lower: ("LOWER", typed.text, pa.string()),
-    exp.Length: ("LENGTH", typed.text_or_bytes, pa.int32()),
-    exp.IsNan: ("ISNAN", typed.floating, pa.bool_()),
-    exp.Year: ("YEAR", typed.day, pa.int32()),
-    exp.Month: ("MONTH", typed.day, pa.int32()),
-    exp.Day: ("DAY", typed.day, pa.int32()),
-    exp.DayOfMonth: ("DAY", typed.day, pa.int32()),
+    exp.Upper: ("UPPER", nodes.text, pa.string()),
+    exp.Lower: ("LOWER", nodes.text, pa.string()),
+    exp.Length: ("LENGTH", nodes.text_or_bytes, pa.int32()),
+    exp.IsNan: ("ISNAN", nodes.floating, pa.bool_()),
+    exp.Year: ("YEAR", nodes.day, pa.int32()),
+    exp.Month: ("MONTH", nodes.day, pa.int32()),
+    exp.Day: ("DAY", nodes.day, pa.int32()),
+    exp.DayOfMonth: ("DAY", nodes.day, pa.int32()),
 }
 _TYPES = {
     "BOOLEAN": pa.bool_(), "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INT": pa.int32(),
@@ -192,7 +192,7 @@ class _TreeBuilder:
         if parsed.type not in (pa.bool_(), pa.null()):
             kind = type_name(parsed.type)
             raise FilterError(f"{_piece(node)!r} is {kind}; a filter must be true or false for each row")
-        return typed.convert(parsed, pa.bool_())
+        return nodes.convert(parsed, pa.bool_())
 
     def read(self, node: exp.Expr) -> Expression:
         self.nodes += 1
@@ -238,11 +238,11 @@ class _TreeBuilder:
         return Column(tuple(path), computed_type(kind))
 
     def literal(self, node: exp.Expr) -> Expression:
-        return Literal(node.this, pa.string()) if node.args.get("is_string") else typed.number(node.this)
+        return Literal(node.this, pa.string()) if node.args.get("is_string") else nodes.number(node.this)
 
     def constant(self, node: exp.Expr) -> Expression:
         if isinstance(node, exp.Null):
-            return typed.NULL
+            return nodes.NULL
         return Literal(bool(node.this), pa.bool_())
 
     def binary(self, node: exp.Expr) -> Expression:
@@ -255,12 +255,12 @@ class _TreeBuilder:
         make = And if isinstance(node, exp.And) else Or
         parts: list[Expression] = []
         for operand in _flatten(node):
-            part = typed.boolean(self.read(operand))
+            part = nodes.boolean(self.read(operand))
             parts.extend(part.parts if isinstance(part, make) else [part])
         return make(tuple(parts))
 
     def negation(self, node: exp.Expr) -> Expression:
-        return Not(typed.boolean(self.read(node.this)))
+        return Not(nodes.boolean(self.read(node.this)))
 
     def comparison(self, node: exp.Expr) -> Expression:
         right = node.args["expression"]
@@ -270,7 +270,7 @@ class _TreeBuilder:
             raise FilterError(
                 "put the comparison in parentheses, on the left side; Spark reads this differently"
             )
-        return typed.compare(_COMPARISONS[type(node)], *self.operands(node))
+        return nodes.compare(_COMPARISONS[type(node)], *self.operands(node))
 
     def test(self, node: exp.Expr) -> Expression:
         child, state = self.read(node.this), node.args["expression"]
@@ -278,20 +278,20 @@ class _TreeBuilder:
             return Is(child, None)
         if not isinstance(state, exp.Boolean):
             raise _unsupported(node)
-        return Is(typed.boolean(child), bool(state.this))
+        return Is(nodes.boolean(child), bool(state.this))
 
     def between(self, node: exp.Expr) -> Expression:
         child, low, high = (self.read(node.args[key]) for key in ("this", "low", "high"))
-        return And((typed.compare(">=", child, low), typed.compare("<=", child, high)))
+        return And((nodes.compare(">=", child, low), nodes.compare("<=", child, high)))
 
     def membership(self, node: exp.Expr) -> Expression:
         values = [self.read(value) for value in node.expressions]
         if not values:
             raise FilterError("IN needs at least one value")
-        return typed.member(self.read(node.this), values)
+        return nodes.member(self.read(node.this), values)
 
     def pattern(self, node: exp.Expr) -> Expression:
-        match = typed.match(_PATTERNS[type(node)], *self.operands(node))
+        match = nodes.match(_PATTERNS[type(node)], *self.operands(node))
         return Not(match) if node.args.get("negate") else match
 
     # --------------------------------------------------------------------- values and functions
@@ -302,27 +302,27 @@ class _TreeBuilder:
             number, unit = interval.this, interval.args.get("unit")
             if not isinstance(number, exp.Literal) or not isinstance(unit, exp.Var):
                 raise _unsupported(interval)
-            return typed.shifted_date(_ARITHMETIC[type(node)], self.read(node.this), number.name, unit.name)
-        return typed.arithmetic(_ARITHMETIC[type(node)], *self.operands(node))
+            return nodes.shifted_date(_ARITHMETIC[type(node)], self.read(node.this), number.name, unit.name)
+        return nodes.arithmetic(_ARITHMETIC[type(node)], *self.operands(node))
 
     def negative(self, node: exp.Expr) -> Expression:
         # The sign belongs to the number: 9223372036854775808 alone would be no BIGINT.
         inner = node.this
         if isinstance(inner, exp.Literal) and not inner.is_string:
-            return typed.number(f"-{inner.this}")
+            return nodes.number(f"-{inner.this}")
         if (
             isinstance(inner, exp.TryCast)
             and isinstance(inner.this, exp.Literal)
             and not inner.this.is_string
         ):
-            return typed.explicit_cast(typed.number(f"-{inner.this.this}"), self.target(inner))
-        return typed.sign("NEGATE", self.read(inner))
+            return nodes.explicit_cast(nodes.number(f"-{inner.this.this}"), self.target(inner))
+        return nodes.sign("NEGATE", self.read(inner))
 
     def absolute(self, node: exp.Expr) -> Expression:
-        return typed.sign("ABS", self.read(node.this))
+        return nodes.sign("ABS", self.read(node.this))
 
     def cast(self, node: exp.Expr) -> Expression:
-        return typed.explicit_cast(self.read(node.this), self.target(node))
+        return nodes.explicit_cast(self.read(node.this), self.target(node))
 
     def target(self, node: exp.Expr) -> pa.DataType:
         to = node.args["to"]
@@ -347,23 +347,23 @@ class _TreeBuilder:
             branches = []
             for branch in node.args["ifs"]:
                 when = self.read(branch.this)
-                when = when if subject is None else typed.compare("=", subject, when)
+                when = when if subject is None else nodes.compare("=", subject, when)
                 branches.append((when, self.read(branch.args["true"])))
             default = node.args.get("default")
-        return typed.case(branches, self.read(default) if default else typed.NULL)
+        return nodes.case(branches, self.read(default) if default else nodes.NULL)
 
     def coalesce(self, node: exp.Expr) -> Expression:
-        return typed.coalesce([self.read(argument) for argument in (node.this, *node.expressions)])
+        return nodes.coalesce([self.read(argument) for argument in (node.this, *node.expressions)])
 
     def null_if(self, node: exp.Expr) -> Expression:
         left, right = self.operands(node)
-        return typed.case([(typed.compare("=", left, right), Literal(None, left.type, implicit=True))], left)
+        return nodes.case([(nodes.compare("=", left, right), Literal(None, left.type, implicit=True))], left)
 
     def concat(self, node: exp.Expr) -> Expression:
         if isinstance(node, exp.DPipe) and isinstance(node.args["expression"], exp.Add | exp.Sub):
             raise FilterError("put the + or - in parentheses; Spark gives it the same precedence as ||")
         parts = self.operands(node) if isinstance(node, exp.DPipe) else map(self.read, node.expressions)
-        return typed.concat(list(parts))
+        return nodes.concat(list(parts))
 
     def function(self, node: exp.Expr) -> Expression:
         name, convert, kind = _FUNCTIONS[type(node)]
@@ -371,7 +371,7 @@ class _TreeBuilder:
 
     def trim(self, node: exp.Expr) -> Expression:
         side = {"": "TRIM", "BOTH": "TRIM", "LEADING": "LTRIM", "TRAILING": "RTRIM"}[node.text("position")]
-        return Call(side, (typed.text(self.read(node.this)),), pa.string())
+        return Call(side, (nodes.text(self.read(node.this)),), pa.string())
 
 
 def _flatten(node: exp.Expr) -> Iterator[exp.Expr]:

@@ -132,5 +132,5 @@ from elasticscan.storage.sealed_file import (
     verify_file,
 )
 from elasticscan.storage.shared_keys import shared_keys
-from elasticscan.storage.spool import Spool
+from elasticscan.storage.spill import Spool
 from elasticscan.storage.view import View, most_rows

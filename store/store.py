@@ -43,13 +43,13 @@ from elasticscan.store.backend import EmbeddedBackend
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.context.leases import keep_lease
 from elasticscan.store.copies.backup import BackedUp, back_up, restore_backup
-from elasticscan.store.copies.making import make_store, new_roots
+from elasticscan.store.copies.creation import make_store, new_roots
 from elasticscan.store.moves.elasticity import Elasticity, OnProgress
 from elasticscan.store.opening import open_context
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.roots import Location
+from elasticscan.store.rows.conversion import first_rows
 from elasticscan.store.rows.files import FORMATS, TextRules
-from elasticscan.store.rows.typed import first_rows
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table
 from elasticscan.store.upkeep.collector import Collected, collect_garbage

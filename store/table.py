@@ -24,10 +24,10 @@ from elasticscan.store.context.lookups import KnownTable
 from elasticscan.store.context.tags import add_tag, drop_tag
 from elasticscan.store.reading.aggregating import aggregate_rows
 from elasticscan.store.reading.exporting import COMPRESSIONS, FILE_BYTES, Exported, OnExported, export_scan
-from elasticscan.store.reading.getting import get_rows
+from elasticscan.store.reading.rows_by_key import get_rows
 from elasticscan.store.reading.scan import Scan, begin_changes, begin_scan
+from elasticscan.store.rows.conversion import arrow_rows
 from elasticscan.store.rows.keys import arrow_keys
-from elasticscan.store.rows.typed import arrow_rows
 from elasticscan.store.upkeep import compaction
 from elasticscan.store.upkeep.flushing import flush
 from elasticscan.store.writing import merging

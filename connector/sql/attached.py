@@ -23,13 +23,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import NotFound, NotSupported
 from elasticscan.connector.conversion import spark_schema
-from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import URL, parse_options
 from elasticscan.connector.reading import check_snapshot
 from elasticscan.connector.sql.changing import CHANGES, Target, read_change
 from elasticscan.connector.sql.creating import Creation, create, read_creation
+from elasticscan.connector.sql.driver_reads import FewRows, few_as_relation, read_few
 from elasticscan.connector.sql.explain import explain_plan, left_alone
-from elasticscan.connector.sql.few_rows import FewRows, few_as_relation, read_few
 from elasticscan.connector.sql.inserting import Insertion, insertion
 from elasticscan.connector.sql.maintaining import maintain, nothing
 from elasticscan.connector.sql.parameters import Arguments, with_literals
@@ -45,6 +44,7 @@ from elasticscan.connector.sql.statements import Statement, statement_about
 from elasticscan.connector.sql.table_read import TableRead
 from elasticscan.connector.sql.tokens import NotUnderstoodError
 from elasticscan.connector.sql.views import FORMAT, TableViews
+from elasticscan.connector.store_cache import open_store
 from elasticscan.store import until_unchanged
 
 # Settings that change how Spark reads a text, each with the only value that is supported here.

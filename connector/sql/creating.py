@@ -13,9 +13,9 @@ from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import AlreadyExists, NotFound
 from elasticscan.connector.conversion import arrow_schema
-from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import SPARK_COMPRESSION
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, tokens_of
+from elasticscan.connector.store_cache import open_store
 from elasticscan.store import Store
 
 _KEYS = {"primarykey": "primaryKey", "shardkey": "shardKey"}

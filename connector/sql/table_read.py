@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from elasticscan.base.clock import zoned
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import MAX_NUMBER, NAME_PATTERN
-from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import parse_options
-from elasticscan.connector.sql.few_rows import few_as_relation, read_few
+from elasticscan.connector.sql.driver_reads import few_as_relation, read_few
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.views import FORMAT
+from elasticscan.connector.store_cache import open_store
 from elasticscan.filters import Predicate
 from elasticscan.metadata import no_such_column
 from elasticscan.store import whole_number

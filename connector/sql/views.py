@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import SchemaMismatch
 from elasticscan.connector.conversion import spark_schema
-from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.sql.tokens import quoted
+from elasticscan.connector.store_cache import open_store
 from elasticscan.metadata import TableInfo
 
 FORMAT = "elasticscan"

@@ -19,12 +19,12 @@ from pyspark.sql.types import StructType
 from elasticscan.base.errors import InvalidOption, NotFound, SnapshotExpired
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.connector.conversion import match_columns
-from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import EARLIEST
 from elasticscan.connector.options import Options
 from elasticscan.connector.partitions import ScanPartition, partitions_of, read_partition
 from elasticscan.connector.reading import offered_schema
 from elasticscan.connector.splits import cut
+from elasticscan.connector.store_cache import open_store
 from elasticscan.connector.streams.offsets import InChanges, segments
 from elasticscan.metadata import TableInfo
 from elasticscan.store import Commit, Store, StreamState

@@ -40,11 +40,11 @@ from elasticscan.base.errors import (
 from elasticscan.base.formatting import utc
 from elasticscan.base.limits import MAX_NUMBER
 from elasticscan.connector.conversion import match_columns
-from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import EARLIEST, LATEST
 from elasticscan.connector.options import STREAM, Options, check_use
 from elasticscan.connector.partitions import read_partition
 from elasticscan.connector.reading import offered_schema
+from elasticscan.connector.store_cache import open_store
 from elasticscan.connector.streams.changes import (
     change_rows,
     check_readable,

@@ -28,7 +28,7 @@ from elasticscan.catalog import (
 from elasticscan.metadata import MEMORY, Fragment, IndexInfo, Origin, StagedFragment, TableInfo
 from elasticscan.protocol import Cluster, ContinuationKey
 from elasticscan.storage import Disk
-from elasticscan.store.context.following import Upkeep
+from elasticscan.store.context.high_water_marks import RootMarks, mark_of
 from elasticscan.store.context.lookups import (
     NO_STATISTICS,
     KnownTable,
@@ -39,10 +39,10 @@ from elasticscan.store.context.lookups import (
     live_table,
     read_statistics,
 )
-from elasticscan.store.context.marks import RootMarks, mark_of
 from elasticscan.store.context.memory import Memories
 from elasticscan.store.context.readers import Readers
 from elasticscan.store.context.sealing import StoreSealer
+from elasticscan.store.context.upkeep import Upkeep
 from elasticscan.store.roots import Location
 from elasticscan.topology import Placement, Topology
 

@@ -32,7 +32,7 @@ from elasticscan.catalog import Catalog, Dump, Tx, retry_interrupted, take_incar
 from elasticscan.metadata import Seal
 from elasticscan.storage import Disk, keep_from_group, verify_file
 from elasticscan.store.context import Context
-from elasticscan.store.copies.making import Disks, place_for_store
+from elasticscan.store.copies.creation import Disks, place_for_store
 from elasticscan.store.roots import Claims, Location, Marker
 from elasticscan.store.roots.location import check_apart, check_outside
 

@@ -28,7 +28,7 @@ from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.base.redaction import shown
 from elasticscan.base.user_files import naming_file
 from elasticscan.store.roots.location import file_system_at
-from elasticscan.store.rows.typed import map_leaves, table_type
+from elasticscan.store.rows.conversion import map_leaves, table_type
 
 FORMATS = ("csv", "json", "parquet", "arrow", "orc")
 _ENDINGS = {"jsonl": "json", "ndjson": "json", "pq": "parquet", "feather": "arrow"}

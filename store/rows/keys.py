@@ -11,7 +11,7 @@ from elasticscan.base.errors import InvalidOption, SchemaMismatch
 from elasticscan.base.formatting import brief
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import DELETED, batches_of, check_keys_filled, conform
-from elasticscan.store.rows.typed import as_reader, batch_of
+from elasticscan.store.rows.conversion import as_reader, batch_of
 
 _LISTS = (list, range, set, frozenset)
 _BATCH_KEYS = 1 << 16  # of a range

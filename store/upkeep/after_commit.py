@@ -19,7 +19,7 @@ from elasticscan.base.errors import TryAgain, UsageError
 from elasticscan.catalog import Tx
 from elasticscan.metadata import MEMORY, StagedFragment
 from elasticscan.store.context import Context
-from elasticscan.store.context.following import Upkeep
+from elasticscan.store.context.upkeep import Upkeep
 from elasticscan.store.moves.balancing import tablet_bytes
 from elasticscan.store.moves.elasticity import Elasticity
 from elasticscan.store.moves.owners import owner_is_gone, owning

@@ -19,7 +19,7 @@ from elasticscan.metadata import TableInfo, no_such_column
 from elasticscan.storage import Spool, batches_of, check_keys_filled, conform
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import KnownTable
-from elasticscan.store.reading.getting import MOST_KEYS, get_rows
+from elasticscan.store.reading.rows_by_key import MOST_KEYS, get_rows
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
 from elasticscan.store.writing.publishing import CommitNumber
 from elasticscan.store.writing.transactions import OutdatedLookError, WriteTransaction

@@ -45,8 +45,8 @@ from elasticscan.storage import PageSource, conform, read_rows, staged_source
 from elasticscan.store.context import Context, Find
 from elasticscan.store.context.lookups import live_table
 from elasticscan.store.reading.scan import Scan, begin_scan
+from elasticscan.store.rows.conversion import arrow_constant
 from elasticscan.store.rows.keys import tombstones_of
-from elasticscan.store.rows.typed import arrow_constant
 from elasticscan.store.writing.preconditions import absent, unchanged
 from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, is_committed, publish, write
 from elasticscan.store.writing.staging import conformed_rows, remove_staged, stage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elasticscan.catalog import tables
 from elasticscan.catalog.appending import Append
-from elasticscan.catalog.home import LogHome
+from elasticscan.catalog.database import LogHome
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.retrying import retry
 from elasticscan.catalog.topology_history import first_topology

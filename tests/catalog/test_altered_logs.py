@@ -18,8 +18,8 @@ from elasticscan.base.errors import CatalogOutdated, StoreDamaged
 from elasticscan.catalog import Catalog, checkpoints
 from elasticscan.catalog.appending import Append
 from elasticscan.catalog.codec import pack_value
+from elasticscan.catalog.database import Interrupted
 from elasticscan.catalog.entries import ROWS, STATISTICS, VALUE
-from elasticscan.catalog.home import Interrupted
 from elasticscan.catalog.leases import Lease, lease_rows, row_of
 from elasticscan.catalog.log import CheckpointWriter, Log
 from elasticscan.metadata import (

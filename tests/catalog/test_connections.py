@@ -21,7 +21,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.catalog import tables
 from elasticscan.catalog.appending import Append
-from elasticscan.catalog.home import Interrupted, LogHome
+from elasticscan.catalog.database import Interrupted, LogHome
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.opening import holds_store, make_home, open_home
 from elasticscan.catalog.pool import MOST

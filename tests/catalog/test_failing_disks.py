@@ -20,7 +20,7 @@ import pytest
 
 from elasticscan.base.errors import CommitUnknown, ElasticScanError
 from elasticscan.catalog.appending import Append
-from elasticscan.catalog.home import Interrupted
+from elasticscan.catalog.database import Interrupted
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.metadata import StoreCreated, TimeObserved

@@ -18,7 +18,7 @@ from elasticscan.base.clock import SystemClock
 from elasticscan.base.errors import CatalogOutdated, ElasticScanError, ReadOnlyStore
 from elasticscan.catalog import tables
 from elasticscan.catalog.appending import Append
-from elasticscan.catalog.home import Interrupted
+from elasticscan.catalog.database import Interrupted
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.opening import make_home, open_home
 from elasticscan.catalog.sqlite import SqliteHome

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import FilterError, InvalidOption, NotFound, NotSupported
 from elasticscan.connector import AttachedStore, attach
-from elasticscan.connector.sql import aggregates, few_rows
+from elasticscan.connector.sql import aggregates, driver_reads
 from elasticscan.store import Store
 from tests.connector.conftest import by_tasks
 from tests.connector.sql_queries import WIDE, fill
@@ -51,7 +51,7 @@ def catalog(spark: SparkSession, shop: Store) -> AttachedStore:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of each reference that was read, whether that was alongside the driver."""
     noted: list[bool] = []
-    read = few_rows.read_few
+    read = driver_reads.read_few
 
     def noting(*given: Any) -> Any:
         few = read(*given)

@@ -11,10 +11,10 @@ import pytest
 
 from elasticscan.base.errors import ContinuationKeyError, InvalidOption, NotFound
 from elasticscan.connector import ElasticScanSource
-from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import PartialAggregates
 from elasticscan.connector.options import parse_options
-from elasticscan.connector.sql import few_rows
+from elasticscan.connector.sql import driver_reads
+from elasticscan.connector.store_cache import open_store
 from elasticscan.filters import folding
 from elasticscan.store import Store
 
@@ -173,13 +173,13 @@ def test_rows_folded_beside_the_driver_are_those_of_the_columns_that_were_planne
     table = store.table("t")
     table.add_columns([pa.field("m", pa.int64())])
     asked = {"store": store.uri, "table": "t", "partialAggregates": PartialAggregates(("sum(n)",), ()).text()}
-    begin = few_rows.begin_chosen
+    begin = driver_reads.begin_chosen
 
     def after_renaming(*given: Any, **named: Any) -> Any:
         for old, new in (("n", "o"), ("m", "n"), ("o", "m")):
             table.rename_column(old, new)
         return begin(*given, **named)
 
-    assert few_rows.read_few(parse_options(asked)) is not None
-    monkeypatch.setattr(few_rows, "begin_chosen", after_renaming)
-    assert few_rows.read_few(parse_options(asked)) is None
+    assert driver_reads.read_few(parse_options(asked)) is not None
+    monkeypatch.setattr(driver_reads, "begin_chosen", after_renaming)
+    assert driver_reads.read_few(parse_options(asked)) is None

@@ -29,7 +29,7 @@ from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.deletions import newest_only
 from elasticscan.connector.stream_writing import ElasticScanStreamWriter
 from elasticscan.connector.writing import StagedMessage
-from elasticscan.storage import spool
+from elasticscan.storage import spill
 from elasticscan.store import Store
 from tests.base.examples import examples
 from tests.connector.conftest import SCHEMA, contents, files, kinds
@@ -459,6 +459,6 @@ def test_the_newest_of_each_key_is_what_a_dictionary_would_keep(
     for k, text, version in changes:
         newest[k, text] = max(version, newest.get((k, text), -1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spool, "WRITE_BUFFER_BYTES", room)
+        patch.setattr(spill, "WRITE_BUFFER_BYTES", room)
         found = [n for batch in newest_only(iter(batches), names[:2]) for n in batch["row"].to_pylist()]
     assert found == [n for n, (k, text, version) in enumerate(changes) if newest[k, text] == version]

@@ -36,8 +36,8 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.hashing import slots_of
 from elasticscan.connector import ElasticScanSource
-from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import parse_options
+from elasticscan.connector.store_cache import open_store
 from elasticscan.connector.streams import lease as stream_lease
 from elasticscan.connector.streams.changes import ROWS_PER_TASK, ChangeFeedReader, task_limits
 from elasticscan.storage.disk import LocalDisk

@@ -25,7 +25,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import KEY_SECONDS
 from elasticscan.connector import ElasticScanSource
-from elasticscan.connector import open_stores as access
+from elasticscan.connector import store_cache as access
 from elasticscan.connector.options import parse_options
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.store import Store
@@ -63,7 +63,7 @@ WORKER = """
 import gc, sys
 from importlib.machinery import ModuleSpec
 
-from elasticscan.connector.open_stores import open_store
+from elasticscan.connector.store_cache import open_store
 
 sys.modules["__main__"].__spec__ = ModuleSpec(sys.argv[1], None)
 before, objects = gc.get_freeze_count(), len(gc.get_objects())
@@ -138,7 +138,7 @@ def test_reads_and_streams_of_a_store_that_cannot_be_written(
 ) -> None:
     store.table("t").set_retention("0s")  # leases would be needed
     opened = Store.open(store.uri, read_only=True)
-    monkeypatch.setattr("elasticscan.connector.open_stores.Store.open", lambda _: opened)
+    monkeypatch.setattr("elasticscan.connector.store_cache.Store.open", lambda _: opened)
     access.opened.cache_clear()
     assert ids(*planned(store.uri)) == list(range(120))
     assert ids(*planned(store.uri, **FEED)) == list(range(120))
@@ -219,7 +219,7 @@ def test_what_was_planned_too_long_ago_is_not_read(
 ) -> None:
     clock = ManualClock(1_900_000_000.0)
     opened = Store.open(store.uri, clock=clock)
-    monkeypatch.setattr("elasticscan.connector.open_stores.Store.open", lambda _: opened)
+    monkeypatch.setattr("elasticscan.connector.store_cache.Store.open", lambda _: opened)
     access.opened.cache_clear()
     reader, partitions = planned(store.uri, **options)
     clock.advance(KEY_SECONDS - 1)

@@ -36,7 +36,7 @@ from elasticscan.base.errors import (
     WriteConflict,
 )
 from elasticscan.connector import ElasticScanSource
-from elasticscan.connector import open_stores as access
+from elasticscan.connector import store_cache as access
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.writing import ElasticScanWriter, StagedMessage
 from elasticscan.store import Store

@@ -49,7 +49,7 @@ from tests.store import (
     test_root_scenarios,
     test_verifying,
 )
-from tests.store.context import test_marks, test_tags
+from tests.store.context import test_high_water_marks, test_tags
 from tests.store.reading import test_aggregating
 from tests.store.upkeep import test_flushing
 from tests.store.writing import test_small_commits
@@ -59,7 +59,7 @@ _MODULES = (
     test_root_scenarios,
     test_catalog_away,
     test_definitions_meanwhile,
-    test_marks,
+    test_high_water_marks,
     test_tags,
     test_older_catalog,
     test_aggregating,

@@ -26,7 +26,7 @@ from elasticscan.catalog import (
     state,
     transaction,
 )
-from elasticscan.catalog.believed_time import Belief
+from elasticscan.catalog.store_time import Belief
 from elasticscan.filters import value_sets
 from elasticscan.filters.expression import Not
 from elasticscan.filters.key_sets import NOTHING, NULLS
@@ -68,7 +68,7 @@ from elasticscan.store.context import Context, lookups
 from elasticscan.store.moves import elasticity, mover, owners, under_way
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import OwnedMove
-from elasticscan.store.reading import getting, scan
+from elasticscan.store.reading import rows_by_key, scan
 from elasticscan.store.upkeep import compaction, horizons, keeper, steps
 from elasticscan.store.writing import indexing, preconditions, publishing, transactions
 from elasticscan.store.writing.entering import replace_fragments
@@ -877,7 +877,7 @@ def key_ranges_end_before_slots_do(patch: Patch) -> None:
 
 @fault("programs", "rows that are read by key are read again where their slots moved", style="by key")
 def moved_rows_are_not_got(patch: Patch) -> None:
-    honest = getting.read_by_key
+    honest = rows_by_key.read_by_key
 
     def without_second_look(request: Any, placement: Placement, _: Any, shards: Any) -> Any:
         class Once:
@@ -886,7 +886,7 @@ def moved_rows_are_not_got(patch: Patch) -> None:
 
         return honest(replace(request, layout=None), placement, Once(), shards)
 
-    patch.setattr(getting, "read_by_key", without_second_look)
+    patch.setattr(rows_by_key, "read_by_key", without_second_look)
 
 
 @fault("programs", "older fragments are asked for keys that the newest does not have", style="by key")

@@ -22,11 +22,11 @@ from elasticscan.catalog import (
     transaction,
     verifying,
 )
-from elasticscan.catalog.believed_time import Times
 from elasticscan.catalog.files import FileSet
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.catalog.state import StoreState
+from elasticscan.catalog.store_time import Times
 from elasticscan.catalog.table_state import Since
 from elasticscan.metadata import SecretChanged, StoreAdopted, TimeObserved
 from tests.faults.planted import Patch, fault

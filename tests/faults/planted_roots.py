@@ -11,8 +11,8 @@ from elasticscan.catalog.sqlite_files import OpenedFiles
 from elasticscan.metadata import StoreAdopted
 from elasticscan.storage import Disk
 from elasticscan.store import adoption
-from elasticscan.store.context import Context, marks
-from elasticscan.store.context.marks import RootMarks
+from elasticscan.store.context import Context, high_water_marks
+from elasticscan.store.context.high_water_marks import RootMarks
 from elasticscan.store.moves import mover
 from elasticscan.store.roots import Marker, markers
 from elasticscan.store.upkeep import collector, garbage
@@ -69,12 +69,12 @@ def marker_is_not_looked_at_before_the_commit(patch: Patch) -> None:
     style=DOUBT.format("swapped"),
 )
 def marker_of_any_shard_will_do(patch: Patch) -> None:
-    honest = marks.check_owner
+    honest = high_water_marks.check_owner
 
     def of_the_store(found: Marker | None, root: str, wanted: Marker) -> Marker:
         return honest(found, root, wanted if found is None else replace(wanted, shard=found.shard))
 
-    for module in (marks, markers):
+    for module in (high_water_marks, markers):
         patch.setattr(module, "check_owner", of_the_store)
 
 
@@ -84,7 +84,7 @@ def marker_of_any_shard_will_do(patch: Patch) -> None:
     style=DOUBT.format("older"),
 )
 def marks_are_ignored(patch: Patch) -> None:
-    patch.setattr(marks, "check_not_ahead", lambda *_: None)
+    patch.setattr(high_water_marks, "check_not_ahead", lambda *_: None)
 
 
 @fault(
@@ -302,7 +302,7 @@ def copies_keep_their_secrets(patch: Patch) -> None:
     style=DOUBT.format("copied alone"),
 )
 def copies_are_taken_for_originals(patch: Patch) -> None:
-    for module in (marks, markers):
+    for module in (high_water_marks, markers):
         patch.setattr(module, "check_same_catalog", lambda *_: None)
 
 
@@ -326,14 +326,14 @@ ADOPTED = "test_a_catalog_of_before_the_last_adoption_is_an_older_one[{}]"
 
 @fault("scenarios", "readers notice a catalog of before an adoption", style=ADOPTED.format("within"))
 def marks_of_another_incarnation_say_nothing(patch: Patch) -> None:
-    patch.setattr(marks, "is_same_catalog", lambda *_: False)
+    patch.setattr(high_water_marks, "is_same_catalog", lambda *_: False)
 
 
 @fault(
     "scenarios", "a root elsewhere knows where its owner's catalog lies", style=ADOPTED.format("elsewhere")
 )
 def marks_do_not_say_where_the_catalog_lies(patch: Patch) -> None:
-    patch.setattr(marks, "place_of_catalog", lambda _: "")
+    patch.setattr(high_water_marks, "place_of_catalog", lambda _: "")
 
 
 @fault(
@@ -342,4 +342,4 @@ def marks_do_not_say_where_the_catalog_lies(patch: Patch) -> None:
     style="test_an_original_whose_shards_a_copy_took_over_is_still_read",
 )
 def any_mark_is_of_this_catalog(patch: Patch) -> None:
-    patch.setattr(marks, "is_same_catalog", lambda *_: True)
+    patch.setattr(high_water_marks, "is_same_catalog", lambda *_: True)

@@ -8,7 +8,7 @@ import pytest
 
 from elasticscan.base.errors import ContinuationKeyError
 from elasticscan.connector.options import parse_options
-from elasticscan.connector.sql import few_rows
+from elasticscan.connector.sql import driver_reads
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.store import Scan, Store
 
@@ -18,7 +18,7 @@ BY_NAME = '{"by": ["name"]}'
 
 def rows_here(store: Store, limit: RowLimit | None = None, **options: str) -> int | None:
     """How many rows are read here; None if that is left to tasks."""
-    few = few_rows.read_few(parse_options({"store": store.uri, "table": "t", **options}), limit)
+    few = driver_reads.read_few(parse_options({"store": store.uri, "table": "t", **options}), limit)
     return None if few is None else few.rows.num_rows
 
 
@@ -34,7 +34,7 @@ def rows_here(store: Store, limit: RowLimit | None = None, **options: str) -> in
 def test_few_rows_are_read_here_and_more_are_left_to_tasks(
     store: Store, monkeypatch: pytest.MonkeyPatch, bound: str, most: int, here: RowLimit, left: RowLimit
 ) -> None:
-    monkeypatch.setattr(few_rows, bound, most)
+    monkeypatch.setattr(driver_reads, bound, most)
     assert rows_here(store, here) == here.rows
     assert rows_here(store, left) is None
     assert rows_here(store) == (1_000 if bound == "MOST_FOLDED" else None)
@@ -47,7 +47,7 @@ def test_few_groups_are_folded_here_and_more_are_left_to_tasks(
     assert rows_here(store, partialAggregates=COUNT) == 1
     for name, most in (("FEW_ROWS", 6), ("MOST_FOLDED", 100)):
         with monkeypatch.context() as patch:
-            patch.setattr(few_rows, name, most)
+            patch.setattr(driver_reads, name, most)
             assert rows_here(store, partialAggregates=BY_NAME) is None
 
 
@@ -55,7 +55,7 @@ def test_a_read_that_finds_too_little_or_fails_is_left_to_tasks(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(few_rows, "MOST_SCANNED", 200)
+        patch.setattr(driver_reads, "MOST_SCANNED", 200)
         assert rows_here(store, RowLimit(5), filter="name LIKE '%z%'") is None
         assert rows_here(store, RowLimit(500), filter="name = 'n1'") is None
     assert rows_here(store, RowLimit(5), filter="name LIKE '%z%'") == 0

@@ -16,8 +16,8 @@ import pytest
 from elasticscan.base.errors import CatalogOutdated
 from elasticscan.storage import Disk, LocalDisk
 from elasticscan.store import Store
-from elasticscan.store.context import marks
-from elasticscan.store.context.marks import WITNESSES
+from elasticscan.store.context import high_water_marks
+from elasticscan.store.context.high_water_marks import WITNESSES
 from elasticscan.store.roots import Marker, markers
 from elasticscan.store.roots.markers import alone_at, raise_marker, read_marker, write_marker
 
@@ -79,7 +79,7 @@ def test_what_writes_looks_at_no_more_marks_where_there_are_more_shards(
         opened.append(disk)
         return read_marker(disk, root)
 
-    for module in (marks, markers):
+    for module in (high_water_marks, markers):
         monkeypatch.setattr(module, "read_marker", counted)
     for shards in (12, 48):
         with made(tmp_path / f"{shards}", shards) as store:

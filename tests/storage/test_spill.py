@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import DiskFull, ElasticScanError, InvalidOption, OutOfResources
-from elasticscan.storage import Spool, spool
+from elasticscan.storage import Spool, spill
 from elasticscan.storage.disk.errors import temporary_error
 from elasticscan.store import Store, Table
 from tests.base.small_disks import small_disk
@@ -29,7 +29,7 @@ def stream(count: int) -> pa.RecordBatchReader:
 @pytest.fixture
 def cramped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hardly anything waits in memory."""
-    monkeypatch.setattr(spool, "WRITE_BUFFER_BYTES", 1_000)
+    monkeypatch.setattr(spill, "WRITE_BUFFER_BYTES", 1_000)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def table(tmp_path: Path) -> Iterator[Table]:
 
 @pytest.mark.parametrize("most", [1_000, 1 << 20])
 def test_batches_are_read_again_also_while_others_come(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(spool, "WRITE_BUFFER_BYTES", most)
+    monkeypatch.setattr(spill, "WRITE_BUFFER_BYTES", most)
     with Spool() as waiting:
         assert list(waiting.batches()) == []
         for count in range(1, 4):

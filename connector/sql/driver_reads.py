@@ -16,11 +16,11 @@ from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.connector.conversion import ToSpark
-from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import Options
 from elasticscan.connector.partial_rows import PartialRows
 from elasticscan.connector.reading import begin_chosen, chosen_columns, offered_schema
 from elasticscan.connector.sql.limits import RowLimit
+from elasticscan.connector.store_cache import open_store
 from elasticscan.filters import Fold
 from elasticscan.metadata import TableInfo
 from elasticscan.store import Scan, Store, known_values

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from elasticscan.base.limits import CLAIM_SECONDS, TRUSTED_JUMP_SECONDS
 from elasticscan.catalog import Catalog, NewStore
-from elasticscan.catalog.believed_time import Belief, Times, observe
+from elasticscan.catalog.store_time import Belief, Times, observe
 from elasticscan.metadata import TableInfo
 from elasticscan.store.context.leases import take_lease
 from elasticscan.store.moves.owners import beat

@@ -15,7 +15,7 @@ from elasticscan.base.errors import LimitExceeded, SchemaMismatch
 from elasticscan.catalog import Catalog, Interrupted
 from elasticscan.catalog.log import Log
 from elasticscan.store import Store, Table
-from elasticscan.store.reading import getting
+from elasticscan.store.reading import rows_by_key
 
 TRIPS = pa.schema([("id", pa.int32()), ("day", pa.string()), ("km", pa.float64())])
 
@@ -74,7 +74,7 @@ def test_keys_of_several_columns(place: Place) -> None:
 
 @pytest.mark.parametrize("most", [1, 7, 100])
 def test_many_keys_are_asked_for_in_parts(trips: Table, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(getting, "MOST_KEYS", most)
+    monkeypatch.setattr(rows_by_key, "MOST_KEYS", most)
     asked = [n % 130 for n in range(0, 400, 3)]
     expected = [n for n in asked if n < 100]
     got = trips.get(asked)
@@ -87,7 +87,7 @@ def test_many_keys_are_asked_for_in_parts(trips: Table, monkeypatch: pytest.Monk
 def test_a_range_is_read_as_it_is_asked_for_and_bounded(
     trips: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(getting, "MAX_KEYS", 200_000)
+    monkeypatch.setattr(rows_by_key, "MAX_KEYS", 200_000)
     assert trips.get(range(98, 200_098)).num_rows == 2
     assert trips.get(range(99, 96, -2), ["id"]).column("id").to_pylist() == [99, 97]
     with pytest.raises(LimitExceeded, match="at most 200,000 keys at once"):
@@ -95,7 +95,7 @@ def test_a_range_is_read_as_it_is_asked_for_and_bounded(
     endless = pa.RecordBatchReader.from_batches(
         pa.schema([("id", pa.int32())]), (pa.record_batch({"id": pa.array([1], pa.int32())}) for _ in count())
     )
-    monkeypatch.setattr(getting, "MAX_KEYS", 10)
+    monkeypatch.setattr(rows_by_key, "MAX_KEYS", 10)
     with pytest.raises(LimitExceeded):
         trips.get(endless)
     with pytest.raises(SchemaMismatch, match="does not hold 1099511627776 of row 0"):
