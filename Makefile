@@ -48,7 +48,7 @@ check: java $(VENV)/installed  ## format, lint, strict types, layers, then all t
 STORES = $(patsubst %,tests/store/test_%.py,column_changes definitions_meanwhile history index_changes scenarios \
 	schema_changes status table) \
 	$(patsubst %,tests/store/context/test_%.py,leases tags) \
-	$(patsubst %,tests/store/reading/test_%.py,changes extremes getting) \
+	$(patsubst %,tests/store/reading/test_%.py,changes extremes rows_by_key) \
 	$(patsubst %,tests/store/upkeep/test_%.py,after_commit) \
 	$(patsubst %,tests/store/writing/test_%.py,by_condition merging preconditions publishing replacing restoring transactions)
 CONNECTORS = $(patsubst %,tests/connector/test_%.py,column_changes merge_schema reading stream_writing streaming writing)

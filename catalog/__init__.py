@@ -24,13 +24,13 @@ The modules, in the order in which they are best read:
 
 entries           the rows of the log and their chain
 files             the fragments and runs of a table as one Arrow table and a few changes
-believed_time     what time the store takes it to be
+store_time        what time the store takes it to be
 table_state       one table as the fold has it, and changes of its files
 state             the pure fold
 checks            what each kind of record requires of the state; pure
 codec             frozen values as msgpack
 tables            the six tables and all statements
-home              what the log needs of a database; pool: connections to it, and forks
+database          what the log needs of a database; pool: connections to it, and forks
 failures          the errors of databases as ours
 sqlite            in a file; sqlite_files: that file, and reading it without changing anything next to it
 postgres          at a server

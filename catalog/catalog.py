@@ -216,7 +216,7 @@ class Catalog:
 
     @contextmanager
     def leasing(self, at_once: bool = False) -> Iterator[Tx]:
-        """As `writing`, without a look at the shards: for leases, and for a copy that becomes the owner.
+        """As `writing`, without reading the shards: for leases, and for a copy that becomes the owner.
 
         Raises:
             CatalogUnavailable: another transaction writes, and this one was to begin `at_once`.
@@ -245,7 +245,7 @@ class Catalog:
         return self._log.known
 
     def at(self, layout: int | None = None) -> Tx:
-        """Return a transaction that reads; with the layout of a look just made, it need not look again."""
+        """Return a transaction that reads; the log is not read again if `layout` is the known state's."""
         known = self.known
         state = known if known is not None and known.layout == layout else self._state()
         return self._log.at(state)

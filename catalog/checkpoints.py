@@ -158,7 +158,7 @@ def read_state(home: LogHome, manifest: CheckpointManifest) -> StoreState:
 def write(
     home: LogHome, state: StoreState, statistics: Mapping[int, Mapping[int, bytes]]
 ) -> CheckpointManifest:
-    """Write the checkpoint of a state, read it back, and remove those that are not kept.
+    """Write the checkpoint of a state, read it back, and remove older checkpoints.
 
     `statistics` are, for each table, those of its files by id.
     """

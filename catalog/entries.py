@@ -4,8 +4,8 @@
 
 with number and time as eight bytes each, the highest first: a database server can compute that by itself, and
 number a commit and seal it in one statement. `hashes` seals what a record has in other tables. So any entry
-or part that was altered, lost, repeated or exchanged is found by whoever reads on from a digest that is known
-to be right; that the newest ones are missing is found by whoever has seen a later number.
+or part that was altered, lost, repeated or exchanged is found by a process that reads on from a digest known
+to be right; a process that has seen a later number finds that the newest entries are missing.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def is_sealed(content: object, digest: object) -> bool:
 
 
 def check_chain(digest: bytes, entries: Iterable[LogEntry]) -> None:
-    """Raise `StoreDamaged` unless entries are those that were appended after the one with a digest."""
+    """Raise `StoreDamaged` unless the entries follow, one by one, the entry that has this digest."""
     for entry in entries:
         if not entry.follows(digest):
             raise damaged_log(f"record {entry.number} is not the one that was appended there")

@@ -140,7 +140,7 @@ class Log:
         return self._advance(found)
 
     def forget(self) -> None:
-        """Read everything again at the next look: what was read may be damaged by now, or another log."""
+        """Read everything again next time: what was read may be damaged by now, or another log."""
         with self._locked():
             self.known = None
 

@@ -1,8 +1,8 @@
 """A log at a PostgreSQL server, for stores that many machines share.
 
 Writers lock the row of the head, so waiters queue at the server, and a conflict is no error there. Each
-reading question is one statement, or a transaction that sees one snapshot. Errors are told apart by SQLSTATE,
-never by their texts, which have languages; only a server that lets nobody in gives none.
+reading question is one statement, or a transaction that sees one snapshot. Errors are distinguished by
+SQLSTATE, never by their texts, which may be in any language; a server that refuses connections gives none.
 
 A connection is lost in the midst of anything. One that was free may have been lost long before, so a
 transaction begins again on another one. Once it has begun, and until its commit is sent, nothing was done
@@ -114,7 +114,7 @@ _ENDED: Final = ("08", "57P01", "57P02", "57P03")
 class ServerClock(SystemClock):
     """A server's time, as of the newest connection made to it; the machine's before the first.
 
-    From then on the machine's monotonic clock counts, which nobody sets. So nothing waits for the time, and
+    From then on the machine's monotonic clock counts, which cannot be set. So nothing waits for the time, and
     what ends with time ends for every process by the same clock.
     """
 
@@ -347,7 +347,7 @@ class PostgresHome(LogHome):
         except psycopg.Error as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             ours = _meaning(error, without(lines[0], self._url))
-            if isinstance(ours, Interrupted):  # those that are free are lost, too
+            if isinstance(ours, Interrupted):  # free connections are lost, too
                 self._pool.close()
             raise ours from as_cause(error, self._url)
 

@@ -1,6 +1,6 @@
 """Replay: the state as of the log's head, from a state that is known or a checkpoint, and the records since.
 
-The digests of the entries prove that they are those that were appended after the state. The value of a record
+The digests of the entries prove that they were appended after the state. The value of a record
 may have been dropped because a checkpoint covers it: then the replay begins with that.
 """
 

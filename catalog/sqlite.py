@@ -5,12 +5,12 @@ some wait for ever. Every commit is flushed (`synchronous=FULL`), the file is ne
 read transaction stays open between calls.
 
 **A file that is replaced.** A connection goes on with the file that it has opened, whatever lies at its path,
-and no other process sees what it writes there. So writers look before and after a transaction whether the
-database, its log and the log's index are those that were opened, and readers look every 10 ms. If they are
-not, all connections of this process are closed before a new one is opened: old and new would share a log.
+and no other process sees what it writes there. So writers check before and after a transaction that the
+database, its log and the log's index are still the files that were opened; readers check every 10 ms. If not,
+all connections of this process are closed before a new one is opened: old and new would share a log.
 
-**A commit that fails at its disk** may be found by whoever recovers the log, although it is not seen now. Its
-process writes over it with its next transaction, before anything is concluded from its absence.
+**A commit that fails at its disk** may be found by a process that recovers the log, although it is not seen
+now. Its process writes over it with its next transaction, before anything is concluded from its absence.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 the same records give the same state in every process, and any split of a log into a checkpoint and a tail
 gives it, too. Rows that lie in the log are known by number, size and slots; who reads them asks for them.
 
-One state serves all kept snapshots. A flushed fragment carries the number of each row, so whoever knows the
-flush reads it for every snapshot, and leaves out what is newer; `overwrites` are the numbers at which all
+One state serves all kept snapshots. A flushed fragment carries the number of each row, so a reader that knows
+the flush uses it for every snapshot, and leaves out newer rows; `overwrites` are the numbers at which all
 rows before are gone.
 
 A record that does not fit the state was written by a program with a fault, or is damaged in a way that its
@@ -507,7 +507,7 @@ _HANDLERS: Final[Mapping[type, Callable[[StoreState, LogEntry, Any], Changes]]] 
 def _since(state: StoreState, entry: LogEntry) -> Since:
     # The times of entries never go back, so one clock that was ahead would keep all files from then on.
     clock = (entry.row.clock or entry.time) / 1e6
-    return Since(entry.number, round(1e6 * max(clock, observe(state.belief, clock).believed_at)))
+    return Since(entry.number, round(1e6 * max(clock, observe(state.belief, clock).accepted_at)))
 
 
 def _touch(state: StoreState, number: int, files: FileChanges) -> Changes:

@@ -47,7 +47,7 @@ class RemovedFile:
         table: whose it was.
         fragment: the id of its fragment, which it is itself unless it is a run of an index.
         number: of the record since which it serves none.
-        time: of that, no earlier than the store believed it to be, in microseconds.
+        time: of that, no earlier than the store's time, in microseconds.
         bytes: its size.
         first, last: the numbers of its rows' commits.
     """

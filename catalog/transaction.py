@@ -201,13 +201,13 @@ class Tx:
     @property
     def times(self) -> Times:
         """This process's clock alongside the time that the store believes."""
-        return Times(self.now, observe(self.state.belief, self.now).believed_at)
+        return Times(self.now, observe(self.state.belief, self.now).accepted_at)
 
     def observe_time(self) -> None:
         """Let the store know what time it is here, if that changes a claim, or its belief by an hour."""
         before = self.state.belief
         after = observe(before, self.now)
-        is_later = after.believed_at > before.believed_at + CLAIM_SECONDS
+        is_later = after.accepted_at > before.accepted_at + CLAIM_SECONDS
         if is_later or after.claimed_at != before.claimed_at:
             self.append(TimeObserved())
 

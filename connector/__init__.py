@@ -62,7 +62,7 @@ The modules, from the bottom up:
 
 options         options, parsed and checked; option_values: parsers of their texts
 conversion      the types of Arrow and of Spark
-open_stores     stores, kept open where tasks run
+store_cache     stores, kept open where tasks run
 splits          a scan, cut into few and large parts; partitions: what tasks get of them
 partial_rows    what tasks fold, for Spark to add up
 reading         batch reads, and the option `explain`

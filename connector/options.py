@@ -44,7 +44,7 @@ _FROM_SPARK_PREFIXES = ("option.", "spark.sql.")
 # of this one, with a password that may be in it: its setting `spark.sql.redaction.options.regex`.
 URL = "url"
 
-# Options that say where to read, and those that reads of a cluster take, too.
+# Options that say where to read; reads of a cluster take further ones.
 _PLACES = ("store", "path", URL)
 _OF_CLUSTERS = frozenset({
     *_PLACES, "table", "columns", "filter", "batchSize", "splitSize", "numPartitions",
@@ -260,7 +260,7 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
 
 
 def _by_name(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the options by their names here, and those that a cluster alone knows."""
+    """Return the options by their names here, and the options of clusters alone."""
     names = {option.name.lower(): option.name for option in OPTIONS} | {"path": "path", URL: "store"}
     texts: dict[str, str] = {}
     own: dict[str, str] = {}

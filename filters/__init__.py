@@ -1,6 +1,6 @@
 """The language of conditions and aggregates: SQL text as a typed tree, its meaning, values left possible.
 
-`Predicate` is a filter: text that sqlglot reads (`parser`), a small typed tree (`expression`, `typed`,
+`Predicate` is a filter: text that sqlglot reads (`parser`), a small typed tree (`expression`, `nodes`,
 `coercion`), evaluated by Arrow kernels (`kernels`, `casts`, `patterns`) in three-valued logic. What cannot
 be evaluated exactly as Spark would is refused. `with_parameters` writes values into it as literals
 (`parameters`). `Assignment` is a column's new value, read by the same rules.
@@ -17,7 +17,7 @@ The modules, from the bottom up:
 
 key_sets           sets of value keys, as intervals of bytes; bounds: what is below and above a constant
 expression         the typed tree, and its normalised text
-coercion           types that a filter computes with; typed: trees with Spark's conversions and checks
+coercion           types that a filter computes with; nodes: trees with Spark's conversions and checks
 casts              CAST on whole arrays; patterns: LIKE; kernels: a tree on record batches
 parser             SQL text, read into a tree
 predicate          a filter: checked once, then evaluated

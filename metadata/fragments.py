@@ -198,7 +198,7 @@ class TableInfo:
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 
-# The columns that a read in Spark adds with `includeMetadata`, and the prefix of those that SQL adds.
+# The columns that a read in Spark adds with `includeMetadata`, and the prefix of columns that SQL adds.
 SHARD_COLUMN, SLOT_COLUMN, QUERY_PREFIX = "_shard", "_slot", "_elasticscan_"
 
 

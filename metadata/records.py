@@ -339,7 +339,7 @@ def split_statistics(record: Record) -> tuple[Record, dict[int, bytes]]:
 
 
 def _without_statistics(changes: FileChanges, first: int) -> tuple[FileChanges, dict[int, bytes]]:
-    """Return changes without statistics, and these; the ordinals are those that the fold gives."""
+    """Return changes without statistics, and the statistics by the ordinals that the fold gives."""
     bodies: list[bytes] = []
     added = []
     for each in changes.added:

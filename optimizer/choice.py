@@ -124,7 +124,7 @@ def choose(
         needed_columns: the columns to return.
         intervals: the slots of the fragments that the scan will read.
         statistics: of these fragments, by their ids.
-        indexes: those that are ready, each with the histograms of its runs.
+        indexes: the ready ones, each with the histograms of its runs.
         index: "auto", "none" for a direct scan, "key" for one by primary key, or the name of the index to
             take whatever it costs.
         count: counts the entries in some ranges of an index; asked where that costs little. Without

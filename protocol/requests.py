@@ -221,7 +221,7 @@ class PlacementLook(Protocol):
     def is_awaited(self) -> bool: ...
 
     def answer(self) -> Placement:
-        """Return the placement, read after the look began; wait for it if need be."""
+        """Return the placement, read after the request was sent; wait for it if need be."""
 
 
 class Placements(Protocol):

@@ -52,7 +52,7 @@ what the process holds in memory. The file format is in `docs/formats.md`.
 The modules, from the bottom up:
 
 disk         the protocol of files, and what carries it out: a directory, a bucket, memory
-spool        batches that wait to be read again, in a temporary file where they are many
+spill        batches that wait to be read again, in a temporary file where they are many
 sealed_file  Arrow files that prove themselves; batches: record batches of them, whole or in part
 fragment     the sorted file of rows; statistics: bounds of its columns, collected while it is written
 view         the fragments that serve some slots; key_filter: primary keys that a fragment does not have

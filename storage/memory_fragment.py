@@ -76,7 +76,7 @@ _FILES: Final = WeakValueDictionary[str, MemoryFile]()
 
 
 class _HeldFiles(Disk):
-    """The disk of memory fragments: files that somebody holds. `new` holds those written through it."""
+    """The disk of memory fragments: files that exist while they are referenced, and the `new` ones."""
 
     def __init__(self) -> None:
         self.new: list[MemoryFile] = []
@@ -94,7 +94,7 @@ class _HeldFiles(Disk):
         return file
 
     def delete(self, path: str) -> None:
-        """Do nothing: a file is gone when nobody holds it."""
+        """Do nothing: a file is gone with its last reference."""
 
     def rename(self, path: str, to: str) -> None:
         raise NotImplementedError("a file in memory keeps its path")
@@ -127,7 +127,7 @@ class MemoryFragment(Fragment):
 class StagedInMemory(StagedFragment):
     """Rows of a write in memory, by (slot, primary key), with the columns of one definition of their table.
 
-    They have no file before somebody reads them as a fragment.
+    Their file is made when they are first read as a fragment.
     """
 
     table: TableInfo = field(compare=False, repr=False)

@@ -339,7 +339,7 @@ def _read_reach(
     """Add rows of a reach; returns the rest if the page is full.
 
     It is read interval by interval where versions have to be merged. Where some may be pruned, neighbours
-    over one fragment alone are read in one go, batch by batch, and so are those that others are laid over.
+    over one fragment alone are read in one go, batch by batch, and so are fragments with overlays.
     """
     layers = reach.layers
 
@@ -459,7 +459,7 @@ def _parts_within(
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ascending spans without empty ones; of those that touch, one."""
+    """Return ascending spans without empty ones; adjacent spans become one."""
     joined: list[tuple[int, int]] = []
     for start, end in spans:
         if joined and joined[-1][1] == start:

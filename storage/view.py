@@ -111,15 +111,15 @@ def _slot_ranges_of(
     densities = {f.id: f.rows / max(f.slots_written, len(f.slots), 1) for f in fitting}  # rows a slot, about
     bases: list[Fragment | None] = []
     base_of: dict[tuple[int, ...], Fragment | None] = {}  # many intervals have the same fragments
-    beside: dict[int, dict[int, Fragment]] = {}
+    others: dict[int, dict[int, Fragment]] = {}
     for interval in intervals:
         ids = tuple([fragment.id for fragment in interval.fragments])
         if ids not in base_of:
             base = base_of[ids] = None if history.intersection(ids) else _base_of(interval, densities)
             if base is not None:
-                beside.setdefault(base.id, {}).update((f.id, f) for f in interval.fragments if f is not base)
+                others.setdefault(base.id, {}).update((f.id, f) for f in interval.fragments if f is not base)
         bases.append(base_of[ids])
-    layers = {base.id: Layers(base, tuple(beside[base.id].values())) for base in bases if base is not None}
+    layers = {base.id: Layers(base, tuple(others[base.id].values())) for base in bases if base is not None}
     slot_ranges: list[SlotRange] = []
     for interval, base in zip(intervals, bases, strict=True):
         of = None if base is None else layers[base.id]

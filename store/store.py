@@ -272,7 +272,7 @@ class Store:
             format: "csv", "json" (an object a line), "parquet", "arrow" or "orc"; by the names of files if
                 left out.
             nulls: what stands for null in CSV alongside a field with nothing in it.
-            types: Arrow's types of columns of a new table, instead of those that Arrow infers.
+            types: Arrow's types of columns of a new table, instead of inferred ones.
             delimiter: the character between fields of CSV.
             column_names: the columns of CSV that has no first line of names.
             job: a name, under which the load can be stopped, killed and called again: each file is a commit

@@ -14,6 +14,6 @@ clauses      places of clauses and of calls in a query's text
 joins        the conditions of each reference of a table, by the rules of its joins; conditions: which may be
              tested there; columns: which it may need; limits: how many rows suffice
 aggregates   what tasks can compute of their own rows, for Spark to add up
-few_rows     reads that are made alongside the driver, since a task would take longer to begin
+driver_reads  reads that are made alongside the driver, since a task would take longer to begin
 plan         the needs of a whole query; explain: the same for people
 """

@@ -121,8 +121,8 @@ class BatchCache:
     def kept(self, lasting: bool = False, about_bytes: float = 0, weight: int = 1) -> KeptBatches:
         """Return a place for the batches of one more reader.
 
-        Those that last stay longer than others. If they are about so many bytes that they would push out one
-        another, and the rest of what lasts, they are kept as any others.
+        Lasting batches stay longer than others. If they are too many bytes for their half of the cache, they
+        are kept as any others.
         """
         return KeptBatches(self, next(self._readers), lasting and about_bytes <= self._most_bytes / 2, weight)
 

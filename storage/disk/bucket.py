@@ -1,4 +1,4 @@
-"""Requests to an S3 bucket, and their errors told as ours.
+"""Requests to an S3 bucket, with their errors as our own.
 
 `botocore` sends them, and sends again what a busy server or a broken connection refuses. Endpoint, region
 and credentials are what it finds where this process runs: variables of the environment, a profile, the role

@@ -211,18 +211,18 @@ class Object(OpenFile):
         while True:
             block, is_new = self._blocks.find(self._name, offset), False
             if block is None:
-                stretch = self._stretch(offset, end)
-                block, is_new = self._blocks.block(self._name, offset, stretch, self.size)
+                block_end = self._block_end(offset, end)
+                block, is_new = self._blocks.block(self._name, offset, block_end, self.size)
             if is_new:
                 content = self._fetch(block)
                 if self._stride.is_scan:
                     self._send_for(block.end)
                 return offset, content
-            with suppress(CancelledError):  # another thread fetched it, in vain: it is asked for again
+            with suppress(CancelledError):  # another thread failed to fetch it: it is requested again
                 return block.begin, block.content.result()
             self._reached = block.begin
 
-    def _stretch(self, offset: int, end: int) -> int:
+    def _block_end(self, offset: int, end: int) -> int:
         """Return the end of the block to fetch: that of what is expected, and of more during a scan."""
         least = end
         if self._expected[0] <= offset < self._expected[1]:

@@ -19,8 +19,8 @@ The modules, from the bottom up:
 
 lookups    tables with their fragments and statistics, cached for one layout; readers: open files
 memory     rows of the log as fragments in memory
-marks      roots of shards: their owners, and the high-water marks in their markers
-following  the interface of work that follows commits; sealing: continuation keys and their secrets
+high_water_marks  roots of shards: their owners, and the high-water marks in their markers
+upkeep     the interface of work that follows commits; sealing: continuation keys and their secrets
 shared     `Context`, which has all of these
 leases     promises with an end; tags: names that keep a snapshot
 shards     the scan protocol in one process: placements from the catalog, pages from the disks

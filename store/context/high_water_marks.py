@@ -164,7 +164,7 @@ class RootMarks:
     # Marks: how far the catalog has got, as its roots know
 
     def note_newest(self, shards: Iterable[int], again: bool = False) -> set[int]:
-        """Let shards know how far the catalog has got, as well as may be; returns those that were reached."""
+        """Let shards know the newest number of the catalog, if possible; return those reached."""
         with suppress(ElasticScanError):
             return self._note(shards, mark_of(self.state()), again)
         return set()
@@ -197,8 +197,8 @@ class RootMarks:
     def _note_some(self, local: Sequence[int], written: Collection[int], mark: Mark) -> None:
         """Raise the markers of witnesses and of shards that were written: a few directories, all buckets."""
         witnesses, others = local[:WITNESSES], local[WITNESSES:]
-        told = [shard for shard in others if shard in written][:WITNESSES]
-        self._note({*witnesses, *told, *set(written).difference(local)}, mark)
+        some_written = [shard for shard in others if shard in written][:WITNESSES]
+        self._note({*witnesses, *some_written, *set(written).difference(local)}, mark)
 
     def _note(self, shards: Iterable[int], mark: Mark, again: bool = False) -> set[int]:
         """Raise the markers of shards, with `again` also where nothing is new; returns the shards reached."""

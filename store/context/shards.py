@@ -95,9 +95,9 @@ def note_look(context: Context, tx: Tx) -> None:
 class LocalShards:
     """Reads a shard's own files. What a shard serves is looked up again for each page.
 
-    It answers from the fragments that serve the slots *now*, or did at the scan's first look of a moment
-    ago, like a server would from what it owns: rows of a tablet that just left may be absent. The scan's
-    second look finds that out.
+    It answers from the fragments that serve the slots *now*, or did when the scan read the placement
+    before, like a server would from what it owns: rows of a tablet that just left may be absent. The scan
+    finds that out by the placement that it reads after the page.
     """
 
     def __init__(self, context: Context) -> None:

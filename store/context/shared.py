@@ -83,7 +83,7 @@ class Context:
             self.info: StoreInfo = tx.info()
         self.roots = RootMarks(catalog, location, open_disk, self.info.store_id)
         self._sealer: StoreSealer | None = None
-        self.looked: tuple[Placement, float] | None = None  # last look, by any thread, and when it began
+        self.looked: tuple[Placement, float] | None = None  # read last, by any thread, and when that began
         self._tables: dict[int, KnownTable] = {}
         self.memories = Memories()
         self.readers = Readers(self.disk_of)

@@ -12,7 +12,7 @@ How a backup goes: one look at the catalog is written down as plain values, the 
 copied while retention and leases keep them, and the list makes it one. A store that is made of it is another
 copy from its first moment, with roots, keys and secrets of its own.
 
-making  a new store with its shards
+creation  a new store with its shards
 backup  a store copied to a place of its own, and made of one
 
 It leaves out: stores made again from damaged files (`elasticscan.store.repair`), and catalogs that were

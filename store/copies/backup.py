@@ -72,7 +72,7 @@ class _Backup:
     store: str
     snapshot: int
     shards: Mapping[int, str]  # names of the active ones
-    removed: Sequence[int]  # ids of those that are gone
+    removed: Sequence[int]  # ids of removed shards
     files: Sequence[File]
     catalog: Dump
 

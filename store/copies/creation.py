@@ -106,7 +106,7 @@ def _free_roots(
     """Make the directories of roots that nothing else has; remove the empty ones when the block fails.
 
     Args:
-        roots, others: of new shards, and of those that the store has: names and full roots.
+        roots, others: of new shards, and of the store's own shards: names and full roots.
         mine: as for `check_free`.
     """
     check_apart([*others, *roots])

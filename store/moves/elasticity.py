@@ -313,7 +313,7 @@ class Elasticity:
                             errors.append(error)
                     self._on_progress(done, len(plans))
         finally:
-            # Those that did not begin end, too. If the catalog stays away, they are left to the next process.
+            # Moves that did not begin end, too. If the catalog stays away, the next process ends them.
             when_possible(self._context, lambda tx: give_up_moves(tx, owner, plans))
         if errors:
             raise errors[0]

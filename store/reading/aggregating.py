@@ -1,7 +1,7 @@
 """Aggregates of a table: a scan of the columns that they need, folded page by page.
 
-Counts, least and greatest values of all rows follow from the statistics of fragments, without a look at a
-row, where the fragments hold nothing but rows that a scan would give (`_plain_fragments`).
+Counts, least and greatest values of all rows follow from the statistics of fragments, without reading
+rows, where the fragments hold nothing but rows that a scan would give (`_plain_fragments`).
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _extreme(aggregate: Aggregate, blocks: Sequence[Block]) -> pa.Array | None:
 
 
 def _plain_fragments(context: Context, key: ContinuationKey) -> tuple[KnownTable, list[Fragment]] | None:
-    """Return the fragments whose rows are just those that a scan which stands at its beginning would give.
+    """Return fragments that hold exactly the rows which a scan from its beginning would return.
 
     Each slot must be in one fragment alone, and each fragment must be nothing but rows of these slots that
     are in the snapshot: no deleted keys, no key twice, no rows of slots that moved away. None where that is

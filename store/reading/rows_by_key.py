@@ -1,9 +1,9 @@
 """Rows by their primary keys: many at once, through the same door as a scan.
 
 The placement is looked up, the shards of the keys are asked for their rows, and the placement is looked up
-again: what moved meanwhile is asked for again. The first look is that at the table, too, and serves the
-shards of this process: so in a store that does not change, a read costs two small queries. It takes no lease:
-if retention ends for the newest snapshot while that is read, the next one is, under a lease.
+again: what moved meanwhile is asked for again. The first of these queries gives the table, too, and serves
+the shards of this process: so in a store that does not change, a read costs two small queries. It takes no
+lease: if retention ends for the newest snapshot while that is read, the next one is, under a lease.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ class Scan(PagedScan):
         return min(most, limit)
 
     def _columns_read(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the columns of pages, and those that only the scan itself needs."""
+        """Return the columns of pages, and the columns that only the scan itself needs."""
         access = self._access
         tested = sorted(access.predicate.columns) if access.predicate else ()
         sorted_by = access.sort.columns if access.sort else ()
@@ -334,7 +334,7 @@ def begin_scan(
     by_key = bind_to_key(context, table, predicate)
     compare = partial(choose_access, context, table, indexes, column_names, predicate, by_key, index, asked)
 
-    # Nothing beats the rows themselves where all are wanted: other ways are compared if somebody asks.
+    # Where all rows are wanted a direct scan is cheapest; other paths are compared only for `explain`.
     wants_all = predicate is None and index in (AUTO, NONE)
     order = kept = None
     if order_by is None:

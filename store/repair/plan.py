@@ -131,7 +131,7 @@ def plan_repair(files: Sequence[FoundFile], unreadable: Mapping[str, str]) -> St
     tables = tuple(plan for plan in plans if plan.fragments)
     known = max((fragment.max_commit for plan in tables for fragment in plan.fragments), default=0)
     doubts.append(
-        f"files know rows up to commit {known}: those that were not flushed from the log are lost with it"
+        f"files know rows up to commit {known}: rows that were not flushed from the log are lost with it"
     )
     lost = tuple(_describe_unreadable(unreadable, by_table))
     return StorePlan(newest.manifest.store_slots, newest.manifest.store_hash, tables, lost, tuple(doubts))

@@ -8,7 +8,7 @@
 Rows that are typed become batches of the table's types (`arrow_rows`, `arrow_keys`), files a stream of
 batches (`read_file`). A write brings the batches to the table's schema (`elasticscan.storage`).
 
-typed  lists and dicts of Python as Arrow
+conversion  lists and dicts of Python as Arrow
 keys   primary keys in a table's types, and tombstones, the rows that delete them
 files  files of several formats: found by path, pattern or URI, and read
 

@@ -1,7 +1,7 @@
 """Files to load rows from: found by path, pattern or URI, and read in batches by `pyarrow.dataset`.
 
-CSV takes the types of the table, or those that Arrow infers from the first block of the first file. Text in
-JSON stays text in a new table: Arrow would drop the zone of a time. A directory named `year=2024`, as Hive
+CSV takes the types of the table, or the types that Arrow infers from the first block of the first file. Text
+in JSON stays text in a new table: Arrow would drop the zone of a time. A directory named `year=2024`, as Hive
 and Spark name them, gives its files a column, if it lies below the directory or pattern that was given. Its
 name counts, also where a file has a column of the same name.
 """

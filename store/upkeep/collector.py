@@ -236,7 +236,7 @@ class _Collection:
 
     @retry_interrupted
     def _condemn(self, files: Set[tuple[int, str]]) -> Set[str]:
-        """Let no commit enter files from here on; returns the paths of those that are known by now."""
+        """Let no commit enter files from here on; return the paths of files that are in the log by now."""
         with self._context.catalog.writing() as tx:
             spared = {path for _, path in files & tx.state.known_paths()}
             going = sorted(file for file in files if file[1] not in spared)

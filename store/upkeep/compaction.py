@@ -108,7 +108,7 @@ def merge_fragments(
     slots: SlotSet | None = None,
     again: bool = False,
 ) -> Merged:
-    """Merge some of the fragments that a shard serves, because somebody asks for it.
+    """Merge some of the fragments that a shard serves, on request.
 
     Args:
         context: the store.

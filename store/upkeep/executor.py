@@ -5,7 +5,7 @@ flush/<table>           a flush of its rows in the log
 balance                 splits, joins and moves of tablets
 garbage                 a collection of garbage
 
-Any number of processes may be at work, those that write and those that do nothing else. A step has one owner,
+Any number of processes may be at work, writers and keepers. A step has one owner,
 and what it changes becomes visible in one transaction. So a process that is killed leaves the store as it was
 before the step, or after it, and files that garbage collection removes; the next process takes the step over.
 """

@@ -33,7 +33,7 @@ class _FlushPlan:
 
     Attributes:
         bounds, keep: which of their versions are needed.
-        slots: those that are copied, by shard.
+        slots: the copied ones, by shard.
     """
 
     table: TableInfo

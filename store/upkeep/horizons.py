@@ -1,6 +1,6 @@
 """Horizons: the oldest snapshot of a table that can still be asked for, by retention, a lease or a tag.
 
-Merges of fragments leave out what is older. While any lease is damaged, horizons cannot be told.
+Merges of fragments leave out what is older. While any lease is damaged, horizons are unknown.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ def _deepest(parts: Sequence[Part]) -> list[Part]:
     ends = np.concatenate([part.slots.edges[1::2] for part in parts])
     starts.sort()
     ends.sort()
-    # At each start, so many parts have begun, less those that have ended.
+    # At each start: the number of parts that have begun, less the number that have ended.
     serving = np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, "right")
     slot = int(starts[serving.argmax()])
     return [part for part in parts if slot in part.slots]

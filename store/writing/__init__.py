@@ -6,7 +6,7 @@ What this room promises:
   process died before, nothing of it is visible; what it staged is garbage.
 - **No write is lost to a move.** The commit checks where slots are. What has moved meanwhile is staged again,
   at last under the catalog's lock, so a writer cannot starve.
-- **A write may require something of its keys**: that nobody changed them since a snapshot, or that they are
+- **A write may require something of its keys**: that they are unchanged since a snapshot, or that they are
   not there. This is checked up to the very transaction that commits.
 - **Once is enough.** With an `IdempotencyKey` a write that was committed before is not done again.
 

@@ -1,7 +1,7 @@
 """Secondary indexes: their runs are built with every fragment, and for old fragments when one is made.
 
-From the transaction that enters an index on, whoever commits a fragment brings its runs: writers,
-movers, compactions. The fragments that were there before get theirs one after another, by whoever
+From the transaction that enters an index on, every commit of a fragment includes its runs: of writers,
+movers, compactions. Older fragments get theirs one after another, from the process that
 builds. When none lacks them, one transaction lets scans use the index. A build that was killed
 leaves an index that scans do not use; building it again goes on where it ended.
 """
@@ -67,10 +67,10 @@ def with_runs(
     staged: Iterable[StagedFragment],
     versions: tuple[int, int] | None = None,
 ) -> list[StagedFragment]:
-    """Return the fragments with runs of every index; those that they lack are built now.
+    """Return the fragments with runs of every index; missing runs are built now.
 
-    On an error nothing of what was built remains; the fragments are the caller's. `versions` are those of the
-    catalog at a look of just now.
+    On an error nothing of what was built remains; the fragments are the caller's. `versions` are the
+    catalog's, read just before.
     """
     if not missing_runs(indexes, staged := list(staged)):
         return staged
@@ -152,8 +152,8 @@ def create_index(
 ) -> IndexInfo:
     """Enter an index and build it; goes on with a build of the same that was interrupted.
 
-    Nothing is done if it is there already, so whoever cannot know whether a build came to its end may
-    call again.
+    Nothing is done if it is there already, so a caller that does not know whether a build came to its end
+    may call again.
     """
     with context.catalog.writing() as tx:
         now, indexes = tx.state.info(table.id), tx.state.indexes(table.id)
@@ -234,7 +234,7 @@ def add_runs(tx: Tx, index: IndexInfo, runs: Mapping[int, Sequence[StagedRun]]) 
 
 @retry_interrupted
 def _check_rows_in_log(context: Context, table: TableInfo, index: IndexInfo) -> None:
-    """Check that rows in the log can be in an index: of those that come from now on each writer knows."""
+    """Check that rows in the log can be in an index; writers check the rows that come from now on."""
     with context.catalog.reading() as tx:
         memory = context.memories.of(tx, tx.state.info(table.id) or table)
     for fragment in memory.fragments:

@@ -27,7 +27,7 @@ from elasticscan.store.writing.transactions import OutdatedLookError, WriteTrans
 UPDATE, DELETE, INSERT, IGNORE = "update", "delete", "insert", "ignore"
 WHEN_MATCHED, WHEN_NOT_MATCHED = (UPDATE, DELETE, IGNORE), (INSERT, IGNORE)
 
-PIECE_BYTES = 64 << 20  # about; of the rows that come, or of those that they meet
+PIECE_BYTES = 64 << 20  # about; of new rows, or of the rows with their keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Clauses:
 
     Attributes:
         matched, not_matched: what is done with rows whose key is there, and with those whose key is not.
-        columns: those that are written alongside the primary key; None for all.
+        columns: the ones that are written alongside the primary key; None for all.
     """
 
     matched: str = UPDATE
@@ -132,7 +132,7 @@ def rows_merged(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows to write: what becomes of batches and of the rows that a snapshot has of their keys.
 
-    A commit of them has to require that nobody has written their keys since that snapshot.
+    A commit of them has to require that their keys are unchanged since that snapshot.
 
     Raises:
         OutdatedLookError: the columns are no longer those of the `current` look.

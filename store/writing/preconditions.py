@@ -55,7 +55,7 @@ class KeyCheck:
 
     Args:
         context, table: where the write goes.
-        since: the commit after which nobody may have written or deleted the keys; None for keys of which no
+        since: the commit after which the keys may not have been written or deleted; None for keys of which no
             row may be there.
         txn: (application, version) of the write; if that was committed before, there is nothing to check.
     """
@@ -71,7 +71,7 @@ class KeyCheck:
 
         Raises:
             RowsChanged, AlreadyExists: the keys are not as they have to be.
-            SnapshotExpired: nobody knows any more.
+            SnapshotExpired: the changes are no longer kept.
         """
         for number in range(MOST_ROUNDS):
             with self._context.catalog.reading() as tx:
@@ -218,6 +218,6 @@ def _hold(context: Context, table: TableInfo, since: int, txn: IdempotencyKey | 
     with context.catalog.leasing() as tx:
         now = tx.state.info(table.id)
         if now is not None:
-            check_kept(now, since)  # a merge may have let go of it since it was looked at
+            check_kept(now, since)  # a merge may have removed it since it was read
         take_lease(tx, lease, current, held, "write", LEASE_SECONDS)
     return lease

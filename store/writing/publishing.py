@@ -51,7 +51,7 @@ class CommitRequest:
         txn: (application, version); a write with the same pair is committed once.
         check: what it requires of its keys.
         user_metadata: what its writer says of it.
-        versions: those of the catalog at a look from before anything was staged, as for `stage`.
+        versions: the catalog's, read before anything was staged, as for `stage`.
         keep: paths that stay staged where the commit fails.
         newest: the newest commit that the table may have, if it may have no later one.
     """
@@ -135,7 +135,7 @@ def is_committed(context: Context, table_id: int, txn: IdempotencyKey) -> bool:
 
 
 class _Publication:
-    """Files on their way into a commit: those that were staged, and those that take their place meanwhile.
+    """Files on their way into a commit: the staged ones, and files that take their place meanwhile.
 
     However it ends, each file is part of the commit, deleted, or kept for the caller.
     """

@@ -1,11 +1,11 @@
 """Restoring: a new commit after which a table is what it was at an older snapshot.
 
-Only the keys that changed since are written. The change feed tells what each was: where a key's first change
+Only the keys that changed since are written. The change feed shows what each was: where a key's first change
 since the snapshot is an insert, the key was not there and is deleted; else the row before that change is the
 one to bring back. Where the table was overwritten meanwhile, all of it is written.
 
-The commit requires that nobody has written to the table since the changes were read, so the snapshot that it
-makes is the old one exactly; if somebody has, all is done again (`transactions`).
+The commit requires that the table is unchanged since the changes were read, so the snapshot that it makes is
+the old one exactly; otherwise all is done again (`transactions`).
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def stage(
     Few rows are staged in memory, as far as the log may keep them; more at the shards where they belong.
 
     Runs of indexes come with large fragments; those of small ones are built by `publish`. `versions` are
-    those of the catalog at a look of just now: the transaction that commits rows decides where they belong.
+    the catalog's, read just before; the transaction that commits rows decides where they belong.
     """
     versions = versions or context.versions()
     origin, placement = context.origin(kind, versions=versions), context.placement(versions[0])
@@ -150,7 +150,7 @@ def conformed_rows(rows: Any, table: TableInfo) -> Iterator[pa.RecordBatch]:
 
 @retry_interrupted
 def remove_staged(context: Context, staged: Sequence[StagedFragment]) -> None:
-    """Remove files that were staged, except for those that the catalog knows: their commit went through."""
+    """Remove files that were staged, except files in the log: their commit went through."""
     with context.catalog.reading() as tx:
         committed = tx.state.known_paths()
     discard(

@@ -3,11 +3,11 @@
 Rows are read at one snapshot, and what becomes of them is staged while they are read. The commit requires
 that no other one has written a key of it since, so it is as if all had been done at the snapshot; rows that
 came later are later. Where another one has, all is done again at a newer snapshot, after a random pause whose
-bound doubles (backoff with full jitter): of several processes that write the same rows all the time, those
-that lost spread out, and each of them gets its turn.
+bound doubles (backoff with full jitter): of several processes that write the same rows all the time, the
+losers spread out, and each of them gets its turn.
 
-Rows that take the place of those that meet a condition are staged first, and stay staged while that is done
-again. Those that meet it now are deleted unless a new row has their key.
+Rows that replace the rows meeting a condition are staged first, and stay staged while that is done again.
+Rows that meet the condition now are deleted unless a new row has their key.
 """
 
 from __future__ import annotations
@@ -63,23 +63,23 @@ _MEETING = "that meet the condition", "try again, or change fewer"
 
 
 class OutdatedLookError(Exception):
-    """The look at the table is no longer true: its columns changed, or its snapshot is no longer kept."""
+    """Outdated view of a table: its columns changed, or its snapshot is no longer kept."""
 
 
 def until_unchanged(
     context: Context, attempt: Callable[[], T], rows: str, advice: str, *, is_final: bool = False
 ) -> T:
-    """Return the result of the first attempt whose rows nobody wrote between their reading and its commit.
+    """Return the result of the first attempt during which no other commit wrote the rows that it read.
 
     It is made again, too, where the columns changed, or the index by which rows were looked up was dropped:
-    nobody had asked for that index.
+    the caller had not asked for that index.
 
     Args:
         context: the store's; where it cannot be written nothing is read either.
         attempt: reads rows at a snapshot, and commits what follows from them.
         rows: which ones, for the error: "rows of table 't' that meet the condition".
         advice: what to do about it, for the error.
-        is_final: the rows are those of a commit that the caller named, so a change of them since is told.
+        is_final: the caller named the commit of the rows, so a later change of them is an error.
 
     Raises:
         ReadOnlyStore: the store cannot be written.
@@ -283,11 +283,11 @@ def _computed(text: str, field: pa.Field, table: TableInfo) -> NewValues:
         raise type(error)(f"set[{field.name!r}]={brief(text)}: {error.message}{hint}", **fields) from None
 
 
-# Rows in place of those that meet a condition
+# Rows that replace the rows meeting a condition
 
 
 def replace_rows(transaction: WriteTransaction, table: TableInfo, rows: Any) -> CommitNumber:
-    """Write rows in place of those that meet the transaction's condition.
+    """Replace the rows that meet the transaction's condition.
 
     Raises:
         InvalidOption: a row does not meet it; nothing was written.
@@ -348,7 +348,7 @@ def replacing_in(
 def publish_replacing(
     transaction: WriteTransaction, table: TableInfo, staged: Sequence[StagedFragment]
 ) -> CommitNumber:
-    """Publish staged rows in place of those that meet the condition now; they stay staged if that fails.
+    """Publish staged rows in place of the rows that meet the condition now; they stay staged on an error.
 
     A table that is only reserved has none, and is entered with the new ones.
     """

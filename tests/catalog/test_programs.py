@@ -113,5 +113,5 @@ def test_one_wrong_clock_moves_times_and_never_what_the_store_believes(tmp_path:
         append(log, Append(TimeObserved()))
     state = hasty.follow()
     assert state.time > 130 * day * 1_000_000
-    assert state.belief.believed_at == right.now()
+    assert state.belief.accepted_at == right.now()
     assert [entry.time for entry in log.entries(0, 5)] == sorted({e.time for e in log.entries(0, 5)})

@@ -52,10 +52,10 @@ def test_belief_never_goes_back_and_never_beyond_the_clock_that_moved_it(
     believed: float, claimed: float | None, clock: float
 ) -> None:
     after = observe(Belief(believed, claimed), clock)
-    assert after.believed_at >= believed
-    assert after.believed_at == believed or after.believed_at <= clock
+    assert after.accepted_at >= believed
+    assert after.accepted_at == believed or after.accepted_at <= clock
     if claimed is None or clock < claimed + CLAIM_SECONDS:
-        assert after.believed_at <= believed + TRUSTED_JUMP_SECONDS
+        assert after.accepted_at <= believed + TRUSTED_JUMP_SECONDS
 
 
 @given(times, times)
@@ -64,7 +64,7 @@ def test_an_idle_store_believes_the_present_two_looks_after_somebody_came_back(
 ) -> None:
     now = believed + away
     belief = observe(observe(Belief(believed), now), now + HOUR)
-    assert belief.believed_at == now + HOUR
+    assert belief.accepted_at == now + HOUR
 
 
 @given(times, st.lists(st.sampled_from([0.0, 30 * DAY]), min_size=1, max_size=30))
@@ -72,7 +72,7 @@ def test_a_clock_ahead_beside_others_is_never_believed(start: float, skews: list
     belief = Belief(start)
     for minute, skew in enumerate(skews):  # the others write once a minute, too
         belief = observe(observe(belief, start + 60 * minute), start + 60 * minute + skew)
-        assert belief.believed_at <= start + 60 * minute
+        assert belief.accepted_at <= start + 60 * minute
 
 
 def test_what_is_kept_is_judged_by_the_earlier_and_stamped_with_the_later_time() -> None:

@@ -1162,7 +1162,7 @@ def times_of_commits_go_back(patch: Patch) -> None:
 )
 def any_clock_is_believed(patch: Patch) -> None:
     for module in (state, transaction):
-        patch.setattr(module, "observe", lambda belief, clock: Belief(max(belief.believed_at, clock)))
+        patch.setattr(module, "observe", lambda belief, clock: Belief(max(belief.accepted_at, clock)))
 
 
 @fault(
