@@ -79,23 +79,27 @@ def test_what_killed_writers_were_told_is_in_the_log_and_others_get_their_turn(l
         writer = next(started)
         return forked(lambda: write_for_ever(path, writer, writing))
 
-    told, text, children = list[tuple[str, str, int]](), os.fdopen(reading), [start() for _ in range(WRITERS)]
+    given, text, children = (
+        list[tuple[str, str, int]](),
+        os.fdopen(reading),
+        [start() for _ in range(WRITERS)],
+    )
     try:
         for _ in range(4):
             for _ in range(draw.randrange(10, ACKNOWLEDGED)):
                 writer, step, number = text.readline().split()
-                told.append((writer, step, int(number)))
+                given.append((writer, step, int(number)))
             one = children.pop(draw.randrange(WRITERS))
             os.kill(one, signal.SIGKILL)
             os.waitpid(one, 0)
             children.append(start())
-            assert append(log, 1_000, len(told))  # while the others never pause
+            assert append(log, 1_000, len(given))  # while the others never pause
     finally:
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         os.close(writing)
-    told += [(w, s, int(n)) for w, s, n in (line.split() for line in text)]
+    given += [(w, s, int(n)) for w, s, n in (line.split() for line in text)]
     text.close()
     entries = log.entries(0, 1 << 60)
     check_chain(GENESIS, entries)
@@ -105,8 +109,8 @@ def test_what_killed_writers_were_told_is_in_the_log_and_others_get_their_turn(l
     assert state.number == len(entries) - 1
     there = {commit.number for commit in state.tables[1].memory}
     there |= {fragment.min_commit for fragment in state.tables[1].fragments.by_id().values()}
-    assert {number for _, _, number in told} <= there
-    assert len({number for _, _, number in told}) == len(told), "no two were told the same number"
+    assert {number for _, _, number in given} <= there
+    assert len({number for _, _, number in given}) == len(given), "each number was given once"
     assert there >= {entry.number for entry in entries if entry.row.kind == "RowsCommitted"}
     assert log.rows_of(1, state.tables[1].memory).keys() == {c.number for c in state.tables[1].memory}
     log.check_whole()

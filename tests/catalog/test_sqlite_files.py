@@ -29,7 +29,7 @@ from tests.catalog.logs import begin
 from tests.processes.test_forks import ended_well, forked
 
 CREATED = StoreCreated("s", 8, "murmur3", 60.0, (), (Tablet(1, 0, 8, 1, 1),))
-NOBODY = 65_534
+NOBODY_UID = 65_534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
@@ -65,13 +65,13 @@ def copied(source: Path, target: Path) -> Path:
     return target
 
 
-def beside(path: Path) -> list[Path]:
+def files_of(path: Path) -> list[Path]:
     return [Path(f"{path}-wal"), Path(f"{path}-shm")]
 
 
 def with_its_log(copy: Path, path: Path) -> None:
     copy.replace(path)
-    for file in beside(path):
+    for file in files_of(path):
         file.unlink(missing_ok=True)
 
 
@@ -155,7 +155,7 @@ def test_a_reader_follows_to_another_file(log: Log, path: Path, tmp_path: Path) 
         log.home.close()
         with_its_log(newer, path)
         assert reader.follow().number == 1
-        for file in beside(path):
+        for file in files_of(path):
             file.unlink(missing_ok=True)
         assert append(log) == 2
         assert reader.follow().number == 2
@@ -177,11 +177,11 @@ def test_another_user_reads_what_he_may_and_is_told_what_he_may_not(open_place: 
         begin(home, CREATED)
     with closing(SqliteHome(path)) as home:
         append(Log(home))
-        for file in (path, *beside(path)):
+        for file in (path, *files_of(path)):
             file.chmod(0o644)
 
         def read() -> None:
-            os.setuid(NOBODY)
+            os.setuid(NOBODY_UID)
             other = open_home(path, SystemClock(), "here")
             assert "this user may not write" in str(other.why_read_only)
             assert Log(other).follow().number == 1
@@ -189,7 +189,7 @@ def test_another_user_reads_what_he_may_and_is_told_what_he_may_not(open_place: 
                 append(Log(other))
 
         def refused() -> None:
-            os.setuid(NOBODY)
+            os.setuid(NOBODY_UID)
             with pytest.raises(ElasticScanError, match=r"unable to open|Permission denied"):
                 open_home(path, SystemClock(), "here")
 

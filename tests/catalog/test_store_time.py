@@ -49,21 +49,21 @@ times = st.floats(0, 1e9)
 
 @given(times, st.none() | times, times)
 def test_belief_never_goes_back_and_never_beyond_the_clock_that_moved_it(
-    believed: float, claimed: float | None, clock: float
+    accepted: float, claimed: float | None, clock: float
 ) -> None:
-    after = observe(Belief(believed, claimed), clock)
-    assert after.accepted_at >= believed
-    assert after.accepted_at == believed or after.accepted_at <= clock
+    after = observe(Belief(accepted, claimed), clock)
+    assert after.accepted_at >= accepted
+    assert after.accepted_at == accepted or after.accepted_at <= clock
     if claimed is None or clock < claimed + CLAIM_SECONDS:
-        assert after.accepted_at <= believed + TRUSTED_JUMP_SECONDS
+        assert after.accepted_at <= accepted + TRUSTED_JUMP_SECONDS
 
 
 @given(times, times)
 def test_an_idle_store_believes_the_present_two_looks_after_somebody_came_back(
-    believed: float, away: float
+    accepted: float, away: float
 ) -> None:
-    now = believed + away
-    belief = observe(observe(Belief(believed), now), now + HOUR)
+    now = accepted + away
+    belief = observe(observe(Belief(accepted), now), now + HOUR)
     assert belief.accepted_at == now + HOUR
 
 
@@ -134,7 +134,7 @@ def test_a_store_that_nobody_wrote_to_for_a_month_expires_in_the_end(
     with catalog.writing() as tx:
         take_lease(tx, "forgotten", table, 2, "scan", HOUR)
     clock.advance(30 * DAY)
-    assert oldest_kept(catalog, table) < newest, "one clock alone is not believed at once"
+    assert oldest_kept(catalog, table) < newest, "one clock alone is not accepted at once"
     clock.advance(HOUR)
     assert oldest_kept(catalog, table) == newest
     with catalog.writing() as tx:

@@ -70,7 +70,7 @@ def test_all_stays_exact_where_executors_the_database_and_the_bucket_go_away_and
         table = f"{store.uri}/t"
         copying = {"source": table, "target": f"{store.uri}/copy", "checkpoint": str(tmp_path / "checkpoint")}
 
-        def amid(trouble: Callable[[FarPlace], None], job: str, **given: Any) -> Any:
+        def during(trouble: Callable[[FarPlace], None], job: str, **given: Any) -> Any:
             number = driver.begin(job, **given)
             time.sleep(chance.uniform(0.2, 1.0))
             trouble(far)
@@ -80,13 +80,13 @@ def test_all_stays_exact_where_executors_the_database_and_the_bucket_go_away_and
             for number in range(2, 2 + ROUNDS):
                 one, two, three, four = chance.sample(TROUBLES, 4)
                 first = chance.randrange(ROWS)
-                amid(one, "write", path=table, ids=[first, first + 3_000], v=number)
+                during(one, "write", path=table, ids=[first, first + 3_000], v=number)
                 rows |= dict.fromkeys(range(first, first + 3_000), number)
-                assert amid(two, "read", path=table)["rows"] == listed(rows)
+                assert during(two, "read", path=table)["rows"] == listed(rows)
                 query = f"SELECT v, count(*), sum(id) FROM t WHERE v = {number} GROUP BY v"
-                counted = amid(three, "sql", store=store.uri, query=query)["rows"]
+                counted = during(three, "sql", store=store.uri, query=query)["rows"]
                 assert counted == [[number, 3_000, sum(range(first, first + 3_000))]]
-                amid(four, "stream", **copying, rows=10_000)
+                during(four, "stream", **copying, rows=10_000)
         assert contents(store) == contents(store, "copy") == listed(rows)
         writes = [commit.kind for commit in store.table("t").history()].count("write")
         assert writes == 1 + ROUNDS, "each write is one commit"

@@ -31,12 +31,12 @@ class Whatever(int):
     __hash__ = int.__hash__
 
 
-def _unproven_if(patch: Patch, believed: Any) -> None:
-    """Segments of files for which `believed` is true are not looked at."""
+def _unproven_if(patch: Patch, trusted: Any) -> None:
+    """Segments of files for which `trusted` is true are not looked at."""
     honest = SealedFile._prove
 
     def careless(self: SealedFile, data: memoryview, first: int) -> None:
-        if not believed(self):
+        if not trusted(self):
             honest(self, data, first)
 
     patch.setattr(SealedFile, "_prove", careless)

@@ -105,11 +105,11 @@ def heads_are_not_compared(patch: Patch) -> None:
 
     honest = replay.head_in
 
-    def believed(rows: Any) -> tuple[Any, ...]:
+    def unchecked_head(rows: Any) -> tuple[Any, ...]:
         number, digest, time, layout = honest(rows)
         return number, digest, Anything(time), Anything(layout)
 
-    patch.setattr(replay, "head_in", believed)
+    patch.setattr(replay, "head_in", unchecked_head)
 
 
 OLD_ENTRY = "test_an_old_entry_that_was_altered_is_found_by_a_check_and_by_who_reads_it"

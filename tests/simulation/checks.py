@@ -67,9 +67,9 @@ def check_tables(world: World) -> None:
 
 def check_status(world: World, newest: int) -> None:
     """The rows that a status tells are never too few, and just so many where it says so."""
-    for told in world.store.status()["tables"]:
-        rows = len(world.tables[told["name"]].at(newest))
-        assert told["rows"] == rows if told["rows_exact"] else told["rows"] >= rows
+    for described in world.store.status()["tables"]:
+        rows = len(world.tables[described["name"]].at(newest))
+        assert described["rows"] == rows if described["rows_exact"] else described["rows"] >= rows
 
 
 def _check_files(world: World) -> None:

@@ -88,7 +88,7 @@ def back_up(world: World) -> None:
     if world.backups_made >= 3 or world.backing_up:
         return
     world.backups_made += 1
-    target, copy = beside(world, f"backup{world.backups_made}"), beside(world, "copy")
+    target, copy = place_for(world, f"backup{world.backups_made}"), place_for(world, "copy")
     definitions = {name: max(table.definitions) for name, table in world.tables.items()}
     is_only_one = world.random.choice([False, True])
     world.backing_up = True
@@ -142,7 +142,7 @@ def _live_on(world: World, copy: Store, table: TableOracle, newest: int) -> None
     assert copy.verify() == []
 
 
-def beside(world: World, name: str) -> Path:
+def place_for(world: World, name: str) -> Path:
     """A place next to the store's."""
     place = world.store.context.location.directory
     assert place is not None

@@ -16,7 +16,7 @@ import pyarrow as pa
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.store import Store
 
-NOBODY = 65_534
+NOBODY_UID = 65_534
 
 
 class OtherUser:

@@ -44,8 +44,8 @@ def counts(store: Store) -> dict[str, int]:
         state, (table,) = tx.state, tx.state.tables.values()
         found = {name: len(getattr(table, name)) for name in ("fragments", "runs", "removed", "overwrites")}
         found |= {name: len(getattr(state, name)) for name in ("condemned", "touched", "secrets", "dropped")}
-        beside = ("checkpoint", "topology_history", "lease")
-        return found | {name: tx.execute(f"SELECT count(*) FROM {name}")[0][0] for name in beside}
+        small_tables = ("checkpoint", "topology_history", "lease")
+        return found | {name: tx.execute(f"SELECT count(*) FROM {name}")[0][0] for name in small_tables}
 
 
 @pytest.mark.long

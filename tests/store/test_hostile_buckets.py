@@ -45,7 +45,7 @@ WEATHERS: dict[str, tuple[tuple[Fault, ...], int]] = {
     "hiding": (("missing",), 10),
 }
 PASSING = {"busy", "torn"}
-TOLD = (ShardUnavailable, FragmentMissing, FragmentDamaged, WriteConflict)
+TYPED_ERRORS = (ShardUnavailable, FragmentMissing, FragmentDamaged, WriteConflict)
 
 
 @pytest.mark.long
@@ -103,7 +103,7 @@ def test_operations_are_exact_or_end_with_a_typed_error_whatever_the_server_does
                 s3_server.line.fault = fault
                 try:
                     operation(turn)
-                except TOLD:
+                except TYPED_ERRORS:
                     assert weather not in PASSING
                 finally:
                     s3_server.line.fault = lambda _: None

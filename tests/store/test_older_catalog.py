@@ -26,7 +26,7 @@ from elasticscan.storage import LocalDisk
 from elasticscan.store import Store
 from elasticscan.store.roots.markers import read_marker
 from elasticscan.topology import Shard
-from tests.catalog.test_sqlite_files import beside, copied
+from tests.catalog.test_sqlite_files import copied, files_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 KEYS = range(40)
@@ -45,7 +45,7 @@ def as_another_file(older: Path, database: Path) -> None:
     shutil.copy(older, f"{database}.new")
     sleep(0.02)  # a reader's last look stands for a moment
     os.replace(f"{database}.new", database)
-    for file in beside(database):
+    for file in files_of(database):
         file.unlink(missing_ok=True)
 
 
@@ -58,7 +58,7 @@ def beside_the_newer_log(older: Path, database: Path) -> None:
 def over_the_bytes(older: Path, database: Path) -> None:
     sleep(0.02)
     shutil.copy(older, database)
-    for file in beside(database):
+    for file in files_of(database):
         file.unlink(missing_ok=True)
 
 
@@ -206,7 +206,7 @@ def test_a_catalog_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
     case = Case(tmp_path)
     sleep(0.02)
     case.database.rename(tmp_path / "away.db")
-    for file in beside(case.database):
+    for file in files_of(case.database):
         file.unlink()
     for use in (values, get, lambda store: store.table("t").upsert(rows(9))):
         with pytest.raises(CatalogUnavailable, match=r"no .*catalog\.db"):

@@ -181,7 +181,7 @@ def test_no_secret_of_any_place_is_reported(
 
 
 # Buckets are looked for where nobody answers, and nothing is asked of a machine elsewhere.
-NOBODY = {
+UNREACHABLE = {
     "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
@@ -200,7 +200,7 @@ def test_no_error_of_a_root_shows_its_password(root: str, tmp_path: Path) -> Non
 def test_no_error_of_files_elsewhere_shows_a_password(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in NOBODY.items():
+    for name, value in UNREACHABLE.items():
         monkeypatch.setenv(name, value)
     with Store.create(tmp_path / "t", ["a"]) as store:
         table = store.create_table("t", pa.table({"id": [1]}), ["id"])

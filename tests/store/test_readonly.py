@@ -16,7 +16,7 @@ from elasticscan.base.errors import ReadOnlyStore, SnapshotExpired
 from elasticscan.store import Store
 from elasticscan.store.context.leases import Hold, leases_in
 from tests.base.manual_clock import ManualClock
-from tests.store.other_user import NOBODY, WRITES, OtherUser, Steps
+from tests.store.other_user import NOBODY_UID, WRITES, OtherUser, Steps
 
 ROWS_IN_FILES = True
 
@@ -43,7 +43,7 @@ def uri(place: Path) -> str:
     uri = place / "s"
     uri.mkdir()
     if os.geteuid() == 0:
-        os.chown(uri, 0, NOBODY)
+        os.chown(uri, 0, NOBODY_UID)
     uri.chmod(0o2750)
     with Store.create(uri, ["a", "b"], tablets=4, slots=16) as store:
         store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
@@ -146,7 +146,7 @@ def test_a_scan_without_a_lease_goes_on_until_its_snapshot_is_gone(tmp_path: Pat
 @pytest.mark.long
 @needs_root
 def test_another_user_reads_a_store_while_its_owner_writes(uri: str) -> None:
-    with OtherUser(NOBODY) as reader:
+    with OtherUser(NOBODY_UID) as reader:
         assert "may not write" in reader("open", uri)
         assert reader("ids") == IDS
         for how in WRITES:
@@ -171,7 +171,7 @@ def test_another_user_reads_a_store_while_its_owner_writes(uri: str) -> None:
 @needs_root
 def test_another_user_does_not_learn_whether_a_private_store_is_there(place: Path) -> None:
     Store.create(place / "s", ["a"]).close()
-    with OtherUser(NOBODY) as reader:
+    with OtherUser(NOBODY_UID) as reader:
         assert reader("open", str(place / "s"))["error"] == "ES_STORE_NOT_FOUND"
 
 
@@ -190,7 +190,7 @@ def mounted(uri: str, place: Path) -> Iterator[str]:
     subprocess.run(["umount", str(there)], capture_output=True, check=True)
 
 
-@pytest.mark.parametrize("user", [0, NOBODY], ids=["root", "nobody"])
+@pytest.mark.parametrize("user", [0, NOBODY_UID], ids=["root", "nobody"])
 def test_a_store_is_read_from_a_read_only_mount_while_it_is_written_elsewhere(
     uri: str, mounted: str, user: int
 ) -> None:

@@ -300,10 +300,10 @@ def test_what_was_dropped_or_never_committed_stays_away(tmp_path: Path) -> None:
         store.table("t").set_retention("2h")
         shutil.copytree(old, tmp_path / "alongside")
     # A write to a copy, whose file is brought here: this catalog never heard of it.
-    with Store.open(tmp_path / "alongside") as beside:
-        beside.adopt()
+    with Store.open(tmp_path / "alongside") as copy:
+        copy.adopt()
         before = set((tmp_path / "alongside" / "shards" / "a" / "t1").glob("*.arrow"))
-        beside.table("t").upsert(pa.table({"id": [7], "v": ["never"], "n": [7]}, SCHEMA))
+        copy.table("t").upsert(pa.table({"id": [7], "v": ["never"], "n": [7]}, SCHEMA))
     (strange,) = set((tmp_path / "alongside" / "shards" / "a" / "t1").glob("*.arrow")) - before
     shutil.copy(strange, old / "shards" / "a" / "t1")
     report = repair_store(old, tmp_path / "new")

@@ -49,11 +49,11 @@ def test_a_schema_holds_one_store_and_a_database_many(
 ) -> None:
     url = postgres.url(database)
     postgres.execute("CREATE SCHEMA other", database)
-    beside = f"{url}&options=-csearch_path%3Dother"
+    other_schema = f"{url}&options=-csearch_path%3Dother"
     with make(url, tmp_path / "one") as one:
         with pytest.raises(AlreadyExists):
             Store.create(url, {"a": str(tmp_path / "again")})
-        with make(beside, tmp_path / "two") as two:
+        with make(other_schema, tmp_path / "two") as two:
             two.table("t").upsert(rows(50, 150))
             assert one.table("t").scan().to_table().num_rows == 100
             assert two.table("t").scan().to_table().num_rows == 150

@@ -21,12 +21,12 @@ from elasticscan.storage.disk.objects import TAIL_BYTES, BlockCache, Object, Str
 
 CONTENT = random.Random(1).randbytes(3 << 20)
 BLOCK_BYTES = 64 << 10
-STRETCH = 8 * BLOCK_BYTES
+FETCHED_BYTES = 8 * BLOCK_BYTES
 
 
 @pytest.fixture
 def objects(bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    monkeypatch.setattr(objects_module, "STRETCH_BYTES", STRETCH)
+    monkeypatch.setattr(objects_module, "STRETCH_BYTES", FETCHED_BYTES)
     monkeypatch.setattr(objects_module, "_SECOND_BYTES", 2 * BLOCK_BYTES)
     monkeypatch.setattr(objects_module, "_NEAR_BYTES", BLOCK_BYTES)
     objects = Bucket(bucket, f"s3://{bucket}")
@@ -62,7 +62,7 @@ def test_a_scan_is_few_requests_each_for_a_long_stretch(
     for offset in range(0, len(CONTENT), 100_000):
         assert part(file, offset, min(100_000, len(CONTENT) - offset))
     # The end, the first blocks, some more, then ranges; nothing twice.
-    assert len(s3_server.line.requests) <= 3 + -(-len(CONTENT) // STRETCH)
+    assert len(s3_server.line.requests) <= 3 + -(-len(CONTENT) // FETCHED_BYTES)
     assert s3_server.line.answered <= len(CONTENT) + TAIL_BYTES
 
 
