@@ -155,7 +155,7 @@ class StoreState:
         """Return an index of a table. Raises `NotFound`, with a suggestion."""
         named = {index.name: index for index in self.indexes(table)}
         if name not in named:
-            hint = suggest(name, named) or "; Table.indexes() lists them"
+            hint = suggest(name, named) or "; list them by Table.indexes() or `elasticscan index list`"
             raise NotFound(f"the table has no index {name!r}{hint}", index=name, kind="index")
         return named[name]
 

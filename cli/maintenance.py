@@ -56,7 +56,7 @@ def keep(
             if once:
                 done = {name: value for name, value in asdict(kept).items() if value and name != "problems"}
                 text = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in done.items())
-                answer(json, asdict(kept), f"{text}." if text else "No work was pending.")
+                answer(json, asdict(kept), f"{text}." if text else "Nothing was changed.")
                 if kept.problems:
                     raise typer.Exit(PROBLEMS_MET)
                 return

@@ -110,7 +110,7 @@ def _tag(tx: Tx, table: TableInfo, name: str) -> Tag:
     """Return a tag by its name. Raises `NotFound`, with a suggestion."""
     tags = {tag.name: tag for tag in tx.state.table(table.id).tags}
     if name not in tags:
-        hint = suggest(name, tags) or "; Table.tags() lists them"
+        hint = suggest(name, tags) or "; list them by Table.tags() or `elasticscan tag list`"
         raise NotFound(
             f"table {table.name!r} has no tag {name!r}{hint}", table=table.name, tag=name, kind="tag"
         )

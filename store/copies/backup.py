@@ -23,6 +23,7 @@ from elasticscan.base.errors import (
     FragmentDamaged,
     FragmentMissing,
     InvalidOption,
+    ShardUnavailable,
     StoreDamaged,
     StoreNotFound,
     StoreTooNew,
@@ -227,7 +228,7 @@ def _unpack(disk: Disk, source: str) -> _Backup:
     """Raise `StoreNotFound` or `StoreDamaged` unless a list is there as it was written."""
     try:
         file = disk.open(BACKUP_FILE)
-    except FragmentMissing as error:
+    except (FragmentMissing, ShardUnavailable) as error:
         raise StoreNotFound(
             f"{shown(source)} holds no whole backup: {BACKUP_FILE} is missing; name the place of another one",
             uri=shown(source),

@@ -314,8 +314,8 @@ class Location:
             return root if "://" in root else str(Path(root).absolute())
         if self.directory is None:
             raise InvalidOption(
-                f"shard {shard!r} needs a root, because the catalog is in a database: pass "
-                "shards={name: directory or URI}",
+                f"shard {shard!r} needs a root, because the catalog is in a database: name "
+                "a directory or a URI for it",
                 option="shards",
             )
         return f"{SHARDS}/{shard}"

@@ -127,7 +127,7 @@ def _table_of(context: Context, load: Load, files: Sequence[SourceFile]) -> tupl
         context.roots.compare_with_shards()  # it may be there, and only an older catalog not know it
         columns = ", ".join(schema.names)
         raise NotFound(
-            f"the store has no table {load.table!r}; make it with primary_key=, --primary-key of {columns}",
+            f"the store has no table {load.table!r}; name its primary key, of the columns {columns}",
             table=load.table,
             kind="table",
         )

@@ -80,7 +80,7 @@ def test_a_name_stands_for_one_snapshot_of_its_table(store: Store, table: Table)
 
 
 def test_an_unknown_name_is_reported_with_a_suggestion(table: Table) -> None:
-    with pytest.raises(NotFound, match=r"Table.tags\(\) lists them"):
+    with pytest.raises(NotFound, match=r"list them by Table.tags\(\)"):
         table.scan(snapshot="release_1")
     table.tag("release_1")
     for use in (lambda: table.scan(snapshot="relase_1"), lambda: table.drop_tag("relase_1")):

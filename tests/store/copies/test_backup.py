@@ -155,7 +155,7 @@ def test_shards_go_where_they_are_reported_and_never_where_the_original_lies(tmp
         assert store.verify() == []
         with pytest.raises(InvalidOption, match="no shard 's9'"):
             Store.from_backup(tmp_path / "b", tmp_path / "x.store", {"s9": str(tmp_path / "n9")})
-        with pytest.raises(ShardUnavailable):
+        with pytest.raises(StoreNotFound, match="holds no whole backup"):
             Store.from_backup(tmp_path / "nothing", tmp_path / "x.store")
         assert not (tmp_path / "x.store").exists()
 
