@@ -25,6 +25,7 @@ from elasticscan.store.roots.markers import (
     check_not_ahead,
     check_owner,
     check_same_catalog,
+    check_same_copy,
     is_same_catalog,
     place_of_catalog,
     raise_marker,
@@ -244,9 +245,11 @@ class RootMarks:
             if writing and is_own:
                 check_same_catalog(marker, self.root_of(shard), place)
             # A later incarnation in this place, which the catalog has lost: numbers go on. One elsewhere
-            # has taken the root over: then the original is read as far as it knows.
+            # has taken the root over: then the original is only read, as far as it knows.
             if is_own or is_same_catalog(marker.catalog, place):
                 check_not_ahead(marker, self.root_of(shard), (catalog.layout, catalog.last_commit))
+            if writing:
+                check_same_copy(marker, self.root_of(shard), catalog.incarnation)
         self._known_newest = True
         self._known_owner |= writing
 

@@ -157,17 +157,23 @@ def check_owner(marker: Marker | None, root: str, expected: Marker) -> Marker:
             wanted=str(expected),
             found=str(marker),
         )
-    if marker.incarnation != expected.incarnation:
-        raise WrongRoot(
-            f"{place} is {marker}, but belongs to another copy of the store (incarnation "
-            f"{marker.incarnation}, not {expected.incarnation}); use that copy, or run `elasticscan adopt` "
-            "to make this one the owner",
-            root=place,
-            wanted=expected.incarnation,
-            found=marker.incarnation,
-        )
+    check_same_copy(marker, root, expected.incarnation)
     check_same_catalog(marker, root, expected.catalog)
     return marker
+
+
+def check_same_copy(marker: Marker, root: str, incarnation: str) -> None:
+    """Raise `WrongRoot` when a root belongs to another copy of the store."""
+    if marker.incarnation != incarnation:
+        place = str(place_of(root))
+        raise WrongRoot(
+            f"{place} is {marker}, but belongs to another copy of the store (incarnation "
+            f"{marker.incarnation}, not {incarnation}); use that copy, or run `elasticscan adopt` "
+            "to make this one the owner",
+            root=place,
+            wanted=incarnation,
+            found=marker.incarnation,
+        )
 
 
 def place_of_catalog(file: Path | None) -> str:

@@ -349,8 +349,19 @@ def test_an_original_whose_shards_a_copy_took_over_is_still_read(tmp_path: Path)
         assert values(copy) == {NEWEST}
     with Store.open(tmp_path / "store") as original:
         assert values(original) == {1}
-        with pytest.raises(WrongRoot):
-            original.table("t").upsert(rows(2))
+        table = original.table("t")
+        for write in (
+            lambda: table.upsert(rows(2)),
+            lambda: table.delete([1]),
+            lambda: table.tag("now"),
+            lambda: table.add_columns({"more": "int64"}),
+            lambda: original.create_table("u", SCHEMA, ["id"]),
+            original.rotate_secret,
+            lambda: original.split(1),
+        ):
+            with pytest.raises(WrongRoot, match="another copy of the store"):
+                write()
+        assert values(original) == {1}
 
 
 def test_a_copy_takes_no_small_commit_however_often_it_is_asked(tmp_path: Path) -> None:
