@@ -413,7 +413,7 @@ class Table:
         """
         asked = arguments.or_none(arguments.past, "snapshot", snapshot)
         names = arguments.or_none(arguments.names, "columns", columns)
-        if not isinstance(asked, int | str):
+        if not isinstance(asked, int):
             self._context.check_newest()
         return get_rows(self._context, self._look(), keys, names, asked, keep_missing)
 

@@ -320,7 +320,7 @@ def begin_scan(
     def look(tx: Tx) -> tuple[Topology, int]:
         return newest_topology(tx), find(tx)[0].definition
 
-    if not isinstance(snapshot, int | str):  # the newest until a time is one that the catalog may lack
+    if not isinstance(snapshot, int):  # what a tag or a time names may have changed since
         context.check_newest()
     with context.catalog.reading() as tx:
         table, indexes = find(tx)
@@ -407,7 +407,7 @@ def begin_changes(
     page_limits: tuple[int, int],
 ) -> Scan:
     """Return a scan of the changes of commits in (after, upto]; None is the oldest kept, and the newest."""
-    if not isinstance(commits[1], int | str):
+    if not all(isinstance(commit, int) for commit in commits):
         context.check_newest()
     with context.catalog.reading() as tx:
         (table, _), newest = find(tx), tx.state.commit
