@@ -13,8 +13,8 @@ pending. What this room promises:
 - **A keeper gives way**: while others commit, it rests for as long as it works.
 
 The words: a *step* is one merge, one flush, one round of balancing or one collection; a file is *dropped*
-when the catalog let it go, *condemned* when no commit can take it any more, and in the *trash* until it is
-old enough.
+when no fragment or run is in it any more, *condemned* when no commit may refer to it again, and in the
+*trash* until it is old enough.
 
 The modules, from the bottom up:
 

@@ -9,10 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import FragmentDamaged, NotFound, TableChanged
+from elasticscan.base.errors import DiskFull, FragmentDamaged, NotFound, NotReady, TableChanged
+from elasticscan.storage import open_disk
 from elasticscan.store import Scan, Store
 from tests.base.manual_clock import ManualClock
 from tests.simulation.world import START
+from tests.storage.faulty_disk import FaultyDisk
 
 ROWS_IN_FILES = True
 
@@ -157,7 +159,7 @@ def test_a_table_that_is_dropped_between_two_pages_ends_the_scan(
     assert files_of(store) == known_files(store)
 
 
-# ------------------------------------------------------------------------------ damage
+# ------------------------------------------------------------------------------ damage, full disks
 
 
 def cut(path: Path) -> None:
@@ -197,6 +199,41 @@ def test_a_damaged_run_is_reported_of_and_healed_by_building_it_again(
         check_index(opened)
         opened.collect_garbage(grace_seconds=0)
         assert files_of(opened) == known_files(opened)
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[tuple[Store, dict[str, FaultyDisk]]]:
+    """A store on disks that can be full, and these disks by the names of their shards."""
+    disks: dict[str, FaultyDisk] = {}
+
+    def disk_at(root: str) -> FaultyDisk:
+        return disks.setdefault(Path(root).name, FaultyDisk(open_disk(root)))
+
+    clock = ManualClock(START)
+    Store.create(tmp_path / "store", ["a", "b"], tablets=8, slots=32, clock=clock).close()
+    with Store.open(tmp_path / "store", clock=clock, disks=disk_at) as made:
+        filled(made)
+        yield made, disks
+
+
+@pytest.mark.parametrize("room", [0, 200, 2_000])
+def test_a_disk_that_is_full_while_an_index_is_built_shows_nothing_of_it(
+    full: tuple[Store, dict[str, FaultyDisk]], room: int
+) -> None:
+    made, disks = full
+    expected = everything(made)
+    disks["a"].full_after = disks["a"].written + room
+    with pytest.raises(DiskFull):
+        made.table("t").create_index("by_k", ["k"])
+    assert [index.ready for index in made.table("t").indexes()] == [False]
+    with pytest.raises(NotReady):
+        made.table("t").scan(index="by_k")
+    assert made.table("t").scan(filter="k = 1").explain()["access"] == "direct"
+    assert everything(made) == expected
+    assert files_of(made) == known_files(made), "what was half written is removed"
+    disks["a"].full_after = None
+    made.table("t").create_index("by_k", ["k"])
+    check_index(made)
 
 
 # ------------------------------------------------------------------------------------------ status
