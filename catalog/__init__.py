@@ -26,7 +26,8 @@ entries           the rows of the log and their chain
 files             the fragments and runs of a table as one Arrow table and a few changes
 store_time        what time the store takes it to be
 table_state       one table as the fold has it, and changes of its files
-state             the pure fold
+state             the state of a store
+fold              records applied to it, one after another; pure
 checks            what each kind of record requires of the state; pure
 codec             frozen values as msgpack
 tables            the six tables and all statements

@@ -48,9 +48,10 @@ from elasticscan.catalog.entries import (
     is_sealed,
     linked_entry,
 )
+from elasticscan.catalog.fold import apply
 from elasticscan.catalog.replay import Replayed, TrimmedValue, newest_state, replay, replay_whole
 from elasticscan.catalog.retrying import retry
-from elasticscan.catalog.state import StoreState, apply
+from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import InlineCommit, TableState
 from elasticscan.catalog.transaction import Tx
 from elasticscan.metadata import MAX_FILES, RowsCommitted

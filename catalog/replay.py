@@ -15,7 +15,8 @@ from elasticscan.catalog import checkpoints, tables
 from elasticscan.catalog.appending import RECORD_BYTES
 from elasticscan.catalog.database import LogHome, Row, head_in
 from elasticscan.catalog.entries import GENESIS, check_chain, damaged_log, entry_of, record_of
-from elasticscan.catalog.state import StoreState, apply
+from elasticscan.catalog.fold import apply
+from elasticscan.catalog.state import StoreState
 
 
 class Replayed(NamedTuple):

@@ -27,8 +27,9 @@ from elasticscan.catalog.appending import Append, Draft, row_values, time_after
 from elasticscan.catalog.checks import check
 from elasticscan.catalog.database import NOTHING, Interrupted, Row, micros
 from elasticscan.catalog.entries import GENESIS, LogEntry, chained, damaged_log, linked_entry
+from elasticscan.catalog.fold import apply
 from elasticscan.catalog.leases import ENDLESS, Lease
-from elasticscan.catalog.state import StoreState, apply
+from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.store_time import Times, observe
 from elasticscan.catalog.table_state import InlineCommit
 from elasticscan.metadata import (

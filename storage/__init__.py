@@ -55,10 +55,13 @@ disk         the protocol of files, and what carries it out: a directory, a buck
 spill        batches that wait to be read again, in a temporary file where they are many
 sealed_file  Arrow files that prove themselves; batches: record batches of them, whole or in part
 fragment     the sorted file of rows; statistics: bounds of its columns, collected while it is written
+fragment_writer  writes it
 view         the fragments that serve some slots; key_filter: primary keys that a fragment does not have
 lookup       single rows by number and by key, and which version is the newest
 merge        several fragments in one order; overlay: others laid over a large fragment
-pages        pages of both
+patch        newer rows in one batch of it
+pruning      what statistics rule out
+pages        pages of both; page_builder: one of them while it is filled
 ranges       rows with keys in some ranges; point_reads: rows with some keys, many at once
 indexes      index files and their pages; changes: what commits did to rows, from their versions
 copying      rows of some slots as a new fragment: moves and compaction

@@ -22,7 +22,8 @@ from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds, Fragment, SlotInterval
 from elasticscan.protocol import ChangeSpan, PageRequest, PageRows
 from elasticscan.storage.merge import Versions, taken, windows
-from elasticscan.storage.pages import PageBuilder, PageSource, Piece, cursors_of, pieces_of, rows_within
+from elasticscan.storage.page_builder import PageBuilder, rows_within
+from elasticscan.storage.pages import PageSource, Piece, cursors_of, pieces_of
 from elasticscan.storage.point_reads import rows_of_keys
 
 INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE = "insert", "update_preimage", "update_postimage", "delete"

@@ -20,18 +20,8 @@ from elasticscan.base.errors import ElasticScanError, InvalidKey, StoreDamaged
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
 from elasticscan.storage.disk import Disk
-from elasticscan.storage.fragment import (
-    COMMIT,
-    DELETED,
-    FOREVER,
-    SLOT,
-    UNTIL,
-    Contents,
-    FragmentTarget,
-    FragmentWriter,
-    fragment_schema,
-    writing_fragment,
-)
+from elasticscan.storage.fragment import COMMIT, DELETED, FOREVER, SLOT, UNTIL, fragment_schema
+from elasticscan.storage.fragment_writer import Contents, FragmentTarget, FragmentWriter, writing_fragment
 from elasticscan.storage.merge import Array, InputRows, Versions, windows
 from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet

@@ -12,11 +12,9 @@ begins and which slots it has.
 from __future__ import annotations
 
 import re
-import uuid
 from bisect import bisect_left
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -27,26 +25,17 @@ from pyarrow import ipc
 from elasticscan.base.concurrency import cached_property
 from elasticscan.base.errors import FragmentDamaged, TableChanged, UsageError
 from elasticscan.base.key_encoding import encode_row
-from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import (
-    FRAGMENT,
-    Manifest,
-    Origin,
     Seal,
-    StagedFragment,
     TableColumn,
     TableInfo,
     is_widening,
-    pack_statistics,
 )
 from elasticscan.storage.batches.cache import BatchCache
-from elasticscan.storage.batches.layout import THREADS_FROM_BYTES
 from elasticscan.storage.batches.reader import UNREADABLE, BatchReader
-from elasticscan.storage.disk import Disk, batch_bytes
+from elasticscan.storage.disk import Disk
 from elasticscan.storage.key_filter import KeyFilter
-from elasticscan.storage.sealed_file import SealedFile, SealingSink, read_manifest
-from elasticscan.storage.statistics import StatisticsCollector
-from elasticscan.topology import SlotSet
+from elasticscan.storage.sealed_file import SealedFile, read_manifest
 
 SLOT, COMMIT, DELETED, UNTIL = "_slot", "_commit", "_deleted", "_until"
 SYSTEM_COLUMNS = (SLOT, COMMIT, DELETED, UNTIL)
@@ -70,19 +59,6 @@ def fragment_schema(table: pa.Schema, versioned: bool, tombstones: bool, history
     return pa.schema(fields, metadata=_FORMAT)
 
 
-def _batch_end(slots: np.ndarray[Any, Any], start: int, limit: int) -> int:
-    """Return the end of a batch that begins at row `start`: before a new slot, unless that makes it small."""
-    end = start + limit
-    if end >= len(slots):
-        return len(slots)
-    slot_start = int(np.searchsorted(slots, slots[end], "left"))
-    return slot_start if slot_start - start > limit // 2 else end
-
-
-def new_path(table: int) -> str:
-    return f"t{table}/{uuid.uuid4().hex}.arrow"
-
-
 def is_fragment_path(path: str) -> bool:
     """Return whether a file at a shard can be a fragment, finished or not; others are not ours to remove."""
     return _PATH.fullmatch(path) is not None
@@ -100,176 +76,9 @@ def newest_commit_of(store: str, files: Iterable[tuple[Disk, str]]) -> int:
     return newest
 
 
-@dataclass(frozen=True, slots=True)
-class FragmentTarget:
-    """The place and form of a new fragment, and who stages it."""
-
-    disk: Disk
-    shard: int
-    table: TableInfo
-    schema: pa.Schema
-    origin: Origin
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """The contents of a new fragment, as they are known when all of it was written; see `Manifest`.
-
-    The bounds of commits are 0 for rows whose commit was not made yet.
-    """
-
-    min_commit: int = 0
-    max_commit: int = 0
-    unique: bool = True
-    complete: bool = False
-    superseded_at: int | None = None
-
-
-def write_fragment(
-    target: FragmentTarget,
-    slots: SlotSet,
-    batches: Iterable[pa.RecordBatch],
-    contents: Contents = Contents(),
-) -> StagedFragment:
-    """Write sorted batches of the target's schema as one fragment, flushed to the disk."""
-    with writing_fragment(target, slots) as writer:
-        for batch in batches:
-            writer.write(batch)
-        return writer.finish(contents)
-
-
-@contextmanager
-def writing_fragment(target: FragmentTarget, slots: SlotSet) -> Iterator[FragmentWriter]:
-    """Yield a writer of one fragment. The file is there when the block ends; call `finish` before."""
-    path = new_path(target.table.id)
-    with target.disk.create(path) as file:
-        yield FragmentWriter(target, path, slots, SealingSink(file))
-
-
-class FragmentWriter:
-    """Writes sorted batches of the target's schema, under the stored names of their columns.
-
-    It cuts the rows into record batches, and notes what is in each.
-    """
-
-    def __init__(self, target: FragmentTarget, path: str, slots: SlotSet, sink: SealingSink) -> None:
-        self._target, self._path, self._slots, self._sink = target, path, slots, sink
-        self._columns = target.table.by_name() if target.table.columns else {}
-        fields = [f.with_name(stored_name(self._columns, f.name)) for f in target.schema]
-        self._schema = pa.schema(fields, metadata=target.schema.metadata)
-        self._batch_bytes = batch_bytes(target.disk)
-        self._rows = self._tombstones = 0
-        self._pending: list[pa.RecordBatch] = []
-        self._pending_rows = self._pending_bytes = 0
-        self._statistics = StatisticsCollector([f for f in self._schema if f.name not in SYSTEM_COLUMNS])
-        self._batches: list[tuple[int, int, int, int]] = []  # rows, first slot, last slot, end in the file
-
-    @cached_property
-    def _writer(self) -> Any:
-        """Arrow's, made for the first rows, which tell how large batches are."""
-        use_threads = self._pending_bytes >= THREADS_FROM_BYTES
-        options = ipc.IpcWriteOptions(compression=self._target.table.compression, use_threads=use_threads)
-        return ipc.new_file(self._sink, self._schema, options=options)
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        if self._columns:
-            batch = pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
-        self._rows += batch.num_rows
-        if DELETED in self._schema.names:
-            self._tombstones += batch.column(DELETED).true_count
-        self._pending.append(batch)
-        self._pending_rows += batch.num_rows
-        self._pending_bytes += batch.nbytes
-        if self._pending_rows >= 2 * BATCH_ROWS or self._pending_bytes >= 2 * self._batch_bytes:
-            self._flush(last=False)
-
-    def _flush(self, last: bool) -> None:
-        rows = pa.concat_batches(self._pending) if len(self._pending) > 1 else self._pending[0]
-        limit = max(1, min(BATCH_ROWS, self._batch_bytes * self._pending_rows // max(self._pending_bytes, 1)))
-        slots = rows.column(SLOT).to_numpy(zero_copy_only=True)
-        start = 0
-        while rows.num_rows - start >= (1 if last else limit + 1):
-            end = _batch_end(slots, start, limit)
-            batch = rows.slice(start, end - start)
-            self._writer.write_batch(batch)
-            self._statistics.add(batch)
-            self._batches.append((end - start, int(slots[start]), int(slots[end - 1]), self._sink.tell()))
-            start = end
-        rest = rows.slice(start)
-        self._pending = [rest]
-        self._pending_rows, self._pending_bytes = rest.num_rows, rest.nbytes
-
-    def finish(self, contents: Contents) -> StagedFragment:
-        """Write the rest of the file; it is whole, and staged, when the block ends."""
-        target = self._target
-        if self._pending_rows:
-            self._flush(last=True)
-        if not self._batches:  # an Arrow writer writes no schema before the first batch
-            nothing = [pa.array([], field.type) for field in self._schema]
-            self._writer.write_batch(pa.RecordBatch.from_arrays(nothing, schema=self._schema))
-            self._batches.append((0, 0, 0, self._sink.tell()))
-        self._sink.hold()
-        self._writer.close()
-        manifest = manifest_of(
-            target.table,
-            target.origin,
-            kind=FRAGMENT,
-            shard=target.shard,
-            path=self._path,
-            slots=self._slots,
-            rows=self._rows,
-            tombstones=self._tombstones,
-            **asdict(contents),
-        )
-        seal = self._sink.seal(manifest, batches=self._batches)
-        statistics = self._statistics.finish()
-        if self._columns:
-            statistics = statistics.renamed({c.stored: c.mark for c in self._columns.values()})
-        return StagedFragment(
-            shard=target.shard,
-            path=self._path,
-            slots=self._slots,
-            rows=self._rows,
-            bytes=seal.bytes,
-            unique=contents.unique,
-            tombstones=self._tombstones,
-            versioned=COMMIT in target.schema.names,
-            tail=seal.tail,
-            digest=seal.digest,
-            superseded_at=contents.superseded_at,
-            statistics=pack_statistics(statistics),
-        )
-
-
 def stored_name(columns: Mapping[str, TableColumn], name: str) -> str:
     """Return the name in files of a column, or of one that no definition has, which is the store's own."""
     return columns[name].stored if name in columns else name
-
-
-def manifest_of(table: TableInfo, origin: Origin, **own: Any) -> Manifest:
-    """Describe a new file: its table, who stages it, and its own contents."""
-    columns = table.by_name() if table.columns else {}
-    named = [(c.stored, name, c.since) for name, c in columns.items() if c.until is None]
-    return Manifest(
-        store=origin.store,
-        store_slots=origin.slots,
-        store_hash=origin.hash,
-        operation=origin.operation,
-        write=origin.write,
-        after_commit=origin.after_commit,
-        began_at=origin.began_at,
-        epochs=origin.epochs_of(own["slots"]),
-        replaces=origin.replaces,
-        table=table.id,
-        table_name=table.name,
-        primary_key=table.primary_key,
-        shard_key=table.shard_key,
-        compression=table.compression,
-        definition=table.definition,
-        columns=tuple(named),
-        not_null=tuple(stored_name(columns, field.name) for field in table.schema if not field.nullable),
-        **own,
-    )
 
 
 class FragmentReader(BatchReader):

@@ -21,14 +21,8 @@ from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.conform import check_key_bytes, check_keys_filled, check_row_bytes
 from elasticscan.storage.copying import Destination, Keep, check_keys_differ, copy_slots, repeated_key
 from elasticscan.storage.disk import Disk
-from elasticscan.storage.fragment import (
-    DELETED,
-    SLOT,
-    FragmentReader,
-    FragmentTarget,
-    fragment_schema,
-    write_fragment,
-)
+from elasticscan.storage.fragment import DELETED, SLOT, FragmentReader, fragment_schema
+from elasticscan.storage.fragment_writer import FragmentTarget, write_fragment
 from elasticscan.storage.memory_fragment import StagedInMemory
 from elasticscan.storage.merge import Array, first_of_keys
 from elasticscan.storage.pages import PageSource

@@ -30,16 +30,8 @@ from elasticscan.base.key_encoding import sort_codes
 from elasticscan.metadata import MEMORY, Fragment, IndexInfo, IndexRun, Origin, StagedFragment, TableInfo
 from elasticscan.storage.disk import Disk, MemoryFile
 from elasticscan.storage.disk.errors import missing_file
-from elasticscan.storage.fragment import (
-    COMMIT,
-    DELETED,
-    SLOT,
-    Contents,
-    FragmentTarget,
-    fragment_schema,
-    new_path,
-    write_fragment,
-)
+from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, fragment_schema
+from elasticscan.storage.fragment_writer import Contents, FragmentTarget, new_path, write_fragment
 from elasticscan.storage.indexes.run import build_runs
 from elasticscan.storage.merge import first_of_keys
 from elasticscan.topology import SlotSet

@@ -30,16 +30,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from threading import Lock
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from elasticscan.base.concurrency import cached_property, renewed_in_child
+from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.errors import UsageError
 from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.metadata import Bounds, Fragment
@@ -48,10 +46,10 @@ from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
 from elasticscan.storage.key_filter import comparable
 from elasticscan.storage.lookup import Mask, Rows, commits_of, places_of
 from elasticscan.storage.merge import Array, InputRows, MergeInput, Versions, pack
+from elasticscan.storage.patch import Patch
 from elasticscan.storage.view import Layers
 
 _MOST_KEPT = 3  # overlays of one fragment: there is one for each snapshot that sees it with others
-_MOST_JOINED = 64  # so many rows are laid over a batch by copying what lies between them
 _BISECTED_SHARE = 1 / 16  # up to this share of a batch's rows, each key is bisected for
 
 _lock = renewed_in_child(Lock)  # of the overlays of all readers
@@ -260,14 +258,14 @@ class Overlay:
             self._large.reader.forget([index])
         return made
 
-    def _placed_rows(self, index: int, newer: pa.RecordBatch) -> _Placed:
+    def _placed_rows(self, index: int, newer: pa.RecordBatch) -> Patch:
         kept = self._placed.get(index, lambda _: self._place(index, newer))
         rows, *marks = (column.to_numpy() for column in kept.columns)
         replaces, counts = (mark.view(np.bool_) for mark in marks)
         deleted = newer.column(DELETED).to_numpy(zero_copy_only=False)
         starts = self._large.reader.starts
         count = int(starts[index + 1] - starts[index])
-        return _Placed(count, rows.astype(np.int64), replaces, counts & ~deleted, counts & deleted & replaces)
+        return Patch(count, rows.astype(np.int64), replaces, counts & ~deleted, counts & deleted & replaces)
 
     def _patched(self, index: int) -> pa.RecordBatch | None:
         """Return the batch of the overlay before, with the rows that came since; None if that is not there.
@@ -289,13 +287,13 @@ class Overlay:
                 found = self._places(index, newer)
             if found is None:
                 return None
-            placed = _Placed(made.num_rows, *found, np.ones_like(found[1]), np.zeros_like(found[1]))
+            placed = Patch(made.num_rows, *found, np.ones_like(found[1]), np.zeros_like(found[1]))
             made = self._copied(made, newer, placed, spare=not self._batches.has_room(made.nbytes))
         before._batches.forget([index])
         return made
 
     def _copied(
-        self, batch: pa.RecordBatch, newer: pa.RecordBatch, placed: _Placed, spare: bool
+        self, batch: pa.RecordBatch, newer: pa.RecordBatch, placed: Patch, spare: bool
     ) -> pa.RecordBatch:
         """Return the batch with newer rows. It shares keys that stay, unless the batch is to leave memory."""
         names = batch.schema.names
@@ -399,88 +397,6 @@ Run: TypeAlias = FragmentReader | Overlay
 _BITS = {pa.float16(): pa.int16(), pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 
 
-@dataclass(frozen=True)
-class _Placed:
-    """Newer rows of a batch: the rows before which they belong, and whether these have their keys.
-
-    Attributes:
-        count: the batch's rows.
-        living: they are in the batch that results.
-        gone: they take away the row with their key.
-    """
-
-    count: int
-    rows: Rows
-    replaces: Mask
-    living: Mask
-    gone: Mask
-
-    @cached_property
-    def keep_keys(self) -> bool:
-        """Return whether the batch that results has the same keys."""
-        return not (self.gone | (self.living & ~self.replaces)).any()
-
-    def column(self, old: pa.Array, new: pa.Array) -> pa.Array:
-        """Return a column of the batch that results, of the batch's and that of the newer rows."""
-        if self.keep_keys and _is_flat(old) and _is_flat(new):
-            return self.overwritten(old, new)
-        return self.joined(old, new) if len(self.rows) <= _MOST_JOINED else self.taken(old, new)
-
-    def overwritten(self, old: pa.Array, new: pa.Array) -> pa.Array:
-        """Return a copy of the column, with other values in some rows."""
-        values, newer = _flat_values(old), _flat_values(new)
-        data = pa.allocate_buffer(values.nbytes)
-        copy = np.frombuffer(data, values.dtype)
-        copy[:] = values
-        copy[self.rows[self.living]] = newer[self.living]
-        return pa.Array.from_buffers(old.type, self.count, [None, data])
-
-    def joined(self, old: pa.Array, new: pa.Array) -> pa.Array:
-        """Join pieces of two columns: they are copied as they are, whatever their type."""
-        if not self._pieces:
-            return old.slice(0, 0)
-        return pa.concat_arrays(
-            [(new if newer else old).slice(begin, rows) for newer, begin, rows in self._pieces]
-        )
-
-    def taken(self, old: pa.Array, new: pa.Array) -> pa.Array:
-        """Values of two columns, each by its number."""
-        return pc.take(pa.concat_arrays([old, new]), self._indices, boundscheck=False)
-
-    @cached_property
-    def _pieces(self) -> list[tuple[bool, int, int]]:
-        """Return pieces of the batch, and the newer rows between them: (newer, begin, rows)."""
-        pieces, begin = [], 0
-        chosen = np.flatnonzero(self.living | self.gone)
-        parts = (chosen, self.rows[chosen], self.replaces[chosen], self.living[chosen])
-        for number, row, replaces, lives in zip(*(part.tolist() for part in parts), strict=True):
-            if begin < row:
-                pieces.append((False, begin, row - begin))
-            if lives:
-                pieces.append((True, number, 1))
-            begin = row + replaces
-        if begin < self.count:
-            pieces.append((False, begin, self.count - begin))
-        return pieces
-
-    @cached_property
-    def _indices(self) -> pa.Array:
-        """Return the rows to take of the batch's and the newer ones behind them."""
-        indices = np.arange(self.count, dtype=np.int32)
-        numbers = np.arange(self.count, self.count + len(self.rows), dtype=np.int32)
-        replacing, added = self.living & self.replaces, self.living & ~self.replaces
-        indices[self.rows[replacing]] = numbers[replacing]
-        indices[self.rows[self.gone]] = -1
-        if added.any():
-            places = self.rows[added] + np.arange(np.count_nonzero(added))
-            whole = np.empty(self.count + len(places), dtype=np.int32)
-            is_old = np.ones(len(whole), dtype=bool)
-            is_old[places] = False
-            whole[places], whole[is_old] = numbers[added], indices
-            indices = whole
-        return pa.array(indices[indices >= 0] if self.gone.any() else indices)
-
-
 def _parts(others: Sequence[MergeInput], begins: Sequence[int], ends: Sequence[int]) -> list[InputRows]:
     """Return rows of others by number, only the ones they serve."""
     return [
@@ -501,17 +417,6 @@ def _is_same(some: pa.Array, other: pa.Array) -> bool:
     )
     extents = ((column.type, column.offset, len(column)) for column in (some, other))
     return len(set(extents)) == 1 and next(places) == next(places)
-
-
-def _is_flat(column: pa.Array) -> bool:
-    """Return whether a column is one buffer of fixed-width values: no nulls, no texts, no parts."""
-    kind = column.type
-    return pa.types.is_primitive(kind) and kind.bit_width in (8, 16, 32, 64) and not column.null_count
-
-
-def _flat_values(column: pa.Array) -> Array:
-    width = column.type.bit_width // 8
-    return np.frombuffer(column.buffers()[1], f"u{width}", len(column), column.offset * width)
 
 
 def _are_equal(some: pa.Array, others: pa.Array) -> bool:

@@ -14,17 +14,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from elasticscan.base.key_encoding import encode_row
-from elasticscan.filters import KeySets
-from elasticscan.metadata import Bounds, Fragment, FragmentStatistics, SlotInterval, TableInfo
+from elasticscan.metadata import Bounds, Fragment, SlotInterval, TableInfo
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
 from elasticscan.storage.fragment import SLOT, FragmentReader, rows_below
 from elasticscan.storage.merge import MergeInput, windows
 from elasticscan.storage.overlay import Run, run_of
+from elasticscan.storage.page_builder import PageBuilder
+from elasticscan.storage.pruning import PagePruner, StatisticsOf
 from elasticscan.storage.view import Layers, View
 from elasticscan.topology import SlotSet
 
 OpenFragment = Callable[[Fragment, tuple[str, ...]], FragmentReader]
-StatisticsOf = Callable[[Fragment], FragmentStatistics | None]
 
 _MOST_AT_ONCE = 256  # ranges; if the page is full earlier, the rest was looked up unnecessarily
 _SPAN_ROWS = 256  # of shorter spans single rows are copied
@@ -66,130 +66,6 @@ class PageSource:
     def bounds(self, snapshot: int) -> Bounds:
         """Return the commits whose rows count at a snapshot."""
         return Bounds(self.floor, snapshot, since=snapshot)
-
-
-class PagePruner:
-    """Prunes one page: intervals and record batches whose statistics rule the request's key sets out.
-
-    What is pruned is counted in rows, about: nothing is opened to count them, so batches, and slots,
-    of one fragment count as equally large.
-    """
-
-    def __init__(self, statistics: StatisticsOf, key_sets: KeySets) -> None:
-        self._look_up, self._key_sets = statistics, key_sets
-        self.rows = 0
-        self._statistics: dict[int, FragmentStatistics | None] = {}
-        self._whole: dict[int, bool] = {}
-        self._runs: dict[int, tuple[int, int]] = {}
-
-    def prunes(self, interval: SlotInterval) -> bool:
-        """Return whether no fragment of an interval may match.
-
-        One that may is enough for all to be read: a newer version that does not match the filter,
-        or a tombstone, hides an older one that does.
-        """
-        if any(self._may_match(fragment, None) for fragment in interval.fragments):
-            return False
-        for fragment in interval.fragments:
-            slots = max(fragment.slots_written, len(fragment.slots), 1)
-            self.rows += _share(fragment.rows, interval.start, interval.end, slots)
-        return True
-
-    def _may_match(self, fragment: Fragment, batch: int | None) -> bool:
-        """Return whether a batch of a fragment, or for None any, can hold a row that meets the filter."""
-        if fragment.id not in self._statistics:
-            self._statistics[fragment.id] = self._look_up(fragment)
-        statistics = self._statistics[fragment.id]
-        if statistics is None:
-            return True
-        if batch is not None:
-            return statistics.may_match(batch, self._key_sets)
-        if fragment.id not in self._whole:
-            batches = range(len(statistics.block_rows))
-            self._whole[fragment.id] = any(statistics.may_match(at, self._key_sets) for at in batches)
-        return self._whole[fragment.id]
-
-    def next_match(self, fragment: Fragment, index: int, count: int) -> int:
-        """Return the first of the `count` batches, from `index` on, that may match; `count` if none does.
-
-        The last run of batches that do not match is remembered, since it may go over many
-        intervals: they are neither asked for nor counted again.
-        """
-        start, end = self._runs.get(fragment.id, (0, 0))
-        if start <= index < end:
-            return end
-        end = index
-        while end < count and not self._may_match(fragment, end):
-            end += 1
-        if end > index:
-            self._runs[fragment.id] = (index, end)
-            self.rows += _share(fragment.rows, index, end, count)
-        return end
-
-
-def _share(rows: int, start: int, end: int, parts: int) -> int:
-    """About how many of `rows` are in `[start, end)` of so many parts; adds up over disjoint ranges."""
-    return rows * end // parts - rows * start // parts
-
-
-def rows_within(batch: pa.RecordBatch, most_bytes: int) -> int:
-    """Count how many rows from the front of `batch` take so many bytes at most."""
-    return bisect_right(range(1, batch.num_rows + 1), most_bytes, key=lambda n: batch.slice(0, n).nbytes)
-
-
-class PageBuilder:
-    """A page while it is filled: it ends at `page_rows` or `page_bytes`, but holds a row if there is one."""
-
-    def __init__(
-        self, schema: pa.Schema, page_rows: int, page_bytes: int, pruner: PagePruner | None = None
-    ) -> None:
-        self.schema, self.page_rows, self.page_bytes = schema, page_rows, page_bytes
-        self.pruner = pruner
-        self.scanned = self.rows = self.bytes = 0
-        self._batches: list[pa.RecordBatch] = []
-        self._slots: list[pa.Array] = []
-
-    @property
-    def space(self) -> int:
-        """Count how many more bytes fit."""
-        return self.page_bytes - self.bytes
-
-    @property
-    def room(self) -> int:
-        """Count how many more rows fit."""
-        return 0 if self.space <= 0 else self.page_rows - self.rows
-
-    @property
-    def worth_returning(self) -> bool:
-        """True if the page is so full that ending it is better than copying rows together."""
-        return 2 * self.rows >= self.page_rows or 2 * self.bytes >= self.page_bytes
-
-    def fitting(self, batch: pa.RecordBatch) -> int:
-        """Count how many rows from the front of `batch` still fit; at least one in an empty page."""
-        count: int = min(batch.num_rows, self.room)
-        if count > 0 and batch.slice(0, count).nbytes > self.space:
-            count = rows_within(batch, self.space)
-        return max(count, 1) if self.rows == 0 else count
-
-    def add(self, batch: pa.RecordBatch, slots: pa.Array) -> None:
-        if batch.num_rows:
-            chosen = [batch.column(name) for name in self.schema.names]
-            self._batches.append(pa.RecordBatch.from_arrays(chosen, schema=self.schema))
-            self._slots.append(slots)
-            self.rows += batch.num_rows
-            self.bytes += batch.nbytes
-
-    def finish(self, left: Cursors) -> PageRows:
-        """Return the page, and cursors of what is left."""
-        if not self._batches:
-            rows = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in self.schema], schema=self.schema)
-            slots = pa.array([], pa.uint16())
-        elif len(self._batches) == 1:
-            rows, slots = self._batches[0], self._slots[0]
-        else:
-            rows, slots = pa.concat_batches(self._batches), pa.concat_arrays(self._slots)
-        skipped = self.pruner.rows if self.pruner else 0
-        return PageRows(rows, slots, left, self.scanned, skipped)
 
 
 def read_page(source: PageSource, request: PageRequest) -> PageRows:

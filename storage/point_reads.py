@@ -29,7 +29,8 @@ from elasticscan.storage.lookup import (
     integers,
     rows_at,
 )
-from elasticscan.storage.pages import PageBuilder, PageSource, Piece, cursors_of, pieces_of
+from elasticscan.storage.page_builder import PageBuilder
+from elasticscan.storage.pages import PageSource, Piece, cursors_of, pieces_of
 
 _OPENED_AT_ONCE = 16
 LEAST_KEYS = 256  # so many are looked up together, however few rows a page may hold

@@ -19,16 +19,8 @@ from elasticscan.protocol import KeyRanges, PageRequest, PageRows
 from elasticscan.storage.fragment import SLOT, FragmentReader
 from elasticscan.storage.lookup import rows_at
 from elasticscan.storage.merge import InputRows, MergeInput, Versions
-from elasticscan.storage.pages import (
-    PageBuilder,
-    PageSource,
-    Piece,
-    cursors_of,
-    cut_page,
-    keys_of,
-    pieces_of,
-    with_slots,
-)
+from elasticscan.storage.page_builder import PageBuilder
+from elasticscan.storage.pages import PageSource, Piece, cursors_of, cut_page, keys_of, pieces_of, with_slots
 
 LEAST_ROWS = 256  # so many versions are looked at together, however few rows a page may hold
 _SLICED_ROWS = 4_096  # as many neighbours are read as slices of their batches

@@ -26,7 +26,8 @@ from elasticscan.storage.fragment import SLOT
 from elasticscan.storage.indexes.iterator import RunIterator
 from elasticscan.storage.indexes.run import FEW_RANGES, ROW, RunReader, key_columns, run_columns
 from elasticscan.storage.lookup import Candidates, Places, fetch_by_group, newest, rows_at
-from elasticscan.storage.pages import PageBuilder, PageSource
+from elasticscan.storage.page_builder import PageBuilder
+from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet
 
 LEAST_ENTRIES = 65_536  # a page may examine so many entries, however few rows it may hold

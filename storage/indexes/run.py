@@ -52,13 +52,8 @@ from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.batches.reader import BatchReader
 from elasticscan.storage.conform import check_index_key_bytes
 from elasticscan.storage.disk import Disk, batch_bytes
-from elasticscan.storage.fragment import (
-    DELETED,
-    SLOT,
-    FragmentReader,
-    manifest_of,
-    new_path,
-)
+from elasticscan.storage.fragment import DELETED, SLOT, FragmentReader
+from elasticscan.storage.fragment_writer import manifest_of, new_path
 from elasticscan.storage.lookup import gather
 from elasticscan.storage.merge import pack, taken
 from elasticscan.storage.sealed_file import SealingSink

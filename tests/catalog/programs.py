@@ -37,10 +37,11 @@ from elasticscan.catalog import tables
 from elasticscan.catalog.appending import Append
 from elasticscan.catalog.checkpoints import parts_of, state_of
 from elasticscan.catalog.entries import LogEntry, check_chain, record_of
+from elasticscan.catalog.fold import apply, is_commit
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.postgres import PostgresHome
 from elasticscan.catalog.sqlite import SqliteHome
-from elasticscan.catalog.state import StoreState, apply, is_commit
+from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import TableState
 from elasticscan.catalog.topology_history import pack_topology, topology
 from elasticscan.catalog.transaction import Tx

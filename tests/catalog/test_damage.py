@@ -22,9 +22,9 @@ from elasticscan.base.errors import (
 )
 from elasticscan.catalog import checkpoints
 from elasticscan.catalog.appending import Append
+from elasticscan.catalog.fold import apply
 from elasticscan.catalog.leases import leases
 from elasticscan.catalog.log import Log
-from elasticscan.catalog.state import apply
 from elasticscan.catalog.topology_history import topology
 from elasticscan.catalog.transaction import Tx
 from elasticscan.metadata import Secret, SecretChanged, TimeObserved

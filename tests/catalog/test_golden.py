@@ -20,7 +20,8 @@ import pytest
 
 from elasticscan.catalog.codec import pack_value, unpack_value
 from elasticscan.catalog.entries import GENESIS, LogEntry, LogRow, check_chain, record_of
-from elasticscan.catalog.state import FOLD_VERSION, StoreState, apply
+from elasticscan.catalog.fold import FOLD_VERSION, apply
+from elasticscan.catalog.state import StoreState
 from elasticscan.metadata import FORMATS
 from tests.catalog.programs import Program, picture
 

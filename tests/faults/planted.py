@@ -21,6 +21,7 @@ from elasticscan.catalog import (
     Tx,
     checkpoints,
     checks,
+    fold,
     log,
     replay,
     state,
@@ -438,7 +439,7 @@ def strike_in_a_transaction_of_its_own(patch: Patch) -> None:
 
 @fault("programs", "fragments of the source no longer serve a tablet that left")
 def source_is_not_struck(patch: Patch) -> None:
-    patch.setattr(state, "struck", lambda table, record, since: table)
+    patch.setattr(fold, "struck", lambda table, record, since: table)
 
 
 @fault(
@@ -447,7 +448,7 @@ def source_is_not_struck(patch: Patch) -> None:
     style="test_a_move_arrives_in_the_transaction_that_switches_the_placement",
 )
 def epochs_stay_at_a_switch(patch: Patch) -> None:
-    for module in (state, checks):
+    for module in (fold, checks):
         patch.setattr(module, "moved_tablet", lambda record: replace(record.tablet, shard=record.target))
 
 
@@ -458,7 +459,7 @@ def layouts_stay_at_a_switch(patch: Patch) -> None:
 
 def _with_the_layout_before(patch: Patch, is_hidden: Callable[[Any], bool]) -> None:
     """Some records change the layout no more; the stores that programs copy have none of these."""
-    honest = state.apply
+    honest = fold.apply
 
     def silently(before: Any, entry: Any, record: Any) -> Any:
         after = honest(before, entry, record)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from elasticscan.catalog import Tx, checkpoints, checks, replay, state, table_state, tables, transaction
+from elasticscan.catalog import Tx, checkpoints, checks, fold, replay, state, table_state, tables, transaction
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import InlineCommit, TableState
@@ -52,7 +52,7 @@ def files_are_not_checked(patch: Patch) -> None:
 
 @fault("log", "a move is refused if files of its tablet came since it copied them")
 def touched_tablets_are_not_noticed(patch: Patch) -> None:
-    patch.setattr(state, "_touch", lambda *_: {})
+    patch.setattr(fold, "_touch", lambda *_: {})
 
 
 @fault("log", "a flush or a compaction is refused if its sources serve other slots since")
@@ -149,8 +149,8 @@ def topologies_take_any_number(patch: Patch) -> None:
 
 def _folding(patch: Patch, kind: type, change: Callable[[Any], Any]) -> None:
     """Fold records of a kind as other ones."""
-    honest = state._HANDLERS[kind]
-    patch.setitem(state._HANDLERS, kind, lambda known, entry, record: honest(known, entry, change(record)))
+    honest = fold._HANDLERS[kind]
+    patch.setitem(fold._HANDLERS, kind, lambda known, entry, record: honest(known, entry, change(record)))
 
 
 @fault("log", "an overwrite hides all rows before it")
@@ -173,8 +173,8 @@ def dropped_tags_stay(patch: Patch) -> None:
     def kept(known: StoreState, entry: Any, record: TagChanged) -> dict[str, Any]:
         return {} if record.snapshot is None else honest(known, entry, record)
 
-    honest = state._HANDLERS[TagChanged]
-    patch.setitem(state._HANDLERS, TagChanged, kept)
+    honest = fold._HANDLERS[TagChanged]
+    patch.setitem(fold._HANDLERS, TagChanged, kept)
 
 
 @fault("log", "a file that serves no slot is known until it is gone from its disk")
@@ -201,24 +201,24 @@ def horizons_go_back(patch: Patch) -> None:
         return {"tables": {**known.tables, record.table: replace(table, info=info)}}
 
     unchecked(patch, HorizonRaised)
-    patch.setitem(state._HANDLERS, HorizonRaised, lowered)
+    patch.setitem(fold._HANDLERS, HorizonRaised, lowered)
 
 
 @fault("log", "the newest overwrite up to the horizon still counts")
 def overwrites_are_trimmed_too_far(patch: Patch) -> None:
-    honest = state._horizon
+    honest = fold._horizon
 
     def trimming(known: StoreState, entry: Any, record: HorizonRaised) -> dict[str, Any]:
         table = honest(known, entry, record)["tables"][record.table]
         kept = tuple(number for number in table.overwrites if number > record.horizon)
         return {"tables": {**known.tables, record.table: replace(table, overwrites=kept)}}
 
-    patch.setitem(state._HANDLERS, HorizonRaised, trimming)
+    patch.setitem(fold._HANDLERS, HorizonRaised, trimming)
 
 
 @fault("log", "the source of a move serves the tablet no longer")
 def sources_of_moves_are_not_struck(patch: Patch) -> None:
-    patch.setattr(state, "struck", lambda table, record, since: table)
+    patch.setattr(fold, "struck", lambda table, record, since: table)
 
 
 @fault("log", "rows that were flushed are read from their files alone")
@@ -241,14 +241,14 @@ def runs_outlive_their_fragments(patch: Patch) -> None:
 
 @fault("log", "files that a dropped table leaves can be collected")
 def dropped_tables_leave_no_files(patch: Patch) -> None:
-    honest = state._drop_table
+    honest = fold._drop_table
 
     def forgetting(known: StoreState, entry: Any, record: TableDropped) -> dict[str, Any]:
         dropped = honest(known, entry, record)["dropped"]
         left = replace(dropped[record.table], files=())
         return honest(known, entry, record) | {"dropped": {**dropped, record.table: left}}
 
-    patch.setitem(state._HANDLERS, TableDropped, forgetting)
+    patch.setitem(fold._HANDLERS, TableDropped, forgetting)
 
 
 # -------------------------------------------------------------------------------- log and checkpoints

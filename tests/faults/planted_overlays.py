@@ -38,8 +38,8 @@ def batches_end_before_their_newer_rows(patch: Patch) -> None:
 
 @fault("programs", "a tombstone takes away the row of the large fragment")
 def tombstones_laid_over_hide_nothing(patch: Patch) -> None:
-    honest = overlay._Placed
-    patch.setattr(overlay, "_Placed", lambda *args: honest(*args[:-1], np.zeros_like(args[-1])))
+    honest = overlay.Patch
+    patch.setattr(overlay, "Patch", lambda *args: honest(*args[:-1], np.zeros_like(args[-1])))
 
 
 @fault("programs", "a row of the large fragment that is newer than the overlaid rows stays")

@@ -13,10 +13,10 @@ from elasticscan.catalog import (
     Tx,
     checkpoints,
     entries,
+    fold,
     leases,
     log,
     replay,
-    state,
     tables,
     topology_history,
     transaction,
@@ -278,12 +278,12 @@ def lost_numbers_are_used_again(patch: Patch) -> None:
 
 @fault("scenarios", "a commit that was lost is no snapshot of another one", ADOPTED)
 def lost_commits_are_forgotten(patch: Patch) -> None:
-    honest = state._newest_commit
+    honest = fold._newest_commit
 
     def of_this_log(known: Any, entry: Any, record: Any) -> int:
         return int(known.commit if isinstance(record, StoreAdopted) else honest(known, entry, record))
 
-    patch.setattr(state, "_newest_commit", of_this_log)
+    patch.setattr(fold, "_newest_commit", of_this_log)
 
 
 @fault(
@@ -292,12 +292,12 @@ def lost_commits_are_forgotten(patch: Patch) -> None:
     "test_a_key_opens_until_none_in_use_can_have_its_secret",
 )
 def dropped_secrets_stay(patch: Patch) -> None:
-    honest = state._HANDLERS[SecretChanged]
+    honest = fold._HANDLERS[SecretChanged]
 
     def kept(known: Any, entry: Any, record: SecretChanged) -> dict[str, Any]:
         return {} if record.secret is None else honest(known, entry, record)
 
-    patch.setitem(state._HANDLERS, SecretChanged, kept)
+    patch.setitem(fold._HANDLERS, SecretChanged, kept)
 
 
 # --------------------------------------------------------------------------------------- files and times
@@ -309,7 +309,7 @@ def dropped_secrets_stay(patch: Patch) -> None:
     "test_a_clock_that_was_ahead_does_not_keep_what_is_dropped_later",
 )
 def files_are_removed_at_the_times_of_entries(patch: Patch) -> None:
-    patch.setattr(state, "_since", lambda known, entry: Since(entry.number, entry.time))
+    patch.setattr(fold, "_since", lambda known, entry: Since(entry.number, entry.time))
 
 
 @fault(
@@ -318,7 +318,7 @@ def files_are_removed_at_the_times_of_entries(patch: Patch) -> None:
     "test_the_files_that_were_dropped_first_are_collected_first_together_with_their_runs",
 )
 def removed_files_are_old_at_once(patch: Patch) -> None:
-    patch.setattr(state, "_since", lambda known, entry: Since(entry.number, 0))
+    patch.setattr(fold, "_since", lambda known, entry: Since(entry.number, 0))
 
 
 @fault(

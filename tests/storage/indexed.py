@@ -22,16 +22,8 @@ from elasticscan.metadata import HASH, SORTED, Bounds, Fragment, IndexInfo, Stag
 from elasticscan.protocol import Cursor, Cursors
 from elasticscan.storage.copying import Destination, Keep
 from elasticscan.storage.disk import Disk
-from elasticscan.storage.fragment import (
-    COMMIT,
-    DELETED,
-    SLOT,
-    Contents,
-    FragmentReader,
-    FragmentTarget,
-    fragment_schema,
-    write_fragment,
-)
+from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader, fragment_schema
+from elasticscan.storage.fragment_writer import Contents, FragmentTarget, write_fragment
 from elasticscan.storage.indexes.pages import IndexSource
 from elasticscan.storage.indexes.run import RunReader, build_runs
 from elasticscan.storage.pages import PageSource

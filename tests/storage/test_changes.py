@@ -20,12 +20,13 @@ from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds, Fragment
 from elasticscan.protocol import ChangeSpan, Cursor, Cursors, PageRows
 from elasticscan.storage import changes as changes_module
 from elasticscan.storage import copying as copying_module
-from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage import merge as merge_module
 from elasticscan.storage.changes import DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE, read_changes
 from elasticscan.storage.copying import Destination, Keep
 from elasticscan.storage.disk import LocalDisk
-from elasticscan.storage.fragment import FragmentReader, FragmentTarget, write_fragment
+from elasticscan.storage.fragment import FragmentReader
+from elasticscan.storage.fragment_writer import FragmentTarget, write_fragment
 from elasticscan.storage.pages import PageSource, cursors_of, pieces_of
 from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from elasticscan.base.errors import InvalidKey, StoreDamaged
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage import copying as copying_module
-from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
 from elasticscan.storage.pages import read_page

@@ -24,15 +24,10 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import OPEN_FILES
 from elasticscan.metadata import Seal, StagedFragment, TableInfo
-from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage.disk import Disk, LocalDisk, MemoryFile, open_disk
-from elasticscan.storage.fragment import (
-    FragmentReader,
-    FragmentTarget,
-    fragment_schema,
-    is_fragment_path,
-    write_fragment,
-)
+from elasticscan.storage.fragment import FragmentReader, fragment_schema, is_fragment_path
+from elasticscan.storage.fragment_writer import FragmentTarget, write_fragment
 from elasticscan.storage.sealed_file import digest_of, read_manifest, verify_file
 from elasticscan.store import Store, stage
 from elasticscan.topology import SlotSet

@@ -11,13 +11,8 @@ import pytest
 
 from elasticscan.base.errors import FragmentDamaged, OperatorNeeded, ShardUnavailable
 from elasticscan.metadata import StagedFragment, TableInfo
-from elasticscan.storage.fragment import (
-    SLOT,
-    FragmentReader,
-    FragmentTarget,
-    fragment_schema,
-    write_fragment,
-)
+from elasticscan.storage.fragment import SLOT, FragmentReader, fragment_schema
+from elasticscan.storage.fragment_writer import FragmentTarget, write_fragment
 from elasticscan.storage.sealed_file import (
     PIECE_BYTES,
     SEGMENT_BYTES,

@@ -17,7 +17,7 @@ from elasticscan.base.errors import DiskFull, InvalidKey
 from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.storage import copying as copying_module
-from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
 from elasticscan.storage.ingest import Ingest, discard, reroute, sort_rows

@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.protocol import Cursor
-from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage import overlay as overlay_module
+from elasticscan.storage import patch as patch_module
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.storage.overlay import Overlay, run_of
@@ -150,7 +151,8 @@ def test_batches_are_laid_over_by_any_of_the_ways(bound: dict[str, float], seed:
     """Rows are merged for more or fewer batches at once, joined or taken, bisected for or packed."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in bound.items():
-            patch.setattr(overlay_module, name, value)
+            module = patch_module if name == "_MOST_JOINED" else overlay_module
+            patch.setattr(module, name, value)
         layered = Layered(seed)
         layered.check(layered.rng.choice((99, layered.rng.randint(0, 30))), varying(layered.rng))
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from elasticscan.base.key_encoding import encode_row
 from elasticscan.protocol import Cursor, Cursors, PageRows
-from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage.disk import LocalDisk
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.storage.pages import Piece, cursors_of, pieces_of, read_page

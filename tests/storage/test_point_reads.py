@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.protocol import KeyList, RowRequest
-from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage import key_filter, lookup, point_reads
-from elasticscan.storage.fragment import UNTIL, Contents, FragmentTarget, fragment_schema, write_fragment
+from elasticscan.storage.fragment import UNTIL, fragment_schema
+from elasticscan.storage.fragment_writer import Contents, FragmentTarget, write_fragment
 from elasticscan.storage.point_reads import read_listed, read_rows
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from elasticscan.base.key_encoding import encode_row
 from elasticscan.protocol import KeyRange, KeyRanges
-from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage import ranges
 from elasticscan.storage.ranges import read_ranges
 from tests.base.examples import examples

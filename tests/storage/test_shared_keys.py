@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.metadata import Bounds
-from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage import shared_keys
 from tests.base.examples import examples
 from tests.storage.versions import Key, Scenario, Shelf, Version, keys_of, visible

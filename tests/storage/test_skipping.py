@@ -17,7 +17,7 @@ from elasticscan.base.key_encoding import NULL, encode_row, encode_value, encode
 from elasticscan.filters.key_sets import Interval, KeySet, KeySets
 from elasticscan.metadata import Bounds, Fragment, FragmentStatistics
 from elasticscan.protocol import Cursor, Cursors, PageRows
-from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage import pages as pages_module
 from elasticscan.storage.fragment import SYSTEM_COLUMNS, FragmentReader
 from elasticscan.storage.pages import read_page

@@ -22,13 +22,9 @@ from elasticscan.metadata import (
     TableInfo,
     unpack_statistics,
 )
-from elasticscan.storage import fragment as fragment_module
-from elasticscan.storage.fragment import (
-    FragmentReader,
-    FragmentTarget,
-    fragment_schema,
-    write_fragment,
-)
+from elasticscan.storage import fragment_writer as fragment_module
+from elasticscan.storage.fragment import FragmentReader, fragment_schema
+from elasticscan.storage.fragment_writer import FragmentTarget, write_fragment
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
 from tests.storage.memory_disk import MemoryDisk

@@ -22,16 +22,8 @@ from elasticscan.metadata import Fragment, Origin, StagedFragment, TableInfo
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
 from elasticscan.storage.copying import Copied, copy_slots
 from elasticscan.storage.disk import Disk
-from elasticscan.storage.fragment import (
-    COMMIT,
-    DELETED,
-    SLOT,
-    Contents,
-    FragmentReader,
-    FragmentTarget,
-    fragment_schema,
-    write_fragment,
-)
+from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader, fragment_schema
+from elasticscan.storage.fragment_writer import Contents, FragmentTarget, write_fragment
 from elasticscan.storage.pages import PageSource, cursors_of, pieces_of
 from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet

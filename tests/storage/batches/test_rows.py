@@ -20,7 +20,8 @@ from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.storage.batches import rows as row_reader
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.disk import Disk, OpenFile
-from elasticscan.storage.fragment import SLOT, FragmentReader, FragmentTarget, fragment_schema, write_fragment
+from elasticscan.storage.fragment import SLOT, FragmentReader, fragment_schema
+from elasticscan.storage.fragment_writer import FragmentTarget, write_fragment
 from elasticscan.storage.lookup import rows_at
 from elasticscan.storage.sealed_file import SEGMENT_BYTES, SMALL_FILE_BYTES
 from elasticscan.topology import SlotSet

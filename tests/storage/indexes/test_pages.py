@@ -17,7 +17,7 @@ from elasticscan.base.errors import FragmentDamaged
 from elasticscan.base.key_encoding import END, encode_value, inverted, successor
 from elasticscan.metadata import Bounds
 from elasticscan.protocol import Cursor, Cursors, IndexOrder, PageRows
-from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.indexes import run as index_run

@@ -21,7 +21,7 @@ from elasticscan.base.key_encoding import (
     value_sort_codes,
 )
 from elasticscan.metadata import HASH, KEY_BYTES, IndexInfo, StagedRun, unpack_histogram
-from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage.indexes import run as index_run
 from elasticscan.storage.indexes.run import RunReader, build_runs, key_columns, run_columns
 from elasticscan.topology import SlotSet

@@ -23,7 +23,7 @@ from elasticscan.base.errors import (
     SnapshotExpired,
 )
 from elasticscan.catalog import Tx
-from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.store import Store, Table
 from elasticscan.store.context.leases import is_kept, lease_end
 from elasticscan.store.writing import preconditions

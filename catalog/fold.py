@@ -1,0 +1,335 @@
+"""The fold: `apply(state, entry, record)` returns the state after one more record. Pure.
+
+Nothing here reads a clock, a file or a row of a table: the same records give the same state in every process,
+and any split of a log into a checkpoint and a tail gives it, too.
+
+A record that does not fit the state was written by a program with a fault, or is damaged in a way that its
+digest does not show: `StoreDamaged`. What a record requires is checked before it is appended, in `checks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any, Final
+
+from elasticscan.catalog.entries import ROWS, LogEntry, part_hashes
+from elasticscan.catalog.state import StoreState
+from elasticscan.catalog.store_time import Belief, observe
+from elasticscan.catalog.table_state import (
+    DroppedTable,
+    InlineCommit,
+    Since,
+    TableState,
+    Tag,
+    misfit,
+    not_forgotten,
+    struck,
+    with_files,
+    without,
+    without_runs,
+)
+from elasticscan.metadata import (
+    LAYOUT,
+    FileChanges,
+    FilesCondemned,
+    FragmentsReplaced,
+    HorizonRaised,
+    IndexDefined,
+    MoveSwitched,
+    Record,
+    RowsCommitted,
+    SecretChanged,
+    ShardDefined,
+    StoreAdopted,
+    StoreCreated,
+    TableDefined,
+    TableDropped,
+    TabletsChanged,
+    TagChanged,
+    TimeObserved,
+    TopologyEntered,
+    file_count,
+    moved_tablet,
+)
+from elasticscan.topology import Placement, SlotSet
+
+FOLD_VERSION: Final = 1  # grows whenever the same records give another state
+
+
+def first_state(entry: LogEntry, record: StoreCreated) -> StoreState:
+    """Return the state after the first record of a log."""
+    return StoreState(
+        number=entry.number,
+        digest=entry.digest,
+        layout=entry.number,
+        commit=0,
+        commit_time=0,
+        time=entry.time,
+        belief=Belief((entry.row.clock or entry.time) / 1e6),
+        store_id=record.store_id,
+        incarnation=record.incarnation,
+        hash=record.hash,
+        retention_seconds=record.retention_seconds,
+        created_at=record.created_at,
+        secrets={secret.id: secret for secret in record.secrets},
+        placement=Placement.of(record.tablets),
+        shards={shard.id: shard for shard in record.shards},
+        newest_ids=_newest({}, "shard", record.shards) | _newest({}, "tablet", record.tablets),
+    )
+
+
+def apply(state: StoreState | None, entry: LogEntry, record: Record) -> StoreState:
+    """Return the state after one more record.
+
+    Raises:
+        StoreDamaged: it is not the next one, or does not fit.
+    """
+    if isinstance(record, StoreCreated):
+        if state is not None:
+            raise misfit("a store is created twice")
+        return first_state(entry, record)
+    if state is None or not _is_next(state, entry, record):
+        raise misfit(f"{entry.number} follows {None if state is None else state.number}")
+    try:
+        changes = _HANDLERS[type(record)](state, entry, record)
+    except (AssertionError, KeyError) as error:
+        raise misfit(str(error)) from error
+    return replace(
+        state,
+        number=entry.number,
+        digest=entry.digest,
+        layout=entry.number if isinstance(record, LAYOUT) else state.layout,
+        commit=_newest_commit(state, entry, record),
+        commit_time=entry.time if is_commit(record) else state.commit_time,
+        time=entry.time,
+        belief=observe(state.belief, (entry.row.clock or entry.time) / 1e6),
+        **changes,
+    )
+
+
+Changes = dict[str, Any]
+
+
+def is_commit(record: Record) -> bool:
+    """Return True if a record is a commit of its table's history: a snapshot begins with it."""
+    return isinstance(record, RowsCommitted) or (
+        isinstance(record, TableDefined) and record.operation is not None
+    )
+
+
+def _newest_commit(state: StoreState, entry: LogEntry, record: Record) -> int:
+    if isinstance(record, StoreAdopted):
+        return max(state.commit, record.commit)
+    return entry.number if is_commit(record) else state.commit
+
+
+def _is_next(state: StoreState, entry: LogEntry, record: Record) -> bool:
+    if isinstance(record, StoreAdopted):  # the numbers in between were used in a log that was lost
+        return entry.number > state.number
+    return entry.number == state.number + 1
+
+
+def _newest(before: Mapping[str, int], kind: str, things: Iterable[Any]) -> dict[str, int]:
+    """Return the newest ids after some things of a kind."""
+    return {**before, kind: max([before.get(kind, 0), *(thing.id for thing in things)])}
+
+
+def _with_table(state: StoreState, id: int, table: TableState) -> Changes:  # noqa: A002
+    return {"tables": {**state.tables, id: table}}
+
+
+def _shard(state: StoreState, entry: LogEntry, record: ShardDefined) -> Changes:
+    shard, others = record.shard, {s.id: s for s in state.shards.values() if s.id != record.shard.id}
+    if not record.removed:
+        newest = _newest(state.newest_ids, "shard", [shard])
+        return {"shards": dict(sorted({**others, shard.id: shard}.items())), "newest_ids": newest}
+    if state.placement.at(shard.id):
+        raise misfit(f"shard {shard.id} is removed, and serves slots")
+    return {"shards": others, "removed_shards": {**state.removed_shards, shard.id: shard}}
+
+
+def _table(state: StoreState, entry: LogEntry, record: TableDefined) -> Changes:
+    info = record.table
+    if record.reserved:
+        newest = _newest(state.newest_ids, "table", [info])
+        return {"reserved": {**state.reserved, info.id: info}, "newest_ids": newest}
+    if record.made_from == 0:
+        if info.id in state.tables:
+            raise misfit(f"table {info.id} is created twice")
+        made = replace(info, created_commit=entry.number, oldest_snapshot=entry.number)
+        newest = _newest(state.newest_ids, "table", [info])
+        reserved = {number: table for number, table in state.reserved.items() if number != info.id}
+        changes = {"newest_ids": newest, "reserved": reserved}
+        return _with_table(state, info.id, TableState(made, newest=entry.number)) | changes
+    before = state.table(info.id)
+    # The horizon is the store's to raise, and never goes back.
+    kept = replace(
+        info,
+        created_commit=before.info.created_commit,
+        oldest_snapshot=before.info.oldest_snapshot,
+    )
+    return _with_table(state, info.id, replace(before, info=kept))
+
+
+def _drop_table(state: StoreState, entry: LogEntry, record: TableDropped) -> Changes:
+    table = state.table(record.table)
+    table = without(table, table.fragments.by_id().keys(), _since(state, entry))
+    left = {number: other for number, other in state.tables.items() if number != record.table}
+    dropped = DroppedTable(table.info.name, table.removed)
+    return {"tables": left, "dropped": {**state.dropped, record.table: dropped}}
+
+
+def _index(state: StoreState, entry: LogEntry, record: IndexDefined) -> Changes:
+    index, table = record.index, state.table(record.index.table)
+    others = tuple(each for each in table.indexes if each.id != index.id)
+    if not index.is_over:
+        newest = _newest(state.newest_ids, "index", [index])
+        with_index = replace(table, indexes=(*others, index))
+        return _with_table(state, index.table, with_index) | {"newest_ids": newest}
+    gone = table.runs.where("index", {index.id})
+    left = without_runs(replace(table, indexes=others), gone, _since(state, entry))
+    return _with_table(state, index.table, left)
+
+
+def _rows(state: StoreState, entry: LogEntry, record: RowsCommitted) -> Changes:
+    table, number = state.table(record.table), entry.number
+    if record.slots:
+        sealed = part_hashes(entry).get((record.table, ROWS), b"")
+        sizes = record.rows, record.bytes, record.tombstones
+        inline = InlineCommit(number, record.definition, *sizes, record.slots, sealed)
+        size = table.memory_bytes + record.bytes
+        table = replace(table, memory=(*table.memory, inline), memory_bytes=size)
+    changed = with_files(table, record.files, _since(state, entry))
+    changed = replace(
+        changed,
+        newest=number,
+        rows=changed.rows + record.rows,
+        bytes=changed.bytes + record.bytes,
+        overwrites=(*changed.overwrites, number) if record.overwrites else changed.overwrites,
+        overwritten=changed.rows if record.overwrites else changed.overwritten,
+    )
+    return _with_table(state, record.table, changed) | _touch(state, number, record.files)
+
+
+def _replace(state: StoreState, entry: LogEntry, record: FragmentsReplaced) -> Changes:
+    if record.table in state.dropped:
+        table = state.dropped[record.table]
+        left = replace(table, files=not_forgotten(table.files, record.files))
+        return {"dropped": {**state.dropped, record.table: left}}
+    changed = with_files(state.table(record.table), record.files, _since(state, entry))
+    return _with_table(state, record.table, changed) | _touch(state, entry.number, record.files)
+
+
+def _move(state: StoreState, entry: LogEntry, record: MoveSwitched) -> Changes:
+    moved = moved_tablet(record)
+    since, first = _since(state, entry), 0
+    tables = {number: struck(table, record, since) for number, table in state.tables.items()}
+    for table, files in sorted(record.tables.items()):
+        tables[table] = with_files(tables[table], files, since, first)
+        first += file_count(files)
+    placement = state.placement.replaced((record.tablet,), (moved,))
+    touched = {**state.touched, moved.id: entry.number}
+    return {"placement": placement, "tables": tables, "touched": touched}
+
+
+def _tablets(state: StoreState, entry: LogEntry, record: TabletsChanged) -> Changes:
+    gone = {tablet.id for tablet in record.before}
+    touched = {own: number for own, number in state.touched.items() if own not in gone}
+    touched |= {tablet.id: entry.number for tablet in record.after}
+    left = (tablet for tablet in state.placement.tablets if tablet.id not in gone)
+    return {
+        "placement": Placement.of((*left, *record.after)),
+        "touched": touched,
+        "newest_ids": _newest(state.newest_ids, "tablet", record.after),
+    }
+
+
+def _horizon(state: StoreState, entry: LogEntry, record: HorizonRaised) -> Changes:
+    table = state.table(record.table)
+    if not table.info.oldest_snapshot <= record.horizon <= entry.number:
+        raise misfit(f"the horizon of table {record.table} goes to {record.horizon}")
+    past = [number for number in table.overwrites if number <= record.horizon]
+    kept = tuple(number for number in table.overwrites if number not in past[:-1])
+    info = replace(table.info, oldest_snapshot=record.horizon)
+    return _with_table(state, record.table, replace(table, info=info, overwrites=kept))
+
+
+def _tag(state: StoreState, entry: LogEntry, record: TagChanged) -> Changes:
+    table = state.table(record.table)
+    tags = tuple(tag for tag in table.tags if tag.name != record.name)
+    if record.snapshot is not None:
+        tags = (*tags, Tag(record.name, record.snapshot, entry.time / 1e6))
+        tags = tuple(sorted(tags, key=attrgetter("snapshot", "name")))
+    return _with_table(state, record.table, replace(table, tags=tags))
+
+
+def _secret(state: StoreState, entry: LogEntry, record: SecretChanged) -> Changes:
+    secrets = {own.id: own for own in state.secrets.values() if own.id != record.id}
+    if record.secret is not None:
+        secrets[record.id] = record.secret
+    return {"secrets": secrets}
+
+
+def _time(state: StoreState, entry: LogEntry, record: TimeObserved) -> Changes:
+    return {}
+
+
+def _topology(state: StoreState, entry: LogEntry, record: TopologyEntered) -> Changes:
+    return {"topology": (record.topology, record.published)}
+
+
+def _condemn(state: StoreState, entry: LogEntry, record: FilesCondemned) -> Changes:
+    files = set(record.files)
+    return {"condemned": state.condemned - files if record.lifted else state.condemned | files}
+
+
+def _adopt(state: StoreState, entry: LogEntry, record: StoreAdopted) -> Changes:
+    return {"incarnation": record.incarnation}
+
+
+_HANDLERS: Final[Mapping[type, Callable[[StoreState, LogEntry, Any], Changes]]] = {
+    ShardDefined: _shard,
+    TableDefined: _table,
+    TableDropped: _drop_table,
+    IndexDefined: _index,
+    RowsCommitted: _rows,
+    FragmentsReplaced: _replace,
+    MoveSwitched: _move,
+    TabletsChanged: _tablets,
+    HorizonRaised: _horizon,
+    TagChanged: _tag,
+    SecretChanged: _secret,
+    TimeObserved: _time,
+    TopologyEntered: _topology,
+    FilesCondemned: _condemn,
+    StoreAdopted: _adopt,
+}
+
+
+def _since(state: StoreState, entry: LogEntry) -> Since:
+    # The times of entries never go back, so one clock that was ahead would keep all files from then on.
+    clock = (entry.row.clock or entry.time) / 1e6
+    return Since(entry.number, round(1e6 * max(clock, observe(state.belief, clock).accepted_at)))
+
+
+def _touch(state: StoreState, number: int, files: FileChanges) -> Changes:
+    """Note the tablets whose files are others now: a move that copied them before must copy again."""
+    slots = SlotSet.union([*(added.file.slots for added in files.added), *(some for _, some in files.slots)])
+    if files.removed or files.flushed:
+        slots |= files.flushed_slots
+    if not slots:
+        return {}
+    return {"touched": {**state.touched, **dict.fromkeys(_tablets_with(slots, state.placement), number)}}
+
+
+def _tablets_with(slots: SlotSet, placement: Placement) -> Iterator[int]:
+    """Yield the tablets that hold some of the slots; both are walked once, in order."""
+    ranges = iter(slots.ranges)
+    start, end = next(ranges)
+    for tablet in placement.tablets:
+        while end <= tablet.start:
+            start, end = next(ranges, (placement.slot_count, placement.slot_count + 1))
+        if start < tablet.end:
+            yield tablet.id
