@@ -23,7 +23,7 @@ from elasticscan.catalog.database import LogHome, micros
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.opening import make_home, open_home
 from elasticscan.catalog.pool import in_transaction
-from elasticscan.catalog.replay import newest_state
+from elasticscan.catalog.replay import replay_newest
 from elasticscan.catalog.retrying import retry_interrupted
 from elasticscan.catalog.secrets import KEYS, OFFSETS, new_secret
 from elasticscan.catalog.state import StoreState
@@ -127,7 +127,7 @@ class Catalog:
         """Return the rows of all tables but the leases, and a transaction that sees just that."""
         known = self._log.known
         with self._doubting_what_is_missing(), self._home.reading():
-            state = newest_state(self._home, known)
+            state = replay_newest(self._home, known).state
             rows = {
                 name: list(map(list, self._home.execute(every))) for name, every in tables.EVERYTHING.items()
             }

@@ -49,7 +49,7 @@ from elasticscan.catalog.entries import (
     linked_entry,
 )
 from elasticscan.catalog.fold import apply
-from elasticscan.catalog.replay import Replayed, TrimmedValue, newest_state, replay, replay_whole
+from elasticscan.catalog.replay import Replayed, TrimmedValue, replay, replay_newest, replay_whole
 from elasticscan.catalog.retrying import retry
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import InlineCommit, TableState
@@ -97,7 +97,7 @@ class Log:
                 return self.at(None)
             for statement in tables.filling(copied):
                 self.home.execute(*statement)
-            return self.at(newest_state(self.home, None))
+            return self.at(replay_newest(self.home, None).state)
 
         with self._transaction(begin) as transaction:
             yield transaction
@@ -176,7 +176,7 @@ class Log:
         known = self.follow()
 
         def begin() -> Tx:
-            return self.at(self._advance(Replayed(newest_state(self.home, known))))
+            return self.at(self._advance(replay_newest(self.home, known)))
 
         with self._transaction(begin, at_once) as transaction:
             yield transaction

@@ -69,12 +69,12 @@ def replay_whole(home: LogHome, state: StoreState | None) -> Replayed:
         raise damaged_log(f"the value of record {gap} is missing") from None
 
 
-def newest_state(home: LogHome, known: StoreState | None) -> StoreState:
-    """Return the state as of the head that this thread's transaction sees."""
+def replay_newest(home: LogHome, known: StoreState | None) -> Replayed:
+    """As `replay`, of the log that this thread's transaction sees; from a checkpoint if need be."""
     if known is not None:
         with suppress(TrimmedValue):
-            return replay(home, known).state
-    return replay_whole(home, checkpoints.newest_state(home)).state
+            return replay(home, known)
+    return replay_whole(home, checkpoints.newest_state(home))
 
 
 def head_of(state: StoreState) -> Row:
