@@ -155,7 +155,7 @@ class Log:
         with self._locked():
             if self.known is None or found.state.number > self.known.number:
                 self.known = found.state
-            self._tail_bytes += found.tail_bytes
+                self._tail_bytes += found.tail_bytes  # else another thread has counted them
         return found.state
 
     def at(self, state: StoreState | None) -> Tx:
