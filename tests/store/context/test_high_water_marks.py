@@ -14,11 +14,10 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import CatalogOutdated
-from elasticscan.storage import Disk, LocalDisk
+from elasticscan.storage import LocalDisk
 from elasticscan.store import Store
-from elasticscan.store.context import high_water_marks
 from elasticscan.store.context.high_water_marks import WITNESSES
-from elasticscan.store.roots import Marker, markers
+from elasticscan.store.roots import Marker
 from elasticscan.store.roots.markers import alone_at, raise_marker, read_marker, write_marker
 
 ROWS_IN_FILES = True
@@ -67,37 +66,6 @@ def beyond_the_witnesses(store: Store) -> int:
     """A key whose shard is no witness."""
     others = sorted(store.context.roots.local_shards())[WITNESSES:]
     return next(key for key in range(500) if shard_of(store, key) in others)
-
-
-@pytest.mark.parametrize("work", ["commit", "tag"])
-def test_what_writes_looks_at_no_more_marks_where_there_are_more_shards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
-) -> None:
-    opened, counts = list[object](), list[int]()
-
-    def counted(disk: Disk, root: str) -> Marker | None:
-        opened.append(disk)
-        return read_marker(disk, root)
-
-    for module in (high_water_marks, markers):
-        monkeypatch.setattr(module, "read_marker", counted)
-    for shards in (12, 48):
-        with made(tmp_path / f"{shards}", shards) as store:
-            key = beyond_the_witnesses(store)
-            opened.clear()
-            store.table("t").upsert(row(key)) if work == "commit" else store.table("t").tag("now")
-            counts.append(len(opened))
-    # Where it looks first, where it notes (twice), and the shard that is written to (as often, and noted).
-    assert max(counts) <= 3 * WITNESSES + 2 + 2
-
-
-def test_a_commit_is_noted_where_it_wrote_and_at_the_witnesses(tmp_path: Path) -> None:
-    with made(tmp_path / "s", 24) as store:
-        key = beyond_the_witnesses(store)
-        commit = store.table("t").upsert(row(key))
-        at = {shard for shard, mark in known(store).items() if mark.commit == commit}
-        order = sorted(store.context.roots.local_shards())
-        assert at >= {*order[:WITNESSES], shard_of(store, key)}
 
 
 def test_new_shards_are_reported_to_all(tmp_path: Path) -> None:

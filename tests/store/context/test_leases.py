@@ -34,47 +34,6 @@ def rows(value: int) -> pa.Table:
     return pa.table({"id": range(100), "v": [value] * 100}, schema=SCHEMA)
 
 
-def overwrite_and_compact(store: Store, value: int) -> None:
-    store.table("t").upsert(rows(value))
-    store.compact()
-    store.collect_garbage(grace_seconds=0)
-
-
-def test_a_scan_of_a_snapshot_that_retention_keeps_writes_no_lease(tmp_path: Path) -> None:
-    store = made(tmp_path / "s", ManualClock(1_000.0), 24 * HOUR)
-    scan = store.table("t").scan(page_rows=10)
-    next(iter(scan))
-    assert store.status()["leases"] == []
-
-
-def test_a_scan_of_a_snapshot_that_retention_soon_lets_go_is_leased(tmp_path: Path) -> None:
-    clock = ManualClock(1_000.0)
-    store = made(tmp_path / "s", clock, 24 * HOUR)
-    old = store.context.catalog.versions()[1]
-    store.table("t").upsert(rows(1))
-    clock.advance(23 * HOUR)
-    scan = iter(store.table("t").scan(snapshot=old, page_rows=10))
-    next(scan)
-    (lease,) = store.status()["leases"]
-    assert lease["snapshot"] == old
-    clock.advance(0.9 * LEASE_SECONDS)
-    overwrite_and_compact(store, 2)
-    assert sum(page.rows.num_rows for page in scan) > 0
-    assert store.status()["leases"] == [], "a scan that is complete lets go of its snapshot"
-
-
-def test_a_lease_on_a_table_that_was_dropped_does_not_hold_up_its_successor(tmp_path: Path) -> None:
-    clock = ManualClock(1_000.0)
-    store = made(tmp_path / "s", clock, 0)
-    next(iter(store.table("t").scan(page_rows=10)))
-    assert len(store.status()["leases"]) == 1
-    store.table("t").drop()
-    store.create_table("t", SCHEMA, ["id"])
-    for value in range(3):
-        store.table("t").upsert(rows(value))
-    assert store.compact() > 0
-
-
 def change_topology(store: Store, times: int) -> None:
     for _ in range(times // 2):
         left, right = store.split(store.topology.placement.tablets[0].id).placement.tablets[:2]

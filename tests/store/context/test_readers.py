@@ -51,26 +51,18 @@ def found_again(store: Store, kind: str) -> int:
 
 
 @pytest.mark.parametrize("kind", ["fragments", "runs"])
+@pytest.mark.parametrize("counted", ["readers", "files in memory"])
 def test_all_that_fit_are_kept_however_many_they_are(
-    store: Store, monkeypatch: pytest.MonkeyPatch, kind: str
+    store: Store, monkeypatch: pytest.MonkeyPatch, kind: str, counted: str
 ) -> None:
-    monkeypatch.setattr(readers, "READER_BYTES", 1 << 30)
-    monkeypatch.setattr(readers, "MOST_KEPT_BYTES", (COMMITS + 1) << 30)
-    assert found_again(store, kind) == COMMITS
-    monkeypatch.setattr(readers, "MOST_KEPT_BYTES", (COMMITS - 1) << 30)
-    assert found_again(store, kind) == 0
-
-
-@pytest.mark.parametrize("kind", ["fragments", "runs"])
-def test_files_that_are_held_in_memory_count(
-    store: Store, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """Each of them has some KiB here; a small file may have 128, and there may be thousands of them."""
-    for name in ("READER_BYTES", "COLUMN_BYTES"):
-        monkeypatch.setattr(readers, name, 0)
+    """A file held in memory has some KiB here; a small one may have 128, and there may be thousands."""
     files = [path.stat().st_size for path in Path(store.uri).rglob("*.arrow")]
     assert max(files) <= SMALL_FILE_BYTES
-    monkeypatch.setattr(readers, "MOST_KEPT_BYTES", sum(files))
+    in_memory = counted == "files in memory"
+    monkeypatch.setattr(readers, "READER_BYTES", 0 if in_memory else 1 << 30)
+    monkeypatch.setattr(readers, "COLUMN_BYTES", 0 if in_memory else readers.COLUMN_BYTES)
+    monkeypatch.setattr(readers, "MOST_KEPT_BYTES", sum(files) if in_memory else (COMMITS + 1) << 30)
     assert found_again(store, kind) == COMMITS
-    monkeypatch.setattr(readers, "MOST_KEPT_BYTES", min(files) * (COMMITS - 1))
+    few = min(files) * (COMMITS - 1) if in_memory else (COMMITS - 1) << 30
+    monkeypatch.setattr(readers, "MOST_KEPT_BYTES", few)
     assert found_again(store, kind) == 0

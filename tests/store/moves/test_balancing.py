@@ -128,40 +128,23 @@ def test_bytes_come_first_and_tablets_break_the_tie() -> None:
     assert plan_moves(after, skewed, [1, 2], BOUNDS) == ()
 
 
-def test_a_shard_that_leaves_gives_its_large_tablets_to_the_emptiest() -> None:
-    placement = initial_placement(16, 8, [1, 2, 3, 4])
-    sizes = dict.fromkeys(range(1, 9), 0.0) | {1: 200.0, 2: 200.0, 7: 500.0, 8: 300.0}
-    assert plan_even(placement, sizes, [1, 2, 3], BOUNDS) == (Move(7, 4, 2), Move(8, 4, 3))
-
-
-def test_a_tablet_that_grew_is_split_and_one_slot_is_not() -> None:
+def test_tablets_that_grew_are_split_and_small_neighbours_are_joined_while_enough_are_left() -> None:
     placement = initial_placement(8, 4, [1])
     assert plan_splits(placement, {1: 999, 2: 1_001, 3: 0, 4: 0}, BOUNDS) == (2,)
     assert plan_splits(initial_placement(4, 4, [1]), dict.fromkeys(range(1, 5), 5_000.0), BOUNDS) == ()
-
-
-def test_small_neighbours_at_one_shard_are_joined_while_enough_tablets_are_left() -> None:
-    placement = initial_placement(16, 8, [1, 2])
-    small = dict.fromkeys(range(1, 9), 10.0)
+    placement, small = initial_placement(16, 8, [1, 2]), dict.fromkeys(range(1, 9), 10.0)
     assert plan_joins(placement, small, BOUNDS) == ((1, 2), (3, 4), (5, 6), (7, 8))
     assert plan_joins(placement, small, replace(BOUNDS, fewest_tablets=7)) == ((1, 2),)
     assert plan_joins(placement, dict.fromkeys(range(1, 9), 200.0), BOUNDS) == ()
 
 
-def test_shards_that_are_about_equal_stay_as_they_are() -> None:
-    placement = initial_placement(16, 8, [1, 2])
-    sizes = {n: 100.0 if n < 5 else 90.0 for n in range(1, 9)}
-    assert plan_moves(placement, sizes, [1, 2], BOUNDS) == ()
-    assert plan_moves(placement, sizes, [1], BOUNDS) == ()
-
-
-def test_a_shard_that_is_being_emptied_is_neither_source_nor_target() -> None:
+def test_shards_that_are_about_equal_or_being_emptied_give_and_take_nothing() -> None:
+    placement, about = initial_placement(16, 8, [1, 2]), {n: 100.0 if n < 5 else 90.0 for n in range(1, 9)}
+    assert plan_moves(placement, about, [1, 2], BOUNDS) == plan_moves(placement, about, [1], BOUNDS) == ()
     placement = initial_placement(16, 8, [1, 2, 3])
     sizes = {t.id: 500.0 if t.shard == 1 else 10.0 for t in placement.tablets}
-    moves = plan_moves(placement, sizes, [2, 3], BOUNDS)
-    assert moves == ()
-    moves = plan_moves(placement, sizes, [1, 2], BOUNDS)
-    assert {move.target for move in moves} == {2}
+    assert plan_moves(placement, sizes, [2, 3], BOUNDS) == ()
+    assert {move.target for move in plan_moves(placement, sizes, [1, 2], BOUNDS)} == {2}
 
 
 def test_bytes_of_tablets_follow_the_slots_of_fragments() -> None:

@@ -42,7 +42,7 @@ class LostAnswer:
 
 
 class BusyClock(ManualClock):
-    """Time in which another process splits the tablet, as soon as somebody waits for the catalog."""
+    """Time in which another process splits the tablet, as soon as someone waits for the catalog."""
 
     other: Store | None = None
 
@@ -70,7 +70,7 @@ def test_a_switch_whose_answer_was_lost_is_not_undone(tmp_path: Path, refused: i
         end()
 
     assert lost.was_lost
-    assert clock.other is None, "nobody waited"
+    assert clock.other is None, "no one waited"
     assert {tablet["shard"] for tablet in store.status()["tablets"]} == {"b"}
     assert store.status()["moves"] == []
     assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["k"]) == ROWS

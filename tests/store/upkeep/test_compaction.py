@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -150,17 +149,3 @@ def test_history_that_lies_beside_rows_of_longer_lives_does_not_come_back(tmp_pa
         assert feed["_change_type"].to_pylist() == ["insert"]
         assert table.scan(snapshot=deleted).count() == 1
         assert table.get([1, 2], snapshot=deleted)["id"].to_pylist() == [2]
-
-
-def test_a_merge_of_compressed_files_counts_what_they_take_in_memory(tmp_path: Path) -> None:
-    with Store.create(tmp_path / "store", ["a"], tablets=1, slots=4) as store:
-        schema = pa.schema([("id", pa.int64())])
-        table = store.create_table("t", schema, ["id"])
-        for number in range(4):
-            table.upsert(pa.table({"id": [number]}, schema))
-        with store.context.catalog.reading() as tx:
-            fragments = [
-                replace(f, bytes=compaction.MOST_BATCH_BYTES // 16) for f in tx.state.fragments()
-            ] * 4
-        assert len(compaction._smallest(fragments)) == 16
-        assert len(compaction._smallest(fragments, compressed=True)) == 8

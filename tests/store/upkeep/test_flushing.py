@@ -1,20 +1,17 @@
-"""Flushes: rows in the log become files where their slots live, whatever happens meanwhile."""
+"""Flushes: what becomes files and when. What they meet is in `tests/transcripts/flush*.txt`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from elasticscan.base.errors import ElasticScanError, ShardUnavailable
 from elasticscan.catalog import checkpoints
 from elasticscan.store import Store
 from elasticscan.store.upkeep import compaction, flushing
-from elasticscan.store.upkeep.flushing import flush
 from tests.base.manual_clock import ManualClock
-from tests.store.writing.test_small_commits import SCHEMA, files_of, ids_of, in_log, rows
+from tests.store.writing.test_small_commits import SCHEMA, ids_of, in_log, rows
 
 
 @pytest.fixture
@@ -37,75 +34,6 @@ def check(store: Store, count: int) -> None:
     assert store.verify() == []
 
 
-def test_a_flush_changes_nothing_but_where_rows_lie(store: Store) -> None:
-    table = store.table("t")
-    commits = [table.upsert(rows(0, n, str(n))) for n in range(1, 6)]
-    feed = table.changes(0).to_table()
-    assert flush(store.context, table.definition.id)
-    assert in_log(store) == 0
-    assert len(files_of(store)) > 0
-    for number, commit in enumerate(commits, 1):
-        assert table.scan(snapshot=commit).to_table()["t"].to_pylist() == [str(number)] * number
-    order = [("_commit_version", "ascending"), ("id", "ascending"), ("_change_type", "ascending")]
-    assert table.changes(0).to_table().sort_by(order) == feed.sort_by(order)
-    check(store, 5)
-    assert not flush(store.context, table.definition.id)
-
-
-def meanwhile(store: Store, work: Callable[[], object]) -> None:
-    """Flush, and do something else between the copy of rows and its entry."""
-    honest, context = store.context.checkpoint, store.context
-
-    def let_in(point: str) -> None:
-        if point == "rows flushed":
-            context.checkpoint = honest
-            work()
-
-    context.checkpoint = let_in
-    flush(context, store.table("t").definition.id)
-    context.checkpoint = honest
-
-
-def test_a_tablet_that_moves_meanwhile_is_flushed_next_time(store: Store) -> None:
-    store.table("t").upsert(rows(0, 40))
-    tablet = store.context.placement().tablets[0]
-    target = "s2" if tablet.shard == 1 else "s1"
-    with Store.open(store.uri) as other:
-        meanwhile(store, lambda: other.move(tablet.id, target))
-    assert in_log(store) == 1
-    check(store, 40)
-    store.table("t").compact()
-    assert in_log(store) == 0
-    check(store, 40)
-
-
-def test_of_two_flushes_one_is_first(store: Store) -> None:
-    store.table("t").upsert(rows(0, 40))
-    with Store.open(store.uri) as another:
-        meanwhile(store, lambda: flush(another.context, store.table("t").definition.id))
-    with store.context.catalog.reading() as tx:
-        assert len(tx.state.fragments()) == 2
-        assert len(files_of(store)) == 4  # no file of the second is left
-    check(store, 40)
-
-
-def test_a_table_that_is_dropped_meanwhile_leaves_no_file(store: Store) -> None:
-    store.table("t").upsert(rows(0, 40))
-    number = store.table("t").definition.id
-    with Store.open(store.uri) as another:
-        meanwhile(store, another.table("t").drop)
-    assert files_of(store) == set()
-    assert not flush(store.context, number)
-
-
-def test_an_index_that_is_made_meanwhile_has_the_flushed_rows(store: Store) -> None:
-    store.table("t").upsert(rows(0, 40))
-    with Store.open(store.uri) as another:
-        meanwhile(store, lambda: another.table("t").create_index("by_t", ["t"]))
-    assert ids_of(store.table("t"), filter="t = 'a'", index="by_t") == list(range(40))
-    assert in_log(store) == 0
-
-
 def test_a_tombstone_in_a_file_hides_an_older_row_in_the_log(
     store: Store, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
@@ -120,41 +48,6 @@ def test_a_tombstone_in_a_file_hides_an_older_row_in_the_log(
     store.move(tablet.id, "s2" if tablet.shard == 1 else "s1")
     assert in_log(store) == 1
     check(store, 20)
-
-
-def test_a_shard_that_is_away_keeps_its_rows_in_the_log(store: Store) -> None:
-    store.table("t").upsert(rows(0, 40))
-    root = Path(store.uri) / "shards" / "s1"
-    root.rename(root.with_name("away"))
-    with pytest.raises(ShardUnavailable):
-        flush(store.context, store.table("t").definition.id)
-    assert in_log(store) == 1
-    assert not store.status()["tables"][0]["rows_exact"]
-    assert ids_of(store.table("t")) == list(range(40))
-    root.with_name("away").rename(root)
-    store.table("t").compact()
-    assert in_log(store) == 0
-    check(store, 40)
-
-
-def test_a_flush_that_fails_leaves_no_file(store: Store) -> None:
-    store.table("t").upsert(rows(0, 40))
-
-    def fail() -> None:
-        raise RuntimeError
-
-    with suppress(RuntimeError):
-        meanwhile(store, fail)
-    assert files_of(store) == set()
-    for shard in ("s1", "s2"):
-        root = Path(store.uri) / "shards" / shard
-        root.rename(root.with_name(f"{shard}.away"))
-    with pytest.raises(ElasticScanError):
-        flush(store.context, store.table("t").definition.id)
-    for shard in ("s1", "s2"):
-        root = Path(store.uri) / "shards" / shard
-        root.with_name(f"{shard}.away").rename(root)
-    check(store, 40)
 
 
 def test_writers_flush_what_is_much_and_keepers_what_is_old(
@@ -195,10 +88,9 @@ def test_a_flush_that_leaves_rows_is_not_tried_after_each_commit(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flushing, "FLUSH_COMMITS", 5)
-    root, flushed = Path(store.uri) / "shards" / "s1", list[int]()
-    honest = flushing._copy
-    monkeypatch.setattr(flushing, "_copy", lambda *asked: flushed.append(1) or honest(*asked))
+    root, flushed = Path(store.uri) / "shards" / "s1", list[str]()
     root.rename(root.with_name("away"))
+    store.context.checkpoint = lambda point: flushed.append(point) if point == "rows flushed" else None
     for n in range(20):
         store.table("t").upsert(rows(n, n + 1))
     assert 1 <= len(flushed) <= 5

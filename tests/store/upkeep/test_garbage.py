@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,6 @@ from hypothesis import strategies as st
 
 from elasticscan.metadata import Manifest
 from elasticscan.store.upkeep.garbage import Action, GarbageRules, RemovalPlan, Shelf, in_question, plan
-from elasticscan.topology import SlotSet
 from tests.base.examples import examples
 
 NOW = 1_000_000.0
@@ -23,33 +23,9 @@ def path(number: int) -> str:
 
 
 def witness(name: str, **fields: Any) -> Manifest:
-    values: dict[str, Any] = {
-        "kind": "fragment",
-        "store": STORE,
-        "store_slots": 16,
-        "store_hash": "spark",
-        "shard": 1,
-        "table": 1,
-        "table_name": "t",
-        "primary_key": ("id",),
-        "shard_key": ("id",),
-        "compression": None,
-        "not_null": (),
-        "path": name,
-        "operation": "write",
-        "write": "0" * 32,
-        "after_commit": 5,
-        "began_at": 0.0,
-        "min_commit": 0,
-        "max_commit": 0,
-        "slots": SlotSet.span(0, 16),
-        "epochs": (),
-        "replaces": (),
-        "rows": 1,
-        "unique": True,
-        "tombstones": 0,
-    }
-    return Manifest(**values | fields)
+    """A manifest, as far as it is looked at."""
+    footer = {"store": STORE, "shard": 1, "path": name, "after_commit": 5, "max_commit": 0}
+    return cast(Manifest, SimpleNamespace(**footer | fields))
 
 
 def shelf(
@@ -60,68 +36,76 @@ def shelf(
     return Shelf("a", frozenset({1}), NOW, times, frozenset(live), dropped or {})
 
 
-def decided(found: RemovalPlan) -> dict[str, Action]:
-    return {decision.path: decision.action for decision in found.decisions}
+def planned(root: Shelf, rules: GarbageRules = RULES) -> RemovalPlan:
+    said = {name: witness(was) for name, was in in_question(root, rules).items()}
+    return plan(root, rules, said, STORE, 9)
 
 
-def planned(
-    root: Shelf, rules: GarbageRules = RULES, newest: int = 9, doubt: str | None = None, **more: Any
-) -> RemovalPlan:
-    said = {name: witness(was) for name, was in in_question(root, rules).items()} | more.get("said", {})
-    return plan(root, rules, said, STORE, newest, doubt)
+FILE, OLD, YOUNG = path(1), f"trash/{int(NOW) - 1_000}/{path(1)}", f"trash/{int(NOW) - 999}/{path(1)}"
+AGES, GONE = {FILE: 100.0}, {FILE: 100.0}
+ANOTHER = [{"store": "6" * 32}, {"shard": 2}, {"path": path(3)}]
 
 
-def test_the_unknown_goes_to_the_trash_and_the_dropped_goes() -> None:
-    root = shelf({path(1): 100, path(2): 100}, dropped={path(2): 100})
-    assert decided(planned(root)) == {path(1): Action.TRASH, path(2): Action.DELETE}
-
-
-def test_what_was_needed_within_the_grace_period_is_spared() -> None:
-    root = shelf({path(1): 99, path(2): 10**6}, dropped={path(2): 99})
-    assert in_question(root, RULES) == {}
-    assert set(decided(planned(root)).values()) == {Action.KEEP}
-
-
-@pytest.mark.parametrize("other", [{"store": "6" * 32}, {"shard": 2}, {"path": path(3)}])
-@pytest.mark.parametrize("dropped", [{}, {path(1): 10**6}])
-def test_what_says_that_it_is_another_ones_is_kept(other: dict[str, Any], dropped: dict[str, float]) -> None:
-    root = shelf({path(1): 10**6}, dropped=dropped)
-    found = planned(root, said={path(1): witness(path(1), **other)})
-    assert decided(found) == {path(1): Action.KEEP}
-
-
-@pytest.mark.parametrize("other", [{"store": "6" * 32}, {"shard": 2}])
-def test_another_ones_file_stays_in_the_trash_too(other: dict[str, Any]) -> None:
-    at = f"trash/1/{path(1)}"
-    assert in_question(shelf({at: 0}), RULES) == {at: path(1)}
-    assert decided(planned(shelf({at: 0}), said={at: witness(path(1), **other)})) == {at: Action.KEEP}
-    assert decided(planned(shelf({at: 0}), said={at: None})) == {at: Action.EMPTY}
-
-
-@pytest.mark.parametrize("dropped", [{}, {path(1): 10**6}])
-@pytest.mark.parametrize("trash_seconds", [0, 1_000])
-def test_what_says_nothing_goes_to_the_trash_at_most(dropped: dict[str, float], trash_seconds: int) -> None:
-    root = shelf({path(1): 10**6}, dropped=dropped)
-    rules = GarbageRules(100, trash_seconds)
-    assert decided(planned(root, rules, said={path(1): None})) == {path(1): Action.TRASH}
-
-
-def test_without_a_trash_what_is_proven_goes_at_once() -> None:
-    assert decided(planned(shelf({path(1): 100}), GarbageRules(100, 0))) == {path(1): Action.DELETE}
+@pytest.mark.parametrize(
+    ("files", "facts", "expected"),
+    [
+        # The unknown goes to the trash, the dropped goes, and what was needed within the grace period stays.
+        (AGES, {}, {FILE: Action.TRASH}),
+        (AGES, {"dropped": GONE}, {FILE: Action.DELETE}),
+        (AGES, {"rules": GarbageRules(100, 0)}, {FILE: Action.DELETE}),
+        ({FILE: 99}, {}, {FILE: Action.KEEP}),
+        ({FILE: 10**6}, {"dropped": {FILE: 99}}, {FILE: Action.KEEP}),
+        # By its own account it is another one's.
+        *((AGES, {"said": witness(FILE, **other)}, {FILE: Action.KEEP}) for other in ANOTHER),
+        *(
+            (AGES, {"said": witness(FILE, **other), "dropped": GONE}, {FILE: Action.KEEP})
+            for other in ANOTHER
+        ),
+        *(({OLD: 0}, {"said": witness(FILE, **other)}, {OLD: Action.KEEP}) for other in ANOTHER[:2]),
+        # It says nothing.
+        (AGES, {"said": None}, {FILE: Action.TRASH}),
+        (AGES, {"said": None, "dropped": GONE}, {FILE: Action.TRASH}),
+        (AGES, {"said": None, "rules": GarbageRules(100, 0)}, {FILE: Action.TRASH}),
+        ({OLD: 0}, {"said": None}, {OLD: Action.EMPTY}),
+        # A doubtful catalog takes nothing that it does not know.
+        (AGES, {"doubt": "why"}, {FILE: Action.KEEP}),
+        (AGES, {"doubt": "why", "dropped": GONE}, {FILE: Action.DELETE}),
+        # The trash is emptied by age, and gives back what is missing.
+        ({OLD: 0}, {}, {OLD: Action.EMPTY}),
+        ({YOUNG: 10**6}, {}, {YOUNG: Action.KEEP}),
+        ({OLD: 0}, {"live": {FILE}}, {OLD: Action.RESTORE}),
+        ({OLD: 0, YOUNG: 0}, {"live": {FILE}}, {YOUNG: Action.RESTORE, OLD: Action.KEEP}),
+        ({OLD: 0, FILE: 0}, {"live": {FILE}}, {OLD: Action.KEEP}),
+        # Other people's files stay.
+        *(
+            ({name: 10**9}, {"rules": GarbageRules(0, 0)}, expected)
+            for name, expected in {
+                "notes.txt": {"notes.txt": Action.KEEP},
+                "trash/x/notes": {},
+                f"trash/1/{FILE}.bak": {},
+                f"b/{FILE}": {f"b/{FILE}": Action.KEEP},
+                "t1/x.arrow": {"t1/x.arrow": Action.KEEP},
+            }.items()
+        ),
+    ],
+)
+def test_each_file_has_its_fate(
+    files: dict[str, float], facts: dict[str, Any], expected: dict[str, Action]
+) -> None:
+    root = shelf(files, facts.get("live", set()), facts.get("dropped"))
+    rules = facts.get("rules", RULES)
+    said = {name: witness(was) for name, was in in_question(root, rules).items()}
+    said |= dict.fromkeys(files, facts["said"]) if "said" in facts else {}
+    found = plan(root, rules, said, STORE, 9, facts.get("doubt"))
+    assert {decision.path: decision.action for decision in found.decisions} == expected
 
 
 @pytest.mark.parametrize("said", [{"after_commit": 10}, {"max_commit": 10}])
 def test_a_file_that_is_ahead_of_the_catalog_is_reported(said: dict[str, int]) -> None:
-    root = shelf({path(1): 10**6})
-    assert planned(root, said={path(1): witness(path(1), **said)}).ahead == 10
-    assert planned(root, newest=10, said={path(1): witness(path(1), **said)}).ahead == 0
-    foreign = witness(path(1), store="6" * 32, **said)
-    assert planned(root, said={path(1): foreign}).ahead == 0
-
-
-def test_a_doubtful_catalog_takes_nothing_that_it_does_not_know() -> None:
-    root = shelf({path(1): 100, path(2): 100}, dropped={path(2): 100})
-    assert decided(planned(root, doubt="why")) == {path(1): Action.KEEP, path(2): Action.DELETE}
+    root = shelf({FILE: 10**6})
+    for newest, store, ahead in ((9, STORE, 10), (10, STORE, 0), (9, "6" * 32, 0)):
+        footers = {FILE: witness(FILE, store=store, **said)}
+        assert plan(root, RULES, footers, STORE, newest).ahead == ahead
 
 
 def test_too_much_at_once_is_counted_without_what_was_dropped() -> None:
@@ -130,23 +114,6 @@ def test_too_much_at_once_is_counted_without_what_was_dropped() -> None:
     assert (planned(shelf(ages, live=set(known))).unknown, planned(shelf(ages, live=set(known))).of) == (4, 7)
     assert planned(shelf(ages, live={*known, path(3)})).unknown == 0, "few"
     assert planned(shelf(ages, dropped=dict.fromkeys(unknown, 10**6), live=set(known))).unknown == 0
-
-
-def test_the_trash_is_emptied_by_age_and_gives_back_what_is_missing() -> None:
-    old, young = f"trash/{int(NOW) - 1_000}/{path(1)}", f"trash/{int(NOW) - 999}/{path(2)}"
-    found = planned(shelf({old: 0, young: 10**6}))
-    assert decided(found) == {old: Action.EMPTY, young: Action.KEEP}
-    found = planned(shelf({old: 0, young: 0}, live={path(1), path(2)}))
-    assert set(decided(found).values()) == {Action.RESTORE}
-    found = planned(shelf({old: 0, path(1): 0}, live={path(1)}))
-    assert decided(found) == {old: Action.KEEP}
-
-
-@pytest.mark.parametrize(
-    "name", ["notes.txt", "trash/x/notes", f"trash/1/{path(1)}.bak", f"b/{path(1)}", "t1/x.arrow"]
-)
-def test_other_peoples_files_stay(name: str) -> None:
-    assert set(decided(planned(shelf({name: 10**9}), GarbageRules(0, 0))).values()) <= {Action.KEEP}
 
 
 def test_dropped_files_that_are_gone_are_forgotten_after_the_grace_period() -> None:

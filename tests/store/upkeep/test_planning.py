@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import random
 from dataclasses import replace
 
 import pytest
@@ -40,27 +38,18 @@ def slot_sets() -> st.SearchStrategy[SlotSet]:
 commits = st.lists(st.tuples(st.integers(1, 3_000), st.none() | slot_sets()), max_size=60)
 
 
-@settings(deadline=None, max_examples=examples(60))
-@given(commits, st.sampled_from([3, 8]))
-def test_after_each_commit_and_its_merges_no_slot_has_more_fragments_than_allowed(
-    history: list[tuple[int, SlotSet | None]], most: int
+@settings(deadline=None, max_examples=examples(120))
+@given(commits, st.sampled_from([3, 8]), st.booleans())
+def test_plans_settle_lose_no_slot_and_leave_none_more_fragments_than_allowed(
+    history: list[tuple[int, SlotSet | None]], most: int, tidy: bool
 ) -> None:
-    world = World(replace(SMALL, slot_fragments=most), SLOTS)
-    for rows, slots in history:
-        world.commit(rows, slots)
-        world.settle()
-        assert max(world.depths()) <= most
-        assert depth_of(tuple(world.parts.values()), world.policy) <= most
-
-
-@settings(deadline=None, max_examples=examples(60))
-@given(commits, st.booleans())
-def test_plans_settle_and_lose_no_slot(history: list[tuple[int, SlotSet | None]], tidy: bool) -> None:
-    world = World(SMALL, SLOTS)
-    served = SlotSet()
+    world, served = World(replace(SMALL, slot_fragments=most), SLOTS), SlotSet()
     for rows, slots in history:
         world.commit(rows, slots)
         served |= slots or world.every_slot
+        world.settle()
+        assert max(world.depths()) <= most
+        assert depth_of(tuple(world.parts.values()), world.policy) <= most
     world.settle(tidy, most_rounds=40)
     assert SlotSet.of(r for part in world.parts.values() for r in part.slots) == served
     assert world.plan(tidy) == ()
@@ -86,16 +75,6 @@ def test_steps_are_bounded_and_disjoint(history: list[tuple[int, SlotSet | None]
             done |= merge.slots
 
 
-@settings(deadline=None, max_examples=examples(20))
-@given(st.integers(0, 2**32), st.sampled_from([20, 200, 2_000]), st.sampled_from([0.0, 1.0]))
-def test_write_amplification_grows_with_the_logarithm(seed: int, count: int, spread: float) -> None:
-    chance, world = random.Random(seed), World(POLICY)
-    for _ in range(count):
-        world.commit(int(100 * chance.lognormvariate(0, spread)) + 1)
-        world.settle()
-    assert world.amplification <= 3 + math.log2(count)
-
-
 def test_ten_thousand_small_commits_beside_a_large_fragment() -> None:
     world = World(POLICY)
     world.commit(500_000)
@@ -109,38 +88,38 @@ def test_ten_thousand_small_commits_beside_a_large_fragment() -> None:
     assert world.steps < 2_000
 
 
-def test_newer_rows_are_merged_into_all_others_where_they_hold_enough() -> None:
-    every = SlotSet.span(0, SLOTS)
-    newer = [Part(n, every, 300_000) for n in range(2, 12)]
-    (all_of_them,) = plan_merges([Part(1, every, 8_000_000), *newer], POLICY)
-    assert all_of_them.fragments == tuple(range(1, 12))
-    (small_ones,) = plan_merges([Part(1, every, 30_000_000), *newer], POLICY)
-    assert small_ones.fragments == tuple(range(2, 12))
+EVERY = SlotSet.span(0, SLOTS)
+NEWER = [Part(n, EVERY, 300_000) for n in range(2, 12)]
+LARGE = [Part(1, EVERY, 30_000_000), Part(2, EVERY, 12_000_000)]
+ARRIVED = [Part(n, SlotSet.span(4 * n, 4 * n + 4), POLICY.small_bytes) for n in range(16)]
+SMALL_ONES = [Part(n, SlotSet.span(4 * n, 4 * n + 4), 3_000) for n in range(12)]
 
 
-def test_nothing_is_tidied_while_all_bounds_hold_unless_a_keeper_has_nothing_else_to_do() -> None:
-    every = SlotSet.span(0, SLOTS)
-    parts = [Part(1, every, 30_000_000), Part(2, every, 12_000_000)]
-    assert plan_merges(parts, POLICY) == ()
-    assert plan_merges(parts, POLICY, tidy=True) == (Merge((1, 2), every, 42_000_000),)
-
-
-def test_tablets_that_arrived_with_their_own_large_fragments_are_left_alone() -> None:
-    parts = [Part(n, SlotSet.span(4 * n, 4 * n + 4), POLICY.small_bytes) for n in range(16)]
-    assert plan_merges(parts, POLICY, tidy=True) == ()
+@pytest.mark.parametrize(
+    ("parts", "tidy", "merged"),
+    [
+        # Newer rows are merged into all others where they hold enough.
+        ([Part(1, EVERY, 8_000_000), *NEWER], False, range(1, 12)),
+        ([Part(1, EVERY, 30_000_000), *NEWER], False, range(2, 12)),
+        # While all bounds hold, merges are for a keeper that has nothing else to do.
+        (LARGE, False, None),
+        (LARGE, True, range(1, 3)),
+        # Tablets that arrived with large fragments of their own are left alone.
+        (ARRIVED, True, None),
+        # Small fragments count for all slots.
+        (SMALL_ONES, False, range(12)),
+        (SMALL_ONES[:9], False, range(9)),
+        (SMALL_ONES[:8], False, None),
+    ],
+)
+def test_what_is_merged(parts: list[Part], tidy: bool, merged: range | None) -> None:
+    found = [merge.fragments for merge in plan_merges(parts, POLICY, tidy)]
+    assert found == ([] if merged is None else [tuple(merged)])
 
 
 def test_index_runs_count_with_their_fragments_and_slots_that_left_do_not() -> None:
     moved = replace(fragment(7, SlotSet.span(0, 16), 1_000), slots_written=64)
     assert parts_of([moved], []) == (Part(7, SlotSet.span(0, 16), 250),)
-
-
-@pytest.mark.parametrize("count", [9, 12])
-def test_small_fragments_count_for_all_slots(count: int) -> None:
-    parts = [Part(n, SlotSet.span(4 * n, 4 * n + 4), 3_000) for n in range(count)]
-    assert depth_of(parts, POLICY) == count
-    (merge,) = plan_merges(parts, POLICY)
-    assert len(merge.fragments) == count
 
 
 def test_overwritten_fragments_are_dropped_uncopied_and_only_small_ones_are_merged_before() -> None:

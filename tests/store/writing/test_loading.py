@@ -117,35 +117,30 @@ def test_a_job_that_was_killed_goes_on_and_repeats_nothing(
         store.load("t", f"{tmp_path}/*.csv", **load | {"job": "july"})
 
 
-def test_json_that_lacks_a_field_is_null_there_and_one_that_has_more_is_refused(
-    store: Store, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("rows.csv", "", r"rows\.csv cannot be read: .*Empty CSV file"),
+        ("rows.csv", "id,v\n1,a,3\n", r"rows\.csv cannot be read: .*Expected 2 columns, got 3"),
+        ("rows.csv", "id,id\n1,2\n", "multiple columns named id"),
+        ("rows.csv", "id;v\n1;a\n", "primary key column 'id' is not in the schema"),
+    ],
+)
+def test_files_of_another_kind_are_reported_with_what_to_do(
+    store: Store, tmp_path: Path, name: str, text: str, message: str
 ) -> None:
-    (tmp_path / "a.jsonl").write_text('{"id": 1, "name": "x"}\n{"id": 2}\n')
-    (tmp_path / "b.jsonl").write_text('{"id": 3, "nmae": "y"}\n')
-    store.load("t", tmp_path / "a.jsonl", primary_key="id")
-    assert read(store) == [{"id": 1, "name": "x"}, {"id": 2, "name": None}]
-    with pytest.raises(SchemaMismatch, match="unexpected field"):
-        store.load("t", tmp_path / "b.jsonl")
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SchemaMismatch, match=message):
+        store.load("t", tmp_path / name, primary_key="id")
+    assert not store.tables()
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (b"", r"rows\.csv cannot be read: .*Empty CSV file"),
-        (b"id,v\n1,a,3\n", r"rows\.csv cannot be read: .*Expected 2 columns, got 3"),
-        (b"id,id\n1,2\n", "multiple columns named id"),
-        (b"id;v\n1;a\n", "primary key column 'id' is not in the schema"),
-    ],
-    ids=["nothing", "a field too many", "a name twice", "semicolons"],
+    "settings", [{"mode": "overwrite", "job": "j"}, {"job": "j", "if_unchanged_since": 1}], ids=str
 )
-def test_csv_of_another_kind_is_reported_with_what_to_do(
-    store: Store, tmp_path: Path, text: bytes, message: str
-) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_bytes(text)
-    with pytest.raises(SchemaMismatch, match=message):
-        store.load("t", path, primary_key="id")
-    assert not store.tables()
+def test_modes_that_exclude_each_other_are_refused(store: Store, settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOption, match="do not go together"):
+        store.load("t", "in", **settings)
 
 
 def test_csv_may_have_another_delimiter_and_no_line_of_names(store: Store, tmp_path: Path) -> None:
@@ -184,20 +179,6 @@ def test_a_file_that_has_a_column_in_another_type_is_named(store: Store, tmp_pat
     assert [table.name for table in store.tables()] == ["t"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"mode": "overwrite", "job": "j"}, "do not go together"),
-        ({"job": "j", "if_unchanged_since": 1}, "do not go together"),
-    ],
-)
-def test_modes_that_exclude_each_other_are_refused(
-    store: Store, tmp_path: Path, settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InvalidOption, match=message):
-        store.load("t", **{"source": tmp_path} | settings)
-
-
 @pytest.mark.parametrize("address", ["ftp://server/in", "file://server/in", "s3:/bucket/in"])
 def test_an_address_that_names_no_place_is_refused_before_anything_is_made(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
@@ -210,33 +191,6 @@ def test_an_address_that_names_no_place_is_refused_before_anything_is_made(
     with pytest.raises(InvalidOption, match="write "):
         table.export(address)
     assert sorted(tmp_path.iterdir()) == there
-
-
-def test_a_home_is_written_out_where_files_come_from_and_go_to(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    store.create_table("t", ROWS.schema, ["id"]).upsert(ROWS)
-    assert store.table("t").export("~/out").path == "~/out"
-    assert (tmp_path / "home" / "out").is_dir()
-    assert store.load("copy", "~/out/*.parquet", primary_key="id").rows == len(ROWS)
-
-
-def test_an_iceberg_table_is_a_reader(store: Store, tmp_path: Path) -> None:
-    pytest.importorskip("pyiceberg", reason="pip install 'pyiceberg[sql-sqlite]'")
-    from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415 - skipped where it is not
-
-    place = {"uri": f"sqlite:///{tmp_path}/iceberg.db", "warehouse": f"file://{tmp_path}"}
-    catalog = SqlCatalog("local", **place)
-    catalog.create_namespace("air")
-    trips = catalog.create_table("air.trips", schema=ROWS.schema)
-    trips.append(ROWS.slice(0, 60))
-    store.create_table("t", trips.scan().to_arrow_batch_reader(), "id")
-    assert read(store) == ROWS.slice(0, 60).to_pylist()
-    trips.append(ROWS.slice(60))
-    store.table("t").upsert(trips.scan().to_arrow_batch_reader())
-    assert read(store) == ROWS.to_pylist()
-    catalog.engine.dispose()
 
 
 def test_files_in_object_storage_are_loaded_by_their_address(

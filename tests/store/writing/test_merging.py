@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import (
-    RowsChanged,
     SchemaMismatch,
-    WriteConflict,
 )
 from elasticscan.store import Store, Table
 from elasticscan.store.writing import merging
@@ -45,33 +43,15 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def table(store: Store) -> Table:
-    """A table with the keys 0 to 9, written by commit 2."""
+    """A table with the keys 0 to 9."""
     table = store.create_table("t", SCHEMA, ["id"])
-    assert table.upsert(rows(range(10))) == 2
+    table.upsert(rows(range(10)))
     return table
 
 
 def content(table: Table) -> dict[int, tuple[Any, ...]]:
     read = table.scan().to_table().to_pylist()
     return {row["id"]: (row["n"], row["city"], row["tags"]) for row in read}
-
-
-def test_some_columns_are_written_and_the_others_stay(table: Table) -> None:
-    new = pa.table({"id": [1, 2, 100], "city": ["Lima", None, "Pune"], "more": [1, 2, 3]})
-    done = table.merge(new, columns=["city"])
-    assert (done, done.rows) == (3, 3)
-    now = content(table)
-    assert now[1] == (0, "Lima", ["a", None])
-    assert now[2] == (0, None, ["a", None])
-    assert now[100] == (None, "Pune", None)
-    assert len(now) == 11
-    assert [(c.kind, c.rows) for c in table.history()][-1] == ("write", 3)
-    assert len(table.scan(snapshot=2).to_table()) == 10
-
-    assert table.merge([{"id": 3, "n": 7, "city": "unread"}, {"id": 99, "n": 7}], columns=["n"],
-                       when_not_matched="ignore").rows == 1  # fmt: skip
-    assert content(table)[3] == (7, "Oslo", ["a", None])
-    assert 99 not in content(table)
 
 
 def test_what_others_write_meanwhile_is_read_again_also_by_a_stream_that_gives_rows_once(
@@ -88,26 +68,6 @@ def test_what_others_write_meanwhile_is_read_again_also_by_a_stream_that_gives_r
     assert now[1] == (2, "Lima", ["a", None])
     assert now[2] == (0, "Lima", ["a", None])
     assert now[300] == (None, "Lima", None)
-
-
-def test_a_key_that_others_write_each_time_ends_in_a_conflict_and_nothing_is_written(
-    store: Store, table: Table
-) -> None:
-    each_time(store, "rows staged", lambda times: table.update({"n": str(times)}, "id = 1"))
-    with pytest.raises(WriteConflict, match="each of the 10 times"):
-        table.merge(rows([1, 2], 5), when_not_matched="ignore")
-    assert content(table)[2][0] == 0
-    # A key that is read and not written is no conflict.
-    table.merge(rows([1, 50], 5), when_matched="ignore")
-    assert content(table)[50][0] == 5
-
-
-def test_unchanged_since_reads_as_of_then_and_is_not_tried_again(table: Table) -> None:
-    table.update({"n": 1}, "id = 4")
-    with pytest.raises(RowsChanged):
-        table.merge([{"id": 4, "city": "Lima"}], columns=["city"], if_unchanged_since=2)
-    table.merge([{"id": 5, "city": "Lima"}], columns=["city"], if_unchanged_since=2)
-    assert content(table)[5][1] == "Lima"
 
 
 def test_columns_that_come_or_go_while_rows_are_read_begin_it_again(store: Store, table: Table) -> None:

@@ -10,16 +10,17 @@ import pytest
 
 from elasticscan.base.errors import (
     DiskFull,
-    ElasticScanError,
     FragmentDamaged,
     FragmentMissing,
-    InvalidOption,
+    TableChanged,
     WriteConflict,
 )
 from elasticscan.metadata import Fragment, StagedFragment
-from elasticscan.storage import ingest
+from elasticscan.storage import ingest, open_disk
 from elasticscan.store import Store
-from elasticscan.store.writing import publishing, staging
+from elasticscan.store.writing import staging
+from elasticscan.store.writing.publishing import CommitRequest, publish, write
+from tests.storage.faulty_disk import FaultyDisk
 
 pytestmark = pytest.mark.usefixtures("rows_in_files")
 
@@ -65,7 +66,7 @@ def test_many_tasks_leave_one_fragment_a_shard_and_no_other_file(store: Store) -
     staged = staged_by_tasks(store)
     assert len(staged) > TASKS
     assert not any(fragment.runs for fragment in staged)
-    publishing.publish(store.context, store.table("t").definition, staged)
+    publish(store.context, store.table("t").definition, staged)
     assert sorted(fragment.shard for fragment in fragments_of(store)) == [1, 2]
     check_all_is_there(store)
     assert len(files_of(store)) == 4  # with a run of each
@@ -78,7 +79,7 @@ def test_large_fragments_stay_and_small_ones_become_few(
     largest = max(fragment.bytes for fragment in staged)
     monkeypatch.setattr(ingest, "SMALL_FRAGMENT_BYTES", largest)
     monkeypatch.setattr(ingest, "GATHERED_BYTES", 8 * largest)
-    publishing.publish(store.context, store.table("t").definition, staged)
+    publish(store.context, store.table("t").definition, staged)
     committed = fragments_of(store)
     large = {fragment.path for fragment in staged if fragment.bytes == largest}
     assert large <= {fragment.path for fragment in committed}
@@ -86,94 +87,45 @@ def test_large_fragments_stay_and_small_ones_become_few(
     check_all_is_there(store)
 
 
-def test_a_write_that_cannot_be_gathered_leaves_nothing(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    staged = staged_by_tasks(store)
-    copy, shards = ingest.copy_slots, list[int]()
-
-    def full(source, slots, bounds, keep, to, committed=True):  # type: ignore[no-untyped-def]
-        shards.append(to.shard)
-        if len(shards) == 2:
-            raise DiskFull("no room")
-        return copy(source, slots, bounds, keep, to, committed)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ingest, "copy_slots", full)
-        with pytest.raises(DiskFull):
-            publishing.publish(store.context, store.table("t").definition, staged)
-    assert files_of(store) == set()
-    assert fragments_of(store) == ()
-
-
+@pytest.mark.parametrize("fails", ["a shard", "the table"])
 @pytest.mark.parametrize("keeps", [False, True])
 def test_a_commit_that_fails_leaves_what_its_request_keeps_and_no_more(
-    store: Store, monkeypatch: pytest.MonkeyPatch, keeps: bool
+    tmp_path: Path, store: Store, fails: str, keeps: bool
 ) -> None:
-    staged = staged_by_tasks(store)
-    before = files_of(store)
-    request = publishing.CommitRequest(keep={fragment.path for fragment in staged} if keeps else set())
-
-    def refused(*_: object) -> bool:
-        raise ElasticScanError("not now")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(publishing, "_in_place", refused)
-        with pytest.raises(ElasticScanError, match="not now"):
-            publishing.publish(store.context, store.table("t").definition, staged, request)
+    """At a shard that is full what tasks staged cannot be gathered; in a table that is gone not entered."""
+    with Store.open(store.uri, disks=lambda root: FaultyDisk(open_disk(root))) as other:
+        staged, table = staged_by_tasks(other), other.table("t")
+        definition, before, disk = table.definition, files_of(other), other.context.disk_of(2)
+        request = CommitRequest(keep={fragment.path for fragment in staged} if keeps else set())
+        if fails == "a shard":
+            disk.full_after = disk.written  # type: ignore[attr-defined]
+        else:
+            table.drop()
+        with pytest.raises(DiskFull if fails == "a shard" else TableChanged):
+            publish(other.context, definition, staged, request)
     assert files_of(store) == (before if keeps else set())
-    assert fragments_of(store) == ()
 
 
-def test_garbage_collected_during_a_slow_write_asks_to_try_again(store: Store) -> None:
-    """A write stages in parts; the first one is gone when it merges them."""
+@pytest.mark.parametrize("harm", ["collected", "damaged"])
+def test_a_slow_write_says_what_became_of_the_parts_that_it_staged(store: Store, harm: str) -> None:
+    """Garbage is to be tried again with a longer grace; damage is damage."""
     batches = [batch for task in range(TASKS) for batch in rows_of(task).to_batches()]
 
     def slow() -> Iterator[pa.RecordBatch]:
-        for number, batch in enumerate(batches):
-            if number == TASKS - 2:
-                assert store.collect_garbage(grace_seconds=0, share=1.0).removed > 0
-            yield batch
+        yield from batches[:-2]
+        if harm == "collected":
+            assert store.collect_garbage(grace_seconds=0, share=1.0).removed > 0
+        for staged in Path(store.uri).rglob("*.arrow") if harm == "damaged" else ():
+            content = bytearray(staged.read_bytes())
+            content[100] ^= 1
+            staged.write_bytes(content)
+        yield from batches[-2:]
 
     reader = pa.RecordBatchReader.from_batches(SCHEMA, slow())
+    expected = WriteConflict if harm == "collected" else FragmentDamaged
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staging, "WRITE_BUFFER_BYTES", 2_000)
-        with pytest.raises(WriteConflict, match="longer grace"):
-            publishing.write(store.context, store.table("t").definition, reader)
-    assert store.table("t").scan().count() == 0
-
-
-def test_a_staged_file_that_was_damaged_is_reported_as_damage_and_not_as_garbage(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staging, "WRITE_BUFFER_BYTES", 2_000)
-    rows = pa.table({"id": range(1_000), "k": range(1_000)}).to_batches(max_chunksize=100)
-    before = set(Path(store.uri).rglob("*.arrow"))
-
-    def slow() -> Iterator[pa.RecordBatch]:
-        for number, batch in enumerate(rows):
-            if number == 8:
-                for staged in set(Path(store.uri).rglob("*.arrow")) - before:
-                    content = bytearray(staged.read_bytes())
-                    content[100] ^= 1
-                    staged.write_bytes(content)
-            yield batch
-
-    table = store.table("t").definition
-    reader = pa.RecordBatchReader.from_batches(table.schema, slow())
-    with pytest.raises(FragmentDamaged, match="elasticscan repair OLD NEW") as caught:
-        publishing.write(store.context, table, reader)
+        with pytest.raises(expected) as caught:
+            write(store.context, store.table("t").definition, reader)
     assert not isinstance(caught.value, FragmentMissing)
     assert store.table("t").scan().count() == 0
-
-
-def test_texts_of_a_commit_hold_no_zero_byte(tmp_path: Path) -> None:
-    with Store.create(tmp_path / "s", shards=["a"]) as store:
-        table = store.create_table("t", pa.table({"id": [1]}), "id")
-        for name in ("a\0b", "", "é" * 513):
-            with pytest.raises(InvalidOption, match=r"txn.* must be a name of 1 to 1,024 bytes"):
-                table.upsert(pa.table({"id": [2]}), txn=(name, 1))
-            with pytest.raises(InvalidOption, match=r"job.* must be a name of 1 to 1,024 bytes"):
-                store.load("t", tmp_path, job=name)
-        assert table.scan().count() == 1
-        table.upsert(pa.table({"id": [2]}), txn=("é" * 512, 1))

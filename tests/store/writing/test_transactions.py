@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from elasticscan.base.errors import AlreadyExists, RowsChanged, TableChanged, WriteConflict
+from elasticscan.base.errors import AlreadyExists, ElasticScanError, RowsChanged, TableChanged, WriteConflict
 from elasticscan.store.context import Context
 from elasticscan.store.writing.transactions import (
     ATTEMPTS_SECONDS,
@@ -18,68 +17,42 @@ from elasticscan.store.writing.transactions import (
 )
 from tests.base.manual_clock import ManualClock
 
-CLOCK = ManualClock()
-WRITABLE = cast(Context, SimpleNamespace(catalog=SimpleNamespace(check_writable=lambda: None), clock=CLOCK))
+CHANGED = [RowsChanged("a", table="t", newest=n) for n in range(10_000)]
 
 
-def after(*errors: Exception) -> tuple[Callable[[], int], list[Exception]]:
-    """An attempt that meets these errors, one each time that it is made; and those that are still to come."""
-    left = list(errors)
+def tried(errors: list[Exception], seconds: float = 0.0, is_final: bool = False) -> tuple[object, int]:
+    """What comes of attempts that meet these errors, one each time, after so long; and how many were made."""
+    clock, made = ManualClock(), iter(errors)
+    context = SimpleNamespace(catalog=SimpleNamespace(check_writable=lambda: None), clock=clock)
 
-    def attempt() -> int:
-        if left:
-            raise left.pop(0)
-        return 7
+    def attempt() -> str:
+        clock.advance(seconds)
+        for error in made:
+            raise error
+        return "done"
 
-    return attempt, left
-
-
-def test_what_others_changed_meanwhile_is_done_again() -> None:
-    attempt, left = after(RowsChanged("a"), TableChanged("b", kind="index"), OutdatedLookError())
-    assert until_unchanged(WRITABLE, attempt, "rows", "try again") == 7
-    assert left == []
-
-
-def test_what_has_no_end_is_reported_with_the_newest_conflict() -> None:
-    attempt, left = after(*[RowsChanged("a", table="t", newest=n) for n in range(10_000)])
-    began = CLOCK.now()
-    with pytest.raises(
-        WriteConflict, match=r"\] rows of 't' were written .* times .*: pause them$"
-    ) as caught:
-        until_unchanged(WRITABLE, attempt, "rows of 't'", "pause them")
-    made = 10_000 - len(left)
-    assert caught.value.fields == {"table": "t", "newest": made - 1}
-    assert 60 < made < 1_000 and ATTEMPTS_SECONDS < CLOCK.now() - began < ATTEMPTS_SECONDS + 1
+    try:
+        came = until_unchanged(cast(Context, context), attempt, "rows", "try again", is_final=is_final)
+    except ElasticScanError as error:
+        return type(error), len(errors) - len([*made])
+    return came, len(errors) - len([*made])
 
 
-def test_attempts_that_take_long_are_made_ten_times_all_the_same() -> None:
-    made = 0
-
-    def attempt() -> None:
-        nonlocal made
-        made += 1
-        CLOCK.advance(ATTEMPTS_SECONDS + 1)
-        raise RowsChanged("a")
-
-    with pytest.raises(WriteConflict, match="each of the 10 times"):
-        until_unchanged(WRITABLE, attempt, "rows", "try again")
-    assert made == FEWEST_ATTEMPTS
-
-
-def test_columns_that_change_without_end_are_a_conflict_too() -> None:
-    attempt, _ = after(*[OutdatedLookError()] * 10_000)
-    with pytest.raises(WriteConflict):
-        until_unchanged(WRITABLE, attempt, "rows", "try again")
-
-
-def test_a_change_of_rows_of_a_named_commit_is_final() -> None:
-    attempt, left = after(OutdatedLookError(), RowsChanged("a"), RowsChanged("b"))
-    with pytest.raises(RowsChanged, match="a"):
-        until_unchanged(WRITABLE, attempt, "rows", "try again", is_final=True)
-    assert len(left) == 1
-
-
-def test_other_errors_are_nobody_s_meanwhile() -> None:
-    attempt, _ = after(AlreadyExists("a"))
-    with pytest.raises(AlreadyExists):
-        until_unchanged(WRITABLE, attempt, "rows", "try again")
+@pytest.mark.parametrize(
+    ("errors", "options", "came", "fewest", "most"),
+    [
+        ([RowsChanged("a"), TableChanged("b", kind="index"), OutdatedLookError()], {}, "done", 3, 3),
+        (CHANGED, {}, WriteConflict, 61, 999),
+        ([OutdatedLookError()] * 10_000, {}, WriteConflict, 61, 999),
+        (CHANGED, {"seconds": ATTEMPTS_SECONDS + 1}, WriteConflict, FEWEST_ATTEMPTS, FEWEST_ATTEMPTS),
+        ([OutdatedLookError(), *CHANGED], {"is_final": True}, RowsChanged, 2, 2),
+        ([AlreadyExists("a")], {}, AlreadyExists, 1, 1),
+    ],
+    ids=["ends", "no end", "columns without end", "slow attempts", "a named commit", "another error"],
+)
+def test_what_others_changed_meanwhile_is_done_again_for_a_while(
+    errors: list[Exception], options: dict[str, float], came: object, fewest: int, most: int
+) -> None:
+    found, made = tried(errors, **options)  # type: ignore[arg-type]
+    assert found == came
+    assert fewest <= made <= most
