@@ -120,7 +120,7 @@ def plan_repair(files: Sequence[FoundFile], unreadable: Mapping[str, str]) -> St
         "files that are gone altogether, or lie in a trash, are not noticed",
         "tables and indexes that were dropped shortly before may have come back",
         "writes count as committed, also a last one whose process died, and in the order in which they began",
-        "rows that an overwrite by no rows replaced may have come back",
+        "rows that an overwrite by no rows, or by few that lay in the log, replaced may have come back",
     ]
     foreign = len(files) - sum(map(len, by_table.values()))
     if foreign:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +10,6 @@ import pytest
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.hashing import slots_of
-from elasticscan.catalog import Tx
-from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.store import Store, Table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("k", pa.int64()), ("v", pa.float64())])
@@ -36,6 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     ("condition", "rows"), [("k > 1000", 10), ("k = 1040000", 1), ("k IN (7, -1)", 4_000)]
 )
 def test_rare_values_are_counted_and_found_through_the_index(store: Store, condition: str, rows: int) -> None:
+    assert store.table("t").scan(None, "k < 90").explain()["access"] == "direct", "it keeps most rows"
     scan = store.table("t").scan(["id", "k"], condition)
     message = scan.explain()
     assert message["access"] == "by_k"
@@ -43,10 +41,6 @@ def test_rare_values_are_counted_and_found_through_the_index(store: Store, condi
     assert by_k["rows_scanned"] == rows
     assert scan.to_table().num_rows == rows
     assert scan.explain()["actual"]["rows_scanned"] == rows
-
-
-def test_what_keeps_most_rows_is_read_directly(store: Store) -> None:
-    assert store.table("t").scan(None, "k < 90").explain()["access"] == "direct"
 
 
 def test_an_index_that_is_damaged_does_not_keep_others_from_being_chosen(tmp_path: Path) -> None:
@@ -108,27 +102,6 @@ def test_rows_that_only_other_snapshots_have_are_not_priced(tmp_path: Path) -> N
     assert rows_to_scan(table, before) == {"direct": 3_000, "by_k": 3_000}
 
 
-@pytest.mark.usefixtures("rows_in_files")
-def test_statistics_are_read_once_for_each_fragment_and_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = Store.create(tmp_path / "s", ["a"], upkeep="off")
-    table = made.create_table("t", SCHEMA, ["id"])
-    table.create_index("by_k", ["k"])
-    asked: list[int] = []
-    honest = Tx.statistics
-
-    def noting(self: Tx, table: int, of: Any) -> Any:
-        asked.extend(of)
-        return honest(self, table, of)
-
-    monkeypatch.setattr(Tx, "statistics", noting)
-    for number in range(4):
-        table.upsert(pa.table({"id": [number], "k": [number], "v": [0.5]}, schema=SCHEMA))
-        assert rows_to_scan(table) == {"direct": number + 1, "by_k": number + 1}
-    assert len(asked) == len(set(asked)) == 8
-
-
 # By primary key
 
 
@@ -171,32 +144,3 @@ def test_the_path_by_key_can_be_asked_for_where_there_is_one(store: Store) -> No
         store.table("t").scan(None, "id = 7", index="key", order_by="k")
     with pytest.raises(InvalidOption, match="cannot be named"):
         store.table("t").create_index("key", ["v"])
-
-
-# One large run among many small ones
-
-
-@pytest.mark.parametrize("spread", [True, False], ids=["alike", "at the beginning"])
-def test_rounds_of_a_page_follow_what_runs_hold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spread: bool
-) -> None:
-    made = Store.create(tmp_path / "s", ["a"], tablets=2, slots=16)
-    table = made.create_table("t", SCHEMA, ["id"])
-    table.create_index("by_k", ["k"])
-    numbers = np.arange(20_000)
-    table.upsert(pa.table({"id": numbers, "k": numbers * 7_919 % 20_000, "v": numbers / 7}, schema=SCHEMA))
-    for first in range(20_000, 21_000, 50):
-        more = np.arange(first, first + 50)
-        k = more * 7_919 % 20_000 if spread else more % 500
-        table.upsert(pa.table({"id": more, "k": k, "v": more / 7}, schema=SCHEMA))
-    rounds, honest = 0, index_pages._IndexPage._round
-
-    def counted(self: Any, *rest: Any) -> Any:
-        nonlocal rounds
-        rounds += 1
-        return honest(self, *rest)
-
-    monkeypatch.setattr(index_pages._IndexPage, "_round", counted)
-    pages = list(table.scan(["k"], index="by_k", order_by="k", page_rows=1_000))
-    assert sum(page.rows.num_rows for page in pages) == 21_000
-    assert rounds < 4 * len(pages)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,6 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.limits import LOOK_SECONDS
-from elasticscan.catalog import Catalog
-from elasticscan.catalog.log import Log
 from elasticscan.filters import KeySet
 from elasticscan.filters.key_sets import Interval
 from elasticscan.protocol import (
@@ -29,8 +28,9 @@ from elasticscan.protocol import (
     RowRequest,
     Shards,
 )
-from elasticscan.store import Store
+from elasticscan.store import Scan, Store, Table
 from elasticscan.topology import SlotSet
+from tests.base.connections import call_at_statements
 from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.string())])
@@ -104,65 +104,37 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-@pytest.fixture
-def wire(place: Path) -> Iterator[tuple[Store, Wire]]:
+READS: dict[str, Callable[[Table], Scan]] = {
+    "direct": lambda table: table.scan(index="none", page_rows=100),
+    "a condition": lambda table: table.scan(filter="id < 300", index="none", page_rows=20),
+    "index": lambda table: table.scan(filter="k IN (2, 5)", index="by_k", page_rows=100),
+    "one order": lambda table: table.scan(index="by_k", order_by="k DESC", page_rows=100),
+    "changes": lambda table: table.changes(2, page_rows=100),
+}
+
+
+@pytest.mark.parametrize("what", READS)
+def test_reads_are_the_same_over_a_wire_while_tablets_move(place: Path, what: str) -> None:
     with Store.open(place) as server, Store.open(place) as client:
-        wire = Wire(server.context.cluster.shards)
+        wire, tablets = Wire(server.context.cluster.shards), iter(client.topology.placement.tablets)
+        expected = READS[what](client.table("t")).to_table().to_pylist()
         client.context.cluster = Cluster(client.context.cluster.placements, wire)
-        yield client, wire
-
-
-def test_a_direct_scan_prunes_by_what_the_request_says(wire: tuple[Store, Wire]) -> None:
-    store, shards = wire
-    assert store.table("t").scan(filter="id < 10", index="none").to_table().num_rows == 10
-    scan = store.table("t").scan(filter=f"id >= {COUNT}", index="none")
-    assert scan.to_table().num_rows == 0
-    assert (scan.stats.scanned, scan.stats.skipped_rows) == (0, COUNT)
-    assert all(set(request.key_sets) == {"id"} for request in shards.requests)
-
-
-def test_an_index_scan_and_one_in_its_order_are_the_same_over_a_wire(wire: tuple[Store, Wire]) -> None:
-    store, shards = wire
-    expected = sorted((n % 7, n) for n in range(COUNT) if n % 7 in (2, 5))
-    scan = store.table("t").scan(filter="k IN (2, 5)", index="by_k", page_rows=100)
-    found = scan.to_table()
-    assert sorted(zip(found["k"].to_pylist(), found["id"].to_pylist(), strict=True)) == expected
-    assert all(request.order is not None for request in shards.requests)
-
-
-def test_rows_by_key_are_the_same_over_a_wire_while_tablets_move(wire: tuple[Store, Wire]) -> None:
-    store, _ = wire
-    asked = [*range(COUNT + 5, 0, -3)]
-    for tablet in store.topology.placement.tablets:
-        assert store.table("t").get(asked)["v"].to_pylist() == [f"{n}" for n in asked if n < COUNT]
-        store.move(tablet.id, "s1" if tablet.shard == 2 else "s2")
-
-
-def test_changes_are_the_same_over_a_wire(wire: tuple[Store, Wire]) -> None:
-    store, shards = wire
-    commit = store.table("t").upsert(pa.table({"id": [1], "k": [1], "v": ["new"]}, SCHEMA))
-    found = store.table("t").changes(commit - 1, commit).to_table()
-    assert found["_change_type"].to_pylist() == ["update_preimage", "update_postimage"]
-    assert {request.changes.upto for request in shards.requests if request.changes} == {commit}
-
-
-def test_a_scan_that_meets_a_move_asks_the_other_shard(wire: tuple[Store, Wire]) -> None:
-    store, shards = wire
-    scan = store.table("t").scan(page_rows=50)
-    ids = next(scan).rows["id"].to_pylist()
-    for tablet in store.topology.placement.tablets:
-        if tablet.shard == shards.requests[0].shard:
-            store.move(tablet.id, "s2")
-    assert sorted(ids + scan.to_table()["id"].to_pylist()) == list(range(COUNT))
-    assert len({request.shard for request in shards.requests}) == 2
-
-
-@pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for each question whether anything changed."""
-    asked, follow = list[int](), Log.follow
-    monkeypatch.setattr(Log, "follow", lambda self: asked.append(1) or follow(self))
-    return asked
+        nothing = client.table("t").scan(filter=f"id >= {COUNT}", index="none")
+        assert (nothing.count(), nothing.stats.skipped_rows) == (0, COUNT), "blocks are skipped there"
+        found = list[dict[str, Any]]()
+        for page in READS[what](client.table("t")):
+            found += page.rows.to_pylist()
+            if (tablet := next(tablets, None)) is not None:
+                client.move(tablet.id, "s1" if tablet.shard == 2 else "s2")
+        in_order = what == "one order"
+        by_content = partial(sorted, key=repr)
+        assert found == expected if in_order else by_content(found) == by_content(expected)
+        assert len({request.shard for request in wire.requests}) == 2
+        for tablet in client.topology.placement.tablets:
+            asked = [*range(COUNT + 5, 0, -3)]
+            rows = client.table("t").get(asked)["v"].to_pylist()
+            assert rows == [f"{n}" for n in asked if n < COUNT]
+            client.move(tablet.id, "s1" if tablet.shard == 2 else "s2")
 
 
 def move_all(store: Store, target: str) -> None:
@@ -172,51 +144,25 @@ def move_all(store: Store, target: str) -> None:
             store.move(tablet.id, target)
 
 
-def test_a_page_is_read_by_the_look_after_the_one_before(place: Path, looks: list[int]) -> None:
-    with Store.open(place, clock=ManualClock(time.time())) as store:
+def test_a_page_is_read_by_the_look_after_the_one_before_unless_slots_moved_or_time_passed(
+    place: Path,
+) -> None:
+    clock, statements = ManualClock(time.time()), list[str]()
+    with Store.open(place, clock=clock) as store, Store.open(place, clock=clock) as other:
+        call_at_statements(store.context.catalog, statements.append)
         scan = store.table("t").scan(page_rows=50)
-        looks.clear()
-        pages = list(scan)
-        assert sum(page.rows.num_rows for page in pages) == COUNT
-        assert len(looks) <= len(pages) + 1, "the first one is read by the plan's look"
-
-
-def test_a_page_of_slots_that_moved_since_the_look_is_read_again(place: Path) -> None:
-    with Store.open(place, clock=ManualClock(time.time())) as store, Store.open(place) as other:
-        scan = store.table("t").scan(page_rows=50)
-        ids = next(scan).rows["id"].to_pylist()
+        statements.clear()
+        ids = [key for _ in range(4) for key in next(scan).rows["id"].to_pylist()]
+        assert sum(statement.startswith("SELECT") for statement in statements) <= 6
         for target in ("s2", "s1"):
             move_all(other, target)
             ids += next(scan).rows["id"].to_pylist()
-        assert scan.stats.moved_slots > 0, "nobody here knew of it"
         moved = scan.stats.moved_slots
+        assert moved > 0, "no one here knew of it"
         move_all(store, "s2")
-        assert sorted(ids + scan.to_table()["id"].to_pylist()) == list(range(COUNT))
-        assert scan.stats.moved_slots == moved, "what this process does it knows at once"
-
-
-def test_whoever_pauses_between_pages_looks_anew(place: Path) -> None:
-    clock = ManualClock(time.time())
-    with Store.open(place, clock=clock) as store, Store.open(place, clock=clock) as other:
-        scan = store.table("t").scan(page_rows=50)
-        ids = next(scan).rows["id"].to_pylist()
-        move_all(other, "s2")
+        ids += next(scan).rows["id"].to_pylist()
+        move_all(other, "s1")
         clock.advance(LOOK_SECONDS)
         ids += next(scan).rows["id"].to_pylist()
-        assert scan.stats.moved_slots == 0
-        resumed = store.resume(scan.key)
-        assert sorted(ids + resumed.to_table()["id"].to_pylist()) == list(range(COUNT))
-
-
-def test_the_roots_of_many_shards_are_known_by_one_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Store.create(tmp_path / "many", [f"s{n}" for n in range(16)], tablets=16, slots=16) as store:
-        store.create_table("t", SCHEMA, ["id"]).upsert(
-            pa.table({"id": range(COUNT), "k": [1] * COUNT, "v": ["v"] * COUNT}, SCHEMA)
-        )
-    transactions, reading = list[int](), Catalog.reading
-    monkeypatch.setattr(Catalog, "reading", lambda *asked: transactions.append(1) or reading(*asked))
-    with Store.open(tmp_path / "many") as store:
-        assert store.table("t").scan().count() == COUNT
-    assert len(transactions) < 16
+        assert scan.stats.moved_slots == moved, "what this process does it knows, and after a pause it looks"
+        assert sorted(ids + scan.to_table()["id"].to_pylist()) == list(range(COUNT))

@@ -1,27 +1,40 @@
-"""Columns that are dropped, renamed and widened: what was written before, and who began before."""
+"""Columns that come, go, are renamed and widened: what was written before, and who began before.
+
+Rows at every snapshot alongside all else are a matter of the programs "columns change".
+"""
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from pyarrow import ipc
 
 from elasticscan.base.errors import (
     AlreadyExists,
     ElasticScanError,
+    FragmentDamaged,
     InvalidOption,
     LimitExceeded,
     NotFound,
     SchemaMismatch,
+    TableChanged,
 )
-from elasticscan.store import Store, Table, schema_changes
-from elasticscan.store.reading import scan
+from elasticscan.connector.reading import _METADATA
+from elasticscan.connector.sql.changing import ACTION
+from elasticscan.connector.sql.row_changes import _DELETES
+from elasticscan.storage import FragmentReader
+from elasticscan.storage.fragment import SYSTEM_COLUMNS
+from elasticscan.store import Store, Table, feed_fields, schema_changes
 from elasticscan.store.repair.rebuild import repair_store
+from tests.base.connections import call_at_statements
 
 pytestmark = pytest.mark.usefixtures("unflushed")
 
@@ -142,22 +155,39 @@ def test_values_of_dropped_columns_leave_the_files_when_no_snapshot_from_before_
 # -------------------------------------------------------------------------------- who began before
 
 
+def is_free(lock: Path) -> bool:
+    with lock.open("rb") as queue:
+        try:
+            fcntl.flock(queue, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("store", [None], indirect=True)
+@pytest.mark.parametrize("at", range(2))
 def test_a_snapshot_is_never_read_by_a_definition_from_before_it(
-    store: Store, table: Table, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, table: Table, at: int
 ) -> None:
-    """A scan looks its table up, then takes a lease on the newest snapshot."""
-    honest = scan.bind_to_key
+    """Others change all, and merge, at a statement of a scan that looks a table up and then takes a lease."""
+    lock = Path(store.uri) / "catalog.db.lock"
+    if not lock.exists():
+        pytest.skip("no one comes between the statements of a catalog at a server")
     table.set_retention("0s")  # so that a lease is needed
+    free = list[str]()
 
-    def later(*args: Any) -> Any:
-        monkeypatch.setattr(scan, "bind_to_key", honest)
-        change(table)
-        write_new(table, NEW_IDS)
-        store.compact()
-        return honest(*args)
+    def let_others_in(statement: str) -> None:
+        if is_free(lock):
+            free.append(statement)
+            if len(free) == at + 1:
+                change(other.table("t"))
+                write_new(other.table("t"), NEW_IDS)
+                other.compact()
 
-    monkeypatch.setattr(scan, "bind_to_key", later)
-    assert read(store) == MIXED
+    end = call_at_statements(store.context.catalog, let_others_in)
+    scan = table.scan()
+    end()
+    assert len(free) > at and by_id(scan.to_table()) == MIXED
 
 
 # -------------------------------------------------------------------------------- alongside the rest
@@ -244,11 +274,15 @@ def test_columns_of_an_index_are_free_once_it_is_dropped(store: Store, table: Ta
     assert read(store, index="by_v", filter="w = 'new'") == {i: new_row(i) for i in NEW_IDS}
 
 
-def test_changing_nothing_changes_nothing(table: Table) -> None:
+def test_changing_nothing_changes_nothing_and_types_may_be_named(store: Store, table: Table) -> None:
     before = table.definition
-    assert table.rename_column("v", "v") == table.widen_column("n", pa.int32()) == SCHEMA
-    assert table.definition == before
+    assert table.rename_column("v", "v") == table.widen_column("n", pa.int32()) == table.add_columns(SCHEMA)
+    assert table.definition == before and table.schema == SCHEMA
     assert table.rename_column("v", "V").names[1] == "V"
+    assert table.add_columns({"a": "int32", "b": pa.date32()}).field("a").type == pa.int32()
+    assert table.widen_column("a", "int64").field("a").type == pa.int64()
+    with pytest.raises(InvalidOption, match=r"type='long' .*such as int64"):
+        table.widen_column("a", "long")
 
 
 def test_columns_that_were_dropped_and_names_that_were_given_are_bounded(
@@ -267,32 +301,84 @@ def test_columns_that_were_dropped_and_names_that_were_given_are_bounded(
         table.rename_column("v", "w")
 
 
-@pytest.mark.parametrize(
-    ("kind", "wider", "values"),
-    [
-        (pa.int8(), pa.int16(), [-128, 127]),
-        (pa.int16(), pa.int64(), [-(1 << 15), (1 << 15) - 1]),
-        (pa.uint8(), pa.uint64(), [0, 255]),
-        (pa.uint32(), pa.uint64(), [0, (1 << 32) - 1]),
-        (pa.float16(), pa.float32(), [0.5, -2.0]),
-        (pa.float16(), pa.float64(), [0.5, -2.0]),
-        (pa.float32(), pa.float64(), [0.5, float("inf")]),
-        (pa.decimal128(5, 2), pa.decimal128(38, 2), [Decimal("-999.99"), Decimal("999.99")]),
-        (pa.decimal256(5, 2), pa.decimal256(60, 2), [Decimal("-999.99"), Decimal("999.99")]),
-    ],
-    ids=str,
-)
-def test_every_widening_keeps_every_value(
-    tmp_path: Path, kind: pa.DataType, wider: pa.DataType, values: list[Any]
+WIDENED: list[tuple[pa.DataType, pa.DataType, list[Any]]] = [
+    (pa.int16(), pa.int64(), [-(1 << 15), (1 << 15) - 1, None]),
+    (pa.uint8(), pa.uint64(), [0, 255, None]),
+    (pa.uint32(), pa.uint64(), [0, (1 << 32) - 1, None]),
+    (pa.float16(), pa.float32(), [0.5, -2.0, None]),
+    (pa.float16(), pa.float64(), [0.5, -2.0, None]),
+    (pa.decimal128(5, 2), pa.decimal128(38, 2), [Decimal("-999.99"), Decimal("999.99"), None]),
+    (pa.decimal256(5, 2), pa.decimal256(60, 2), [Decimal("-999.99"), Decimal("999.99"), None]),
+]
+
+
+def test_every_widening_keeps_every_value(store: Store) -> None:
+    names = [f"v{number}" for number in range(len(WIDENED))]
+    columns = [pa.array(values, kind) for kind, _, values in WIDENED]
+    table = store.create_table("wide", pa.table([pa.array(range(3)), *columns], ["id", *names]), ["id"])
+    for name, (_, wider, _) in zip(names, WIDENED, strict=True):
+        assert table.widen_column(name, wider).field(name).type == wider
+    for _ in range(2):
+        found = table.scan().to_table().sort_by("id").to_pydict()
+        assert [found[name] for name in names] == [values for _, _, values in WIDENED]
+        table.upsert(table.scan(filter="id = 1").to_table())
+        store.compact()
+
+
+# ------------------------------------------------------------------------------------- what files lack
+
+
+@pytest.mark.usefixtures("rows_in_files")
+def test_a_file_only_lacks_columns_that_came_after_it_or_went_before(store: Store, table: Table) -> None:
+    def columns_of(fragment: Any, names: list[str], definition: Any = None) -> pa.RecordBatch:
+        disk = store.context.disk_of(fragment.shard)
+        return FragmentReader(disk, fragment.path, names, fragment.seal, definition).batch(0)
+
+    first = table.definition
+    table.add_columns([pa.field("late", pa.int32()), pa.field("later", pa.int32())])
+    table.upsert(table.scan(limit=100).to_table())
+    with store.context.catalog.reading() as tx:
+        old, *_, new = sorted(tx.state.fragments(), key=lambda fragment: fragment.min_commit)
+    for definition in (None, first):
+        with pytest.raises(FragmentDamaged, match="late"):
+            columns_of(old, ["id", "late"], definition)
+    now = table.definition
+    assert columns_of(old, ["id", "late"], now).column("late").null_count == old.rows
+    of_then = replace(now, columns=(*now.columns[:-1], replace(now.columns[-1], stored="other")))
+    with pytest.raises(FragmentDamaged, match="has no column 'later'"):
+        columns_of(new, ["later"], of_then)
+    with pytest.raises(TableChanged, match="were changed while"):
+        columns_of(new, ["later"], replace(of_then, definition=1, names_of=2))
+    never = [*now.columns[:-2], *(replace(each, nullable=False) for each in now.columns[-2:])]
+    never_null = pa.schema([pa.field("late", pa.int32(), nullable=False)])
+    with pytest.raises(FragmentDamaged, match="never null"):
+        columns_of(old, ["late"], replace(now, columns=tuple(never), schema=never_null))
+
+
+# -------------------------------------------------------------------------------------- reserved names
+
+
+def test_no_column_gets_a_name_of_what_reads_queries_and_files_add(
+    store: Store, table: Table, tmp_path: Path
 ) -> None:
-    schema = pa.schema([("id", pa.int64()), ("v", kind)])
-    with Store.create(tmp_path / "store", ["a"], tablets=1, slots=4) as store:
-        table = store.create_table("t", schema, ["id"])
-        ids = list(range(len(values) + 1))
-        table.upsert(pa.table([pa.array(ids), pa.array([*values, None], kind)], schema=schema))
-        assert table.widen_column("v", wider).field("v").type == wider
-        for _ in range(2):
-            assert [row["v"] for _, row in sorted(read(store).items())] == [*values, None]
-            table.upsert(pa.table([pa.array([9]), pa.array([None], wider)], schema=table.schema))
-            table.delete([9])
-            store.compact()
+    feed = [field.name for field in feed_fields()]
+    added = {*_METADATA.names, *feed, ACTION, _DELETES, *SYSTEM_COLUMNS}
+    before = table.definition
+    for name in (*added, *(name.upper() for name in added), "_Elasticscan_x", "_Shard"):
+        rows = pa.table({"id": [1, 2, 3], name: ["eu", "us", None]})
+        pyarrow.parquet.write_table(rows, tmp_path / "rows.parquet")
+        for data in (rows.schema, rows, rows.to_pydict()):
+            with pytest.raises(SchemaMismatch, match="is taken by the store"):
+                store.create_table("u", data, primary_key="id")
+        for call in (
+            lambda rows=rows, name=name: store.create_table("u", rows, primary_key=name),
+            lambda: store.load("u", tmp_path / "rows.parquet", primary_key="id"),
+            lambda name=name: table.add_columns({name: "string"}),
+            lambda name=name: table.rename_column("v", name),
+        ):
+            with pytest.raises(SchemaMismatch, match="is taken by the store"):
+                call()
+    assert [known.name for known in store.tables()] == ["t"]
+    assert table.definition == before
+    free = {"id": [1], "_shards": ["a"], "shard": ["b"], "_x": [1]}
+    assert store.create_table("u", free, primary_key="id").to_arrow().num_rows == 1

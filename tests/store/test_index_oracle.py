@@ -1,4 +1,4 @@
-"""Random tables and conditions through every access path, alongside DuckDB on the same rows.
+"""Random tables and conditions through every access path and kind of read, alongside DuckDB on the same rows.
 
 DuckDB orders values as Spark does: NaN equals itself and is above all numbers, -0.0 equals 0.0, texts
 compare by their bytes. Set ELASTICSCAN_SEEDS to one seed, or to a range such as 0-5000, to run others.
@@ -9,21 +9,26 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from elasticscan.base import limits
 from elasticscan.base.errors import InvalidOption
+from elasticscan.filters import Aggregate, folding
 from elasticscan.optimizer import binding as access
-from elasticscan.storage import fragment
+from elasticscan.storage import fragment_writer
 from elasticscan.storage.indexes import run as index_run
-from elasticscan.store import Scan, Store
+from elasticscan.store import Scan, Store, known_values
+from elasticscan.store.reading import aggregating, ordering, rows_by_key
 from tests.base.manual_clock import ManualClock
 from tests.seeds import ranges_of_seeds
 from tests.simulation.conditions import INFINITY, NAN, order_of
@@ -168,6 +173,7 @@ class Case:
     def __init__(self, store: Store, chance: random.Random) -> None:
         self.store, self.chance = store, chance
         self.rows: dict[int, Row] = {}
+        self.past: list[tuple[int | None, dict[int, Row]]] = []  # rows of snapshots; None for the newest
         nulls = chance.choice([0.0, 0.1, 0.5])
         if chance.random() < 0.5:
             self._make_indexes()
@@ -180,12 +186,16 @@ class Case:
             if gone:
                 store.table("t").delete(pa.table({"id": pa.array(gone, pa.int64())}))
                 self.rows = {key: row for key, row in self.rows.items() if key not in gone}
+            self.past.append((store.table("t").history(1)[0].number, dict(self.rows)))
         if not store.table("t").indexes():
             self._make_indexes()
         if chance.random() < 0.3:
             store.compact()
+        self.past.append((None, self.rows))
         self.duck = duckdb.connect()
-        self.duck.register("t", pa.Table.from_pylist(list(self.rows.values()), schema=SCHEMA))
+        for at, (_, then) in enumerate(self.past):
+            self.duck.register(f"t{at}", pa.Table.from_pylist(list(then.values()), schema=SCHEMA))
+        self.duck.execute(f"CREATE VIEW t AS SELECT * FROM t{len(self.past) - 1}")
 
     def _make_indexes(self) -> None:
         for name in self.chance.sample(list(INDEXES), 7):
@@ -220,6 +230,13 @@ class Case:
                 paths.append((info.name, None, False))
         for index, order, descending in paths:
             self._check_path(condition, wanted, index, order, descending, moving)
+        self.store.context.checkpoint = self._let_a_tablet_move if moving else lambda _: None
+        for at in (len(self.past) - 1, self.chance.randrange(len(self.past))):
+            self._check_aggregates(condition, at)
+            self._check_first_rows(condition, at)
+            self._check_known_values(at)
+            self._check_rows_by_key(at)
+        self.store.context.checkpoint = lambda _: None
 
     def _check_path(
         self,
@@ -248,7 +265,7 @@ class Case:
         names = columns or SCHEMA.names
         assert sorted(row[0] for row in got) == wanted, what
         expected = [self.rows[row[0]] for row in got]
-        assert [comparable(tuple(row[name] for name in names)) for row in expected] == got, what
+        assert [plain(tuple(row[name] for name in names)) for row in expected] == got, what
         if order:
             columns_of_order = [*INDEXES[index][0], "id"]
             ordered = sorted(expected, key=order_of(columns_of_order), reverse=descending)
@@ -258,15 +275,83 @@ class Case:
         got: list[tuple[Any, ...]] = []
         moves = 6
         for page in scan:
-            got += (comparable(row) for row in zip(*page.rows.to_pydict().values(), strict=True))
+            got += in_order(page.rows)
             if moving and moves and self.chance.random() < 0.3:
                 moves -= 1
-                tablet = self.chance.choice(self.store.context.placement().tablets)
-                names = self.store.context.shard_names()
-                self.store.move(
-                    tablet.id, self.chance.choice([n for s, n in names.items() if s != tablet.shard])
-                )
+                self._move()
         return got
+
+    def _move(self) -> None:
+        tablet = self.chance.choice(self.store.context.placement().tablets)
+        names = self.store.context.shard_names()
+        self.store.move(tablet.id, self.chance.choice([n for s, n in names.items() if s != tablet.shard]))
+
+    def _let_a_tablet_move(self, point: str) -> None:
+        if point.startswith("page") and self.chance.random() < 0.1:
+            interrupt, self.store.context.checkpoint = self.store.context.checkpoint, lambda _: None
+            self._move()
+            self.store.context.checkpoint = interrupt
+
+    def _check_aggregates(self, condition: str, at: int) -> None:
+        number, by = self.past[at][0], self.chance.choice(GROUPS)
+        values = self.chance.sample(VALUES, self.chance.randint(1, 5))
+        text = f"SELECT {', '.join([*by, *values])} FROM t{at} WHERE {for_duckdb(condition)}"
+        expected = self.duck.execute(f"{text} GROUP BY {', '.join(by)}" if by else text).fetchall()
+        result = self.store.table("t").aggregate(values, by, for_us(condition), number)
+        assert result.schema.names == [*by, *values]
+        assert sorted(in_order(result), key=repr) == sorted(map(plain, expected), key=repr), text
+
+    def _check_first_rows(self, condition: str, at: int) -> None:
+        """An order without an index is that of a sort; here rows that are equal are in the order of keys."""
+        number, limit = self.past[at][0], self.chance.choice([0, 1, 3, 100])
+        down = self.chance.choice(["", " DESC"])
+        order = [f"{name}{down}" for name in [*self.chance.sample(list(DOMAINS), 2), "id"]]
+        terms = ", ".join(f"{term} NULLS {'LAST' if down else 'FIRST'}" for term in order)
+        text = f"SELECT id, s, x FROM t{at} WHERE {for_duckdb(condition)} ORDER BY {terms} LIMIT {limit}"
+        scan = self.store.table("t").scan(
+            ["id", "s", "x"], for_us(condition), snapshot=number, order_by=order, limit=limit, page_rows=7
+        )
+        assert in_order(scan.to_table()) == [*map(plain, self.duck.execute(text).fetchall())], text
+
+    def _check_known_values(self, at: int) -> None:
+        """What statistics of fragments tell is so."""
+        texts = ["count(*)", self.chance.choice(KNOWN), self.chance.choice(KNOWN)]
+        with self.store.table("t").scan(snapshot=self.past[at][0]) as scan:
+            known = known_of(self.store, scan, texts)
+        if known is not None:
+            expected = self.duck.execute(f"SELECT {', '.join(texts)} FROM t{at}").fetchall()
+            assert [plain(tuple(known))] == [*map(plain, expected)], texts
+
+    def _check_rows_by_key(self, at: int) -> None:
+        (number, rows), table = self.past[at], self.store.table("t")
+        asked = self.chance.choices(range(130), k=self.chance.randint(0, 30))
+        got = table.get(asked, ["id", "s", "x"], number, keep_missing=True)
+        nothing = dict.fromkeys(SCHEMA.names)
+        expected = [tuple(rows.get(key, nothing)[name] for name in ("id", "s", "x")) for key in asked]
+        assert in_order(got) == [*map(plain, expected)]
+        assert table.get(asked, ["id"], number)["id"].to_pylist() == [key for key in asked if key in rows]
+
+
+GROUPS = [[], ["b"], ["s"], ["d", "b"], ["j"], ["x"], ["n"]]
+VALUES = [
+    *("count(*)", "count(w)", "count(DISTINCT s)", "count(DISTINCT n)", "sum(w)", "sum(n)", "avg(j)"),
+    *("min(i)", "max(i)", "max(s)", "min(d)", "max(ts)", "max(n)", "min(x)", "max(x)"),
+]
+KNOWN = ["count(w)", "min(i)", "max(i)", "min(d)", "max(ts)", "max(j)", "min(x)", "max(f)"]
+
+
+def plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A row in which NaN equals NaN, and zeros are written alike."""
+    return comparable(tuple(value + 0.0 if isinstance(value, float) else value for value in row))
+
+
+def in_order(rows: pa.Table | pa.RecordBatch) -> list[tuple[Any, ...]]:
+    return [*map(plain, zip(*rows.to_pydict().values(), strict=True))]
+
+
+def known_of(store: Store, scan: Scan, texts: list[str], schema: pa.Schema = SCHEMA) -> list[Any] | None:
+    values = known_values(store.context, scan.standing, [Aggregate.parse(text, schema) for text in texts])
+    return None if values is None else [value[0].as_py() for value in values]
 
 
 @pytest.fixture(scope="module")
@@ -284,10 +369,14 @@ def check_seed(template: Path, place: Path, seed: int) -> None:
     copied_store(template, place, ManualClock(START))
     try:
         with pytest.MonkeyPatch.context() as patch, fast_store(place, ManualClock(START)) as store:
-            patch.setattr(fragment, "BATCH_ROWS", chance.choice([3, 65_536]))
+            patch.setattr(fragment_writer, "BATCH_ROWS", chance.choice([3, 65_536]))
             patch.setattr(index_run, "BATCH_ROWS", chance.choice([3, 65_536]))
             patch.setattr(index_run, "RUN_ROWS", chance.choice([20, 1 << 22]))
             patch.setattr(access, "MAX_RANGES", chance.choice([3, 1_000]))
+            patch.setattr(aggregating, "DEFAULT_PAGE_ROWS", chance.choice([7, 65_536]))
+            patch.setattr(folding, "FOLDED_ROWS", chance.choice([1, 65_536]))
+            patch.setattr(rows_by_key, "MOST_KEYS", chance.choice([1, 7, 1_000]))
+            patch.setattr(limits, "INLINE_BYTES", chance.choice([0, limits.INLINE_BYTES]))
             case = Case(store, chance)
             for number in range(10):
                 case.check(moving=number % 3 == 0)
@@ -302,3 +391,33 @@ def check_seed(template: Path, place: Path, seed: int) -> None:
 def test_every_access_path_returns_what_duckdb_returns(template: Path, tmp_path: Path, seeds: range) -> None:
     for seed in seeds:
         check_seed(template, tmp_path / f"store{seed}", seed)
+
+
+# Planted faults of first rows
+
+
+def zeros_differ(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ordering, "ordered_floats", lambda values: values)
+
+
+def nulls_never_enter(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ordering, "pc", SimpleNamespace(**vars(pc) | {"fill_null": lambda values, _: values}))
+
+
+def equal_rows_never_enter(patch: pytest.MonkeyPatch) -> None:
+    less = {"greater_equal": pc.greater, "less_equal": pc.less}
+    patch.setattr(ordering, "pc", SimpleNamespace(**vars(pc) | less))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("plant", [zeros_differ, nulls_never_enter, equal_rows_never_enter])
+def test_a_planted_fault_is_found(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[Any], None]
+) -> None:
+    def check_some() -> None:
+        for seed in range(60):
+            check_seed(template, tmp_path / f"store{seed}", seed)
+
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        check_some()

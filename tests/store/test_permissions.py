@@ -24,97 +24,67 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     os.umask(before)
 
 
-def modes(place: Path) -> dict[str, set[str]]:
-    """The modes of directories and files below a place, itself included."""
-    found: dict[str, set[str]] = {"directories": set(), "files": set()}
+def modes(place: Path) -> tuple[set[str], set[str]]:
+    """The modes of directories and of files below a place, itself included."""
+    found: tuple[set[str], set[str]] = set(), set()
     for path in (place, *place.rglob("*")):
-        kind = "directories" if path.is_dir() else "files"
-        found[kind].add(oct(stat.S_IMODE(path.stat().st_mode)))
+        found[path.is_file()].add(oct(stat.S_IMODE(path.stat().st_mode) & 0o777))
     return found
 
 
-def fill(store: Store) -> None:
-    store.create_table("t", pa.schema([("id", pa.int64()), ("v", pa.int64())]), ["id"])
-    store.table("t").upsert(pa.table({"id": range(100), "v": range(100)}))
-    store.table("t").create_index("by_v", ["v"])
-    store.expand(["c"])
-    store.table("t").upsert(pa.table({"id": range(100), "v": range(100)}))
-    store.compact()
+# By the mode of a directory that an operator made, or None where there was none: those of what is in it.
+# `mkdir` makes directories that all may read by itself, so that no one chose it.
+MODES: dict[int | None, tuple[str, str]] = {
+    None: ("0o700", "0o600"),
+    0o755: ("0o755", "0o600"),
+    0o750: ("0o750", "0o640"),
+    0o770: ("0o770", "0o660"),
+    0o2750: ("0o750", "0o640"),
+}
 
 
-def test_a_new_store_is_its_owners_alone(tmp_path: Path, umask: int) -> None:
-    with Store.create(tmp_path / "s", ["a", "b"]) as store:
-        fill(store)
-        assert (tmp_path / "s" / "catalog.db-wal").exists()
-        assert modes(tmp_path / "s") == {"directories": {"0o700"}, "files": {"0o600"}}
-    with Store.open(tmp_path / "s") as store:
-        store.table("t").upsert(pa.table({"id": [1], "v": [1]}))
-        assert modes(tmp_path / "s") == {"directories": {"0o700"}, "files": {"0o600"}}
-
-
-@pytest.mark.parametrize(
-    ("directory", "file"),
-    [("0o750", "0o640"), pytest.param("0o770", "0o660", marks=pytest.mark.long), ("0o2750", "0o640")],
-)
-def test_files_follow_the_directory_that_an_operator_made(
-    tmp_path: Path, umask: int, directory: str, file: str
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode and oct(mode))
+def test_a_place_is_its_owner_s_alone_unless_an_operator_let_a_group_in(
+    tmp_path: Path, umask: int, mode: int | None
 ) -> None:
-    (tmp_path / "s").mkdir()
-    (tmp_path / "s").chmod(int(directory, 8))
-    with Store.create(tmp_path / "s", ["a", "b"]) as store:
-        fill(store)
-        assert modes(tmp_path / "s")["files"] == {file}
-        below = {oct(int(mode, 8) & 0o777) for mode in modes(tmp_path / "s")["directories"]}
-        assert below == {oct(int(directory, 8) & 0o777)}
-
-
-def test_a_shards_root_elsewhere_is_as_private_as_its_store(tmp_path: Path, umask: int) -> None:
-    roots = {"a": str(tmp_path / "disk1" / "a"), "b": str(tmp_path / "disk2" / "b")}
-    (tmp_path / "disk1").mkdir()
-    (tmp_path / "disk1").chmod(0o755)
-    (tmp_path / "disk2").mkdir()
-    (tmp_path / "disk2").chmod(0o755)
-    (tmp_path / "disk2" / "b").mkdir()
-    (tmp_path / "disk2" / "b").chmod(0o750)
-    with Store.create(tmp_path / "s", roots) as store:
-        fill(store)
-    assert modes(Path(roots["a"])) == {"directories": {"0o700"}, "files": {"0o600"}}
-    assert modes(Path(roots["b"])) == {"directories": {"0o750"}, "files": {"0o640"}}  # made so before
-
-
-def test_directories_that_all_may_read_get_files_of_their_owner_alone(tmp_path: Path, umask: int) -> None:
-    """`mkdir` makes such directories by itself, so that nobody chose it."""
-    places = {name: tmp_path / name for name in ("store", "root", "backups", "restored", "copy")}
+    """A store, a shard elsewhere, a backup and what is made of it; the secrets in a backup never."""
+    places = {name: tmp_path / name for name in ("store", "root", "backup", "new", "new root")}
     for place in places.values():
-        place.mkdir()
-        place.chmod(0o755)
+        if mode is not None:
+            place.mkdir()
+            place.chmod(mode)
+    rows = pa.table({"id": range(100), "v": range(100)})
     with Store.create(places["store"], {"a": str(places["root"]), "b": str(places["store"] / "b")}) as store:
-        fill(store)
-        store.backup(places["backups"])
+        table = store.create_table("t", rows, "id")
+        table.create_index("by_v", ["v"])
+        store.expand(["c"])
+        table.upsert(rows)
+        store.compact()
+        assert (places["store"] / "catalog.db-wal").exists()
+        store.backup(places["backup"])
         store.collect_garbage()
-        for place in (places["store"], places["root"], places["backups"]):
-            assert modes(place)["files"] == {"0o600"}, place
-    roots = {"a": str(places["copy"]), "b": str(tmp_path / "copy_of_b")}
-    with Store.from_backup(places["backups"], places["restored"], roots=roots) as store:
-        store.table("t").upsert(pa.table({"id": [1], "v": [1]}))
-        for place in (places["restored"], places["copy"]):
-            assert modes(place)["files"] == {"0o600"}, place
+    with Store.from_backup(places["backup"], places["new"], {"a": str(places["new root"])}) as store:
+        store.table("t").upsert(rows[:1])
+    (places["backup"] / BACKUP_FILE).rename(tmp_path / BACKUP_FILE)
+    assert oct(stat.S_IMODE((tmp_path / BACKUP_FILE).stat().st_mode)) == "0o600"
+    directory, file = MODES[mode]
+    for name, place in places.items():
+        directories, files = modes(place)
+        assert files == {file}, name
+        # Of a directory that all may read others are made for the owner alone.
+        assert directories == {directory} if mode != 0o755 else directories <= {directory, "0o700"}, name
 
 
-@pytest.mark.usefixtures("rows_in_files")
-def test_a_backup_that_a_group_may_read_keeps_the_secrets_to_its_owner(tmp_path: Path, umask: int) -> None:
-    (tmp_path / "backups").mkdir()
-    (tmp_path / "backups").chmod(0o750)
-    with Store.create(tmp_path / "s", ["a"]) as store:
-        fill_one(store)
-        store.backup(tmp_path / "backups")
-    found = {
-        path.suffix: oct(stat.S_IMODE(path.stat().st_mode)) for path in (tmp_path / "backups").rglob("*")
-    }
-    assert oct(stat.S_IMODE((tmp_path / "backups" / BACKUP_FILE).stat().st_mode)) == "0o600"
-    assert found[".arrow"] == "0o640"
-
-
-def fill_one(store: Store) -> None:
-    store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
-    store.table("t").upsert(pa.table({"id": range(100)}))
+@pytest.mark.parametrize("mode", [None, 0o750], ids=lambda mode: mode and oct(mode))
+def test_a_shard_s_root_within_a_directory_for_all_is_private(
+    tmp_path: Path, umask: int, mode: int | None
+) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk").chmod(0o755)
+    if mode is not None:
+        (tmp_path / "disk" / "a").mkdir()
+        (tmp_path / "disk" / "a").chmod(mode)
+    with Store.create(tmp_path / "s", {"a": str(tmp_path / "disk" / "a")}) as store:
+        store.create_table("t", {"id": range(100)}, "id")
+    directory, file = MODES[mode]
+    assert modes(tmp_path / "disk" / "a") == ({directory}, {file})

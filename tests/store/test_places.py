@@ -97,6 +97,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(world / "x" / MARKER, world / "marker alone")
     for name in ("lost", "empty", "text", "database"):
         shutil.copytree(world / "x", world / f"{name}.store" / "shards" / "a")
+    for name, rest in (("files", "t1"), ("marker", MARKER)):
+        lost = world / f"lost.store without {name}"
+        shutil.copytree(world / "lost.store", lost)
+        left = lost / "shards" / "a" / rest
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
     (world / "empty.store" / "catalog.db").write_bytes(b"")
     (world / "text.store" / "catalog.db").write_bytes(b"text")
     with closing(sqlite3.connect(world / "database.store" / "catalog.db")) as database:
@@ -121,6 +126,7 @@ SHARDS: dict[str, Use] = {
     ),
 }
 BACKUP: dict[str, Use] = {"back up": lambda world, one, place: one.backup(place)}
+OPEN: dict[str, Use] = {"open": lambda world, one, place: Store.open(place)}
 ALL = STORES | REPAIR | SHARDS | BACKUP
 
 TAKEN: dict[str, dict[str, Use]] = {
@@ -134,7 +140,9 @@ TAKEN: dict[str, dict[str, Use]] = {
     "without marker": REPAIR | SHARDS | BACKUP,
     "with notes": REPAIR | BACKUP,
     "backup of two.store": REPAIR | BACKUP,
-    **dict.fromkeys(["lost.store", "empty.store", "text.store", "database.store"], STORES | REPAIR | BACKUP),
+    "database.store": STORES | REPAIR | BACKUP,
+    **dict.fromkeys(["lost.store", "empty.store", "text.store"], OPEN | STORES | REPAIR | BACKUP),
+    **dict.fromkeys(["lost.store without files", "lost.store without marker"], OPEN),
     # none at all
     "loop": STORES | REPAIR,
     "/x" * 3_000: STORES | SHARDS | BACKUP,
@@ -164,6 +172,7 @@ def test_a_place_that_is_taken_or_none_is_refused_and_nothing_is_changed(
     monkeypatch.chdir(world)
     before = everything(world)
     with pytest.raises(REFUSED) as refused:
-        ALL[use](world, one, place.format(world))
+        (ALL | OPEN)[use](world, one, place.format(world))
+    assert use != "open" or "repair" in str(refused.value)
     assert len(str(refused.value)) < 20_000
     assert everything(world) == before

@@ -15,21 +15,28 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from elasticscan.base import limits
 from elasticscan.base.errors import (
+    AlreadyExists,
     CatalogOutdated,
     CatalogUnavailable,
     ContinuationKeyError,
     InvalidOption,
+    InvalidTopologyChange,
     ShardUnavailable,
+    TableChanged,
     WriteConflict,
     WrongRoot,
 )
 from elasticscan.catalog import Catalog
+from elasticscan.metadata import ShardDefined
 from elasticscan.storage import LocalDisk, read_manifest
 from elasticscan.store import Action, Store, publish, repair_store, stage
 from elasticscan.store.roots.location import MARKER
 from elasticscan.store.roots.markers import read_marker
+from elasticscan.topology import Shard
 from tests.base.manual_clock import ManualClock
+from tests.simulation.damage import live_files
 
 ROWS_IN_FILES = True
 
@@ -42,9 +49,8 @@ def rows(start: int = 0, count: int = ROWS, value: int = 0) -> pa.Table:
 
 
 def made(uri: Path | str, shards: Any = ("a", "b"), **options: Any) -> Store:
-    store = Store.create(
-        uri, list(shards) if isinstance(shards, tuple) else shards, tablets=4, slots=16, **options
-    )
+    options = {"tablets": 4, "slots": 16} | options
+    store = Store.create(uri, list(shards) if isinstance(shards, tuple) else shards, **options)
     store.create_table("t", SCHEMA, ["id"])
     store.table("t").upsert(rows())
     return store
@@ -65,11 +71,7 @@ def files(where: Path) -> set[str]:
 
 
 def everything_alive(store: Store) -> set[Path]:
-    with store.context.catalog.reading() as tx:
-        known = tx.state.fragments()
-        runs = [(f.shard, run.path) for f in known for run in tx.state.runs(f.table) if run.fragment == f.id]
-    names = store.context.shard_names()
-    return {root(store, names[shard]) / path for shard, path in [*((f.shard, f.path) for f in known), *runs]}
+    return {root(store, name) / path for name, path in live_files(store)}
 
 
 def staged(store: Store, start: int = 10_000) -> Any:
@@ -98,15 +100,16 @@ def swap(one: Path, two: Path) -> None:
 
 def changes(store: Store) -> dict[str, Callable[[], Any]]:
     """Everything that writes or deletes at shards `a` and `b`."""
-    (at_a, *_), (at_b, *_) = (
-        [tablet["id"] for tablet in store.status()["tablets"] if tablet["shard"] == name] for name in "ab"
-    )
+
+    def at(name: str) -> int:
+        return int(next(tablet["id"] for tablet in store.status()["tablets"] if tablet["shard"] == name))
+
     return {
         "write": lambda: store.table("t").upsert(rows(5_000)),
         "delete": lambda: store.table("t").delete(pa.table({"id": range(ROWS)})),
         "overwrite": lambda: store.table("t").overwrite(rows(5_000)),
-        "move there": lambda: store.move(at_b, "a"),
-        "move away": lambda: store.move(at_a, "b"),
+        "move there": lambda: store.move(at("b"), "a"),
+        "move away": lambda: store.move(at("a"), "b"),
         "compact": store.compact,
         "index": lambda: store.table("t").create_index("by_v", ["v"]),
         "contract": lambda: store.contract("a"),
@@ -115,7 +118,6 @@ def changes(store: Store) -> dict[str, Callable[[], Any]]:
 
 def catalog_changes(store: Store) -> dict[str, Callable[[], Any]]:
     """What changes the catalog alone, and touches no shard."""
-    tablet = store.status()["tablets"][0]["id"]
     return {
         "create table": lambda: store.create_table("other", SCHEMA, ["id"]),
         "drop table": lambda: store.table("t").drop(),
@@ -129,8 +131,8 @@ def catalog_changes(store: Store) -> dict[str, Callable[[], Any]]:
             store.table("t").drop_columns(["gone"]),
         ),
         "retention": lambda: store.table("t").set_retention("1s"),
-        "split": lambda: store.split(tablet),
-        "join": lambda: store.join(tablet, tablet + 1),
+        "split": lambda: store.split(1),
+        "join": lambda: store.join(1, 2),
     }
 
 
@@ -144,6 +146,9 @@ def newest_looks(store: Store) -> dict[str, Callable[[], Any]]:
         "changes": lambda: store.table("t").changes(1),
         "changes until a time": lambda: store.table("t").changes(1, datetime.now(UTC)),
         "commits": lambda: store.table("t").history(),
+        "scan by a tag": lambda: store.table("t").scan(snapshot="before"),  # which may name another one since
+        "get by a tag": lambda: store.table("t").get([1], snapshot="before"),
+        "changes since a tag": lambda: store.table("t").changes("before", 2),
     }
 
 
@@ -183,7 +188,9 @@ def unmounted(place: Path) -> Iterator[Store]:
     with made(place / "store") as store:
         with away(root(store, "a")):
             yield store
-            assert files(root(store, "a")) == set(), "something was written below the mount point"
+            with pytest.raises(ShardUnavailable, match="lacks"):
+                store.adopt()
+            assert [*root(store, "a").iterdir()] == [], "something was written below the mount point"
         assert count(store) == ROWS
         assert store.verify() == []
 
@@ -196,10 +203,24 @@ def swapped(place: Path) -> Iterator[Store]:
         assert len(store.verify()) >= 2
         store.table("t").tag("kept")  # which is of the catalog alone, and noted at the roots
         yield store
+        with pytest.raises(WrongRoot):
+            store.adopt()
         swap(root(store, "a"), root(store, "b"))
         assert markers_of(store) == newest
         assert all(path.exists() for path in alive)
         assert count(store) == ROWS
+
+
+@contextmanager
+def aliased(place: Path) -> Iterator[Store]:
+    """A root by a second name that no text tells, as of a bind mount: it shows the files of the first."""
+    with made(place / "store", on_disks(place)) as store:
+        for name in ("b", "c"):
+            shutil.rmtree(place / "disks" / name, ignore_errors=True)
+            shutil.copytree(place / "disks" / "a", place / "disks" / name)
+        with pytest.raises(InvalidOption, match="by another name"):
+            store.expand({"c": str(place / "disks" / "c")})
+        yield store
 
 
 def markers_of(store: Store) -> dict[str, bytes]:
@@ -207,23 +228,117 @@ def markers_of(store: Store) -> dict[str, bytes]:
 
 
 @contextmanager
-def older(place: Path) -> Iterator[Store]:
+def marked(place: Path, content: bytes | None) -> Iterator[Store]:
+    """A root without a marker, or with one that proves nothing; its files are there."""
+    with made(place / "store") as store:
+        marker = root(store, "a") / MARKER
+        marker.unlink() if content is None else marker.write_bytes(content)
+        yield store
+        marker.unlink(missing_ok=True)
+        store.adopt()
+        assert store.table("t").upsert(rows()) >= 3
+        assert store.verify() == []
+
+
+def joined(store: Store) -> None:
+    """A shard joins, and no tablet moves to it."""
+    with store.context.catalog.writing() as tx:
+        tx.append(ShardDefined(Shard(3, "c", "shards/c")))
+
+
+# What an older catalog lacks, and what then is not said to be missing. Else garbage collection would take
+# what a lost tag keeps, and a revoked secret be good again.
+LACKS: dict[str, tuple[Callable[[Store], object], Callable[[Store], object]]] = {
+    "commits": (
+        lambda store: (store.table("t").upsert(rows(ROWS)), store.compact()),
+        lambda store: store.table("t").scan(snapshot=3),
+    ),
+    "a table": (
+        lambda store: store.create_table("later", SCHEMA, ["id"]),
+        lambda store: store.table("later"),
+    ),
+    "a tag": (
+        lambda store: store.table("t").tag("later"),
+        lambda store: store.table("t").scan(snapshot="later"),
+    ),
+    "an index": (
+        lambda store: store.table("t").create_index("later", ["v"]),
+        lambda store: store.table("t").drop_index("later"),
+    ),
+    "a shard": (joined, lambda store: store.contract("c")),
+    "a secret": (lambda store: store.rotate_secret(revoke=True), count),
+    "a retention": (lambda store: store.table("t").set_retention("1d"), count),
+}
+
+
+@contextmanager
+def older(place: Path, lacks: str) -> Iterator[Store]:
     first = made(place / "store")
-    with older_catalog(first, lambda: [first.table("t").upsert(rows(ROWS)), first.compact()]) as store:
+    first.table("t").tag("before")
+    with older_catalog(first, lambda: LACKS[lacks][0](first)) as store:
         yield store
         assert store.context.catalog.versions()[1] == 2, "its numbers would hide that it is older"
 
 
-def copied(place: Path) -> AbstractContextManager[Store]:
-    made(place / "one").close()
+def on_disks(place: Path) -> dict[str, str]:
+    return {name: str(place / "disks" / name) for name in "ab"}
+
+
+@contextmanager
+def adopted_since(place: Path, where: str) -> Iterator[Store]:
+    """A catalog of before an adoption, of another incarnation than its shards."""
+    first = made(place / "store", on_disks(place) if where == "elsewhere" else ("a", "b"))
+    first.table("t").tag("before")
+    if where == "of a copy":
+        first.close()
+        shutil.copytree(place / "store", place / "copy")
+        first = Store.open(place / "copy")
+    with older_catalog(first, lambda: (first.adopt(), first.table("t").upsert(rows(ROWS)))) as store:
+        yield store
+        with Store.open(store.uri, read_only=True) as reader, pytest.raises(CatalogOutdated):
+            count(reader)
+    with Store.open(store.uri) as store:
+        store.adopt()
+        assert store.verify() == []
+
+
+def copied(place: Path, shards: Any = ("a", "b")) -> AbstractContextManager[Store]:
+    made(place / "one", shards).close()
     shutil.copytree(place / "one", place / "two")
     return Store.open(place / "two")
 
 
 def copied_alone(place: Path) -> AbstractContextManager[Store]:
-    made(place / "one", {name: str(place / "disks" / name) for name in "ab"}).close()
-    shutil.copytree(place / "one", place / "two")
-    return Store.open(place / "two")
+    return copied(place, on_disks(place))
+
+
+@contextmanager
+def taken_over(place: Path) -> Iterator[Store]:
+    """An original whose shards a copy took over. Nothing is lost in it, and it is read."""
+    with copied_alone(place) as two:
+        two.adopt()
+        two.table("t").upsert(rows(ROWS))
+        with Store.open(place / "one") as one:
+            yield one
+            assert (count(one), count(two)) == (ROWS, 2 * ROWS)
+
+
+@contextmanager
+def replaced(place: Path) -> Iterator[Store]:
+    """A store that was deleted and made again at the same place."""
+    made(place / "store").close()
+    with Store.open(place / "store") as store:
+        key = str(next(store.table("t").scan(page_rows=1)).key)
+        shutil.rmtree(place / "store")
+        made(place / "store").close()
+        if not (child := os.fork()):
+            os._exit(0)
+        os.waitpid(child, 0)  # connections to SQLite are opened again
+        yield store
+        with pytest.raises(TableChanged):
+            store.resume(key)
+    with Store.open(place / "store") as store:
+        assert (count(store), store.verify()) == (ROWS, [])
 
 
 @contextmanager
@@ -245,13 +360,31 @@ def collection(store: Store) -> dict[str, Callable[[], Any]]:
     return {"gc": lambda: store.collect_garbage(grace_seconds=0, share=1.0, trash_seconds=0)}
 
 
+NOT_MARKED = {"none": None, "empty": b"", "zeros": b"\0" * 40, "wrong": b'{"version": 1} 00000000\n'}
+OUTDATED = (CatalogOutdated, "put the newest", (collection, catalog_changes, newest_looks))
 # How a store comes into doubt, the error of what changes it, and what that is besides `changes`.
-DOUBTS: dict[str, tuple[Any, type[Exception], str, tuple[Any, ...]]] = {
+DOUBTS: dict[str, tuple[Any, Any, str | None, tuple[Any, ...]]] = {
+    **{
+        f"marked: {name}": (partial(marked, content=content), (WrongRoot, ShardUnavailable), MARKER, ())
+        for name, content in NOT_MARKED.items()
+    },
+    **{f"lacks {name}": (partial(older, lacks=name), *OUTDATED) for name in LACKS},
+    **{
+        f"adopted {where}": (
+            partial(adopted_since, where=where),
+            (CatalogOutdated, WrongRoot),
+            None,
+            (collection, catalog_changes, newest_looks),
+        )
+        for where in ("within", "elsewhere", "of a copy")
+    },
     "unmounted": (unmounted, ShardUnavailable, "not mounted", ()),
     "swapped": (swapped, WrongRoot, r"should be shard '[ab]'.* but it is shard '[ab]'", (collection,)),
-    "older": (older, CatalogOutdated, "adopt", (collection, catalog_changes, newest_looks)),
+    "aliased": (aliased, WrongRoot, "no two shards", (collection,)),
     "copied": (copied, WrongRoot, "adopt", (collection, catalog_changes)),
+    "copied, small": (copied, WrongRoot, "adopt", (collection, catalog_changes)),
     "copied alone": (copied_alone, WrongRoot, "adopt", (collection, catalog_changes)),
+    "taken over": (taken_over, WrongRoot, "another copy of the store", (collection, catalog_changes)),
     "linked": (partial(named_twice, link=os.link), WrongRoot, "real copy", (collection,)),
     "symbolic": (
         partial(named_twice, link=lambda of, at: at.symlink_to(of)),
@@ -259,22 +392,34 @@ DOUBTS: dict[str, tuple[Any, type[Exception], str, tuple[Any, ...]]] = {
         "real copy",
         (collection,),
     ),
+    "replaced": (replaced, TableChanged, "open it again", (collection, catalog_changes, newest_looks)),
 }
 
 
+ONE_DISK = {"unmounted": "store/shards/a", "marked": "store/shards/a", "aliased": "disks/b"}
+
+
 @pytest.mark.parametrize("doubt", DOUBTS)
-def test_nothing_is_changed_where_a_root_or_a_catalog_is_in_doubt(tmp_path: Path, doubt: str) -> None:
+def test_nothing_is_changed_where_a_root_or_a_catalog_is_in_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doubt: str
+) -> None:
     put, error, message, also = DOUBTS[doubt]
+    if doubt.endswith("small"):  # rows lie in the log
+        monkeypatch.setattr(limits, "INLINE_BYTES", 1 << 16)
+    # What is done at the other shard alone, or before, is done where only one disk is in doubt.
+    looked_at = tmp_path / ONE_DISK.get(doubt.partition(":")[0], "")
     with put(tmp_path) as store:
-        before = files(tmp_path)
+        before = files(looked_at)
         calls = changes(store)
         for more in also:
             calls |= more(store)
-        for name, call in calls.items():
+        if doubt.startswith("lacks"):
+            calls["ask"] = lambda: LACKS[doubt.removeprefix("lacks ")][1](store)
+        for name, call in [*calls.items()] * (1 + doubt.endswith("small")):
             with pytest.raises(error, match=message):
                 call()
-            assert doubt == "unmounted" or files(tmp_path) == before, name
-        if doubt not in ("unmounted", "swapped"):
+            assert files(looked_at) == before, name
+        if doubt not in ("unmounted", "swapped", "aliased", "replaced"):  # where files are away
             assert count(store, snapshot=2) == ROWS
 
 
@@ -286,15 +431,11 @@ def test_what_touches_mounted_shards_alone_goes_on_while_another_is_unmounted(tm
                 with suppress(ShardUnavailable):
                     table.upsert(rows(key, 1))
                     written.add(key)
-            with pytest.raises(ShardUnavailable, match="not mounted"):
-                table.upsert(rows(1_000, 16))
             table.tag("kept")
-            table.set_retention("2d")
             store.create_table("other", SCHEMA, ["id"]).drop()
             assert files(root(store, "b")) == set()
         assert 0 < len(written) < 16, "keys lie at both"
-        found = set(table.scan(filter="id >= 1000").to_table()["id"].to_pylist())
-        assert found == written and count(store) == ROWS + len(written)
+        assert set(table.scan(filter="id >= 1000").to_table()["id"].to_pylist()) == written
         assert store.verify() == []
 
 
@@ -311,36 +452,52 @@ def test_a_disk_that_is_unmounted_before_the_commit_is_noticed(tmp_path: Path) -
         assert count(store) == 2 * ROWS
 
 
-def test_a_root_by_a_second_name_that_no_text_tells_is_found_by_its_marker(tmp_path: Path) -> None:
-    """As of a bind mount: the second directory shows the files of the first."""
-    disk, other = tmp_path / "disk", tmp_path / "other"
-    with made(tmp_path / "store", {"a": str(disk), "b": str(tmp_path / "b")}) as store:
-        shutil.copytree(disk, other)
-        with pytest.raises(InvalidOption, match="by another name"):
-            store.expand({"c": str(other)})
-        shutil.rmtree(tmp_path / "b")
-        shutil.copytree(disk, tmp_path / "b")
-        with pytest.raises(WrongRoot):
-            store.table("t").upsert(rows(5_000))
-        with pytest.raises(WrongRoot):
-            store.collect_garbage(grace_seconds=0)
-
-
 def test_an_older_catalog_is_adopted(tmp_path: Path) -> None:
+    """What it does not know goes to the trash, and comes back with the newest catalog."""
     first = made(tmp_path / "store")
-    key = next(iter(first.table("t").scan(page_rows=50))).key
-    assert key is not None
+    key = str(next(first.table("t").scan(page_rows=50)).key)
     with older_catalog(first, lambda: first.table("t").upsert(rows(ROWS))) as store:
         assert "ES_CATALOG_OUTDATED" in store.status()["outdated"]
         assert store.table("t").changes(1, upto=2).to_table().num_rows == ROWS
         assert store.adopt().commits == (2, 3)
-        assert store.table("t").upsert(rows(9_000)) > 4, "the number of a lost commit is not used again"
         with pytest.raises(ContinuationKeyError):
             store.resume(key)
         found = store.collect_garbage(grace_seconds=0)
         assert found.count(Action.TRASH) > 0, "what the lost commit wrote"
         assert found.count(Action.DELETE) == 0
-        assert count(store) == 2 * ROWS
+        assert (count(store), store.verify()) == (ROWS, [])
+        store.close()
+        _put_catalog(tmp_path / "store", tmp_path / "store" / "newest.db")
+    with Store.open(tmp_path / "store") as store:
+        store.adopt()
+        assert store.collect_garbage(grace_seconds=0, trash_seconds=0).count(Action.RESTORE) > 0
+        assert (count(store), store.verify()) == (2 * ROWS, [])
+        assert store.table("t").upsert(rows(9_000)) > 4, "the number of a lost commit is not used again"
+
+
+def test_an_adoption_that_was_cut_off_is_done_again(tmp_path: Path) -> None:
+    """One of its roots is of an incarnation that no catalog knows."""
+    left = [1]
+
+    class Cut(LocalDisk):
+        def create(self, path: str) -> Any:
+            if path == MARKER and not left:
+                raise KeyboardInterrupt
+            left.clear()
+            return super().create(path)
+
+    made(tmp_path / "store").close()
+    with (
+        Store.open(tmp_path / "store", disks=lambda where: Cut(Path(where))) as store,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        store.adopt()
+    with Store.open(tmp_path / "store") as store:
+        with pytest.raises(WrongRoot, match="another copy of the store"):
+            store.table("t").upsert(rows())
+        assert count(store) == ROWS
+        assert store.adopt().missing == ()
+        store.table("t").upsert(rows())
         assert store.verify() == []
 
 
@@ -348,16 +505,14 @@ def test_an_older_catalog_is_adopted(tmp_path: Path) -> None:
 def test_a_copy_is_adopted(tmp_path: Path, doubt: str) -> None:
     put = DOUBTS[doubt][0]
     with put(tmp_path) as two, Store.open(tmp_path / "one") as one, Store.open(tmp_path / "two") as long_open:
-        key = next(iter(one.table("t").scan(page_rows=50))).key
-        assert key is not None
+        key = str(next(one.table("t").scan(page_rows=50)).key)
         assert sum(page.rows.num_rows for page in two.resume(key)) > 0, "equal until then"
         two.adopt()
         two.table("t").upsert(rows(ROWS, value=1))
         for copy in (two, long_open):
             with pytest.raises(ContinuationKeyError):
                 copy.resume(key)
-        mine = next(iter(two.table("t").scan(page_rows=50))).key
-        assert mine is not None
+        mine = str(next(two.table("t").scan(page_rows=50)).key)
         with pytest.raises(ContinuationKeyError):
             one.resume(mine)
         two.collect_garbage(grace_seconds=0)
@@ -374,16 +529,10 @@ def test_a_copy_is_adopted(tmp_path: Path, doubt: str) -> None:
 
 def test_changes_of_the_catalog_alone_leave_marks_as_well(tmp_path: Path) -> None:
     first = made(tmp_path / "store")
-    tablets = first.status()["tablets"]
-    works: list[Callable[[], Any]] = [
-        *(
-            work
-            for name, work in catalog_changes(first).items()
-            if name not in ("join", "retention", "drop table")
-        ),
-    ]
-    assert len(tablets) == 4
-    for work in works:
+    works = catalog_changes(first)
+    for last in ("join", "retention", "drop table"):
+        works.pop(last)
+    for work in works.values():
         work()
         for shard in (1, 2):
             mark = read_marker(first.context.disk_of(shard), "")
@@ -394,74 +543,57 @@ def test_changes_of_the_catalog_alone_leave_marks_as_well(tmp_path: Path) -> Non
         store.table("t").upsert(rows(ROWS).append_column("more", pa.nulls(ROWS, pa.int64())))
 
 
-def test_a_file_that_is_newer_than_the_catalog_stops_the_collection(tmp_path: Path) -> None:
-    """Also where no marker tells it."""
-    first = made(tmp_path / "store")
-
-    def work() -> None:
-        markers = {name: (root(first, name) / MARKER).read_bytes() for name in "ab"}
-        for start in (1, 2, 3):
-            first.table("t").upsert(rows(start * ROWS))
-        for name in "ab":
-            (root(first, name) / MARKER).write_bytes(markers[name])
-
-    with older_catalog(first, work) as store:
-        before = files(tmp_path)
-        with pytest.raises(CatalogOutdated, match="knows commit"):
-            store.collect_garbage(grace_seconds=0, share=1.0)
-        assert "ES_CATALOG_OUTDATED" in str(store.collect_garbage(grace_seconds=0, dry_run=True).refused)
-        assert files(tmp_path) == before
-
-
-def test_what_the_newest_catalog_refers_to_comes_back_from_the_trash(tmp_path: Path) -> None:
-    first = made(tmp_path / "store")
-    with older_catalog(first, lambda: first.table("t").upsert(rows(ROWS))) as store:
-        store.adopt()
-        assert store.collect_garbage(grace_seconds=0).count(Action.TRASH) > 0
-        store.close()
-        _put_catalog(tmp_path / "store", tmp_path / "store" / "newest.db")
-    with Store.open(tmp_path / "store") as store:
-        store.adopt()
-        assert store.collect_garbage(grace_seconds=0, trash_seconds=0).count(Action.RESTORE) > 0
-        assert count(store) == 2 * ROWS
-        assert store.verify() == []
-
-
 def test_a_store_that_is_moved_stays_what_it_is(tmp_path: Path) -> None:
     with made(tmp_path / "one") as one:
-        key = next(iter(one.table("t").scan(page_rows=50))).key
-        before = one.context.incarnation()
+        key = str(next(one.table("t").scan(page_rows=50)).key)
     (tmp_path / "one").rename(tmp_path / "elsewhere")
     with Store.open(tmp_path / "elsewhere") as store:
         store.table("t").upsert(rows(ROWS))
-        assert store.context.incarnation() == before
-        assert key is not None
-        assert sum(page.rows.num_rows for page in store.resume(key)) > 0
+        assert store.resume(key).count() > 0
+
+
+# -------------------------------------------------------------------------- changes of shards that fail
+
+
+def tablets(store: Store) -> dict[str, int]:
+    return {shard["name"]: shard["tablets"] for shard in store.status()["shards"] if not shard["draining"]}
+
+
+def test_a_failed_expansion_can_be_called_again(tmp_path: Path) -> None:
+    with made(tmp_path / "store", tablets=8) as store:
+        with away(root(store, "a")), pytest.raises(ShardUnavailable):
+            store.expand(["c"])
+        store.expand(["c"])
+        assert sorted(tablets(store).values()) == [2, 3, 3]
+        assert store.expand(["c"]).number == store.topology.number == store.topology_history()[-1].number
+        with pytest.raises(AlreadyExists, match="with another root"):
+            store.expand({"c": str(tmp_path / "elsewhere")})
+        assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_failed_contraction_can_be_called_off_or_resumed(tmp_path: Path) -> None:
+    with made(tmp_path / "store", tablets=8) as store:
+        with away(root(store, "a")), pytest.raises(ShardUnavailable):
+            store.contract("a")
+        store.expand(["a"])
+        assert tablets(store).keys() == {"a", "b"}
+        with pytest.raises(
+            InvalidTopologyChange, match="taken back"
+        ):  # as a contraction that goes on finds it
+            store.elasticity()._drain(1)
+        # A store that has read the files holds them open, and could go on.
+        with away(root(store, "a")), Store.open(store.uri) as other, pytest.raises(ShardUnavailable):
+            other.contract("a")
+        prepared = staged(store)
+        assert store.resume_moves() == 4
+        assert tablets(store).keys() == {"b"}
+        publish(store.context, store.table("t").definition, prepared)
+        gone = next(fragment for fragment in prepared if fragment.shard == 1)
+        assert not (root(store, "a") / gone.path).exists(), "it was routed again, and leaves no file behind"
+        assert count(store) == 2 * ROWS
 
 
 # ------------------------------------------------------------------------------------ garbage collection
-
-
-def test_a_file_that_somebody_renamed_is_not_garbage(tmp_path: Path) -> None:
-    with made(tmp_path) as store:
-        original = sorted(everything_alive(store))[0]
-        renamed = original.with_name("f" * 32 + ".arrow")
-        original.rename(renamed)
-        found = store.collect_garbage(grace_seconds=0, share=1.0, trash_seconds=0)
-        assert renamed.exists(), found.decisions
-
-
-def test_a_file_that_another_store_wrote_is_not_garbage(tmp_path: Path) -> None:
-    with made(tmp_path / "one") as one, made(tmp_path / "two") as two:
-        mine = files(root(one, "a"))
-        for other in (root(two, "a"), root(one, "b")):  # as after a restore to the wrong tmp_path
-            shutil.copytree(other / "t1", root(one, "a") / "t1", dirs_exist_ok=True)
-        before = files(root(one, "a"))
-        found = one.collect_garbage(grace_seconds=0, share=1.0)
-        assert files(root(one, "a")) == before
-        kept = {decision.path: decision.reason for decision in found.decisions}
-        assert kept.keys() == before - mine
-        assert all("not this shard's to remove" in reason for reason in kept.values())
 
 
 def test_what_was_never_committed_stays_in_the_trash_for_a_while(tmp_path: Path) -> None:
@@ -546,15 +678,7 @@ def test_files_leave_while_nobody_holds_the_write_lock(tmp_path: Path) -> None:
         assert len(left) == found.removed
 
 
-def test_too_much_at_once_is_refused_unless_it_is_asked_for(tmp_path: Path) -> None:
-    with made(tmp_path / "store") as store:
-        for number in range(30):
-            (root(store, "a") / "t1" / f"{number:032x}.arrow").write_bytes(b"torn")
-        before = files(tmp_path)
-        with pytest.raises(CatalogOutdated, match="30 of the 31 files"):
-            store.collect_garbage(grace_seconds=0)
-        assert files(tmp_path) == before
-        assert store.collect_garbage(grace_seconds=0, share=1.0).count(Action.TRASH) == 30
+# ----------------------------------------------------------------------------- clocks that are wrong
 
 
 def test_a_clock_that_is_ahead_makes_no_staged_file_old(tmp_path: Path) -> None:
@@ -565,9 +689,6 @@ def test_a_clock_that_is_ahead_makes_no_staged_file_old(tmp_path: Path) -> None:
             assert other.collect_garbage().removed == 0
         publish(store.context, store.table("t").definition, prepared)
         assert count(store) == 2 * ROWS
-
-
-# ----------------------------------------------------------------------------- clocks that are wrong
 
 
 def test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away(tmp_path: Path) -> None:
@@ -586,40 +707,109 @@ def test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away(tmp_path: P
 
 def test_a_collection_that_dies_leaves_no_deleted_rows_to_a_repair(tmp_path: Path) -> None:
     """A file that a merge replaced would count again where only a merge of that merge is left."""
-    old, delete_file, gone = tmp_path / "old", LocalDisk.delete, list[str]()
+    old, gone = tmp_path / "old", list[str]()
+    disk = LocalDisk(old / "shards" / "a")
 
-    def delete_some(disk: LocalDisk, path: str) -> None:
+    def leaving(path: str) -> None:
         if len(gone) == 7:
             raise KeyboardInterrupt
         left = [source for source in read_manifest(disk, path).replaces if (disk.root / source).exists()]
         assert not left, f"{path} goes before {left}, which it replaced"
         gone.append(path)
-        delete_file(disk, path)
 
-    with made(old, ("a",), clock=ManualClock(1e9), upkeep="off") as store:
+    disks = {"disks": lambda where: Watched(where, leaving)}
+    with made(old, ("a",), clock=ManualClock(1e9), upkeep="off", **disks) as store:
         table = store.table("t")
         table.set_retention("0s")
         for generation in range(6):
             table.delete(list(range(10 * generation, 10 * generation + 10)))
             table.compact()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(LocalDisk, "delete", delete_some)
-            with pytest.raises(KeyboardInterrupt):
-                store.collect_garbage(grace_seconds=0)
+        with pytest.raises(KeyboardInterrupt):
+            store.collect_garbage(grace_seconds=0)
     shutil.copytree(old / "shards", tmp_path / "left" / "shards")
     repair_store(tmp_path / "left", tmp_path / "new")
     with Store.open(tmp_path / "new") as store:
         assert count(store) == ROWS - 60
 
 
-def test_what_another_store_keeps_in_a_trash_stays_there(tmp_path: Path) -> None:
-    with (
-        made(tmp_path / "one") as one,
-        made(tmp_path / "other", {"x": str(tmp_path / "x")}) as other,
-    ):
-        (root(one, "a") / "trash").mkdir(exist_ok=True)
-        (tmp_path / "x").rename(root(one, "a") / "trash" / "5")
-        (tmp_path / "x").symlink_to(root(one, "a") / "trash" / "5")
-        one.collect_garbage(grace_seconds=0, trash_seconds=0)
-        assert other.verify() == []
-        assert count(other) == ROWS
+def renamed(store: Store) -> set[Path]:
+    original = sorted(everything_alive(store))[0]
+    return {original.rename(original.with_name("f" * 32 + ".arrow"))}
+
+
+def another_s(store: Store) -> set[Path]:
+    """As after a restore to the wrong place: files of another store, and of another shard."""
+    with made(Path(store.uri).with_name("two")) as two:
+        for other in (root(two, "a"), root(store, "b")):
+            shutil.copytree(other / "t1", root(store, "a") / "t1", dirs_exist_ok=True)
+    return set((root(store, "a") / "t1").iterdir())
+
+
+def another_s_trash(store: Store) -> set[Path]:
+    """The root of another store's shard lies in the trash of this one."""
+    disk = Path(store.uri).with_name("x")
+    made(Path(store.uri).with_name("two"), {"x": str(disk)}).close()
+    (root(store, "a") / "trash").mkdir(exist_ok=True)
+    kept = disk.rename(root(store, "a") / "trash" / "5")
+    return {path for path in kept.rglob("*") if path.is_file()}
+
+
+def torn(store: Store) -> set[Path]:
+    for number in range(30):
+        (root(store, "a") / "t1" / f"{number:032x}.arrow").write_bytes(b"torn")
+    return everything_alive(store)
+
+
+def newer(store: Store) -> set[Path]:
+    """What a newer catalog knows, which was lost; no marker tells it."""
+    directory, markers = Path(store.uri), markers_of(store)
+    _copy_catalog(directory / "catalog.db", directory / "saved.db")
+    for start in (1, 2, 3):
+        store.table("t").upsert(rows(start * ROWS))
+    kept = everything_alive(store)
+    for name, content in markers.items():
+        (root(store, name) / MARKER).write_bytes(content)
+    store.close()
+    _put_catalog(directory, directory / "saved.db")
+    return kept
+
+
+ALL_AT_ONCE: dict[str, Any] = {"grace_seconds": 0, "share": 1.0, "trash_seconds": 0}
+# What lies at a root, of which some files must stay; how it is collected, and how much of it goes to the
+# trash, or why that is refused.
+LITTER: dict[str, tuple[Callable[[Store], set[Path]], dict[str, Any], int | str]] = {
+    "a file that someone renamed": (renamed, ALL_AT_ONCE, 0),
+    "another's files": (another_s, ALL_AT_ONCE, 0),
+    "another's root in the trash": (another_s_trash, ALL_AT_ONCE, 0),
+    "files of a newer catalog": (newer, ALL_AT_ONCE, "knows commit"),
+    "too much at once": (torn, {"grace_seconds": 0}, "30 of the 31 files"),
+    "too much, and asked for": (torn, {"grace_seconds": 0, "share": 1.0}, 30),
+    "what is younger than the grace": (lambda store: everything_alive(store) | torn(store), {}, 0),
+}
+
+
+def contents(place: Path) -> dict[str, tuple[int, bytes]]:
+    found = (path for path in place.rglob("*") if path.is_file())
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in found}
+
+
+@pytest.mark.parametrize("litter", LITTER)
+def test_only_what_this_store_left_behind_is_garbage(tmp_path: Path, litter: str) -> None:
+    """And a dry run writes nothing at all, neither at a root nor in the catalog."""
+    put, how, trashed = LITTER[litter]
+    with made(tmp_path / "store") as store:
+        kept = put(store)
+    before = contents(tmp_path / "store")
+    with Store.open(tmp_path / "store") as store:
+        planned = store.collect_garbage(**how, dry_run=True)
+    assert contents(tmp_path / "store") == before
+    with Store.open(tmp_path / "store") as store:
+        if isinstance(trashed, str):
+            assert "ES_CATALOG_OUTDATED" in str(planned.refused)
+            with pytest.raises(CatalogOutdated, match=trashed):
+                store.collect_garbage(**how)
+            kept |= set((root(store, "a") / "t1").iterdir())
+        else:
+            assert planned.count(Action.TRASH) == trashed
+            assert store.collect_garbage(**how).count(Action.TRASH) == trashed
+    assert [path for path in kept if not path.exists()] == []

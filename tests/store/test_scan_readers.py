@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -13,6 +14,7 @@ import pytest
 
 from elasticscan.base.errors import ScanConsumed, ShardUnavailable, UsageError
 from elasticscan.store import Scan, Store, Table
+from tests.base.examples import examples
 
 ROWS = 100
 SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.string())])
@@ -33,10 +35,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield made
 
 
-def rest(stream: Any) -> int:
-    return sum(batch.num_rows for batch in stream)
-
-
 def at_page(store: Store, number: int, happens: Callable[[], object]) -> None:
     """Let something happen once, when a scan has read its page of that number."""
     pages = iter(range(number))
@@ -52,20 +50,88 @@ def fail() -> None:
     raise ShardUnavailable("the shard is away")
 
 
-# ----------------------------------------------------------------------------------- after an error
+# ------------------------------------------------------------------------------ one reader after another
 
 
-@pytest.mark.parametrize("use", ALL)
-@pytest.mark.parametrize("pages", [0, 2])
-def test_a_call_that_failed_can_be_called_again(store: Store, table: Table, use: str, pages: int) -> None:
-    scan = table.scan(page_rows=7)
-    taken = sum(next(scan).rows.num_rows for _ in range(pages))
-    standing = scan.standing
-    at_page(store, 4, fail)
-    with pytest.raises(ShardUnavailable):
-        ALL[use](scan)
-    assert scan.standing == standing
-    assert ALL[use](scan) == ROWS - taken
+class Readers:
+    """All who read one scan, and what they got."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.scan = store, store.table("t").scan(page_rows=17)
+        self.taken = set[int]()
+        self.streams: list[tuple[Any, int]] = []  # each with how many rows were taken before it
+        self.owner: Any = None  # a stream that took rows, or the scan itself for a call
+        self.is_over = self.fails = False
+        self.failed: list[Any] = []
+
+    def give(self, ids: list[int] | None, is_rest: bool = False) -> None:
+        """Take rows, or None at an end, which must not come before all rows were given out."""
+        assert self.taken.isdisjoint(ids or []), "a row was given out twice"
+        self.taken.update(ids or [])
+        assert len(self.taken) == ROWS or not (is_rest or ids is None), "it ended early"
+        self.is_over |= ids is None or is_rest
+
+    def attempt(self, work: Callable[[], object], stream: Any = None, before: int | None = None) -> None:
+        """Let someone read, who is refused where the rows that are left are not his, and nowhere else."""
+        is_other = self.owner is not stream and (self.owner is not None or before != len(self.taken))
+        is_other &= before is not None  # else nothing is read yet
+        if self.fails:
+            at_page(self.store, 1, fail)
+        try:
+            work()
+            assert not (is_other or stream in self.failed), "it took rows of another reader, or lost some"
+        except ScanConsumed:
+            assert self.is_over or self.scan._closed or stream in self.failed or is_other
+        except ShardUnavailable:
+            assert self.fails
+            self.failed += [] if stream is None else [stream]
+        self.store.context.checkpoint, self.fails = lambda _: None, False
+
+    def step(self, step: str, at: int) -> None:
+        scan, left = self.scan, [key for key in range(ROWS) if key not in self.taken]
+
+        def of_stream() -> None:
+            batch = next(stream, None)
+            self.owner = stream if batch is not None else self.owner
+            self.give(None if batch is None else batch["id"].to_pylist())
+
+        def of_page() -> None:
+            page = next(scan, None)
+            self.give(None if page is None else page.rows["id"].to_pylist())
+
+        def of_call() -> None:
+            ids = left[: scan.count()] if step == "count" else scan.to_table()["id"].to_pylist()
+            self.give(ids, is_rest=True)
+            self.owner = scan
+
+        if step == "fail":
+            self.fails = True
+        elif step == "close":
+            scan.close()
+        elif step in STREAMS:
+            self.fails = False
+            self.attempt(lambda: self.streams.append((STREAMS[step](scan), len(self.taken))))
+        elif step != "batch":
+            self.attempt(of_page if step == "page" else of_call, before=len(self.taken))
+        elif self.streams:
+            stream, before = self.streams[at % len(self.streams)]
+            self.attempt(of_stream, stream, before)
+
+
+STEPS = [*["page"] * 3, "to_table", "count", *STREAMS, *["batch"] * 4, "fail", "close"]
+
+
+def test_whoever_comes_to_an_end_knows_that_all_rows_were_given_out_and_none_twice(store: Store) -> None:
+    for seed in range(examples(600)):
+        draw, readers = random.Random(seed), Readers(store)
+        try:
+            for _ in range(12):
+                readers.step(draw.choice(STEPS), draw.randrange(4))
+            key, left = readers.scan.key, ROWS - len(readers.taken)
+            assert left == 0 if key is None else store.resume(key).count() == left
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
 
 
 @pytest.mark.parametrize("use", ALL)
@@ -81,54 +147,6 @@ def test_a_failed_call_leaves_the_lease_and_the_rows_returned_as_they_were(
     assert scan.explain()["actual"]["rows_returned"] == 0
     assert ALL[use](scan) == scan.explain()["actual"]["rows_returned"] == ROWS
     assert store.status()["leases"] == []
-
-
-@pytest.mark.parametrize("use", STREAMS)
-def test_a_stream_that_failed_does_not_end_as_if_complete(store: Store, table: Table, use: str) -> None:
-    scan = table.scan(page_rows=7)
-    stream = STREAMS[use](scan)
-    at_page(store, 4, fail)
-    with pytest.raises(ShardUnavailable):
-        list(stream)
-    with pytest.raises(ScanConsumed, match="failed before"):
-        list(stream)
-    for again in (*ALL.values(), lambda scan: rest(scan.to_reader()), next):
-        with pytest.raises(ScanConsumed, match=r"Store.resume\(scan.key\)"):
-            again(scan)
-    assert 0 < store.resume(scan.key).count() < ROWS
-
-
-def test_a_stream_that_failed_before_its_first_page_leaves_the_scan_to_others(
-    store: Store, table: Table
-) -> None:
-    scan = table.scan(page_rows=7)
-    at_page(store, 1, fail)
-    with pytest.raises(ShardUnavailable):
-        list(scan.batches())
-    assert rest(scan.to_reader()) == ROWS
-
-
-# ------------------------------------------------------------------------------------------- closed
-
-
-@pytest.mark.parametrize("use", STREAMS)
-@pytest.mark.parametrize("begun", [True, False])
-def test_a_stream_of_a_closed_scan_raises(table: Table, use: str, begun: bool) -> None:
-    with table.scan(page_rows=7) as scan:
-        stream = STREAMS[use](scan)
-        if begun:
-            assert next(iter(stream)).num_rows > 0
-    with pytest.raises(ScanConsumed, match="was closed"):
-        rest(stream)
-
-
-def test_a_scan_that_is_closed_after_its_last_page_was_read_whole(table: Table) -> None:
-    scan, taken = table.scan(page_rows=7), 0
-    for page in scan:
-        taken += page.rows.num_rows
-        if page.key is None:
-            scan.close()
-    assert taken == ROWS
 
 
 @pytest.mark.parametrize("use", ALL)
@@ -147,36 +165,6 @@ def test_a_call_during_which_the_scan_is_closed_raises(store: Store, table: Tabl
 
 
 # ------------------------------------------------------------------------------------- several readers
-
-
-@pytest.mark.parametrize("use", ALL)
-def test_other_readers_get_nothing_of_a_stream_that_has_begun(table: Table, use: str) -> None:
-    scan = table.scan(page_rows=7)
-    stream = scan.batches()
-    first = next(stream).num_rows
-    for other in (ALL[use], next):
-        with pytest.raises(ScanConsumed, match="another reader takes rows"):
-            other(scan)
-    assert first + rest(stream) == ROWS
-
-
-def test_a_stream_raises_where_pages_were_taken_before_its_first_batch(table: Table) -> None:
-    scan = table.scan(page_rows=7)
-    stream = scan.to_reader()
-    next(scan)
-    with pytest.raises(ScanConsumed, match="another reader takes rows"):
-        stream.read_next_batch()
-    assert rest(scan.to_reader()) < ROWS
-
-
-@pytest.mark.parametrize("use", ALL)
-def test_pages_end_with_an_error_where_another_call_has_taken_the_rest(table: Table, use: str) -> None:
-    scan = table.scan(page_rows=7)
-    pages = iter(scan)
-    taken = next(pages).rows.num_rows
-    assert ALL[use](scan) == ROWS - taken
-    with pytest.raises(ScanConsumed, match="hand over the table itself"):
-        next(pages)
 
 
 @pytest.mark.parametrize("use", ALL)

@@ -1,6 +1,10 @@
 """Named scenarios that need the real store: its catalog, its files, its movers and its leases.
 
 Those that a cluster in memory can play are in `tests/reader/test_scenarios.py`.
+
+At the end a shard that owned tablets 1 and 2 when a scan was planned owns less, the same or more when it is
+read: wherever the change falls, and through every access path, the rows are exactly those of the snapshot,
+and what has an order keeps it.
 """
 
 from __future__ import annotations
@@ -12,79 +16,101 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import (
-    CatalogUnavailable,
-    SnapshotExpired,
-)
+from elasticscan.base.errors import CatalogUnavailable, SnapshotExpired
 from elasticscan.base.limits import LEASE_SECONDS
-from elasticscan.catalog import Tx
 from elasticscan.store import Scan, Store
-from elasticscan.store.context import leases
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import new_owner
 from elasticscan.store.moves.under_way import enter_moves
 from elasticscan.store.upkeep import compaction
 from elasticscan.topology import Move
+from tests.base.connections import call_at_statements
 from tests.base.manual_clock import ManualClock
+from tests.conftest import AT_SERVER
 from tests.simulation.elasticity import POINTS, MoverStoppedError
-from tests.simulation.world import DEAD_OWNER
+from tests.simulation.programs import fast_store
+from tests.simulation.world import DEAD_OWNER, START
+from tests.store.copies_of_stores import copied_store
 
-SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.int64())])
 COUNT = 200
-START = 4_000_000_000.0  # later than any file is made, so that no file is too young to be garbage
+
+Row = tuple[int, int | None, int]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return filled(tmp_path_factory.mktemp("scenarios") / "store")
+
+
+def filled(place: Path) -> Path:
+    """Shard `s1` owns tablets 1 and 2, `s2` 3 and 4; a table of one commit, and one of several with indexes.
+
+    No snapshot is kept without a lease.
+    """
+    shards, clock = ["s1", "s2"], ManualClock(START)
+    with Store.create(place, shards, tablets=4, slots=32, retention_seconds=0, clock=clock) as made:
+        for tablet, shard in ((1, "s1"), (2, "s1"), (3, "s2"), (4, "s2")):
+            if tablet not in tablets_at(made, shard):
+                made.move(tablet, shard)
+        made.create_table("t", SCHEMA, ["id"]).upsert(rows_of(range(COUNT)))
+        table = made.create_table("indexed", SCHEMA, ["id"])
+        table.upsert(rows_of(range(COUNT)))
+        table.create_index("by_k", ["k"], include=["v"])
+        table.create_index("plain", ["k"])
+        table.create_index("hashed", ["k"], kind="hash", include=["v"])
+        table.upsert(rows_of(range(0, COUNT, 3), value=1))
+        table.delete(range(0, COUNT, 10))
+    return place
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """Sixteen slots, eight tablets, two shards, 200 rows of a table, no retention without a lease."""
-    made = Store.create(
-        tmp_path / "store", ["s1", "s2"], tablets=8, slots=16, retention_seconds=0, clock=ManualClock(START)
-    )
-    with made:
-        made.create_table("t", SCHEMA, ["id"])
-        made.table("t").upsert(rows_of(range(COUNT)))
-        yield made
+def clock() -> ManualClock:
+    return ManualClock(START)
+
+
+@pytest.fixture
+def store(template: Path, tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
+    place = tmp_path / "store"
+    made = filled(place) if AT_SERVER else copied_store(template, place, clock)
+    with fast_store(made, clock) as opened:
+        yield opened
+
+
+def key_of(number: int, value: int) -> int | None:
+    return None if number % 7 == 0 else (number + value) % 8
+
+
+def row_of(number: int, value: int = 0) -> Row:
+    return number, key_of(number, value), value
 
 
 def rows_of(ids: Any, value: int = 0) -> pa.Table:
-    ids = list(ids)
-    return pa.table({"id": ids, "v": [value] * len(ids)}, schema=SCHEMA)
+    columns = zip(*(row_of(i, value) for i in ids), strict=True)
+    return pa.table(dict(zip(SCHEMA.names, columns, strict=True)), schema=SCHEMA)
 
 
-def keys_of(ids: Any) -> pa.Table:
-    return pa.table({"id": pa.array(list(ids), pa.int64())})
+def rows_in(rows: pa.RecordBatch | pa.Table) -> list[Row]:
+    return list(zip(*(rows[name].to_pylist() for name in SCHEMA.names), strict=True))
 
 
-def read(scan: Scan) -> list[tuple[int, int]]:
+def read(scan: Scan) -> list[Row]:
     """All rows that are left, in the order of their ids, so that a row too many is seen."""
-    table = scan.to_table()
-    return sorted(zip(table["id"].to_pylist(), table["v"].to_pylist(), strict=True))
+    return sorted(rows_in(scan.to_table()))
 
 
-def with_value(ids: Any, value: int = 0) -> list[tuple[int, int]]:
-    return [(i, value) for i in ids]
+def with_value(value: int) -> list[Row]:
+    return [row_of(i, value) for i in range(COUNT)]
 
 
-EVERYTHING = with_value(range(COUNT))
+EVERYTHING = with_value(0)
 
 
-def some_pages(scan: Scan, count: int) -> tuple[list[tuple[int, int]], str]:
+def some_pages(scan: Scan, count: int) -> tuple[list[Row], str]:
     """Rows of some pages, and the key after them."""
-    pages = iter(scan)
-    got: list[tuple[int, int]] = []
-    key: str | None = None
-    for _ in range(count):
-        page = next(pages)
-        got += list(zip(page.rows["id"].to_pylist(), page.rows["v"].to_pylist(), strict=True))
-        key = page.key
-    assert key is not None
-    return got, key
-
-
-def clock_of(store: Store) -> ManualClock:
-    clock = store.context.clock
-    assert isinstance(clock, ManualClock)
-    return clock
+    got = [row for _ in range(count) for row in rows_in(next(scan).rows)]
+    assert scan.key is not None
+    return got, scan.key
 
 
 def tablets_at(store: Store, shard: str) -> list[int]:
@@ -93,7 +119,12 @@ def tablets_at(store: Store, shard: str) -> list[int]:
 
 
 def suspended_move(
-    store: Store, tablet: int, target: str, at: Callable[[str], None], owner: str | None = None
+    store: Store,
+    tablet: int,
+    target: str,
+    at: Callable[[str], None],
+    owner: str | None = None,
+    mover: type[Mover] = Mover,
 ) -> None:
     """Move a tablet with something happening at each point; errors of the mover come out."""
     found = store.context.placement().tablet(tablet)
@@ -103,7 +134,14 @@ def suspended_move(
     owner = owner or new_owner()
     with store.context.catalog.writing() as tx:
         enter_moves(tx, [plan], owner)
-    Mover(store.context, owner, checkpoint=at).carry_out(plan)
+    mover(store.context, owner, checkpoint=at).carry_out(plan)
+
+
+class DyingMover(Mover):
+    """A mover that leaves everything behind where it is stopped."""
+
+    def _undo(self, progress: Any) -> bool:
+        return False
 
 
 def while_reading(store: Store, happens: Callable[[], object], after: bool = True) -> None:
@@ -129,84 +167,58 @@ def test_limit_reached_on_aborted_batch(store: Store) -> None:
             store.move(tablet, "s2")
 
     while_reading(store, all_leave)
-    page = next(iter(store.table("t").scan(page_rows=7)))
+    page = next(store.table("t").scan(page_rows=7))
     assert page.rows.num_rows == 0
     assert page.key is not None
     assert read(store.resume(page.key)) == EVERYTHING
 
 
-@pytest.mark.parametrize("fate", ["fails", "dies"])
+@pytest.mark.parametrize("mover", [Mover, DyingMover])
 @pytest.mark.parametrize("point", POINTS)
-def test_migration_aborted_at_each_stage(
-    store: Store, monkeypatch: pytest.MonkeyPatch, point: str, fate: str
-) -> None:
+def test_migration_aborted_at_each_stage(store: Store, point: str, mover: type[Mover]) -> None:
     """The tablet is served from one place, whoever stops the mover and wherever; resuming finishes."""
     got, key = some_pages(store.table("t").scan(page_rows=7), 2)
+    number, dies = store.topology.number, mover is DyingMover
 
     def stop(at: str) -> None:
         if at == point:
             raise MoverStoppedError
 
-    if fate == "dies":
-        monkeypatch.setattr(Mover, "_undo", lambda self, move: None)
     with pytest.raises(MoverStoppedError):
-        suspended_move(store, 1, "s2", stop, owner=DEAD_OWNER if fate == "dies" else None)
-    monkeypatch.undo()
+        suspended_move(store, 1, "s2", stop, DEAD_OWNER if dies else None, mover)
     arrived = point == "target_serves"
     assert (1 in tablets_at(store, "s2")) == arrived
-    assert sorted(got + read(store.resume(key))) == EVERYTHING
-    store.table("t").upsert(rows_of(range(COUNT), 1))
-    left_behind = 1 if fate == "dies" and not arrived else 0
-    assert store.resume_moves() == left_behind
-    assert (1 in tablets_at(store, "s2")) == (arrived or left_behind == 1)
-    store.collect_garbage(grace_seconds=0)
-    assert read(store.table("t").scan()) == with_value(range(COUNT), 1)
-    assert store.verify() == []
-
-
-def test_crash_between_the_switch_and_the_history(store: Store) -> None:
-    """The placement is ahead of the newest topology for ever: scans start from that one all the same."""
-    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
-    number = store.topology.number
-
-    def die(at: str) -> None:
-        if at == "target_serves":
-            raise MoverStoppedError
-
-    with pytest.raises(MoverStoppedError):
-        suspended_move(store, 1, "s2", die)
-    assert store.topology.number == number
+    assert store.topology.number == number, (
+        "where it arrived, the placement is ahead of the topology for ever"
+    )
     scan = store.table("t").scan()
     assert scan.explain()["base_topology"] == number
     assert read(scan) == EVERYTHING
-    assert scan.stats.virtual_reads > 0
+    assert (scan.stats.virtual_reads > 0) == arrived
     assert sorted(got + read(store.resume(key))) == EVERYTHING
+    store.table("t").upsert(rows_of(range(COUNT), 1))
+    left_behind = 1 if dies and not arrived else 0
+    assert store.resume_moves() == left_behind
+    assert (1 in tablets_at(store, "s2")) == (arrived or left_behind == 1)
+    store.collect_garbage(grace_seconds=0)
+    assert read(store.table("t").scan()) == with_value(1)
+    assert store.verify() == []
 
 
-# ------------------------------------------------------------------------------------ shards
-
-
-def test_empty_shard(store: Store) -> None:
-    """A shard without tablets is never asked."""
+def test_an_empty_shard_is_never_asked_and_an_empty_table_has_no_rows(store: Store) -> None:
     for tablet in tablets_at(store, "s1"):
         store.move(tablet, "s2")
     scan = store.table("t").scan()
     assert read(scan) == EVERYTHING
     assert len(scan.stats.shards) == 1
-
-
-def test_empty_partition_and_empty_table(store: Store) -> None:
-    store.create_table("empty", SCHEMA, ["id"])
-    assert read(store.table("empty").scan()) == []
-    store.table("empty").upsert(rows_of([1]))
-    assert read(store.table("empty").scan()) == [(1, 0)]
-    store.table("empty").delete(keys_of([1]))
-    assert read(store.table("empty").scan()) == []
-    store.table("empty").compact()
-    assert read(store.table("empty").scan()) == []
-
-
-# --------------------------------------------------------------------------------- pages and keys
+    table = store.create_table("empty", SCHEMA, ["id"])
+    assert read(table.scan()) == []
+    table.upsert(rows_of([1]))
+    assert read(table.scan()) == [row_of(1)]
+    table.delete([1])
+    for _ in range(2):
+        assert read(table.scan()) == []
+        table.compact()
 
 
 @pytest.mark.long
@@ -214,7 +226,7 @@ def test_key_size_after_many_moves(store: Store) -> None:
     largest = 0
     for number, page in enumerate(store.table("t").scan(page_rows=2)):
         names = store.context.shard_names()
-        tablet = store.context.placement().tablets[number % 8]
+        tablet = store.context.placement().tablets[number % 4]
         store.move(tablet.id, next(name for shard, name in names.items() if shard != tablet.shard))
         largest = max(largest, len(page.key or ""))
     assert 0 < largest <= 1_024
@@ -223,57 +235,120 @@ def test_key_size_after_many_moves(store: Store) -> None:
 # ----------------------------------------------------------------------------- history and leases
 
 
-def test_lease_lost_by_client_crash(store: Store) -> None:
-    """Nobody comes back for the lease: its time ends it, and the old versions go."""
-    _, key = some_pages(store.table("t").scan(page_rows=7), 1)
-    store.table("t").upsert(rows_of(range(COUNT), 1))
-    store.compact()
-    with store.context.catalog.reading() as tx:
-        assert sum(f.rows for f in tx.state.fragments()) == 2 * COUNT
-    clock_of(store).advance(LEASE_SECONDS + 1)
-    store.compact()
-    with store.context.catalog.reading() as tx:
-        assert sum(f.rows for f in tx.state.fragments()) == COUNT
+def test_lease_lost_by_client_crash(store: Store, clock: ManualClock) -> None:
+    """No one comes back for the lease: its time ends it, and the old versions go."""
+    table = store.table("t")
+    _, key = some_pages(table.scan(page_rows=7), 1)
+    table.upsert(rows_of(range(COUNT), 1))
+    for versions in (2, 1):
+        table.compact()
+        with store.context.catalog.reading() as tx:
+            assert sum(f.rows for f in tx.state.fragments(table.definition.id)) == versions * COUNT
+        clock.advance(LEASE_SECONDS + 1)
     with pytest.raises(SnapshotExpired):
         store.resume(key)
 
 
 def test_the_oldest_snapshot_never_goes_back(store: Store) -> None:
     """A compaction that began with an old idea of the table ends after a newer one."""
-    stale = store.table("t").definition
-    store.table("t").upsert(rows_of(range(COUNT), 1))
-    store.table("t").upsert(rows_of(range(COUNT), 2))
-    store.compact()
-    oldest = store.table("t").definition.oldest_snapshot
-    assert oldest == store.context.catalog.versions()[1]
-    old_lease = store.context.catalog.versions()[1]
-    store.table("t").upsert(rows_of(range(0, COUNT, 2), 3))
-    held = store.table("t").scan(snapshot=old_lease)
-    store.table("t").upsert(rows_of(range(0, COUNT, 2), 4))
+    table = store.table("t")
+    stale = table.definition
+    table.upsert(rows_of(range(COUNT), 1))
+    leased = table.upsert(rows_of(range(COUNT), 2))
+    table.compact()
+    assert table.definition.oldest_snapshot == leased
+    held = table.scan(snapshot=leased)
+    table.upsert(rows_of(range(0, COUNT, 2), 3))
     compaction.compact(store.context, stale)
-    assert store.table("t").definition.oldest_snapshot == oldest
-    assert read(held) == with_value(range(COUNT), 2)
-
-
-# ---------------------------------------------------------- moves, compaction, garbage collection
+    assert table.definition.oldest_snapshot == leased
+    assert read(held) == with_value(2)
 
 
 def test_a_page_whose_lease_cannot_be_renewed_is_read_again_not_lost(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, clock: ManualClock
 ) -> None:
     """The catalog fails between reading a page and giving it out: the scan stands before that page."""
-    scan = store.table("t").scan(page_rows=7)
-    pages = iter(scan)
-    got = next(pages).rows["id"].to_pylist()
-    clock_of(store).advance(LEASE_SECONDS / 2)
+    scan, is_read = store.table("t").scan(page_rows=7), list[str]()
+    got = rows_in(next(scan).rows)
+    clock.advance(LEASE_SECONDS / 2)
 
-    def unavailable(tx: Tx, lease: str, seconds: float) -> bool:
-        raise CatalogUnavailable("the catalog is away for a moment")
+    def lose_connection(statement: str) -> None:
+        if is_read and "lease" in statement:
+            raise CatalogUnavailable("the catalog is away for a moment")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(leases, "renew_lease", unavailable)
-        with pytest.raises(CatalogUnavailable):
-            next(pages)
-    assert scan.key is not None
-    got += [i for i, _ in read(store.resume(scan.key))]
-    assert sorted(got) == list(range(COUNT))
+    store.context.checkpoint = lambda point: is_read.append(point) if point == "page read" else None
+    connect = call_at_statements(store.context.catalog, lose_connection)
+    with pytest.raises(CatalogUnavailable):
+        next(scan)
+    connect()
+    assert is_read and scan.key is not None
+    assert sorted(got + read(store.resume(scan.key))) == EVERYTHING
+
+
+# --------------------------------------------------- a shard that owns something else than was planned
+
+
+PATHS: dict[str, dict[str, Any]] = {
+    "direct": {"index": "none"},
+    "direct with a filter": {"index": "none", "filter": "k < 1000 OR k IS NULL"},
+    "index": {"index": "by_k"},
+    "index, rows fetched": {"index": "plain"},
+    "one order": {"index": "by_k", "order_by": "k"},
+    "one order, descending": {"index": "by_k", "order_by": "k DESC"},
+    "hash index": {"index": "hashed", "filter": "k IN (0, 1, 2, 3, 4, 5, 6, 7) OR k IS NULL"},
+}
+MOMENTS = [
+    "before the first page",
+    "between two pages",
+    "in a page, before its rows are read",
+    "in a page, after they were",
+]
+
+
+def own(store: Store, tablets: list[int]) -> None:
+    """Make `s1` own these tablets; 2, where it stays, has been away: same place, another epoch."""
+    if 2 in tablets and 2 in tablets_at(store, "s1"):
+        store.move(2, "s2")
+    for tablet in (1, 2, 3):
+        wanted = "s1" if tablet in tablets else "s2"
+        if tablet not in tablets_at(store, wanted):
+            store.move(tablet, wanted)
+
+
+def in_order(row: Row) -> tuple[bool, int, int]:
+    return row[1] is not None, row[1] or 0, row[0]
+
+
+def check_rows(got: list[Row], path: str) -> None:
+    expected = sorted((row_of(i, int(i % 3 == 0)) for i in range(COUNT) if i % 10), key=in_order)
+    assert sorted(got, key=in_order) == expected
+    if "order_by" in PATHS[path]:
+        assert got == sorted(got, key=in_order, reverse=PATHS[path]["order_by"] == "k DESC")
+
+
+@pytest.mark.parametrize("owned", [[1], [1, 2], pytest.param([1, 2, 3], marks=pytest.mark.long)], ids=str)
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("path", PATHS)
+def test_the_rows_are_exact_whatever_the_shard_owns_when_it_is_read(
+    store: Store, path: str, moment: str, owned: list[int]
+) -> None:
+    # The first page at `s1` ends among the rows of tablet 2, or has some of both.
+    page_rows = 60 if moment.startswith("in a page") else 9
+    scan = store.table("indexed").scan(page_rows=page_rows, **PATHS[path])
+    index = PATHS[path]["index"]
+    assert scan.explain()["access"] == (index if index != "none" else "direct")
+    if moment == MOMENTS[0]:
+        own(store, owned)
+    elif moment.startswith("in a page"):
+        while_reading(store, lambda: own(store, owned), after=moment == MOMENTS[3])
+    got: list[Row] = []
+    for number, page in enumerate(scan):
+        got += rows_in(page.rows)
+        if number == 1 and moment == MOMENTS[1]:
+            own(store, owned)
+    check_rows(got, path)
+    if moment == MOMENTS[3]:
+        assert scan.stats.moved_slots > 0
+        # A page of merged rows ends at a window, which may be before the rows that left.
+        assert scan.stats.dropped_rows > 0 or path.startswith("direct")
+    assert tablets_at(store, "s1") == owned

@@ -1,212 +1,204 @@
-"""A shard leaves the store in the middle of a step at it, and a later one gets its root: nothing is wrong."""
+"""A shard leaves the store at any call of its disk, and a later one gets its root: nothing is wrong."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import FragmentMissing, InvalidTopologyChange, ShardUnavailable
+from elasticscan.base.errors import InvalidTopologyChange, ShardUnavailable, WriteConflict
 from elasticscan.base.limits import GC_GRACE_SECONDS
-from elasticscan.store import Action, Context, Store, Table
-from elasticscan.store.copies import backup
-from elasticscan.store.moves.mover import Mover
-from elasticscan.store.moves.under_way import move_of, transition
-from elasticscan.store.upkeep.collector import _Collection, collect_dropped
-from elasticscan.store.upkeep.compaction import Merging
-from elasticscan.store.writing import indexing
+from elasticscan.storage import open_disk
+from elasticscan.store import Action, Store
+from elasticscan.store.moves.under_way import moves_in, transition
+from elasticscan.store.upkeep.collector import collect_dropped
 from elasticscan.topology import Event
 from tests.base.manual_clock import ManualClock
+from tests.simulation.programs import fast_store
+from tests.simulation.world import START
+from tests.storage.faulty_disk import FaultyDisk
+from tests.store.copies_of_stores import copied_store
 from tests.store.test_root_scenarios import away
 
 ROWS_IN_FILES = True
 
+pytestmark = pytest.mark.usefixtures("unflushed")
+
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 KEYS = range(200)
-LEAVING = 2  # shard c
+
+
+class LetsIn(FaultyDisk):
+    """A disk that lets someone in at one of its calls, or at the next one that holds no lock."""
+
+    calls, at = 0, -1
+    others: Callable[[], object]
+    store: Store
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(open_disk(str(root)))
+        self.root = root
+
+    def fail(self, name: str) -> None:
+        super().fail(name)
+        self.calls += 1
+        if 0 <= self.at < self.calls and not self._is_held():
+            self.at = -1
+            self.others()
+
+    def _is_held(self) -> bool:
+        """Return whether someone here is in a transaction of the catalog, or writes the root's marker."""
+        directory = os.open(self.root, os.O_RDONLY)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(directory)
+        return bool(self.store.context.catalog._home._pool._held)
+
+
+def rows(value: int) -> pa.Table:
+    return pa.table({"id": KEYS, "v": [value] * len(KEYS)}, schema=SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three commits at two shards, and an index."""
+    place = tmp_path_factory.mktemp("leaving") / "store"
+    clock = ManualClock(START)
+    with Store.create(place, ["a", "c"], tablets=4, slots=16, clock=clock, upkeep="off") as made:
+        table = made.create_table("t", SCHEMA, ["id"])
+        table.create_index("by_v", ["v"])
+        for number in range(3):
+            table.upsert(rows(number))
+    return place
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.create(tmp_path / "store", ["a", "c"], tablets=4, slots=16, upkeep="off") as made:
-        table = made.create_table("t", SCHEMA, ["id"])
-        for number in range(3):
-            table.upsert(pa.table({"id": KEYS, "v": [number] * len(KEYS)}))
-        yield made
+def opened(template: Path, tmp_path: Path) -> Iterator[Callable[[str], tuple[Store, LetsIn]]]:
+    """What opens a copy of the store, of which shard c has a disk that lets someone in."""
+    stores = list[Store]()
+
+    def open_copy(name: str) -> tuple[Store, LetsIn]:
+        place, clock = copied_store(template, tmp_path / name, ManualClock(START)), ManualClock(START)
+        disk = LetsIn(place / "shards" / "c")
+        stores.append(
+            fast_store(place, clock, disks=lambda root: disk if root.endswith("c") else open_disk(root))
+        )
+        disk.store = stores[-1]
+        return disk.store, disk
+
+    yield open_copy
+    for store in stores:
+        store.close()
 
 
-def renew(store: Store) -> None:
+def renew(store: Store, collected: bool = False) -> None:
     """Remove shard c and make another one of its name, which gets its root."""
-    with Store.open(store.uri) as other:
+    with fast_store(store.uri, ManualClock(START)) as other:
         other.contract("c")
         other.expand(["c"])
+        if collected:
+            other.collect_garbage(grace_seconds=0, share=1.0)
 
 
-def once(
-    monkeypatch: pytest.MonkeyPatch,
-    owner: Any,
-    name: str,
-    work: Callable[[], object],
-    when: Callable[..., bool] = lambda *_: True,
-) -> list[int]:
-    """Do some work when a function is about to be called for the first time; the list tells that it was."""
-    honest, calls = getattr(owner, name), list[int]()
-
-    def late(*given: Any, **named: Any) -> Any:
-        if not calls and when(*given):
-            calls.append(1)
-            work()
-        return honest(*given, **named)
-
-    monkeypatch.setattr(owner, name, late)
-    return calls
+def compressed_otherwise(store: Store) -> None:
+    store.table("t").compact()
+    store.table("t").set_compression("zstd")
 
 
-def check(store: Store, table: Table) -> None:
-    assert table.scan().to_table().sort_by("id")["v"].to_pylist() == [2] * len(KEYS)
+def whole(store: Store) -> None:
     assert store.verify() == []
-    assert 3 in store.context.shard_names()
 
 
-def test_an_index_is_built_where_its_rows_have_gone(
-    store: Store, table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def is_there(_disk: Any, _table: Any, _index: Any, fragment: Any, *_: Any) -> bool:
-        return bool(fragment.shard == LEAVING)
-
-    calls = once(monkeypatch, indexing, "build_runs", lambda: renew(store), is_there)
-    table.create_index("by_v", ["v"])
-    assert calls
-    assert table.scan(index="by_v", filter="v = 2").count() == len(KEYS)
-    check(store, table)
+def collected_there(store: Store) -> None:
+    assert {shard for shard, _ in store.collect_garbage().skipped} <= {"c"}
 
 
-def test_an_index_is_built_where_the_shard_left_before_it_began(
-    store: Store, table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = once(
-        monkeypatch, Context, "writable_disk", lambda: renew(store), lambda _, shard: shard == LEAVING
-    )
-    table.create_index("by_v", ["v"])
-    assert calls
-    assert table.scan(index="by_v", filter="v = 2").count() == len(KEYS)
-    check(store, table)
+WORK: dict[str, tuple[Callable[[Store], object], Callable[[Store], object]]] = {
+    "an index": (lambda _: None, lambda store: store.table("t").create_index("again", ["v"])),
+    "a merge": (lambda _: None, lambda store: store.table("t").compact()),
+    "a merge of one file": (compressed_otherwise, lambda store: store.table("t").compact()),
+    "a write": (lambda _: None, lambda store: store.table("t").upsert(rows(2))),
+    "a collection": (lambda _: None, collected_there),
+    "a check": (lambda _: None, whole),
+    "a backup": (lambda _: None, lambda store: store.backup(Path(store.uri).with_suffix(".backup"))),
+}
 
 
-@pytest.mark.parametrize("moment", ["_stage", "_index"])
-def test_a_merge_leaves_out_what_has_gone(
-    store: Store, table: Table, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    table.create_index("by_v", ["v"])
-    calls = once(
-        monkeypatch, Merging, moment, lambda: renew(store), lambda merging, *_: merging.shard == LEAVING
-    )
-    table.compact()
-    assert calls
-    check(store, table)
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("what", WORK)
+def test_what_is_done_at_a_shard_that_leaves_goes_on_without_it(opened: Any, what: str, every: int) -> None:
+    prepare, work = WORK[what]
+    at, is_over = 0, False
+    while not is_over:
+        store, disk = opened(f"{at}")
+        prepare(store)
+        table, came = store.table("t"), list[int]()
+
+        def leave(store: Store = store, came: list[int] = came) -> None:
+            renew(store, collected=what == "a backup")
+            came.append(1)
+
+        disk.calls, disk.at, disk.others = 0, at, leave
+        work(store)
+        is_over, disk.at = not came, -1
+        assert table.scan().to_table().sort_by("id")["v"].to_pylist() == [2] * len(KEYS)
+        for index in table.indexes():
+            assert table.scan(index=index.name, filter="v = 2").count() == len(KEYS)
+        assert store.verify() == []
+        assert (3 in store.context.shard_names()) != is_over
+        at += every
+    assert at > every, "the shard left at least once"
 
 
-def test_a_merge_enters_nothing_where_the_shard_has_gone(store: Store, table: Table) -> None:
-    points = list[str]()
+def test_what_is_merged_and_collected_below_a_merge_of_one_file_is_no_damage(opened: Any) -> None:
+    for at in range(1, 30, 4):
+        store, disk = opened(f"{at}")
+        compressed_otherwise(store)
 
-    def between(point: str) -> None:
-        points.append(point)
-        if point == "fragments merged" and points.count(point) == LEAVING:
-            renew(store)
+        def collect(store: Store = store) -> None:
+            with fast_store(store.uri, ManualClock(START)) as other:
+                other.table("t").compact()
+                other.collect_garbage(grace_seconds=0, share=1.0)
 
-    store.context.checkpoint = between
-    table.compact()
-    assert points.count("fragments merged") == 2
-    check(store, table)
-
-
-def test_a_look_at_how_a_single_fragment_is_compressed_leaves_out_what_has_gone(
-    store: Store, table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table.compact()
-    table.set_compression("zstd")
-    calls = once(
-        monkeypatch, Context, "writable_disk", lambda: renew(store), lambda _, shard: shard == LEAVING
-    )
-    table.compact()
-    assert calls
-    check(store, table)
+        disk.calls, disk.at, disk.others = 0, at, collect
+        with suppress(WriteConflict):
+            store.table("t").compact()
+        assert store.table("t").scan(filter="v = 2", index="none").count() == len(KEYS)
 
 
-def test_a_mover_whose_target_has_gone_says_so(
-    store: Store, table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tablet = next(tablet.id for tablet in store.context.placement().tablets if tablet.shard != LEAVING)
+def test_a_mover_whose_target_has_gone_says_so(opened: Any) -> None:
+    store, disk = opened("store")
+    tablet = next(tablet.id for tablet in store.context.placement().tablets if tablet.shard == 1)
 
-    def work() -> None:
-        with store.context.catalog.writing() as tx:  # as if nobody had heard of its owner for long
-            move = move_of(tx, tablet)
-            assert move is not None
+    def leave() -> None:
+        with store.context.catalog.writing() as tx:  # as if no one had heard of its owner for long
+            (move,) = moves_in(tx)
             transition(tx, move, move.owner, Event.OWNER_DIED)
         renew(store)
 
-    calls = once(monkeypatch, Mover, "_copy_round", work)
+    disk.calls, disk.at, disk.others = 0, 3, leave
     with pytest.raises(InvalidTopologyChange, match=r"left the store.*plan the move again"):
         store.move(tablet, "c")
-    assert calls
-    check(store, table)
+    assert store.table("t").scan().count() == len(KEYS) and store.verify() == []
 
 
-def test_a_write_goes_on_where_the_shard_has_gone(store: Store, table: Table) -> None:
-    points = list[str]()
-
-    def meanwhile(point: str) -> None:
-        points.append(point)
-        if points == ["rows staged"]:
-            renew(store)
-
-    store.context.checkpoint = meanwhile
-    table.upsert(pa.table({"id": KEYS, "v": [2] * len(KEYS)}))
-    assert points
-    check(store, table)
-
-
-def test_a_collection_leaves_out_what_has_gone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = once(
-        monkeypatch, _Collection, "_manifests", lambda: renew(store), lambda _, at: at.shard.name == "a"
-    )
-    assert [shard for shard, _ in store.collect_garbage().skipped] == ["c"]
-    assert calls
-
-
-def test_a_check_of_a_store_leaves_out_what_has_gone(
-    store: Store, table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = once(monkeypatch, Context, "check_root", lambda: renew(store), lambda _, shard: shard == LEAVING)
-    assert store.verify() == []
-    assert calls
-
-
-def test_a_backup_looks_again_where_a_shard_has_gone(
-    store: Store, table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def work() -> None:
-        renew(store)
-        raise FragmentMissing("it was collected", path="t1/it.arrow")
-
-    calls = once(monkeypatch, backup, "_copy", work, lambda _source, _target, file: file.shard == LEAVING)
-    assert store.backup(tmp_path / "backups").files
-    assert calls
-    check(store, table)
-
-
-def test_a_shard_that_is_still_there_is_not_left_out(store: Store, table: Table) -> None:
+def test_a_shard_that_is_still_there_is_not_left_out(opened: Any) -> None:
+    store, _ = opened("store")
+    table = store.table("t")
     with away(Path(store.uri) / "shards" / "c"):
-        for work in (table.compact, lambda: table.create_index("by_v", ["v"])):
+        for work in (table.compact, lambda: table.create_index("again", ["v"]), lambda: store.contract("c")):
             with pytest.raises(ShardUnavailable):
                 work()
-        with pytest.raises(ShardUnavailable):
-            store.contract("c")
 
 
 @pytest.mark.parametrize("by", ["gc", "a keeper", "a writer"])
@@ -225,17 +217,11 @@ def test_a_removed_shard_whose_disk_was_taken_out_is_listed_until_nothing_needs_
     roots = {name: str(tmp_path / name) for name in ("a", "c", "c2")}
     for root in roots.values():
         Path(root).mkdir()
-    with Store.create(
-        tmp_path / "store",
-        {name: roots[name] for name in "ac"},
-        tablets=4,
-        slots=16,
-        clock=clock,
-        upkeep="off",
-    ) as store:
+    shards = {name: roots[name] for name in "ac"}
+    with Store.create(tmp_path / "store", shards, tablets=4, slots=16, clock=clock, upkeep="off") as store:
         table = store.create_table("t", SCHEMA, ["id"])
         for number in range(25):
-            table.upsert(pa.table({"id": KEYS, "v": [number] * len(KEYS)}))
+            table.upsert(rows(number))
         store.contract("c")
         left = {"name": "c", "root": roots["c"], "files": 25, "kept_until": clock.now() + GC_GRACE_SECONDS}
         assert store.status()["removed_shards"] == [left]

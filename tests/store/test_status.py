@@ -1,21 +1,24 @@
-"""What a status says of bytes, fragments and leases is so."""
+"""What a status, a history and a notebook say of a store is so."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pyarrow as pa
 import pytest
 
-from elasticscan.store import Store
+from elasticscan.base.errors import InvalidOption, LimitExceeded, StoreDamaged
+from elasticscan.store import Store, Table
 from elasticscan.store.context.leases import hold_for_stream
 from tests.base.manual_clock import ManualClock
 
 ROWS_IN_FILES = True
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+HOSTILE = "<script>alert(1)</script>"
 
 pytestmark = pytest.mark.usefixtures("unflushed")
 
@@ -29,7 +32,7 @@ def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
     with Store.create(tmp_path / "s", ["s1", "s2"], tablets=8, slots=64, clock=clock, upkeep="off") as made:
         table = made.create_table("t", SCHEMA, ["id"])
         for version in range(3):
-            table.upsert(rows(version))
+            table.upsert(rows(version), user_metadata={"version": f"{version} {HOSTILE}"})
             clock.advance(10)
         yield made
 
@@ -43,9 +46,10 @@ def on_disk(store: Store) -> int:
     return sum(path.stat().st_size for path in Path(store.uri).rglob("t*/*.arrow"))
 
 
-def test_live_old_and_garbage_bytes_are_those_of_the_files(store: Store) -> None:
-    table = store.table("t")
+def test_live_old_and_garbage_bytes_are_those_of_the_files(store: Store, table: Table) -> None:
     assert of_table(store)["upkeep"]["bytes"] == {"live": on_disk(store), "old": 0, "garbage": 0}
+    status = store.status()
+    assert abs(sum(tablet["bytes"] for tablet in status["tablets"]) - status["tables"][0]["bytes"]) < 10
     table.compact()
     seen = of_table(store)["upkeep"]["bytes"]
     assert sum(seen.values()) == on_disk(store)
@@ -54,10 +58,15 @@ def test_live_old_and_garbage_bytes_are_those_of_the_files(store: Store) -> None
     store.collect_garbage(grace_seconds=0, trash_seconds=0)
     after = of_table(store)["upkeep"]["bytes"]
     assert after == {**seen, "garbage": 0} and sum(after.values()) == on_disk(store)
+    store.move(1, "s2")
+    seen = of_table(store)["upkeep"]["bytes"]
+    assert seen["garbage"] > 0, "of slots that moved away, until they are merged"
+    assert abs(sum(seen.values()) - on_disk(store)) < 20, "shares are rounded down"
 
 
-def test_overwritten_files_are_old_until_no_snapshot_needs_them(store: Store, clock: ManualClock) -> None:
-    table = store.table("t")
+def test_overwritten_files_are_old_until_no_snapshot_needs_them(
+    store: Store, table: Table, clock: ManualClock
+) -> None:
     for night in range(3):
         before = on_disk(store)
         table.overwrite(rows(night))
@@ -72,47 +81,110 @@ def test_overwritten_files_are_old_until_no_snapshot_needs_them(store: Store, cl
     assert store.keep().merges == 2, "small files of history are merged where they are many"
 
 
-def test_slots_that_moved_away_leave_garbage_until_they_are_merged(store: Store) -> None:
-    store.move(1, "s2")
-    seen = of_table(store)["upkeep"]["bytes"]
-    assert seen["garbage"] > 0 and abs(sum(seen.values()) - on_disk(store)) < 20  # shares are rounded down
-
-
-def test_tablets_have_the_bytes_of_their_table(store: Store) -> None:
-    status = store.status()
-    assert abs(sum(tablet["bytes"] for tablet in status["tablets"]) - status["tables"][0]["bytes"]) < 10
-
-
 def test_a_lease_has_the_time_of_its_snapshot_and_a_table_its_retention(
-    store: Store, clock: ManualClock
+    store: Store, table: Table, clock: ManualClock
 ) -> None:
-    newest = store.status()["snapshot"]
-    hold_for_stream(store.context, 1, "copy", newest - 1)
+    hold_for_stream(store.context, 1, "copy", store.status()["snapshot"] - 1)
     (lease,) = store.status()["leases"]
     assert lease["snapshot_at"] == clock.now() - 20
     assert of_table(store)["retention_seconds"] == store.context.info.retention_seconds
-    store.table("t").set_retention("2h")
+    table.set_retention("2h")
     assert of_table(store)["retention_seconds"] == 7_200
 
 
-def test_a_status_reads_no_file_and_says_whether_it_knows_the_number_of_rows(store: Store) -> None:
-    table = store.table("t")
-
-    def message() -> tuple[int, bool]:
+def test_a_status_reads_no_file_and_says_whether_it_knows_the_number_of_rows(
+    store: Store, table: Table
+) -> None:
+    def said() -> tuple[int, bool]:
         seen = of_table(store)
         return seen["rows"], seen["rows_exact"]
 
-    assert message() == (1_200, False), "rows of which there may be several versions are not compared"
+    assert said() == (1_200, False), "rows of which there may be several versions are not compared"
     table.compact()
-    assert message() == (400, True)
+    assert said() == (400, True)
     store.move(1, "s2")
-    assert message() == (400, False) or message()[0] > 400
+    assert said() == (400, False) or said()[0] > 400
     table.overwrite(rows(9, 100))
-    assert message() == (100, True)
+    assert said() == (100, True)
     store.move(1, "s1")
-    assert message() == (100, False), "whatever slots left behind, no more rows were written"
+    assert said() == (100, False), "whatever slots left behind, no more rows were written"
     before = store.status()
     for file in Path(store.uri).rglob("t*/*.arrow"):
         file.unlink()
     with Store.open(store.uri, upkeep="off") as fresh:
         assert fresh.status()["tables"] == before["tables"]
+
+
+def test_a_status_tells_of_indexes(store: Store, table: Table) -> None:
+    empty = of_table(store)["bytes"]
+    table.create_index("by_v", ["v"])
+    table.create_index("hashed", ["v", "id"], kind="hash", include=["id"])
+    by_v, hashed = of_table(store)["indexes"]
+    same = {"name": "by_v", "kind": "sorted", "columns": ["v"], "include": [], "ready": True}
+    assert by_v == same | {"bytes": by_v["bytes"]}
+    assert (hashed["kind"], hashed["columns"], hashed["include"]) == ("hash", ["v", "id"], [])
+    assert empty + by_v["bytes"] + hashed["bytes"] == on_disk(store)
+    table.drop_index("hashed")
+    assert [index["name"] for index in of_table(store)["indexes"]] == ["by_v"]
+
+
+# ----------------------------------------------------------------------------------------- history
+
+
+def test_each_commit_is_reported_with_its_time_its_size_and_what_its_writer_said(
+    store: Store, table: Table
+) -> None:
+    table.delete([1], user_metadata={"job": "purge", "by": "é = 1"})
+    number = table.overwrite(rows(7, 1))
+    made = table.history()
+    assert [commit.kind for commit in made] == ["create", "write", "write", "write", "delete", "overwrite"]
+    assert [commit.rows for commit in made] == [0, 400, 400, 400, 1, 1]
+    said = [{"version": f"{version} {HOSTILE}"} for version in range(3)]
+    assert [dict(each.user_metadata) for each in made] == [{}, *said, {"job": "purge", "by": "é = 1"}, {}]
+    assert [round(each.created_at - made[0].created_at) for each in made] == [0, 0, 10, 20, 30, 30]
+    with store.context.catalog.reading() as tx:
+        files = [fragment for fragment in tx.state.fragments() if fragment.min_commit == number]
+    assert made[-1].bytes == sum(file.bytes for file in files) > made[0].bytes == 0
+    store.create_table("other", SCHEMA, ["id"]).upsert(rows(1))
+    for limit in range(8):
+        assert table.history(limit) == made[max(6 - limit, 0) :]
+    with pytest.raises(InvalidOption, match="limit"):
+        table.history(-1)
+
+
+def test_a_commit_that_a_damaged_catalog_hides_is_missed(store: Store, table: Table) -> None:
+    with store.context.catalog.writing() as tx:
+        tx.execute("DELETE FROM log WHERE number = 4")
+    with pytest.raises(StoreDamaged):
+        table.history(5)
+
+
+def test_what_a_writer_says_is_kept_first_and_bounded(table: Table) -> None:
+    first = table.upsert(rows(1), ("job", 1), user_metadata={"try": "1"})
+    assert table.upsert(rows(1), ("job", 1), user_metadata={"try": "2"}) == first
+    assert table.history()[-1].user_metadata == {"try": "1"}
+    table.upsert(rows(1), user_metadata={"k": "x" * (4_096 - len('{"k": ""}'))})
+    with pytest.raises(LimitExceeded, match=r"4,097 bytes"):
+        table.upsert(rows(1), user_metadata={"k": "x" * (4_097 - len('{"k": ""}'))})
+
+
+# --------------------------------------------------------------------------------------- notebooks
+
+
+def test_scans_and_topologies_say_in_a_shell_and_in_a_notebook_where_they_stand(
+    store: Store, table: Table
+) -> None:
+    scan = table.scan(page_rows=100)
+    next(scan)
+    store.move(1, "s2")
+    assert repr(scan) == (
+        f"<elasticscan.Scan of 't' at snapshot {scan.snapshot}: 96 rows in 1 pages, 0 of them where slots "
+        "had moved to; 14 of 64 slots done>"
+    )
+    scan.to_table()
+    assert "400 rows" in repr(scan) and "64 of 64 slots done" in repr(scan)
+    assert repr(store.topology) == "Topology(2, 'tablet 1 moved to s2'; tablets at s1 3, s2 5)"
+    shown = [text for each in (store.topology, store) if "<script" not in (text := each._repr_html_())]
+    topology, _ = (ET.fromstring(f"<div>{text}</div>") for text in shown)
+    svg = "{http://www.w3.org/2000/svg}"
+    assert len(topology.findall(f"{svg}svg/{svg}g")) == 1

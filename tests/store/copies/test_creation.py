@@ -8,8 +8,8 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -27,10 +27,10 @@ from elasticscan.base.errors import (
     StoreNotFound,
     WrongRoot,
 )
-from elasticscan.store import Store
-from elasticscan.store.copies import backup
-from elasticscan.store.repair.rebuild import repair_store
+from elasticscan.storage import LocalDisk
+from elasticscan.store import Store, repair_store
 from elasticscan.store.roots import markers
+from elasticscan.store.roots.location import MARKER
 
 ROWS_IN_FILES = True
 
@@ -38,8 +38,8 @@ SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 SHARDS = ["s1", "s2"]
 EVENTS = frozenset({"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree"})
 MANY = int(os.environ.get("ELASTICSCAN_KILLED_EVERY", "23"))  # 1 tries every point
-FINISHED = 77  # the exit code of a child that nothing killed
-Making = Callable[[Path, Path], Any]
+FINISHED, STOPPED = 77, 78  # exit codes of a child whose point was not reached, or that was stopped there
+Making = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
@@ -56,16 +56,16 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def create(_: Path, new: Path) -> None:
-    Store.create(new, SHARDS, tablets=4, slots=16).close()
+def create(_: Path, new: Path | str, roots: Mapping[str, str] | Sequence[str] = SHARDS, **how: Any) -> None:
+    Store.create(new, roots, tablets=4, slots=16, **how).close()
 
 
-def restore(original: Path, new: Path) -> None:
-    Store.from_backup(original / "backups", new).close()
+def restore(original: Path, new: Path | str, roots: Mapping[str, str] = {}, **how: Any) -> None:
+    Store.from_backup(original / "backups", new, roots, **how).close()
 
 
-def repair(original: Path, new: Path) -> None:
-    repair_store(original / "old", new)
+def repair(original: Path, new: Path, **how: Any) -> None:
+    repair_store(original / "old", new, **how)
 
 
 def rows_of(store: Path) -> dict[str, list[Any]]:
@@ -79,24 +79,29 @@ def rows_of(store: Path) -> dict[str, list[Any]]:
     return found
 
 
-def killed_at(point: int, make: Making, original: Path, new: Path) -> bool:
-    """True if a child that makes a store was killed at a point: a look at a file or the catalog."""
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail() -> None:
+    raise KeyboardInterrupt
+
+
+def stopped_at(point: int, stop: Callable[[], None], make: Making, original: Path, new: Path) -> bool:
+    """True if a child that makes a store was stopped at a point: a look at a file or the catalog."""
     child = os.fork()
     if not child:
         passed = 0
 
-        def here(*_: object) -> None:
+        def here(*_: object) -> bool:
             nonlocal passed
             passed += 1
             if passed == point:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        def statement(*_: object) -> bool:
-            here()
+                stop()
             return True
 
         def traced(connection: apsw.Connection) -> None:
-            connection.exec_trace = statement
+            connection.exec_trace = here
 
         def is_kept(name: str, arguments: tuple[Any, ...]) -> None:
             if name in EVENTS and str(arguments[0]).startswith(str(new.parent)):
@@ -106,46 +111,57 @@ def killed_at(point: int, make: Making, original: Path, new: Path) -> bool:
             apsw.connection_hooks.append(traced)
             sys.addaudithook(is_kept)
             make(original, new)
-            os._exit(FINISHED)
+            os._exit(FINISHED if passed < point else STOPPED)
+        except KeyboardInterrupt:
+            os._exit(STOPPED)
         finally:
             os._exit(1)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (FINISHED, -signal.SIGKILL)
+    assert status in (FINISHED, STOPPED, -signal.SIGKILL)
     return status != FINISHED
 
 
-def kills(make: Making, original: Path, place: Path, every: int) -> Iterator[Path]:
-    """Places where a store was being made, when that was killed at one point after the other."""
+def stops(make: Making, original: Path, place: Path, every: int, stop: Callable[[], None]) -> Iterator[Path]:
+    """Places where a store was being made, when that was stopped at one point after the other."""
     point = 1
-    while killed_at(point, make, original, new := place / f"{point}" / "new"):
+    while stopped_at(point, stop, make, original, new := place / f"{point}" / "new"):
         yield new
         shutil.rmtree(new.parent, ignore_errors=True)
         point += every
 
 
 @pytest.mark.parametrize(
-    ("make", "every"),
+    ("make", "stop", "every"),
     [
-        (restore, 101),
-        pytest.param(create, 11, marks=pytest.mark.long),
-        pytest.param(repair, 131, marks=pytest.mark.long),
-        pytest.param(create, MANY, marks=pytest.mark.long),
-        pytest.param(restore, MANY, marks=pytest.mark.long),
-        pytest.param(repair, MANY, marks=pytest.mark.long),
+        (restore, kill, 101),
+        (restore, fail, 83),
+        (create, fail, 31),
+        (repair, fail, 151),
+        pytest.param(create, kill, 11, marks=pytest.mark.long),
+        pytest.param(repair, kill, 131, marks=pytest.mark.long),
+        *(
+            pytest.param(make, stop, MANY, marks=pytest.mark.long)
+            for make in (create, restore, repair)
+            for stop in (kill, fail)
+        ),
     ],
 )
-def test_a_store_whose_making_is_killed_is_whole_or_is_none(
-    original: Path, tmp_path: Path, make: Making, every: int
+def test_a_store_whose_making_is_stopped_is_whole_or_is_none(
+    original: Path, tmp_path: Path, make: Making, stop: Callable[[], None], every: int
 ) -> None:
-    """What is left then is in the way, and touched by nothing until a person removes it."""
+    """What a killed process leaves is in the way, and touched by nothing until a person removes it.
+
+    What fails, or is interrupted, leaves no file.
+    """
     make(original, tmp_path / "wanted")
     wanted = rows_of(tmp_path / "wanted")
-    seen = set()
-    for new in kills(make, original, tmp_path, every):
+    seen = set[type]()
+    for new in stops(make, original, tmp_path, every, stop):
         try:
             Store.open(new).close()
         except ElasticScanError as error:
             seen.add(type(error))
+            assert stop is kill or not any(path.is_file() for path in new.parent.rglob("*"))
             with suppress(ElasticScanError):
                 make(original, new)
                 assert rows_of(new) == wanted
@@ -160,51 +176,23 @@ def test_a_store_whose_making_is_killed_is_whole_or_is_none(
     assert seen <= {StoreNotFound, StoreDamaged, Store}
 
 
-@pytest.mark.parametrize(
-    ("make", "where"),
-    [
-        (create, "elasticscan.store.roots.markers.Claims.claim"),
-        (restore, "elasticscan.store.copies.backup.take_incarnation"),
-        (restore, "elasticscan.store.copies.backup.verify_file"),
-        (repair, "elasticscan.store.repair.rebuild.create_index"),
-    ],
-)
-@pytest.mark.parametrize("there", [False, True])
-def test_a_store_that_fails_while_it_is_made_leaves_nothing(
-    original: Path, tmp_path: Path, make: Making, where: str, there: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise KeyboardInterrupt
+class Meanwhile(LocalDisk):
+    """A disk that lets someone else come in before it makes some file."""
 
-    new = tmp_path / "above" / "new"
-    if there and make is not repair:
-        new.mkdir(parents=True)
-    before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(where, fail)
-    with pytest.raises(KeyboardInterrupt):
-        make(original, new)
-    assert sorted(tmp_path.rglob("*")) == before
+    def __init__(self, where: str, ends: str, other: Callable[[], object]) -> None:
+        super().__init__(Path(where))
+        self._ends, self._other = ends, other
 
-
-@contextmanager
-def amid_copying(monkeypatch: pytest.MonkeyPatch, other: Callable[[], object]) -> Iterator[None]:
-    """Let somebody else come in once, after a file was copied."""
-    copy, is_first = backup._copy, [True]
-
-    def copied(*arguments: Any) -> None:
-        copy(*arguments)
-        if is_first.pop() if is_first else False:
-            other()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(backup, "_copy", copied)
-        yield
+    def create(self, path: str) -> Any:
+        if path.endswith(self._ends):
+            self._other()
+        return super().create(path)
 
 
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("place", ["directory", "database"])
 def test_a_restore_that_is_overtaken_by_another_takes_nothing_of_its_store(
-    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, there: bool
+    original: Path, tmp_path: Path, place: str, there: bool
 ) -> None:
     """Of two that make one store, one makes it, and what is written to that stays."""
     uri, roots = str(tmp_path / "new"), dict[str, str]()
@@ -213,22 +201,26 @@ def test_a_restore_that_is_overtaken_by_another_takes_nothing_of_its_store(
         roots = {shard: str(tmp_path / "roots" / shard) for shard in SHARDS}
     if there:
         (tmp_path / "new").mkdir()
-    made = list[dict[int, str]]()
+    ended, made = list[type](), list[dict[int, str]]()
 
     def overtake() -> None:
         with Store.from_backup(original / "backups", uri, roots=roots) as store:
             store.table("t").upsert(pa.table([[1_000], ["mine"]], schema=SCHEMA))
             made.append(contents(store))
 
-    ended = list[type]()
-    with amid_copying(monkeypatch, lambda: ended.append(outcome(overtake))):
-        ended.append(outcome(lambda: Store.from_backup(original / "backups", uri, roots=roots).close()))
-        assert ended.count(Store) == 1
-    with Store.open(uri) as store:
-        assert store.verify() == []
-        assert contents(store) == (made[0] if made else wanted_of(original))
+    def once() -> None:
+        if not ended:
+            ended.append(outcome(overtake))
+
+    def disk_of(where: str) -> LocalDisk:
+        return Meanwhile(where, ".arrow", once)
+
+    ended.append(outcome(lambda: restore(original, uri, roots, disks=disk_of)))
+    assert len(ended) == 2 and ended.count(Store) == 1
+    with Store.open(uri) as store, Store.open(original / "old") as old:
         store.collect_garbage(grace_seconds=0, trash_seconds=0)
         assert store.verify() == []
+        assert contents(store) == (made[0] if made else contents(old))
     assert [path.name for path in tmp_path.iterdir() if "unfinished" in path.name] == []
 
 
@@ -247,28 +239,18 @@ def contents(store: Store) -> dict[int, str]:
     return {row["id"]: row["v"] for row in rows}
 
 
-def wanted_of(original: Path) -> dict[int, str]:
-    with Store.open(original / "old") as store:
-        return contents(store)
-
-
-def test_of_two_that_claim_one_root_at_once_one_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_that_claim_one_root_at_once_one_has_it(tmp_path: Path) -> None:
     """The one looks whether it is free while the other has looked, and writes its marker."""
-    honest, waiting, ended = markers.check_free, threading.Event(), list[type]()
+    waiting, ended = threading.Event(), list[type]()
 
-    def slowly(*arguments: Any, **more: Any) -> bool:
-        is_free = honest(*arguments, **more)
-        if len(arguments) > 2:  # during a claim, not before it
-            waiting.set()
-            sleep(0.2)
-        return is_free
-
-    monkeypatch.setattr(markers, "check_free", slowly)
+    def slowly() -> None:
+        waiting.set()
+        sleep(0.2)
 
     def make(name: str) -> None:
-        ended.append(outcome(lambda: Store.create(tmp_path / name, {"s": str(tmp_path / "disk")}).close()))
+        roots = {"s": str(tmp_path / "disk")}
+        disks = {"disks": lambda where: Meanwhile(where, MARKER, slowly)}
+        ended.append(outcome(lambda: create(tmp_path, tmp_path / name, roots, **disks)))
 
     first = threading.Thread(target=make, args=("one",))
     first.start()
@@ -277,9 +259,7 @@ def test_of_two_that_claim_one_root_at_once_one_has_it(
     first.join()
     assert sorted(kind.__name__ for kind in ended) == ["InvalidOption", "Store"]
     (left,) = [path for path in (tmp_path / "one", tmp_path / "two") if path.exists()]
-    with Store.open(left) as store:
-        store.create_table("t", SCHEMA, ["id"]).upsert(pa.table([[1], ["a"]], schema=SCHEMA))
-        assert store.verify() == []
+    assert rows_of(left) == {}
 
 
 def test_a_root_that_is_being_claimed_for_long_is_reported(

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from elasticscan.base.errors import NotFound
 from elasticscan.store import FirstRows, can_be_sorted
-from elasticscan.store.reading import ordering
 
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "i": (pa.int32(), [-(2**31), -1, 0, 1, 2**31 - 1]),
@@ -106,24 +103,3 @@ def test_columns_that_arrow_does_not_compare_as_spark_are_left_alone() -> None:
     assert not can_be_sorted(["i", "n DESC"], schema)
     with pytest.raises(NotFound, match="order_by names"):
         can_be_sorted(["x DESC"], schema)
-
-
-def _zeros_differ(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ordering, "ordered_floats", lambda values: values)
-
-
-def _nulls_never_enter(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pc, "fill_null", lambda values, _: values)
-
-
-def _equal_rows_never_enter(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pc, "greater_equal", pc.greater)
-    patch.setattr(pc, "less_equal", pc.less)
-
-
-@pytest.mark.parametrize("plant", [_zeros_differ, _nulls_never_enter, _equal_rows_never_enter])
-def test_a_planted_fault_is_found(
-    monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
-) -> None:
-    plant(monkeypatch)
-    assert differs(range(400))

@@ -1,4 +1,7 @@
-"""Rows by their primary keys: which, in what order, and what is reported of keys that are not there."""
+"""Rows by their primary keys: forms and bounds of keys, and what happens while they are looked up.
+
+Which rows they are, whatever moves meanwhile, is a matter of tests/store/test_index_oracle.py.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +15,12 @@ import pytest
 
 import elasticscan
 from elasticscan.base.errors import LimitExceeded, SchemaMismatch
-from elasticscan.catalog import Catalog, Interrupted
-from elasticscan.catalog.log import Log
+from elasticscan.catalog import Interrupted
 from elasticscan.store import Store, Table
 from elasticscan.store.reading import rows_by_key
+from tests.base.connections import call_at_statements, gate_statements
 
 TRIPS = pa.schema([("id", pa.int32()), ("day", pa.string()), ("km", pa.float64())])
-
-
-class Place:
-    """A store into which a test lets others at each checkpoint."""
-
-    def __init__(self, directory: Path) -> None:
-        self.others: Callable[[str], None] = lambda _: None
-        elasticscan.create(directory / "a.store", ["s1", "s2"], tablets=4, slots=16).close()
-        self.store = Store.open(directory / "a.store", checkpoint=self._let_in)
-
-    def _let_in(self, point: str) -> None:
-        self.others(point)
-
-    def trips(self, primary_key: list[str]) -> Table:
-        table = self.store.create_table("trips", TRIPS, primary_key, shard_key=["id"])
-        table.upsert(rows(range(100)))
-        return table
 
 
 def rows(ids: range, km: float = 0.5) -> pa.Table:
@@ -43,15 +29,16 @@ def rows(ids: range, km: float = 0.5) -> pa.Table:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    made = Place(tmp_path)
-    yield made
-    made.store.close()
+def store(tmp_path: Path) -> Iterator[Store]:
+    with elasticscan.create(tmp_path / "a.store", ["s1", "s2"], tablets=4, slots=16) as made:
+        for name, primary_key in (("trips", ["id"]), ("legs", ["id", "day"])):
+            made.create_table(name, TRIPS, primary_key, shard_key=["id"]).upsert(rows(range(100)))
+        yield made
 
 
 @pytest.fixture
-def trips(place: Place) -> Table:
-    return place.trips(["id"])
+def trips(store: Store) -> Table:
+    return store.table("trips")
 
 
 def test_no_keys_and_none_that_are_there_give_no_rows_with_all_columns(trips: Table) -> None:
@@ -61,27 +48,12 @@ def test_no_keys_and_none_that_are_there_give_no_rows_with_all_columns(trips: Ta
     assert trips.get([1000], ["day"], keep_missing=True).to_pydict() == {"day": [None]}
 
 
-def test_a_scan_gives_keys(trips: Table) -> None:
+def test_keys_are_those_of_a_scan_and_of_several_columns(store: Store, trips: Table) -> None:
     assert trips.get(trips.scan(["id"], "km > 48.5")).num_rows == 2
-
-
-def test_keys_of_several_columns(place: Place) -> None:
-    legs = place.trips(["id", "day"])
+    legs = store.table("legs")
     assert legs.get([(4, "tue"), (4, "mon"), (3, "mon")], ["id"]).column("id").to_pylist() == [4, 3]
     keys = pa.table({"day": ["mon", "tue"], "id": pa.array([3, 4], pa.int32())})
     assert legs.get(keys, ["km"]).column("km").to_pylist() == [1.5, 2.0]
-
-
-@pytest.mark.parametrize("most", [1, 7, 100])
-def test_many_keys_are_asked_for_in_parts(trips: Table, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(rows_by_key, "MOST_KEYS", most)
-    asked = [n % 130 for n in range(0, 400, 3)]
-    expected = [n for n in asked if n < 100]
-    got = trips.get(asked)
-    assert got.to_pydict() == rows(range(100)).take(expected).to_pydict()
-    kept = trips.get(asked, ["km", "id"], keep_missing=True)
-    assert kept.column("id").to_pylist() == [n if n < 100 else None for n in asked]
-    assert kept.column("km").to_pylist() == [n * 0.5 if n < 100 else None for n in asked]
 
 
 def test_a_range_is_read_as_it_is_asked_for_and_bounded(
@@ -104,88 +76,48 @@ def test_a_range_is_read_as_it_is_asked_for_and_bounded(
 
 def test_a_range_of_keys_is_deleted_in_parts(trips: Table) -> None:
     trips.delete(range(5, 150_000))
-    assert trips.scan().count() == 5
     commit = trips.delete(range(0))
     assert trips.scan().count() == 5 and commit > 0
 
 
-def test_columns_of_the_key_alone_say_which_keys_are_there(place: Place, trips: Table) -> None:
-    trips.delete([7, 99])
-    trips.upsert(rows(range(4, 8)))
-    trips.delete([5])
-    for asked in (range(4, 9), range(-20, 110)):
-        assert trips.get(asked, ["id"]).column("id").to_pylist() == [
-            n for n in asked if 0 <= n < 99 and n != 5
-        ]
-
-
-def test_a_warm_read_looks_at_the_catalog_twice(
-    place: Place, trips: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks, follow = list[int](), Log.follow
-    monkeypatch.setattr(Log, "follow", lambda self: looks.append(1) or follow(self))
+def test_a_warm_read_looks_at_the_catalog_twice(store: Store, trips: Table) -> None:
+    trips.get([1])
+    statements = list[str]()
+    call_at_statements(store.context.catalog, statements.append)
     trips.get([1])
     for asked in ([5], [1000], range(100)):
-        looks.clear()
+        statements.clear()
         trips.get(asked)
-        assert len(looks) == 2
+        assert len([each for each in statements if each.startswith("SELECT")]) == 2
 
 
-def test_columns_that_came_after_a_row_are_null(trips: Table) -> None:
-    trips.add_columns([pa.field("by", pa.string())])
-    assert trips.get([3, 7], ["by", "id"]).to_pydict() == {"by": [None, None], "id": [3, 7]}
-    assert trips.get([3]).to_pylist() == [{"id": 3, "day": "mon", "km": 1.5, "by": None}]
-
-
-def test_keys_of_a_stream_are_taken_once_where_the_catalog_is_interrupted(
-    trips: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_of_a_stream_are_taken_once_where_the_catalog_is_interrupted(store: Store, trips: Table) -> None:
     trips.tag("then")
-    interrupted, reading = list[int](), Catalog.reading
+    interrupted = list[str]()
 
-    def lost_once(catalog: Catalog) -> Any:
+    def lose_once(statement: str, execute: Callable[[], Any]) -> Any:
         if not interrupted:
-            interrupted.append(1)
+            interrupted.append(statement)
             raise Interrupted("the connection was lost")
-        return reading(catalog)
+        return execute()
 
     keys = pa.table({"id": pa.array([3, 7], pa.int32())}).to_reader()
-    monkeypatch.setattr(Catalog, "reading", lost_once)
+    gate_statements(store.context.catalog, lose_once)
     assert trips.get(keys, ["id"], snapshot="then").column("id").to_pylist() == [3, 7]
     assert interrupted
 
 
-@pytest.mark.parametrize("point", ["page asked for", "page looked up", "page read"])
-def test_a_row_that_moves_while_it_is_read_is_neither_missed_nor_doubled(
-    place: Place, trips: Table, point: str
-) -> None:
-    moves = 0
-
-    def others(reached: str) -> None:
-        nonlocal moves
-        if reached == point and moves < 6:
-            moves += 1
-            tablet = place.store.context.placement().tablets[moves % 4]
-            place.store.move(tablet.id, "s1" if tablet.shard == 2 else "s2")
-
-    place.others = others
-    got = trips.get(range(100), ["id"])
-    assert moves >= 2 and got.column("id").to_pylist() == list(range(100))
-
-
-def test_the_newest_snapshot_may_expire_while_it_is_read(place: Place, trips: Table) -> None:
+def test_the_newest_snapshot_may_expire_while_it_is_read(store: Store, trips: Table) -> None:
     trips.set_retention("0s")
-    commits = 0
+    commits = list[int]()
 
     def others(reached: str) -> None:
-        nonlocal commits
         if reached == "page asked for" and not commits:
-            commits += 1
-            trips.upsert(rows(range(100), km=9.0))
+            commits.append(trips.upsert(rows(range(100), km=9.0)))
             trips.compact()
-            for tablet in place.store.context.placement().tablets:  # so that it is read again
-                place.store.move(tablet.id, "s1" if tablet.shard == 2 else "s2")
+            for tablet in store.context.placement().tablets:  # so that it is read again
+                store.move(tablet.id, "s1" if tablet.shard == 2 else "s2")
 
-    place.others = others
+    store.context.checkpoint = others
     assert trips.get([2], ["km"]).column("km").to_pylist() == [18.0]
-    assert commits == 1
+    assert commits

@@ -1,0 +1,358 @@
+"""A catalog at a database server: lost connections, crashes, standstills, standbys and clocks."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import (
+    AlreadyExists,
+    InvalidKey,
+    NotFound,
+    ReadOnlyStore,
+)
+from elasticscan.base.limits import MAX_KEY_BYTES
+from elasticscan.store import Scan, Store
+from tests.base.postgres import Server, start_server
+from tests.base.severed_line import SeveredLine
+
+pytestmark = pytest.mark.long
+
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.int64())])
+MOST_TRIPS = 400
+WRITERS = 3
+
+
+def rows(first: int, last: int) -> pa.Table:
+    return pa.table({"k": range(first, last), "v": range(last - first)}, schema=SCHEMA)
+
+
+def made(url: str, place: Path) -> Store:
+    """A store with the keys 0 to 29, and an index."""
+    roots = {name: str(place / name) for name in "ab"}
+    store = Store.create(url, roots, tablets=2, slots=8, upkeep="off")
+    table = store.create_table("t", SCHEMA, ["k"])
+    table.upsert(rows(0, 20))
+    table.create_index("by_v", ["v"])
+    table.upsert(rows(10, 30))
+    return store
+
+
+def keys(store: Store) -> list[int]:
+    store.context.catalog.check_whole()
+    table = store.table("t")
+    keys: list[int] = sorted(table.scan(index="none").to_table()["k"].to_pylist())
+    assert sorted(table.scan(index="by_v", filter="v >= 0").to_table()["k"].to_pylist()) == keys
+    return keys
+
+
+@pytest.fixture
+def database(postgres: Server) -> Iterator[str]:
+    with postgres.database() as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def line(postgres: Server) -> Iterator[SeveredLine]:
+    with SeveredLine(postgres.socket) as line:
+        yield line
+
+
+@pytest.fixture
+def store(database: str, line: SeveredLine, tmp_path: Path) -> Iterator[Store]:
+    line.cut_at()
+    with made(line.url(database), tmp_path) as store:
+        yield store
+    line.cut_at()
+
+
+# Connections that break
+
+
+def write(store: Store) -> None:
+    before = len(store.table("t").history())
+    store.table("t").upsert(rows(20, 40))
+    assert len(store.table("t").history()) == before + 1, "a commit is done once"
+
+
+def scan(store: Store) -> None:
+    some = store.table("t").scan(page_rows=7)
+    assert sorted(k for page in some for k in page.rows["k"].to_pylist()) == keys(store)
+    end = store.resume(str(store.table("t").scan(page_rows=7).key))
+    assert sum(page.rows.num_rows for page in end) == len(keys(store))
+
+
+def move(store: Store) -> None:
+    placed = {tablet["id"]: tablet["shard"] for tablet in store.status()["tablets"]}
+    store.move(1, "b" if placed[1] == "a" else "a")
+
+
+# How many of its messages lie between two at which an operation is cut.
+STEPS: dict[Callable[[Store], object], int] = {write: 1, scan: 4, move: 13, Store.compact: 7}
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["request lost", "answer lost"])
+@pytest.mark.parametrize("operation", STEPS)
+def test_a_connection_that_breaks_anywhere_is_made_anew_and_nobody_notices(
+    store: Store, line: SeveredLine, operation: Callable[[Store], object], answered: bool
+) -> None:
+    for first in range(1, MOST_TRIPS, STEPS[operation]):
+        line.cut_at(first, first + 2, answered=answered)
+        operation(store)
+        done = line.cuts == 0
+        line.cut_at()
+        if done:
+            break
+    assert done, "every request was cut once"
+    assert keys(store) == list(range(40 if operation is write else 30))
+    assert store.status()["moves"] == []
+
+
+def test_a_small_commit_is_checked_against_an_index_that_was_made_meanwhile(store: Store) -> None:
+    store.create_table("texts", SCHEMA.append(pa.field("s", pa.string())), ["k"])
+    indexed = list[str]()
+
+    def make_index(point: str) -> None:
+        if not indexed:
+            indexed.append(point)
+            store.table("texts").create_index("by_s", ["s"])
+
+    with Store.open(store.uri, checkpoint=make_index) as other, pytest.raises(InvalidKey):
+        other.table("texts").upsert([{"k": 1, "v": 1, "s": "x" * (MAX_KEY_BYTES + 1)}])
+    assert indexed
+
+
+# Servers that crash, stand still, or are lost
+
+
+class Writers:
+    """Threads that write rows one by one, while another one moves a tablet and scans.
+
+    Attributes:
+        done: the keys that were acknowledged.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.done, self._store, self._ending = set[int](), store, threading.Event()
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        with ThreadPoolExecutor(WRITERS + 1) as pool:
+            works = [pool.submit(self._write, 1_000 * (number + 1)) for number in range(WRITERS)]
+            works.append(pool.submit(self._move))
+            try:
+                self.write_more()
+                yield
+                self.write_more()
+            finally:
+                self._ending.set()
+            for work in works:
+                work.result()
+
+    def write_more(self) -> None:
+        """Wait for more rows."""
+        wanted, until = len(self.done) + 5, time.monotonic() + 60
+        while len(self.done) < wanted and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def _write(self, key: int) -> None:
+        while not self._ending.is_set():
+            self._store.table("t").upsert(rows(key, key + 1))
+            self.done.add(key)
+            key += 1
+
+    def _move(self) -> None:
+        while not self._ending.is_set():
+            move(self._store)
+            found = self._store.table("t").scan(page_rows=50).to_table()["k"].to_pylist()
+            assert len(found) == len(set(found)) and set(range(30)) <= set(found)
+
+
+def check_work_goes_on(store: Store, disturb: Callable[[Writers], object]) -> None:
+    """Whatever happens meanwhile, each acknowledged write is there, and was done once."""
+    writers = Writers(store)
+    with writers.at_work():
+        disturb(writers)
+    assert keys(store) == sorted({*range(30)} | writers.done)
+    assert sum(commit.kind == "write" for commit in store.table("t").history()) == 2 + len(writers.done)
+
+
+def crash(server: Server, writers: Writers) -> None:
+    for _ in range(4):
+        time.sleep(0.7)
+        server.restart()
+
+
+def stand_still(server: Server, writers: Writers) -> None:
+    for _ in range(3):
+        writers.write_more()
+        with server.paused():
+            time.sleep(0.7)
+
+
+@pytest.mark.parametrize("disturb", [crash, stand_still])
+def test_work_goes_on_when_a_server_does(
+    database: str, postgres: Server, tmp_path: Path, disturb: Callable[[Server, Writers], None]
+) -> None:
+    with made(f"{postgres.url(database)}&connect_timeout=2", tmp_path) as store:
+        check_work_goes_on(store, lambda writers: disturb(postgres, writers))
+
+
+def test_no_commit_is_lost_or_repeated_when_a_standby_takes_over(tmp_path: Path) -> None:
+    """The standby is synchronous: it has what was acknowledged. Both are named in the URL."""
+    with start_server() as primary, start_server(primary) as standby:
+        primary.execute("CREATE DATABASE catalog")
+        primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        primary.execute("SELECT pg_reload_conf()")
+        hosts = f"host={primary.directory}&host={standby.directory}"
+        url = f"postgresql+psycopg://elasticscan@/catalog?{hosts}&target_session_attrs=read-write"
+
+        def take_over(_: Writers) -> None:
+            primary.stop()
+            time.sleep(1)
+            standby.promote()
+
+        with made(url, tmp_path) as store:
+            check_follower(f"postgresql+psycopg://elasticscan@/catalog?host={standby.directory}")
+            check_work_goes_on(store, take_over)
+            assert store.verify() == []
+
+
+def check_follower(url: str) -> None:
+    """Read at a standby, which has the rows as soon as it has applied what it has received."""
+    for _ in range(1_000):
+        with Store.open(url) as reader, suppress(NotFound):
+            if reader.table("t").scan().count() == 30:
+                assert not reader.context.catalog.follows_progress
+                with pytest.raises(ReadOnlyStore, match="a standby, which only reads"):
+                    reader.table("t").drop()
+                return
+        time.sleep(0.01)
+    raise AssertionError("the standby lacks the rows")
+
+
+# Clocks: things end by the server's, whatever those of the processes say
+
+HOURS = 3_700.0  # a little more than a lease holds
+
+# A process whose clock is set otherwise writes all rows again, merges, and removes what no one needs.
+ELSEWHERE = """
+import sys, time
+right, skew = time.time, float(sys.argv[2])
+time.time = lambda: right() + skew
+import pyarrow as pa
+from elasticscan.store import Store
+with Store.open(sys.argv[1], upkeep="off") as store:
+    table = store.table("t")
+    for value in (101, 102):
+        table.upsert(pa.table({"k": range(30), "v": [value] * 30}, schema=table.schema))
+    table.compact()
+    store.collect_garbage(grace_seconds=0, trash_seconds=0)
+    store.collect_garbage(grace_seconds=0, trash_seconds=0)
+    scan = table.scan(page_rows=10)
+    next(scan)
+    print(scan.key, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("skew", [HOURS, -HOURS])
+def test_leases_hold_by_the_clock_of_the_server(store: Store, skew: float) -> None:
+    """A process with another clock ends no lease, and no one ends its own."""
+    table = store.table("t")
+    table.set_retention("0s")
+    scan = table.scan(page_rows=10)
+    found = next(scan).rows.to_pylist()
+    command = [sys.executable, "-c", ELSEWHERE, store.uri, str(skew)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        key = other.stdout.readline().strip()
+        found += [row for page in scan for row in page.rows.to_pylist()]
+        table.upsert(pa.table({"k": range(30), "v": [103] * 30}, schema=SCHEMA))
+        table.compact()
+        store.collect_garbage(grace_seconds=0, trash_seconds=0)
+        rest = store.resume(key).to_table()
+        other.communicate("")
+    assert sorted(row["k"] for row in found) == list(range(30))
+    assert max(row["v"] for row in found) < 100
+    assert rest.num_rows >= 10 and set(rest["v"].to_pylist()) == {102}
+    times = [commit.created_at for commit in table.history()]
+    assert times == sorted(times)
+    assert all(abs(at - time.time()) < HOURS / 2 for at in times), "a commit has another clock's time"
+
+
+# What lies alongside it, and how often it is asked
+
+
+def test_a_schema_holds_one_store_and_a_database_many(
+    postgres: Server, database: str, tmp_path: Path
+) -> None:
+    url = postgres.url(database)
+    postgres.execute("CREATE SCHEMA other", database)
+    with made(url, tmp_path / "one") as one:
+        with pytest.raises(AlreadyExists):
+            Store.create(url, {"a": str(tmp_path / "again")})
+        with made(f"{url}&options=-csearch_path%3Dother", tmp_path / "two") as two:
+            two.table("t").upsert(rows(30, 40))
+            assert (keys(one), keys(two)) == ([*range(30)], [*range(40)])
+            assert one.context.info.store_id != two.context.info.store_id
+    postgres.execute("DROP SCHEMA other CASCADE", database)
+
+
+def test_a_scan_and_a_commit_wait_for_few_answers_of_the_server(store: Store, line: SeveredLine) -> None:
+    def trips(work: Callable[[], object]) -> int:
+        line.cut_at()
+        work()
+        return line.trips
+
+    table = store.table("t")
+    table.scan()
+    assert trips(table.scan) <= 2
+    begun, fresh = (iter(table.scan(page_rows=5)) for _ in range(2))
+    next(begun)
+    for pages in (begun, fresh):
+        assert [trips(partial(next, pages)) for _ in range(3)] == [1] * 3
+    assert trips(store.context.versions) == 1
+    assert trips(lambda: table.delete([1, 2])) <= 6
+    assert trips(lambda: table.upsert(rows(5, 15))) <= 6
+    with Store.open(store.uri) as kept:  # with upkeep, of which none is due
+        kept.table("t").upsert(rows(0, 10))
+        assert trips(lambda: kept.table("t").upsert(rows(0, 10))) <= 6
+        kept.table("t").compact()
+    assert trips(lambda: table.upsert(rows(5, 15))) <= 6, "another one's merge changes files alone"
+
+
+def test_a_store_that_nobody_closes_leaves_no_connection_behind(
+    postgres: Server, database: str, tmp_path: Path
+) -> None:
+    made(postgres.url(database), tmp_path).close()
+    store = Store.open(postgres.url(database))
+    scans = [store.table("t").scan() for _ in range(8)]
+    with ThreadPoolExecutor(4) as pool:  # several connections, idle ones and those that look
+        assert {*pool.map(Scan.count, scans)} == {30}
+    del store, scans, pool
+    with warnings.catch_warnings(record=True) as message:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert [str(warning.message) for warning in message] == []
+    ours = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
+    with psycopg.connect(host=str(postgres.directory), user="elasticscan", dbname=database) as connection:
+        for _ in range(1_000):  # a server needs a moment
+            ((left,),) = connection.execute(ours, (database,)).fetchall()
+            if not left:
+                break
+            time.sleep(0.01)
+        assert left == 0
