@@ -61,5 +61,6 @@ def _float_extremes(values: pa.Array) -> tuple[pa.Scalar, pa.Scalar]:
     numbers = values.to_numpy(zero_copy_only=False)
     low, high = numbers.min(), numbers.max()  # both are NaN when there is one
     if np.isnan(high):
-        low = np.fmin.reduce(numbers)
+        found = numbers[~np.isnan(numbers)]  # `fmin` of a signalling NaN is NaN
+        low = found.min() if len(found) else high
     return pa.scalar(float(low), values.type), pa.scalar(float(high), values.type)
