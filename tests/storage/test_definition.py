@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pytest
 from elasticscan.base.errors import InvalidOption, SchemaMismatch
 from elasticscan.base.key_encoding import PRIMARY_ENCODERS
 from elasticscan.metadata import Bounds, Fragment, TableInfo
+from elasticscan.storage import patch as patch_module
 from elasticscan.storage.conform import conform
 from elasticscan.storage.copying import Destination, Keep, copy_slots
 from elasticscan.storage.definition import check_definition, stored_schema
@@ -29,36 +30,46 @@ ROWS = 9
 class Trial:
     """A table of some columns, and of its rows' numbers, at a shard in memory."""
 
-    def __init__(self, columns: Sequence[pa.Field], key: str = "id") -> None:
+    def __init__(self, columns: Iterable[pa.Field], key: str = "id") -> None:
         schema, keys = pa.schema([ID, *columns]), [*{key: 0, "id": 0}]
         check_definition(schema, keys, keys)
         stored = stored_schema(schema, keys)
         self.shelf = Shelf(TableInfo(7, "t", stored, tuple(keys), tuple(keys), None, 0, 0), ORIGIN.slots)
 
     def run(self, values: pa.RecordBatch | None = None) -> None:
-        """Write rows, delete them, read both snapshots, and again from a copy as moves and merges make it."""
+        """Write rows, replace some and delete all; read each snapshot, also from copies as of moves."""
         table = self.shelf.table
         assert pa.ipc.read_schema(table.schema.serialize()).equals(table.schema, check_metadata=True)
         rows = conform(sample_rows(table.schema, ROWS) if values is None else values, table.schema)
         self.write(rows, commit=1)
         assert self.read(snapshot=1).equals(pa.table(rows))
-        self.write(tombstones_of(rows.select(list(table.primary_key)), table), commit=2)
+        # Some rows with the values of others are laid over them.
+        turned, keys = rows.take(pa.array([*range(3, ROWS), 0, 1, 2])), len(table.primary_key)
+        columns = [*rows.columns[:keys], *turned.columns[keys:]]
+        newer = pa.RecordBatch.from_arrays(columns, schema=table.schema)[::2]
+        self.write(newer, commit=2)
+        both = [newer.slice(n // 2, 1) if n % 2 == 0 else rows.slice(n, 1) for n in range(ROWS)]
+        self.write(tombstones_of(rows.select(list(table.primary_key)), table), commit=3)
         for _ in range(2):
             assert self.read(snapshot=1).equals(pa.table(rows))
-            assert self.read(snapshot=2).num_rows == 0
+            for most_joined in (64, 0):
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(patch_module, "_MOST_JOINED", most_joined)
+                    assert self.read(snapshot=2).equals(pa.Table.from_batches(both))
+            assert self.read(snapshot=3).num_rows == 0
             self.shelf.fragments = self.copied(Keep())
-        assert self.copied(Keep(horizon=2, drop_tombstones=True)) == []
+        assert self.copied(Keep(horizon=3, drop_tombstones=True)) == []
 
     def write(self, rows: pa.RecordBatch, commit: int) -> None:
         placement = initial_placement(ORIGIN.slots, 1, [1])
         ingest = Ingest(self.shelf.table, placement, lambda _: self.shelf.disk, ORIGIN)
         ingest.add(rows)
         for staged in ingest.finish():
-            self.shelf.register(staged, commit, commit, commit, [])
+            self.shelf.register(staged, commit, commit)
 
     def copied(self, keep: Keep) -> list[Fragment]:
         slots, to = SlotSet.span(0, ORIGIN.slots), Destination(self.shelf.disk, 1, ORIGIN)
-        copies = copy_slots(self.shelf.source(), slots, Bounds(0, 2), keep, to)
+        copies = copy_slots(self.shelf.source(), slots, Bounds(0, 3), keep, to)
         return [copy.as_fragment(number, self.shelf.table) for number, copy in enumerate(copies)]
 
     def read(self, snapshot: int) -> pa.Table:
@@ -117,41 +128,36 @@ def test_decimals_of_the_largest_scale_work_whatever_their_digits(kind: pa.DataT
 
 # --------------------------------------------------------------------------------- names and keys
 
-
-@pytest.mark.parametrize("name", SYSTEM_COLUMNS)
-def test_names_of_system_columns_are_taken(name: str) -> None:
-    with pytest.raises(SchemaMismatch, match="taken by the store"):
-        check_definition(pa.schema([("id", pa.int64()), (name, pa.int64())]), ["id"], ["id"])
-
-
-def test_names_that_differ_in_case_alone_are_refused() -> None:
-    with pytest.raises(SchemaMismatch, match="differ at most in case"):
-        check_definition(pa.schema([("id", pa.int64()), ("ID", pa.int64())]), ["id"], ["id"])
+ABX = (("a", pa.int64()), ("b", pa.string()), ("x", pa.float64()))
 
 
 @pytest.mark.parametrize(
-    ("primary_key", "shard_key", "error"),
+    ("columns", "primary_key", "shard_key", "error", "says"),
     [
-        ([], [], InvalidOption),
-        (["a", "a"], ["a"], InvalidOption),
-        (["a", "b"], ["b"], InvalidOption),
-        (["a"], ["a", "b"], InvalidOption),
-        (["a"], [], InvalidOption),
-        (["c"], ["c"], SchemaMismatch),
-        (["x"], ["x"], SchemaMismatch),
+        *(
+            ((*ABX, (name, pa.int64())), "a", "a", SchemaMismatch, "taken by the store")
+            for name in SYSTEM_COLUMNS
+        ),
+        ((*ABX, ("A", pa.int64())), "a", "a", SchemaMismatch, "differ at most in case"),
+        ((), "a", "a", SchemaMismatch, "at least one column"),
+        (ABX, "", "", InvalidOption, None),
+        (ABX, "aa", "a", InvalidOption, None),
+        (ABX, "ab", "b", InvalidOption, None),
+        (ABX, "a", "ab", InvalidOption, None),
+        (ABX, "a", "", InvalidOption, None),
+        (ABX, "c", "c", SchemaMismatch, None),
+        (ABX, "x", "x", SchemaMismatch, None),
     ],
 )
-def test_keys_that_cannot_be_are_refused(
-    primary_key: list[str], shard_key: list[str], error: type[Exception]
+def test_names_and_keys_that_cannot_be_are_refused(
+    columns: Sequence[tuple[str, pa.DataType]],
+    primary_key: str,
+    shard_key: str,
+    error: type[Exception],
+    says: str | None,
 ) -> None:
-    schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("x", pa.float64())])
-    with pytest.raises(error):
-        check_definition(schema, primary_key, shard_key)
-
-
-def test_a_table_without_columns_is_refused() -> None:
-    with pytest.raises(SchemaMismatch, match="at least one column"):
-        check_definition(pa.schema([]), ["a"], ["a"])
+    with pytest.raises(error, match=says):
+        check_definition(pa.schema(columns), list(primary_key), list(shard_key))
 
 
 def test_the_stored_schema_has_keys_without_nulls_and_no_metadata() -> None:

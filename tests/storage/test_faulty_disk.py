@@ -1,47 +1,56 @@
-"""A sealed file on a disk with faults: its rows, or a typed error, and its rows again when they are over."""
+"""A sealed file on a disk with faults, or that is not what it was: its rows, or a typed error."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import FragmentDamaged, OperatorNeeded, ShardUnavailable
-from elasticscan.metadata import StagedFragment, TableInfo
-from elasticscan.storage.fragment import SLOT, FragmentReader, fragment_schema
+from elasticscan.base.errors import FragmentDamaged, OperatorNeeded, OutOfResources, ShardUnavailable
+from elasticscan.metadata import Seal, StagedFragment, TableInfo
+from elasticscan.storage import fragment_writer as fragment_module
+from elasticscan.storage.disk import OpenFile
+from elasticscan.storage.fragment import SLOT, FragmentReader, fragment_schema, is_fragment_path
 from elasticscan.storage.fragment_writer import FragmentTarget, write_fragment
 from elasticscan.storage.sealed_file import (
     PIECE_BYTES,
     SEGMENT_BYTES,
     SMALL_FILE_BYTES,
     SealedFile,
+    digest_of,
+    read_manifest,
     verify_file,
 )
 from elasticscan.topology import SlotSet
-from tests.storage.faulty_disk import FaultyDisk, _FaultyReads
+from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.memory_disk import MemoryDisk
 from tests.storage.versions import ORIGIN
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
-TABLE = TableInfo(1, "t", SCHEMA, ("id",), ("id",), None, 0, 0)
 SIZES = {"small": 200, "large": 20_000}
 
 
-def staged(disk: FaultyDisk, rows: int, seed: int = 0) -> StagedFragment:
+def staged(disk: FaultyDisk, rows: int, seed: int = 0, compression: str | None = None) -> StagedFragment:
+    """A fragment of three slots."""
     rng = random.Random(seed)
     schema = fragment_schema(SCHEMA, versioned=False, tombstones=False)
-    columns = {"id": range(rows), "v": [f"{rng.getrandbits(64):016x}" for _ in range(rows)], SLOT: [3] * rows}
+    texts, slots = [f"{rng.getrandbits(64):016x}" for _ in range(rows)], [n * 3 // rows for n in range(rows)]
+    columns = {"id": range(rows), "v": texts, SLOT: slots}
     arrays = [pa.array(columns[field.name], field.type) for field in schema]
-    target = FragmentTarget(disk, 1, TABLE, schema, ORIGIN)
+    table = TableInfo(1, "t", SCHEMA, ("id",), ("id",), compression, 0, 0)
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return write_fragment(target, SlotSet.span(0, 16), [batch])
+    return write_fragment(FragmentTarget(disk, 1, table, schema, ORIGIN), SlotSet.span(0, 16), [batch])
 
 
 def rows_in(disk: FaultyDisk, fragment: StagedFragment) -> list[tuple[int, str]]:
     reader = FragmentReader(disk, fragment.path, ("id", "v"), fragment.seal)
+    for slot in range(4):
+        reader.seek(slot, None)
+        reader.seek(slot, b"\x80")
     found = [tuple(row.values()) for batch in reader for row in batch.select(["id", "v"]).to_pylist()]
     return [(int(number), str(text)) for number, text in found]
 
@@ -51,7 +60,25 @@ def _vanish(how: str) -> Callable[[FaultyDisk, StagedFragment], None]:
 
 
 def _stale(disk: FaultyDisk, fragment: StagedFragment) -> None:
-    disk.stale[fragment.path] = disk.content(staged(disk, fragment.rows, seed=1).path)
+    other = staged(disk, fragment.rows, seed=1)
+    disk.stale[fragment.path] = disk.content(other.path)
+    with pytest.raises(FragmentDamaged):
+        FragmentReader(disk, fragment.path, ["id"], other.seal)
+    with pytest.raises(FragmentDamaged, match="written as"):
+        read_manifest(disk, fragment.path)
+
+
+def _never_sealed(disk: FaultyDisk, fragment: StagedFragment) -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, SCHEMA):
+        pass
+    content = disk.stale[fragment.path] = sink.getvalue().to_pybytes()
+    for tail in (1, 40, len(content)):
+        sealed = Seal(len(content), tail, digest_of(content[-tail:]))
+        with pytest.raises(FragmentDamaged):
+            FragmentReader(disk, fragment.path, ["id"], sealed)
+    with pytest.raises(FragmentDamaged, match="never sealed"):
+        read_manifest(disk, fragment.path)
 
 
 def _zeros(disk: FaultyDisk, fragment: StagedFragment) -> None:
@@ -66,6 +93,7 @@ def _flip_one(disk: FaultyDisk, fragment: StagedFragment) -> None:
 FAULTS: dict[str, tuple[Callable[[FaultyDisk, StagedFragment], None], type[OperatorNeeded]]] = {
     "a flipped bit": (_flip_one, FragmentDamaged),
     "another file's content": (_stale, FragmentDamaged),
+    "a file that was never sealed": (_never_sealed, FragmentDamaged),
     "zeros": (_zeros, FragmentDamaged),
     "a root that is gone": (_vanish("gone"), ShardUnavailable),
     "a root that is empty": (_vanish("empty"), FragmentDamaged),
@@ -93,39 +121,19 @@ def test_a_file_on_a_disk_with_faults_is_not_read_and_is_there_again_when_they_a
     assert rows_in(disk, fragment) == right
 
 
-def test_what_is_near_is_read_in_pieces_and_each_is_proven_before_the_next_is_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_every_flipped_bit_is_damage(compression: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 20)
     disk = FaultyDisk(MemoryDisk())
-    fragment = staged(disk, 100_000)
-    file = SealedFile(disk, fragment.path, fragment.seal)
-    whole = disk.content(fragment.path)
-    count = (fragment.bytes - fragment.seal.tail) // SEGMENT_BYTES
-    assert count * SEGMENT_BYTES > 3 * PIECE_BYTES
-    seen: list[tuple[str, int]] = []
-    read_at, prove = _FaultyReads.read_at, SealedFile._prove
-
-    def reads(self: _FaultyReads, offset: int, length: int) -> pa.Buffer:
-        seen.append(("read", offset))
-        assert length <= PIECE_BYTES
-        return read_at(self, offset, length)
-
-    def proves(self: SealedFile, data: memoryview, first: int) -> None:
-        seen.append(("proven", first * SEGMENT_BYTES))
-        prove(self, data, first)
-
-    monkeypatch.setattr(_FaultyReads, "read_at", reads)
-    monkeypatch.setattr(SealedFile, "_prove", proves)
-    pieces = range(SEGMENT_BYTES, count * SEGMENT_BYTES, PIECE_BYTES)
-    wanted = [(what, place) for place in pieces for what in ("read", "proven")]
-    length = (count - 1) * SEGMENT_BYTES
-    assert file.read(SEGMENT_BYTES + 5, length - 9).to_pybytes() == whole[SEGMENT_BYTES + 5 :][: length - 9]
-    assert seen == wanted
-    seen.clear()
-    room = np.zeros(length, dtype=np.uint8)
-    file.read_segments(room, 1, np.ones(count - 1, dtype=bool))
-    assert room.tobytes() == whole[SEGMENT_BYTES:][:length]
-    assert seen == wanted
+    fragment = staged(disk, 40, compression=compression)
+    for at in range(fragment.bytes):
+        disk.flips[fragment.path] = {8 * at + at * 7 % 8}
+        with pytest.raises(FragmentDamaged):
+            rows_in(disk, fragment)
+        with pytest.raises(FragmentDamaged):
+            verify_file(disk, fragment.path, fragment.seal)
+    any_reader = pa.ipc.open_file(pa.BufferReader(disk.content(fragment.path)))
+    assert any_reader.read_all().column("id").to_pylist() == list(range(40))
 
 
 def test_a_bit_that_flipped_in_any_piece_is_damage() -> None:
@@ -143,3 +151,36 @@ def test_a_bit_that_flipped_in_any_piece_is_damage() -> None:
             file.read_segments(room, 0, segments)
     disk.flips = {}
     assert file.read(0, data).to_pybytes() == disk.content(fragment.path)[:data]
+
+
+class _Exhausted(OpenFile):
+    """A file for whose bytes there is no memory after some reads."""
+
+    is_near = True
+
+    def __init__(self, file: OpenFile, reads: Iterator[int]) -> None:
+        self._file, self._reads, self.size = file, reads, file.size
+
+    def read_into(self, offset: int, room: memoryview) -> None:
+        if next(self._reads) > 2:
+            raise pa.ArrowMemoryError("malloc of size 64 failed")
+        self._file.read_into(offset, room)
+
+
+def test_memory_that_runs_out_while_reading_is_no_damage() -> None:
+    reads = count()
+
+    class Disk(FaultyDisk):
+        def open(self, path: str) -> OpenFile:
+            return _Exhausted(super().open(path), reads)
+
+    disk = Disk(MemoryDisk())
+    with pytest.raises(OutOfResources, match="memory"):
+        rows_in(disk, staged(disk, 100_000))
+
+
+def test_only_what_can_be_a_fragment_is_taken_for_one() -> None:
+    path = staged(FaultyDisk(MemoryDisk()), 9).path
+    assert is_fragment_path(path) and is_fragment_path(path + ".unfinished")
+    others = ("catalog.db", "b/" + path, path + ".bak", "t1/precious.arrow", "t/" + "0" * 32)
+    assert not any(map(is_fragment_path, others))

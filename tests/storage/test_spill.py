@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import DiskFull, ElasticScanError, InvalidOption, OutOfResources
+from elasticscan.base.errors import DiskFull
 from elasticscan.storage import Spool, spill
-from elasticscan.storage.disk.errors import temporary_error
-from elasticscan.store import Store, Table
+from elasticscan.store import Store
 from tests.base.small_disks import small_disk
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
@@ -20,22 +18,6 @@ SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string()
 
 def batch(number: int) -> pa.RecordBatch:
     return pa.record_batch([[number], ["x" * 4_000]], schema=SCHEMA)
-
-
-def stream(count: int) -> pa.RecordBatchReader:
-    return pa.RecordBatchReader.from_batches(SCHEMA, (batch(k) for k in range(count)))
-
-
-@pytest.fixture
-def cramped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hardly anything waits in memory."""
-    monkeypatch.setattr(spill, "WRITE_BUFFER_BYTES", 1_000)
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Iterator[Table]:
-    with Store.create(tmp_path / "store", ["a"], tablets=1, slots=4) as store:
-        yield store.create_table("t", SCHEMA, ["k"])
 
 
 @pytest.mark.parametrize("most", [1_000, 1 << 20])
@@ -51,27 +33,17 @@ def test_batches_are_read_again_also_while_others_come(monkeypatch: pytest.Monke
 
 
 def test_a_merge_whose_temporary_files_have_no_room_says_so(
-    cramped: None, tmp_path: Path, table: Table, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with small_disk(tmp_path / "small", 1) as disk:
+    monkeypatch.setattr(spill, "WRITE_BUFFER_BYTES", 1_000)
+    with (
+        Store.create(tmp_path / "store", ["a"], tablets=1, slots=4) as store,
+        small_disk(tmp_path / "small", 1) as disk,
+    ):
         monkeypatch.setattr(tempfile, "tempdir", str(disk))
+        table = store.create_table("t", SCHEMA, ["k"])
         with pytest.raises(DiskFull, match="TMPDIR"):
-            table.merge(stream(400), when_not_matched="ignore")
-    assert table.scan().count() == 0
-
-
-@pytest.mark.parametrize(
-    ("number", "kind", "says"),
-    [
-        (28, DiskFull, "/tmp, is full"),
-        (24, OutOfResources, "ulimit -n"),
-        (12, OutOfResources, "memory"),
-        (13, InvalidOption, "TMPDIR"),
-        (30, InvalidOption, "TMPDIR"),
-    ],
-)
-def test_each_error_of_temporary_files_has_a_type(
-    number: int, kind: type[ElasticScanError], says: str
-) -> None:
-    error = temporary_error(OSError(number, "said so"), "/tmp")
-    assert type(error) is kind and says in str(error)
+            table.merge(
+                pa.RecordBatchReader.from_batches(SCHEMA, map(batch, range(400))), when_not_matched="ignore"
+            )
+        assert table.scan().count() == 0

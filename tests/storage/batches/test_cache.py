@@ -14,16 +14,12 @@ from tests.base.examples import examples
 
 BOUND = 1_000
 
-# A batch's number, its bytes in tens, and whether it lasts.
-USES = st.tuples(st.integers(0, 9), st.integers(1, 40), st.booleans())
+# A batch's number, its bytes in tens, and whether it lasts; number 10 forgets those that last, or the others.
+USES = st.tuples(st.integers(0, 10), st.integers(1, 40), st.booleans())
 
 
 def batch_of(size: int) -> pa.RecordBatch:
     return pa.record_batch({"v": np.zeros(size, dtype=np.uint8)})
-
-
-def never(index: int) -> pa.RecordBatch:
-    raise AssertionError(f"batch {index} is there")
 
 
 class Plain:
@@ -60,8 +56,12 @@ def test_what_stays_are_the_batches_used_last_and_lasting_ones_longer(
     before, cache_module.LASTING_AGE = cache_module.LASTING_AGE, age
     try:
         for number, tens, lasts in uses:
-            rooms[lasts].get(number, lambda _, tens=tens: batch_of(10 * tens))  # type: ignore[misc]
-            plain.use(number if lasts else -1 - number, 10 * tens, lasts)
+            if number == 10:
+                rooms[lasts].forget()
+                plain.kept = [entry for entry in plain.kept if entry[2] != lasts]
+            else:
+                rooms[lasts].get(number, lambda _, tens=tens: batch_of(10 * tens))  # type: ignore[misc]
+                plain.use(number if lasts else -1 - number, 10 * tens, lasts)
             kept = {
                 number if lasts else -1 - number
                 for lasts in rooms
@@ -97,20 +97,6 @@ def test_what_is_larger_than_the_room_for_lasting_batches_is_kept_as_any_other()
     pass_by(cache, BOUND)
     assert 0 in lasting
     assert not any(number in large for number in range(10))
-
-
-def test_batches_that_are_forgotten_leave_their_room() -> None:
-    cache = BatchCache(BOUND)
-    lasting, others = lasting_in(cache, [100, 200]), cache.kept()
-    others.get(0, lambda _: batch_of(300))
-    assert cache._bytes == 600
-    lasting.forget()
-    assert cache._bytes == 300
-    others.forget()
-    assert cache._bytes == 0
-    lasting_in(cache, [100] * 5)
-    pass_by(cache, 2 * BOUND)
-    assert cache._bytes == BOUND
 
 
 def test_batches_of_few_rows_are_bounded_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Each error of a disk says what is so and what to do next."""
+"""What a disk, the disk of temporary files and an S3 server say is raised as what someone has to do."""
 
 from __future__ import annotations
 
@@ -11,77 +11,100 @@ import pytest
 from elasticscan.base.errors import (
     DiskFull,
     ElasticScanError,
-    FragmentDamaged,
     FragmentMissing,
+    InvalidOption,
     OutOfResources,
     ShardUnavailable,
     TryAgain,
     WriteConflict,
 )
-from elasticscan.storage.disk.errors import disk_error
+from elasticscan.storage.disk.errors import disk_error, temporary_error
 
+# By number: what a disk's error is raised as and says, and that of temporary files.
 CASES = [
-    (errno.ENOSPC, DiskFull, "free some space"),
-    (errno.EDQUOT, DiskFull, "free some space"),
-    (errno.EFBIG, DiskFull, "free some space"),
-    (errno.EMFILE, OutOfResources, "ulimit -n"),
-    (errno.ENFILE, OutOfResources, "ulimit -n"),
-    (errno.ENOMEM, OutOfResources, "memory"),
-    (errno.EAGAIN, OutOfResources, "memory"),
-    (errno.EACCES, ShardUnavailable, "Permission denied; check its device, mount and permissions"),
-    (errno.EROFS, ShardUnavailable, "Read-only file system"),
-    (errno.EIO, ShardUnavailable, "Input/output error"),
-    (errno.ENOTCONN, ShardUnavailable, "not connected"),
+    (errno.ENOSPC, DiskFull, "free some space", DiskFull, "/tmp, is full"),
+    (errno.EDQUOT, DiskFull, "free some space", DiskFull, "TMPDIR"),
+    (errno.EFBIG, DiskFull, "free some space", DiskFull, "TMPDIR"),
+    (errno.EMFILE, OutOfResources, "ulimit -n", OutOfResources, "ulimit -n"),
+    (errno.ENFILE, OutOfResources, "ulimit -n", OutOfResources, "ulimit -n"),
+    (errno.ENOMEM, OutOfResources, "memory", OutOfResources, "memory"),
+    (errno.EAGAIN, OutOfResources, "memory", InvalidOption, "TMPDIR"),
+    (errno.EACCES, ShardUnavailable, "Permission denied; check its device", InvalidOption, "TMPDIR"),
+    (errno.EROFS, ShardUnavailable, "Read-only file system", InvalidOption, "TMPDIR"),
+    (errno.EIO, ShardUnavailable, "Input/output error", InvalidOption, "TMPDIR"),
+    (errno.ENOTCONN, ShardUnavailable, "not connected", InvalidOption, "TMPDIR"),
 ]
 
 
-@pytest.mark.parametrize(("number", "kind", "said"), CASES, ids=[errno.errorcode[case[0]] for case in CASES])
+@pytest.mark.parametrize("case", CASES, ids=[errno.errorcode[case[0]] for case in CASES])
 @pytest.mark.parametrize("writing", [False, True])
 def test_each_error_of_a_disk_has_its_own_kind_and_text(
-    tmp_path: Path, number: int, kind: type[ElasticScanError], said: str, writing: bool
+    tmp_path: Path,
+    case: tuple[int, type[ElasticScanError], str, type[ElasticScanError], str],
+    writing: bool,
 ) -> None:
-    message = disk_error(OSError(number, os.strerror(number)), str(tmp_path), "t1/a.arrow", writing)
-    assert type(message) is kind
-    assert said in str(message)
-    assert kind is OutOfResources or "t1/a.arrow" in str(message)
-    assert isinstance(message, FragmentDamaged) or "restore" not in str(message)
+    number, kind, says, temporary_kind, temporary_says = case
+    error = OSError(number, os.strerror(number))
+    raised = disk_error(error, str(tmp_path), "t1/a.arrow", writing)
+    assert type(raised) is kind and says in str(raised)
+    assert (kind is OutOfResources or "t1/a.arrow" in str(raised)) and "restore" not in str(raised)
+    temporary = temporary_error(error, "/tmp")
+    assert type(temporary) is temporary_kind and temporary_says in str(temporary)
 
 
 def test_every_number_of_the_operating_system_is_typed(tmp_path: Path) -> None:
     for number in errno.errorcode:
         for writing in (False, True):
             for path in ("t1/a.arrow", None):
-                message = disk_error(OSError(number, os.strerror(number)), str(tmp_path), path, writing)
-                assert isinstance(message, ElasticScanError)
-                assert str(message).startswith("[ES_")
+                raised = disk_error(OSError(number, os.strerror(number)), str(tmp_path), path, writing)
+                assert isinstance(raised, ElasticScanError)
+                assert str(raised).startswith("[ES_")
 
 
-def test_a_missing_file_is_reported_from_a_missing_root(tmp_path: Path) -> None:
-    nothing = FileNotFoundError(errno.ENOENT, "No such file or directory")
-    assert type(disk_error(nothing, str(tmp_path), "t1/a.arrow", False)) is FragmentMissing
-    gone = disk_error(nothing, str(tmp_path / "gone"), "t1/a.arrow", False)
-    assert type(gone) is ShardUnavailable
-    assert "mount or restore" in str(gone)
-    assert type(disk_error(nothing, str(tmp_path), None, False)) is ShardUnavailable
-
-
-def test_a_file_that_vanishes_while_it_is_written_asks_to_try_again(tmp_path: Path) -> None:
-    message = disk_error(
-        FileNotFoundError(errno.ENOENT, "gone"), str(tmp_path), "t1/a.arrow.unfinished", True
-    )
-    assert type(message) is WriteConflict
-    assert isinstance(message, TryAgain)
-    assert "longer grace" in str(message)
-
-
-def test_a_root_that_cannot_be_looked_at_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check of the root decides whether a missing file is gone alone, or with its disk."""
+def test_a_missing_file_is_told_from_a_missing_root_and_from_one_that_was_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, here, path = FileNotFoundError(errno.ENOENT, "No such file"), str(tmp_path), "t1/a.arrow"
+    assert type(disk_error(gone, here, path, writing=False)) is FragmentMissing
+    collected = disk_error(gone, here, f"{path}.unfinished", writing=True)
+    assert type(collected) is WriteConflict and isinstance(collected, TryAgain)
+    for root, of in ((here, None), (str(tmp_path / "gone"), path)):
+        assert type(disk_error(gone, root, of, writing=False)) is ShardUnavailable
 
     def fail(*_: object, **__: object) -> os.stat_result:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     with monkeypatch.context() as patch:
-        patch.setattr(os, "stat", fail)
-        message = disk_error(gone, str(tmp_path), "t1/a.arrow", writing=False)
-    assert type(message) is ShardUnavailable
+        patch.setattr(os, "stat", fail)  # the root cannot be looked at
+        raised = disk_error(gone, here, path, writing=False)
+    assert type(raised) is ShardUnavailable
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "says"),
+    [
+        ("NoSuchKey", FragmentMissing, "missing"),
+        ("NoSuchBucket", ShardUnavailable, "no such bucket"),
+        ("AccessDenied", ShardUnavailable, "may not"),
+        ("InvalidAccessKeyId", ShardUnavailable, "AWS_PROFILE"),
+        ("SignatureDoesNotMatch", ShardUnavailable, "secret key"),
+        ("ExpiredToken", ShardUnavailable, "renew"),
+        ("PermanentRedirect", ShardUnavailable, "AWS_REGION"),
+        ("RequestTimeTooSkewed", ShardUnavailable, "clock"),
+        ("QuotaExceeded", DiskFull, "quota"),
+        ("NoSuchUpload", WriteConflict, "try again"),
+        ("SomethingNew", ShardUnavailable, "SomethingNew"),
+        ("too many open files", OutOfResources, "ulimit"),
+    ],
+)
+def test_a_refusal_of_a_server_says_what_to_do(code: str, kind: type[ElasticScanError], says: str) -> None:
+    exceptions = pytest.importorskip("botocore.exceptions", reason="pip install 'elasticscan[s3]'")
+    from elasticscan.storage.disk.refusals import as_ours  # noqa: PLC0415 - it imports botocore
+
+    answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": 400}}
+    refused = exceptions.ClientError(answer, "GetObject")
+    if kind is OutOfResources:
+        refused.__cause__ = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    raised = as_ours(refused, "s3://b/x", "s3://b/x/t1/a", "http://host", writing=True)
+    assert type(raised) is kind and says in str(raised)
+    assert kind is OutOfResources or "s3://b/x/t1/a" in str(raised)

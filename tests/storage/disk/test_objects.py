@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import FragmentDamaged
-from tests.base.s3 import S3Server
+from tests.base.s3 import Fault, S3Server
 
 pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
 
+from elasticscan.storage.disk import bucket as bucket_module
 from elasticscan.storage.disk import objects as objects_module
 from elasticscan.storage.disk.bucket import Bucket
 from elasticscan.storage.disk.objects import TAIL_BYTES, BlockCache, Object, Stride
+from elasticscan.storage.disk.prefix import ObjectDisk
 
+PATH = "t1/0123456789abcdef0123456789abcdef.arrow"
 CONTENT = random.Random(1).randbytes(3 << 20)
 BLOCK_BYTES = 64 << 10
 FETCHED_BYTES = 8 * BLOCK_BYTES
@@ -46,24 +49,26 @@ def part(file: Object, offset: int, length: int) -> bool:
     return content == CONTENT[offset : offset + length]
 
 
-def test_reads_anywhere_give_the_bytes_that_are_there(opened: Callable[[], Object]) -> None:
-    dice, file = random.Random(2), opened()
-    for _ in range(100):
-        offset = dice.randrange(len(CONTENT))
-        assert part(file, offset, dice.randrange(min(400_000, len(CONTENT) - offset) + 1))
-    with pytest.raises(FragmentDamaged, match="ends before"):
-        file.read_at(len(CONTENT) - 1, 2)
-
-
+@pytest.mark.parametrize("trouble", ["none", "a stretch ahead fails", "there are no threads"])
 def test_a_scan_is_few_requests_each_for_a_long_stretch(
-    opened: Callable[[], Object], s3_server: S3Server
+    opened: Callable[[], Object], s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
-    file = opened()
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    file, line = opened(), s3_server.line
+    faults: Iterator[Fault | None] = iter(["denied"])
+    if trouble == "there are no threads":
+        monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
     for offset in range(0, len(CONTENT), 100_000):
+        if trouble == "a stretch ahead fails" and offset == 1_000_000:
+            line.fault = lambda _: next(faults, None)
         assert part(file, offset, min(100_000, len(CONTENT) - offset))
     # The end, the first blocks, some more, then ranges; nothing twice.
-    assert len(s3_server.line.requests) <= 3 + -(-len(CONTENT) // FETCHED_BYTES)
-    assert s3_server.line.answered <= len(CONTENT) + TAIL_BYTES
+    again = trouble == "a stretch ahead fails"
+    if trouble != "there are no threads":
+        assert len(line.requests) <= 3 + again + -(-len(CONTENT) // FETCHED_BYTES)
+    assert line.answered <= len(CONTENT) + TAIL_BYTES + again * FETCHED_BYTES
 
 
 def test_what_is_expected_comes_with_one_request(opened: Callable[[], Object], s3_server: S3Server) -> None:
@@ -72,42 +77,8 @@ def test_what_is_expected_comes_with_one_request(opened: Callable[[], Object], s
     assert part(file, 1_000_000, 8) and part(file, 1_000_008, 1_000) and part(file, 1_200_000, 100_000)
     assert s3_server.line.methods == {"GET": 2}
     assert s3_server.line.answered <= TAIL_BYTES + 300_000 + 2 * BLOCK_BYTES
-
-
-def test_a_stretch_ahead_that_fails_is_asked_for_again(
-    opened: Callable[[], Object], s3_server: S3Server
-) -> None:
-    file, asked = opened(), list[str]()
-    for offset in range(0, 1_000_000, 100_000):
-        assert part(file, offset, 100_000)
-
-    def once(request: object) -> None:
-        asked.append("denied")
-
-    s3_server.line.fault = lambda request: "denied" if not asked and not once(request) else None
-    for offset in range(1_000_000, 3_000_000, 100_000):
-        assert part(file, offset, 100_000)
-    assert asked
-
-
-def test_a_scan_goes_on_where_there_are_no_threads(
-    opened: Callable[[], Object], s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    file = opened()
-    with monkeypatch.context() as patch:
-        patch.setattr(objects_module, "_ahead", lambda: SimpleNamespace(submit=refuse))
-        for offset in range(0, len(CONTENT), 100_000):
-            assert part(file, offset, min(100_000, len(CONTENT) - offset))
-    assert s3_server.line.answered <= len(CONTENT) + TAIL_BYTES
-
-
-def test_blocks_that_fit_are_shared_by_all_who_open_an_object(objects: Bucket, s3_server: S3Server) -> None:
-    blocks = BlockCache()
-    for _ in range(2):
-        assert part(Object(objects, "x", Stride(), blocks), 0, len(CONTENT))
+    for _ in range(2):  # blocks are shared by all who open it
+        assert part(opened(), 1_000_000, 300_000)
     assert s3_server.line.methods == {"GET": 2}
 
 
@@ -130,11 +101,53 @@ def test_threads_share_objects_whose_blocks_come_and_go(objects: Bucket) -> None
     shared = Object(objects, "x", stride, blocks)
 
     def read(number: int) -> bool:
-        file = shared if number % 2 else Object(objects, "x", stride, blocks)
-        offsets = list(range(0, len(CONTENT) - 100_000, 50_000))
+        dice, file = random.Random(number), shared if number % 2 else Object(objects, "x", stride, blocks)
+        places = [(offset, 100_000) for offset in range(0, len(CONTENT) - 100_000, 50_000)]
         if number % 4 > 1:
-            random.Random(number).shuffle(offsets)
-        return all(part(file, offset, 100_000) for offset in offsets)
+            places = [(offset, dice.randrange(400_000)) for offset, _ in dice.sample(places, 40)]
+        return all(part(file, offset, min(length, len(CONTENT) - offset)) for offset, length in places)
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(read, range(8)))
+    with pytest.raises(FragmentDamaged, match="ends before"):
+        shared.read_at(len(CONTENT) - 1, 2)
+
+
+# ---------------------------------------------------------------------------- files of a shard, as objects
+
+
+def test_a_small_file_is_one_request_and_a_large_one_is_sent_in_parts_under_its_own_name(
+    bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_module, "PART_BYTES", 5 << 20)
+    disk, line = ObjectDisk(f"s3://{bucket}/x"), s3_server.line
+    line.clear()
+    with disk.create(PATH) as file:
+        file.write(bytes(50_000))
+    for place, requests in ((disk, {"PUT": 1}), (disk.uncached, {"PUT": 1, "GET": 1})):
+        opened = place.open(PATH)
+        assert opened.size == 50_000 and opened.read_at(5, 40_000).size == 40_000
+        assert line.methods == requests
+    line.clear()
+    content = os.urandom(12 << 20)
+    with disk.create(PATH) as file:
+        for start in range(0, len(content), 1 << 20):
+            file.write(content[start : start + (1 << 20)])
+    assert line.methods == {"POST": 2, "PUT": 3}
+    assert all(f"/{bucket}/x/{PATH}" in request.path for request in line.requests)
+    opened = disk.open(PATH)
+    assert opened.read_at(0, opened.size).to_pybytes() == content
+
+
+def test_what_a_dead_writer_sent_is_listed_as_unfinished_and_can_be_removed(bucket: str) -> None:
+    disk, others = ObjectDisk(f"s3://{bucket}/x"), ObjectDisk(f"s3://{bucket}/xy")
+    writing = [place.create(PATH) for place in (disk, others)]
+    for block in writing:
+        block.__enter__().write(bytes(bucket_module.PART_BYTES))
+    ((path, began),) = disk.list()
+    assert path == f"{PATH}.unfinished" and began > 0
+    disk.delete(path)
+    assert disk.list() == [] and len(others.list()) == 1
+    others.rename(path, f"trash/1/{path}")
+    assert others.list() == []
+    del writing

@@ -12,40 +12,60 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.storage.disk import LocalDisk, open_disk
 
 
-def test_a_path_is_a_directory(tmp_path: Path) -> None:
-    assert isinstance(open_disk(str(tmp_path)), LocalDisk)
-
-
-@pytest.mark.parametrize("root", ["s3://bucket/x", "s3a://bucket/x", "S3://bucket"])
-def test_s3_and_s3a_are_objects_and_nothing_is_asked_before_a_file_is(root: str) -> None:
+@pytest.mark.parametrize(
+    ("root", "place"),
+    [
+        ("s3://bucket", ("bucket", "")),
+        ("s3://bucket/", ("bucket", "")),
+        ("s3://bucket/x", ("bucket", "x/")),
+        ("s3a://bucket//x/./y/../z/", ("bucket", "x/z/")),
+        ("S3://bucket/a%20b/ü", ("bucket", "a b/ü/")),
+    ],
+)
+def test_a_path_is_a_directory_and_s3_a_bucket_and_a_prefix(
+    tmp_path: Path, root: str, place: tuple[str, str]
+) -> None:
     pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
+    from elasticscan.storage.disk.prefix import ObjectDisk, parse_root  # noqa: PLC0415 - it imports botocore
+
+    assert isinstance(open_disk(str(tmp_path)), LocalDisk)
     disk = open_disk(root)
-    assert type(disk).__name__ == "ObjectDisk" and disk.is_far
+    assert isinstance(disk, ObjectDisk) and disk.is_far, "nothing is asked before a file is"
+    assert parse_root(root) == place
 
 
 @pytest.mark.parametrize(
-    "root",
-    ["http://minio:9000/bucket/x", "https://key:hidden@minio/bucket", "s3n://bucket/x", "gs://bucket/x"],
+    ("root", "says"),
+    [
+        *(
+            (f"{scheme}://minio:9000/bucket/x", "write `s3://BUCKET/PREFIX`")
+            for scheme in ("http", "s3n", "gs")
+        ),
+        ("https://key:hidden@minio/bucket", "write `s3://BUCKET/PREFIX`"),
+        ("s3://KEY:hidden@bucket/x", "AWS_ENDPOINT_URL"),
+        ("s3://KEY@bucket/x", "AWS_ENDPOINT_URL"),
+        ("s3://bucket/x?secret_key=hidden", "AWS_ENDPOINT_URL"),
+        ("s3a://bucket/x?endpoint_override=http://a:hidden@host", "AWS_ENDPOINT_URL"),
+        ("s3://bucket/x?region=eu-west-1", "AWS_ENDPOINT_URL"),
+        ("s3://bucket:9000/x", "AWS_ENDPOINT_URL"),
+        ("s3://bucket/x#y", "AWS_ENDPOINT_URL"),
+        ("s3:///x", "AWS_ENDPOINT_URL"),
+    ],
 )
-def test_other_places_are_refused_with_what_to_write(root: str) -> None:
-    with pytest.raises(InvalidOption, match="write `s3://BUCKET/PREFIX`") as refused:
+def test_other_places_and_roots_that_say_more_are_refused_with_what_to_write(root: str, says: str) -> None:
+    with pytest.raises(InvalidOption, match=says) as refused:
         open_disk(root)
     assert "hidden" not in str(refused.value)
 
 
-def test_a_missing_package_is_reported_by_its_name() -> None:
+def test_a_package_is_named_where_it_is_missing_and_not_loaded_where_no_root_needs_it() -> None:
     code = (
-        "import sys; sys.modules['botocore'] = None\n"
+        "import sys, elasticscan; print('botocore' in sys.modules); sys.modules['botocore'] = None\n"
         "from elasticscan.base.errors import InvalidOption\n"
         "from elasticscan.storage.disk import open_disk\n"
         "try: open_disk('s3://bucket/x')\n"
         "except InvalidOption as error: print(error)\n"
     )
-    message = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "pip install 'elasticscan[s3]'" in message
-
-
-def test_nobody_pays_for_a_package_that_no_root_needs() -> None:
-    code = "import sys, elasticscan; print('botocore' in sys.modules)"
-    message = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert message.strip() == "False"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded, message = result.stdout.split("\n", 1)
+    assert loaded == "False" and "pip install 'elasticscan[s3]'" in message

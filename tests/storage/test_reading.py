@@ -1,0 +1,442 @@
+"""Each way of reading against plain Python: visible rows once, in order, within limits, from any cursors.
+
+One generator of tables (`versions.py`) serves all of them: pages of a scan, with and without statistics that
+skip batches, lists and ranges of primary keys, rows in the log, keys in common with commits.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.base.errors import StoreDamaged
+from elasticscan.base.key_encoding import END, NULL, encode_value
+from elasticscan.filters.key_sets import Interval, KeySet, KeySets
+from elasticscan.metadata import SORTED, Bounds, Fragment, IndexInfo
+from elasticscan.protocol import Cursor, IndexOrder, KeyList, KeyRange, KeyRanges, RowRequest
+from elasticscan.storage import fragment_writer as fragment_module
+from elasticscan.storage import key_filter, lookup, merge, point_reads, ranges, shared_keys
+from elasticscan.storage.copying import Destination, Keep, copy_slots
+from elasticscan.storage.disk import LocalDisk
+from elasticscan.storage.fragment import UNTIL, FragmentReader, fragment_schema
+from elasticscan.storage.fragment_writer import Contents, FragmentTarget, write_fragment
+from elasticscan.storage.indexes.pages import IndexSource, read_index_page
+from elasticscan.storage.indexes.run import RunReader, build_runs
+from elasticscan.storage.memory_fragment import (
+    MEMORY_DISK,
+    CommittedRows,
+    pack_rows,
+    schema_in_log,
+    unpack_rows,
+)
+from elasticscan.storage.pages import PageSource, read_page
+from elasticscan.storage.point_reads import read_listed, read_rows
+from elasticscan.storage.ranges import read_ranges
+from elasticscan.storage.view import View
+from elasticscan.topology import SlotSet
+from tests.base.examples import examples
+from tests.storage.versions import (
+    KEY_KINDS,
+    ORIGIN,
+    PLENTY,
+    Key,
+    Scenario,
+    Shelf,
+    Version,
+    addresses,
+    keys_of,
+    read_all,
+    request_of,
+    rows_of,
+    shelf_of,
+    table_of,
+    together,
+    varying,
+    visible,
+)
+
+SEEDS = st.integers(0, 1 << 32)
+
+
+@pytest.fixture(autouse=True)
+def _small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots are larger than batches, lists and ranges than what is looked at together."""
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
+    monkeypatch.setattr(ranges, "LEAST_ROWS", 3)
+    monkeypatch.setattr(ranges, "_SLICED_ROWS", 2)
+    monkeypatch.setattr(point_reads, "LEAST_KEYS", 3)
+
+
+# ---------------------------------------------------------------------------------------- pages of a scan
+
+
+@dataclass
+class Range:
+    """The filter low <= value key of a column < high, and what statistics say about it."""
+
+    shelf: Shelf
+    column: str
+    low: bytes
+    high: bytes
+
+    @property
+    def key_sets(self) -> KeySets:
+        return {self.column: KeySet.of([Interval(self.low, self.high)])}
+
+    def accepts(self, version: Version) -> bool:
+        return self.low <= encoded_value(self.shelf, version, self.column) < self.high
+
+    def pruned(self, source: PageSource) -> PageSource:
+        return replace(source, statistics=lambda fragment: self.shelf.statistics[fragment.id])
+
+
+def encoded_value(shelf: Shelf, version: Version, column: str) -> bytes:
+    values: dict[str, Any] = dict(zip(shelf.table.primary_key, version.key, strict=True))
+    values |= {"v": version.value, "n": None if version.value is None else version.commit}
+    return encode_value(pa.scalar(values[column], shelf.table.schema.field(column).type))
+
+
+def some_range(scenario: Scenario) -> Range:
+    """Between two of a column's values, or something that no row or every row meets."""
+    rng, shelf = scenario.rng, scenario.shelf
+    column = rng.choice(shelf.table.schema.names)
+    keys = {b"", NULL, b"\1", b"\2"}
+    for version in shelf.versions():
+        key = encoded_value(shelf, version, column)
+        keys |= {key, key + b"\0"}
+    low, high = sorted(rng.choices(sorted(keys), k=2))
+    return Range(shelf, column, low, high)
+
+
+@settings(max_examples=examples(250), deadline=None)
+@given(SEEDS)
+def test_pages_of_any_limits_and_cursors_hold_each_visible_row_once_and_in_order(seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fragment_module, "BATCH_ROWS", 1 + seed % 8)
+        if seed % 2:  # keys of several columns do not fit into one integer
+            patch.setattr(merge, "_MOST_BITS", 1)
+        scenario = Scenario(seed)
+        snapshot, (cursors, beyond) = scenario.snapshot(), scenario.cursors()
+        limits = varying(scenario.rng)
+        pages = read_all(read_page, scenario.source(snapshot), cursors, snapshot, scenario.columns(), limits)
+        rows = beyond(scenario.rows(snapshot))
+        assert together(pages, scenario.shelf) == rows
+
+
+@settings(max_examples=examples(250), deadline=None)
+@given(SEEDS)
+def test_no_row_that_matches_is_skipped_and_none_that_was_replaced_comes_back(seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fragment_module, "BATCH_ROWS", 1 + seed % 5)
+        scenario = Scenario(seed)
+        snapshot, (cursors, beyond) = scenario.snapshot(), scenario.cursors()
+        wanted, limits = some_range(scenario), varying(scenario.rng)
+        source = wanted.pruned(scenario.source(snapshot))
+        names, more = scenario.columns(), {"key_sets": wanted.key_sets}
+        found = together(
+            read_all(read_page, source, cursors, snapshot, names, limits, **more), scenario.shelf
+        )
+        rows = beyond(scenario.rows(snapshot))
+        assert found == [row for row in rows if row in set(found)], "each once, in order"
+        versions = {(v.key, v.value): v for v in scenario.shelf.versions()}
+        matching = {row for row in rows if wanted.accepts(versions[row[1:]])}
+        assert matching <= set(found)
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(SEEDS, st.sampled_from([1, 2, 3, 5, 7, 30, 100]))
+def test_pages_without_the_columns_of_the_key_end_where_those_with_them_do(seed: int, rows: int) -> None:
+    scenario = Scenario(seed)
+    snapshot, (cursors, _) = scenario.snapshot(), scenario.cursors()
+    alone, whole = (
+        read_all(read_page, scenario.source(snapshot), cursors, snapshot, names, repeat((rows, 1 << 30)))
+        for names in (["v"], scenario.columns())
+    )
+    assert [page.after for page in alone] == [page.after for page in whole]
+    assert [page.rows["v"] for page in alone] == [page.rows["v"] for page in whole]
+
+
+def loaded(count: int, value: str = "v") -> list[tuple[int, int, str | None]]:
+    return [(key, 1, value) for key in range(count)]
+
+
+def test_the_last_slot_of_the_largest_store_is_read_and_resumed() -> None:
+    shelf = shelf_of(slots=1 << 16)
+    shelf.add([Version((key,), 1, "v", (1 << 16) - 1 - (key < 5)) for key in range(15)])
+    pages = read_all(read_page, shelf.source(), shelf.everything(), 1, ["k", "v"], repeat((2, 1 << 30)))
+    assert [key for _, (key,), _ in together(pages, shelf)] == list(range(15))
+
+
+def test_pages_of_a_clean_fragment_are_slices_of_its_batches_and_rather_of_whole_slots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 1_000)
+    shelf = shelf_of(loaded(3_000), slots=64, disk=LocalDisk(tmp_path))
+    source = shelf.source()
+    pages = read_all(read_page, source, shelf.everything(), 1, ["k", "v"], repeat((600, 1 << 30)))
+    assert sum(page.rows.num_rows for page in pages) == 3_000
+    known = addresses(list(source.open(shelf.fragments[0], ("k", "v"))))
+    assert all(addresses([page.rows]) <= known for page in pages)
+    assert {cursor.position for page in pages for cursor in page.after} == {None}
+    asked = SlotSet.of([(0, 1), (2, 5), (30, 31), (63, 64)])
+    page = read_page(shelf.source(), request_of((Cursor(asked),), 9, ["k", "v"], PLENTY))
+    assert page.rows.num_rows == page.scanned == sum(shelf.slot_of((key,)) in asked for key in range(3_000))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 5])
+def test_a_page_ends_and_goes_on_around_a_long_run_of_batches_passed_over(rows: int) -> None:
+    """All rows are in one slot, so the position is a key before the run."""
+    kept = [*range(6), *range(394, 400)]
+    shelf = shelf_of([(key, 1, "wanted" if key in kept else "no") for key in range(400)])
+    key = encode_value(pa.scalar("wanted"))
+    wanted = Range(shelf, "v", key, key + b"\0")
+    opened, source = list[FragmentReader](), shelf.source()
+
+    def opening(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
+        opened.append(source.open(fragment, columns))
+        return opened[-1]
+
+    pruning = wanted.pruned(replace(source, open=opening))
+    limits, more = repeat((rows, 1 << 30)), {"key_sets": wanted.key_sets}
+    pages = read_all(read_page, pruning, shelf.everything(), 1, ["k", "v"], limits, **more)
+    found = [key for _, (key,), value in together(pages, shelf) if value == "wanted"]
+    assert found == kept
+    assert len(pages) <= 1 + 16 // rows + 1
+    assert sum(page.skipped for page in pages) >= 380
+    assert sum(opened[0].holds(at) for at in range(100)) < 20, "most are not even opened"
+
+
+# ---------------------------------------------------------------------------------- lists of primary keys
+
+
+def list_of(shelf: Shelf, keys: Sequence[Key]) -> KeyList:
+    """Keys in the order of a direct scan."""
+    keys = sorted(set(keys))
+    fields = [shelf.table.schema.field(name) for name in shelf.table.primary_key]
+    arrays = [pa.array([key[at] for key in keys], field.type) for at, field in enumerate(fields)]
+    slots = np.array([shelf.slot_of(key) for key in keys], dtype=np.uint16)
+    return KeyList.of(slots, pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
+
+
+@pytest.mark.parametrize("way", ["one by one", "at once", "filtered"])
+@settings(max_examples=examples(100), deadline=None)
+@given(seed=SEEDS)
+def test_a_list_of_keys_gives_each_visible_row_that_has_one_once_and_in_order(way: str, seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lookup, "FEW_KEYS", 100 if way == "one by one" else 0)
+        patch.setattr(key_filter, "MOST_ROWS", 1 << 20 if way == "filtered" else 0)
+        scenario = Scenario(seed)
+        rng, shelf, snapshot = scenario.rng, scenario.shelf, scenario.snapshot()
+        asked = rng.sample(sorted(scenario.slots), rng.randint(0, len(scenario.slots)))
+        asked += [scenario.some_key() for _ in range(3)]
+        source, keys = scenario.source(snapshot), list_of(shelf, asked)
+        names, limits = scenario.columns(), varying(rng)
+        pages = read_all(read_listed, source, shelf.everything(), snapshot, names, limits, keys=keys)
+        assert together(pages, shelf) == [row for row in scenario.rows(snapshot) if row[1] in asked]
+        request = RowRequest(1, 1, snapshot, ("v",), keys.slots, keys.keys)
+        answer = read_rows(source, request)
+        values = [*answer.rows.column("v").to_pylist(), None]
+        now = scenario.visible(snapshot)
+        assert [values[place] for place in answer.places] == [
+            now.get(key) for key in keys_of(keys.keys, shelf.table)
+        ]
+        nothing_more = read_rows(source, replace(request, columns=()))
+        assert ((nothing_more.places >= 0) == (answer.places >= 0)).all()
+
+
+def test_hashes_of_keys_side_by_side_differ() -> None:
+    """A filter of hashes denies none of its own keys, whatever they are; few others get through."""
+    numbers = np.arange(100_000)
+    for columns in ([numbers], np.divmod(numbers, 300)):
+        hashes = key_filter.key_hashes([pa.array(column) for column in columns])
+        assert len(np.unique(hashes)) > 99_990
+
+
+def test_older_fragments_are_not_asked_for_what_newer_ones_have() -> None:
+    layers = [[(n, commit, f"{commit}") for n in range(8 - commit)] for commit in (1, 2, 3)]
+    shelf = shelf_of(*layers, slots=4)
+    asked = list_of(shelf, [(n,) for n in range(9)])
+    page = read_listed(shelf.source(), request_of(shelf.everything(), 9, ["k", "v"], PLENTY, keys=asked))
+    assert (page.rows.num_rows, page.scanned, page.after) == (7, 7, ())
+
+
+def test_history_that_a_snapshot_has_left_behind_does_not_count() -> None:
+    """Also where what took its place, a tombstone, is not there any more."""
+    shelf = shelf_of(slots=4)
+    versions = [shelf.version((n,), 1, "v") for n in (1, 2)]
+    versions.sort(key=lambda version: (version.slot, version.key))
+    schema = fragment_schema(shelf.table.schema, True, False, history=True)
+    until = [2 if version.key == (1,) else 9 for version in versions]
+    bare = rows_of(versions, shelf.table, fragment_schema(shelf.table.schema, True, False))
+    batch = bare.append_column(schema.field(UNTIL), pa.array(until, pa.int64()))
+    target = FragmentTarget(shelf.disk, 1, shelf.table, schema, ORIGIN)
+    staged = write_fragment(target, shelf.slots, [batch], Contents(1, 1, False, False, 9))
+    fragment, index = shelf.register(staged, 1, 1, versions), IndexInfo(3, 7, "by", SORTED, ("v",), ())
+    runs = build_runs(shelf.disk, shelf.table, index, fragment, ORIGIN)
+    readers = [RunReader(shelf.disk, shelf.table, index, run) for run in runs]
+    source, order = shelf.source(), IndexOrder(3, ((b"", END),))
+    by_index = IndexSource(shelf.table, source.view, source.open, index=index, runs=lambda _: readers)
+    ways: list[tuple[Any, PageSource, dict[str, Any]]] = [
+        (read_page, source, {}),
+        (read_listed, source, {"keys": list_of(shelf, [(1,), (2,)])}),
+        (read_index_page, by_index, {"order": order}),
+    ]
+    for snapshot, keys in ((1, [1, 2]), (2, [2]), (3, [2]), (9, [])):
+        for read, of, more in ways:
+            page = read(of, request_of(shelf.everything(), snapshot, ["k"], PLENTY, **more))
+            assert sorted(page.rows.column("k").to_pylist()) == keys
+
+
+# --------------------------------------------------------------------------------- ranges of primary keys
+
+
+def some_ranges(scenario: Scenario) -> tuple[KeyRange, ...]:
+    """Disjoint ranges whose ends are keys that are there, are not, or begin like some."""
+    rng = scenario.rng
+    keys = [scenario.shelf.encoded(key) for key in [*scenario.slots, *(scenario.some_key() for _ in "abc")]]
+    bounds = {b""}
+    for key in rng.sample(keys, rng.randint(0, len(keys))):
+        bounds.add(rng.choice((key, key + b"\0", key[: rng.randint(0, len(key))])))
+    pairs: list[KeyRange] = [*pairwise(sorted(bounds)), (max(bounds), None)]
+    return tuple(pair for pair in pairs if rng.random() < 0.4)
+
+
+def any_ranges(scenario: Scenario) -> KeyRanges:
+    if scenario.rng.random() < 0.4:
+        return KeyRanges(some_ranges(scenario))
+    slots = [slot for slot in range(scenario.shelf.slot_count) if scenario.rng.random() < 0.7]
+    return KeyRanges(by_slot={slot: found for slot in slots if (found := some_ranges(scenario))})
+
+
+def holds(key_ranges: KeyRanges, slot: int, key: bytes) -> bool:
+    return any(
+        low <= key and (high is None or key < high)
+        for _, spans in key_ranges.within(slot, slot + 1)
+        for low, high in spans
+    )
+
+
+@pytest.mark.parametrize("kind", [None, *sorted(KEY_KINDS)])
+@settings(max_examples=examples(40), deadline=None)
+@given(seed=SEEDS)
+def test_ranges_of_any_keys_give_each_visible_row_in_them_once_and_in_order(
+    kind: str | None, seed: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranges, "LEAST_ROWS", (1, 2, 3, 64)[seed % 4])  # cut, or slices
+        patch.setattr(ranges, "_SLICED_ROWS", 1 + seed % 5)
+        scenario = Scenario(seed, kind, "layered" if seed % 3 else None)
+        shelf, snapshot = scenario.shelf, scenario.snapshot()
+        keys = any_ranges(scenario)
+        source, names, limits = scenario.source(snapshot), scenario.columns(), varying(scenario.rng)
+        pages = read_all(read_ranges, source, shelf.everything(), snapshot, names, limits, keys=keys)
+        assert together(pages, shelf) == [
+            row for row in scenario.rows(snapshot) if holds(keys, row[0], shelf.encoded(row[1]))
+        ]
+
+
+def test_only_the_rows_of_ranges_are_looked_at() -> None:
+    shelf = Shelf(table_of(KEY_KINDS["string and int"]), 4)
+    shelf.add([shelf.version(("a", n), 1, "v") for n in range(100)])
+    low, high = (shelf.encoded(("a", n)) for n in (40, 43))
+    request = request_of(shelf.everything(), 9, ["k", "j"], PLENTY, keys=KeyRanges(((low, high),)))
+    page = read_ranges(shelf.source(), request)
+    assert page.rows.column("j").to_pylist() == [40, 41, 42]
+    assert (page.scanned, page.after) == (3, ())
+
+
+# --------------------------------------------------------------------------------------- rows in the log
+
+
+def packed_commits(scenario: Scenario) -> dict[int, tuple[bytes, bool]]:
+    """The rows of each commit as the log keeps them, and whether tombstones are among them."""
+    by_commit = defaultdict(list)
+    for version in scenario.shelf.versions():
+        by_commit[version.commit].append(version)
+    packed = {}
+    for commit, versions in by_commit.items():
+        tombstones = any(version.value is None for version in versions)
+        schema = fragment_schema(scenario.shelf.table.schema, versioned=False, tombstones=tombstones)
+        ordered = sorted(versions, key=lambda version: (version.slot, version.key))
+        packed[commit] = pack_rows(rows_of(ordered, scenario.shelf.table, schema)), tombstones
+    return packed
+
+
+@settings(max_examples=examples(120), deadline=None)
+@given(SEEDS)
+def test_commits_in_memory_and_those_flushed_of_some_slots_are_the_same_rows(seed: int) -> None:
+    """Some commits are flushed, of some slots in two files; the others stay in a memory fragment."""
+    scenario = Scenario(seed)
+    rng, table = scenario.rng, scenario.shelf.table
+    shelf, commits = Shelf(table, scenario.shelf.slot_count), packed_commits(scenario)
+    flushed = {commit for commit in commits if rng.random() < 0.6}
+    part = SlotSet.of((slot, slot + 1) for slot in range(shelf.slot_count) if rng.random() < 0.5)
+    in_memory = set[int]()
+
+    def committed(numbers: set[int], slots: SlotSet, number: int) -> Fragment:
+        rows = {n: unpack_rows("t", schema_in_log(table, commits[n][1]), commits[n][0]) for n in numbers}
+        return CommittedRows.of(table, rows).fragment(number, slots)
+
+    def opened(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
+        disk = MEMORY_DISK if fragment.id in in_memory else shelf.disk
+        return FragmentReader(disk, fragment.path, columns, fragment.seal, table)
+
+    for slots in (part, shelf.slots - part) if flushed else ():
+        in_memory.add(-1)
+        source = PageSource(table, View([committed(flushed, slots, -1)]), opened)
+        for copied in copy_slots(
+            source, slots, Bounds(0, 1 << 62), Keep(), Destination(shelf.disk, 1, ORIGIN)
+        ):
+            shelf.register(copied.staged, copied.min_commit, copied.max_commit)
+    if left := commits.keys() - flushed:
+        in_memory.add(-2)
+        shelf.fragments.append(committed(left, shelf.slots, -2))
+    for snapshot in range(scenario.oldest, scenario.commits + 1):
+        source = PageSource(table, View(shelf.fragments), opened, scenario.floor(snapshot))
+        names, limits = scenario.columns(), varying(rng)
+        rows = together(read_all(read_page, source, shelf.everything(), snapshot, names, limits), shelf)
+        assert rows == scenario.rows(snapshot)
+
+
+def test_bytes_that_are_no_rows_of_the_definition_are_damage() -> None:
+    table = table_of(KEY_KINDS["int"])
+    for packed in (b"", b"\xff" * 8, pack_rows(pa.record_batch({"a": ["x"]})), b"\0" * 4096):
+        with pytest.raises(StoreDamaged, match="cannot be read"):
+            unpack_rows("t", schema_in_log(table, tombstones=False), packed)
+
+
+# ------------------------------------------------------- keys that a staged write has in common with commits
+
+
+@settings(deadline=None, max_examples=examples(100))
+@given(seed=SEEDS)
+def test_keys_in_common_are_those_of_the_versions_in_the_range(seed: int) -> None:
+    """A write of a few keys, or of many, of which some were never there; perhaps in two fragments."""
+    scenario = Scenario(seed)
+    rng, versions = scenario.rng, scenario.shelf.versions()
+    staged = Shelf(scenario.shelf.table, scenario.shelf.slot_count)
+    pool = sorted({*scenario.slots, *(scenario.kind.make(rng, n) for n in range(rng.choice((0, 40))))})
+    written = rng.sample(pool, rng.randint(0, len(pool)))
+    rows = [staged.version(key, 1, None if rng.random() < 0.2 else "new") for key in written]
+    at = rng.randint(0, len(rows))
+    for part in filter(None, (rows[:at], rows[at:])):
+        staged.add(part)
+    for _ in range(4):
+        floor, snapshot = sorted(rng.randint(scenario.oldest, scenario.commits) + 1 for _ in range(2))
+        touched = {v.key for v in versions if floor <= v.commit <= snapshot}
+        for living, expected in ((False, touched), (True, set(visible(versions, floor, snapshot)))):
+            bounds = Bounds(floor, snapshot)
+            shared = shared_keys(staged.source(), scenario.shelf.source(), bounds, living)
+            named = set() if shared is None else set(keys_of(shared, scenario.shelf.table))
+            assert named <= expected & set(written)
+            assert bool(named) == bool(expected & set(written))
