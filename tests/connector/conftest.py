@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
+from elasticscan.connector import store_cache
+from elasticscan.connector.sql import driver_reads
 from elasticscan.store import Store
 from tests.connector import stream_query
+from tests.connector.sql_queries import fill
 from tests.connector.stream_query import History
 
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("v", pa.float64())])
+SCHEMA = stream_query.SCHEMA
 
 
 def rows(start: int, end: int, v: float = 0.5) -> pa.Table:
@@ -61,7 +65,30 @@ def history(tmp_path: Path) -> History:
     return made
 
 
+def serve(opened: Store) -> None:
+    """Let the connector use an open store, with its clock or without the right to write, for its address."""
+    store_cache.opened.cache_clear()
+    store_cache.open_store(opened.uri)._opened = opened._opened
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A store of the tables of `sql_queries.py`."""
+    made = Store.create(tmp_path_factory.mktemp("sql") / "shop.store", ["s1", "s2"], tablets=4, slots=64)
+    fill(made)
+    return made
+
+
+def small(spark: SparkSession) -> SparkSession:
+    """Return a session of its own for some tens of rows, which want no plans that adapt while they run."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.adaptive.enabled", "false")
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    return session
+
+
 def by_tasks(patch: pytest.MonkeyPatch) -> None:
     """Nothing is read alongside the driver, but limits and aggregates still reach the tasks."""
-    for module in ("attached", "table_read"):
-        patch.setattr(f"elasticscan.connector.sql.{module}.read_few", lambda *_: None)
+    for most in ("FEW_ROWS", "FEW_BYTES", "MOST_FOLDED"):
+        patch.setattr(driver_reads, most, -1)

@@ -5,26 +5,33 @@ from __future__ import annotations
 import json
 import pickle
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from elasticscan.base.hashing import slots_of
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.deletions import Deletions
+from elasticscan.connector.store_cache import open_store
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.store import Store, publish, stage
 
 Row = tuple[Any, ...]
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("v", pa.float64())])
 
 
 def rows(start: int, end: int, v: float = 0.5) -> dict[int, Row]:
     return {i: (i, f"n{i % 7}", v) for i in range(start, end)}
+
+
+def batch_of(rows: Iterable[Row], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
 
 
 class KilledError(Exception):
@@ -51,6 +58,7 @@ class Query:
     reports: list[dict[str, Any] | None] = field(default_factory=list)
     reader: ElasticScanStreamReader | None = None
     committed: int = 0  # batches that `commit` was called for
+    bounds: list[int | None] = field(default_factory=list)  # the most rows of each batch
     meanwhile: Callable[[], object] = bool  # called between planning and reading
 
     def source(self) -> ElasticScanSource:
@@ -80,12 +88,13 @@ class Query:
         """One round; False when there was nothing new. `die` names a point to be killed at."""
         reader = self.started()
         number = len(self.ends)
-        start = self.start_of(number)
-        end = carried(reader.latestOffset(start, limit or reader.getDefaultReadLimit()))
+        start, limit = self.start_of(number), limit or reader.getDefaultReadLimit()
+        end = carried(reader.latestOffset(start, limit))
         self.reports.append(carried(reader.reportLatestOffset()))
         if number and end == start:
             return False
         self.ends.append(end)
+        self.bounds.append(limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         try:
             if die == "logged":
                 raise KilledError
@@ -99,6 +108,11 @@ class Query:
 
     def run(self, number: int, dies: bool = False) -> None:
         rows, sizes = self.rows_between(self.start_of(number), self.ends[number])
+        most = self.bounds[number]
+        if most is not None and len(rows) > most and self.schema is None:
+            keys = pa.array({row[0] for row in rows}, pa.int64())
+            slots = slots_of([keys], open_store(self.uri).backend.slot_count)
+            assert len(set(slots.tolist())) == 1, "a batch is only too large where one slot is"
         del self.batches[number:], self.sizes[number:]  # a sink that repeats a batch replaces it
         self.batches.append(rows)
         self.sizes.append(sizes)
@@ -110,13 +124,17 @@ class Query:
         assert self.reader is not None
         tasks = self.reader.partitions(start, end)
         self.meanwhile()
-        return read_all(self.made(), tasks)
+        return read_all(self.made(), tasks, feed=self.feed)
 
     def run_to_the_end(self, limit: ReadLimit | None = None) -> list[Row]:
         for _ in range(10_000):
             if not self.step(limit):
                 return self.rows
         raise AssertionError("the query never came to an end")
+
+    @property
+    def feed(self) -> bool:
+        return self.options.get("readChangeFeed") == "true" and self.schema is None
 
     @property
     def rows(self) -> list[Row]:
@@ -126,8 +144,10 @@ class Query:
         self.reader = None
 
 
-def read_all(reader: DataSourceStreamReader, partitions: Any) -> tuple[list[Row], list[int]]:
-    """Rows of all tasks, in other processes, and how many each had."""
+def read_all(
+    reader: DataSourceStreamReader, partitions: Any, feed: bool = False
+) -> tuple[list[Row], list[int]]:
+    """Rows of all tasks, in other processes, and how many each had; of a feed each key's in their order."""
     tasks: list[InputPartition] = pickle.loads(pickle.dumps(list(partitions)))
     elsewhere: DataSourceStreamReader = pickle.loads(CPickleSerializer().dumps(reader))
     rows: list[Row] = []
@@ -139,6 +159,10 @@ def read_all(reader: DataSourceStreamReader, partitions: Any) -> tuple[list[Row]
             assert batch.num_rows
             rows += zip(*batch.to_pydict().values(), strict=True)
         sizes.append(len(rows) - before)
+        newest: dict[int, int] = {}
+        for row in rows[before:] if feed else ():
+            assert newest.get(row[0], 0) <= row[4], "changes of a key come in the order of their commits"
+            newest[row[0]] = row[4]
     return rows, sizes
 
 
@@ -162,53 +186,37 @@ class History:
         self.states: list[tuple[int, dict[int, Row]]] = [(store.table("t").definition.created_commit, {})]
 
     def write(self, rows: dict[int, Row], overwrite: bool = False) -> int:
-        columns = list(zip(*rows.values(), strict=True))
         table = self.store.table("t")
-        schema = table.schema
-        data = pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
-        number = (table.overwrite if overwrite else table.upsert)(data)
-        feed: list[Row] = []
-        gone = [key for key in self.state if overwrite and key not in rows]
-        feed += [(*self.state.pop(key), "delete", number) for key in gone]
-        for key, row in rows.items():
-            if key in self.state:
-                feed.append((*self.state[key], "update_preimage", number))
-                feed.append((*row, "update_postimage", number))
-            else:
-                feed.append((*row, "insert", number))
-            self.state[key] = row
-        self._note(NotedCommit(number, "overwrite" if overwrite else "write", list(rows.values()), feed))
-        return number
+        number = (table.overwrite if overwrite else table.upsert)(batch_of(rows.values(), table.schema))
+        return self._note(number, rows if overwrite else self.state | rows, rows)
 
     def delete(self, keys: list[int]) -> int:
-        number = self.store.table("t").delete(pa.table({"id": pa.array(keys, pa.int64())}))
-        feed = [(*self.state.pop(key), "delete", number) for key in keys if key in self.state]
-        self._note(NotedCommit(number, "delete", [], feed))
-        return number
+        return self._note(self.store.table("t").delete(keys), self._without(keys), {})
 
     def merge(self, rows: dict[int, Row], keys: list[int]) -> int:
         """Upsert rows and delete keys in one commit, as a sink with a `deleteColumn` does."""
         table = self.store.table("t").definition
         marked = table.schema.append(pa.field("gone", pa.bool_()))
         both = [*((*row, False) for row in rows.values()), *((key, None, None, True) for key in keys)]
-        columns = list(zip(*both, strict=True))
-        arrays = [pa.array(c, f.type) for c, f in zip(columns, marked, strict=True)]
-        batch = pa.RecordBatch.from_arrays(arrays, names=marked.names)
-        changes = Deletions("gone", marked).changes([batch], table, replacing=False)
+        changes = Deletions("gone", marked).changes([batch_of(both, marked)], table, replacing=False)
         number = publish(self.store.context, table, stage(self.store.context, table, changes))
-        feed: list[Row] = [(*self.state.pop(key), "delete", number) for key in keys if key in self.state]
-        for key, row in rows.items():
-            if key in self.state:
-                feed.append((*self.state[key], "update_preimage", number))
-            feed.append((*row, "update_postimage" if key in self.state else "insert", number))
-            self.state[key] = row
-        kind = next(commit.kind for commit in self.store.table("t").history() if commit.number == number)
-        self._note(NotedCommit(number, kind, list(rows.values()), feed))
-        return number
+        return self._note(number, self._without(keys) | rows, rows)
 
-    def _note(self, message: NotedCommit) -> None:
-        self.commits.append(message)
-        self.states.append((message.number, dict(self.state)))
+    def _without(self, keys: list[int]) -> dict[int, Row]:
+        return {key: row for key, row in self.state.items() if key not in set(keys)}
+
+    def _note(self, number: int, after: dict[int, Row], written: dict[int, Row]) -> int:
+        before, self.state = self.state, after
+        feed = [(*before[key], "delete", number) for key in before.keys() - after.keys()]
+        for key, row in written.items():
+            if key in before:
+                feed.append((*before[key], "update_preimage", number))
+            feed.append((*row, "update_postimage" if key in before else "insert", number))
+        (newest,) = self.store.table("t").history(1)
+        assert newest.number == number
+        self.commits.append(NotedCommit(number, newest.kind, list(written.values()), feed))
+        self.states.append((number, after))
+        return number
 
     def at(self, snapshot: int) -> list[Row]:
         return list([state for number, state in self.states if number <= snapshot][-1].values())

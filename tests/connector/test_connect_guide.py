@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,12 +14,11 @@ import pyarrow.dataset as ds
 import pytest
 
 from elasticscan.store import Store
-from tests.base.quick_java import quick_java
 from tests.connector import guide
+from tests.soak.processes import outcome
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
 
-SECONDS = 400
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("city", pa.string())])
 
 
@@ -35,31 +31,8 @@ def _one_server_at_a_time() -> Iterator[None]:
 
 
 def run(command: list[str], where: Path) -> str:
-    """Run a program and all that it starts, and end it all; what it printed."""
-    environment = {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "JAVA_TOOL_OPTIONS": quick_java(),
-    }
-    process = subprocess.Popen(
-        command,
-        cwd=where,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,  # so that the server that it starts can be ended with it
-    )
-    try:
-        printed, _ = process.communicate(timeout=SECONDS)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert process.returncode == 0, printed
-    return printed
+    path = os.pathsep.join(path for path in sys.path if path)
+    return outcome(command, where, PYSPARK_PYTHON=sys.executable, PYTHONPATH=path)
 
 
 @pytest.mark.long

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 import tomllib
 import zipfile
@@ -13,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from elasticscan.store import Store
-from tests.base.quick_java import quick_java
+from tests.soak.processes import outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,25 +53,12 @@ def test_spark_finds_the_installed_package_by_itself(store: Store, tmp_path: Pat
     for part in project["tool"]["setuptools"]["package-dir"].values():
         shutil.copytree(ROOT / part, sources / part, ignore=shutil.ignore_patterns("__pycache__"))
     build = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
-    _run([sys.executable, "-c", build, str(tmp_path)], sources)
+    outcome([sys.executable, "-c", build, str(tmp_path)], sources)
     (wheel,) = tmp_path.glob("*.whl")
     # What `pip install --no-deps --target` does with a wheel of pure Python; not every environment has pip.
     zipfile.ZipFile(wheel).extractall(target)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    out = _run([sys.executable, str(script), store.uri, str(target)], tmp_path, PYTHONPATH=str(target))
+    given = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(target)}
+    out = outcome([sys.executable, str(script), store.uri, str(target)], tmp_path, **given)
     assert "rows 1000" in out
-
-
-def _run(command: list[str], where: Path, **environment: str) -> str:
-    env = {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "JAVA_TOOL_OPTIONS": quick_java(make=False),
-        **environment,
-    }
-    done = subprocess.run(
-        command, cwd=where, env=env, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout

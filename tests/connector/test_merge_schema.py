@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -20,56 +22,87 @@ WIDER = pa.schema([*SCHEMA, pa.field("n", pa.int32()), pa.field("tags", pa.list_
 NARROWER = pa.schema([SCHEMA.field("id"), pa.field("N", pa.int32(), nullable=False)])
 
 
-def wide(start: int, end: int) -> pa.RecordBatch:
-    count = end - start
-    more = [pa.array([7] * count, pa.int32()), pa.array([["x"]] * count, pa.list_(pa.string()))]
-    return pa.RecordBatch.from_arrays([*rows(start, end).columns, *more], schema=WIDER)
+def contents(store: Store) -> dict[int, dict[str, Any]]:
+    return {row.pop("id"): row for row in store.table("t").scan().to_table().to_pylist()}
 
 
-def narrow(start: int, end: int) -> pa.RecordBatch:
-    ids = list(range(start, end))
-    return pa.RecordBatch.from_pydict({"id": ids, "N": [8] * len(ids)}, schema=NARROWER)
+COLUMNS = {field.name: field.type for field in WIDER} | {"N2": pa.int8()}
 
 
-def contents(store: Store) -> dict[int, tuple[Any, ...]]:
-    found = store.table("t").scan().to_table()
-    return {row[0]: row[1:] for row in zip(*found.to_pydict().values(), strict=True)}
+def value_of(chance: random.Random, kind: pa.DataType) -> Any:
+    if pa.types.is_list(kind):
+        return chance.choice([None, [], ["x"]])
+    return None if chance.random() < 0.2 else chance.randrange(9) if kind != pa.string() else "new"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_writes_of_some_columns_and_of_new_ones_leave_what_a_dictionary_has(
+    store: Store, seed: int
+) -> None:
+    """A write may be whole (what it lacks is null) or partial (it keeps that), overwrite, or delete rows."""
+    chance, rows = random.Random(seed), contents(store)
+    for _ in range(5):
+        way = chance.choice(["append", "append", "overwrite", "partial", "partial", "deletes"])
+        names = chance.sample([name for name in COLUMNS if name != "id"], chance.randint(1, 4))
+        schema = pa.schema([WIDER.field("id"), *((name, COLUMNS[name]) for name in names)])
+        ids = chance.sample(range(900, 1_100), 60)
+        given = [{"id": i, **{name: value_of(chance, COLUMNS[name]) for name in names}} for i in ids]
+        options = {"mergeSchema": "TRUE"}
+        if way == "partial":
+            options["partialUpdate"] = "true"
+        if way == "deletes":
+            options["deleteColumn"] = "gone"
+            schema = schema.append(pa.field("gone", pa.bool_()))
+            given = [{**row, "gone": chance.choice([True, False, None])} for row in given]
+        write = writer(store, spark_schema(schema), way == "overwrite", **options)
+        tasks = [pa.RecordBatch.from_pylist(part, schema=schema) for part in (given[:20], given[20:])]
+        first = staged(write, tasks[0])
+        if chance.random() < 0.3:
+            tablet = chance.choice(store.context.placement().tablets)
+            store.move(tablet.id, "s2" if tablet.shard == 1 else "s1")
+        write.commit([first, staged(write, tasks[1]), staged(write)])
+        columns = dict.fromkeys(store.table("t").schema.names[1:])
+        assert columns.keys() >= set(names)
+        old = rows
+        rows = {} if way == "overwrite" else {i: columns | row for i, row in rows.items()}
+        for row in given:
+            i, gone = row.pop("id"), row.pop("gone", None)
+            rows[i] = columns | (old.get(i, {}) if way == "partial" else {}) | row
+            if gone:
+                del rows[i]
+        assert contents(store) == rows, way
+
+
+MERGE, PARTIAL = {"mergeSchema": "true"}, {"partialUpdate": "true"}
+NOT_NULL = pa.schema([SCHEMA.field("id"), pa.field("v", pa.float64(), nullable=False)])
 
 
 @pytest.mark.parametrize(
-    ("schema", "advice", "none"),
+    ("options", "schema", "text"),
     [
-        (WIDER, ["option 'mergeSchema'"], ["MERGE", "partialUpdate"]),
-        (NARROWER, ["option 'mergeSchema'"], []),
-        (SCHEMA.remove(1), ["'partialUpdate'"], ["mergeSchema"]),
+        ({}, WIDER, "^((?!MERGE|partialUpdate).)*option 'mergeSchema'((?!MERGE|partialUpdate).)*$"),
+        ({"mergeSchema": "false"}, NARROWER, "option 'mergeSchema'"),
+        ({}, SCHEMA.remove(1), "^((?!mergeSchema).)*'partialUpdate'((?!mergeSchema).)*$"),
+        (MERGE, pa.schema([*WIDER, pa.field("x", pa.null())]), "has type null"),
+        (MERGE, pa.schema([*WIDER.remove(2), pa.field("v", pa.string())]), "cast it first"),
+        (MERGE, WIDER.remove(0), "missing: id"),
+        (MERGE, pa.schema([*WIDER, pa.field("_slot", pa.int32())]), "taken by the store"),
+        (PARTIAL, SCHEMA.remove(0), "id"),
+        (PARTIAL, NARROWER, "option 'mergeSchema'"),
+        (PARTIAL | {"table": "u"}, SCHEMA.remove(2).remove(1), "every row needs a value of v"),
     ],
-    ids=["more", "both", "fewer"],
 )
-def test_other_columns_are_an_error_with_advice_that_empties_no_row(
-    store: Store, schema: pa.Schema, advice: list[str], none: list[str]
+def test_columns_that_do_not_fit_are_an_error_with_advice_that_empties_no_row(
+    store: Store, options: dict[str, str], schema: pa.Schema, text: str
 ) -> None:
-    for options in ({}, {"mergeSchema": "false"}):
-        with pytest.raises(SchemaMismatch) as caught:
-            writer(store, spark_schema(schema), **options)
-        assert [part for part in advice if part not in caught.value.message] == []
-        assert [part for part in none if part in caught.value.message] == []
+    store.create_table("u", NOT_NULL, ["id"])
+    source = ElasticScanSource({"store": store.uri, "table": "t", **options})
+    with pytest.raises(SchemaMismatch) as refused:
+        source.writer(spark_schema(schema), False)
+    assert re.search(text, refused.value.message)
     assert store.table("t").schema == SCHEMA
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_columns_that_the_table_lacks_are_added_and_those_that_the_rows_lack_are_null(
-    store: Store, overwrite: bool
-) -> None:
-    write = writer(store, spark_schema(WIDER), overwrite, mergeSchema="TRUE")
-    write.commit([staged(write, wide(990, 1_010))])
-    assert store.table("t").schema == WIDER
-    kept = {} if overwrite else {i: (f"n{i % 7}", 0.5, None, None) for i in range(990)}
-    wanted = kept | {i: (f"n{i % 7}", 2.0, 7, ["x"]) for i in range(990, 1_010)}
-    assert contents(store) == wanted
-    write = writer(store, spark_schema(NARROWER), mergeSchema="true")
-    write.commit([staged(write, narrow(1_000, 1_003))])
-    assert store.table("t").schema == WIDER
-    assert contents(store) == wanted | dict.fromkeys(range(1_000, 1_003), (None, None, 8, None))
+    with pytest.raises(InvalidOption, match="foreachBatch"):
+        parse_options({"path": f"{store.uri}/t", **PARTIAL}, stream_write=True)
 
 
 def test_a_column_that_came_after_a_write_was_planned_is_not_asked_of_it(store: Store) -> None:
@@ -80,40 +113,9 @@ def test_a_column_that_came_after_a_write_was_planned_is_not_asked_of_it(store: 
     second = staged(write, rows(1_010, 1_020))
     store.expand(["s3"])
     write.commit([first, second])
-    assert contents(store)[1_005] == (f"n{1_005 % 7}", 2.0, None)
-    assert contents(store)[1_015] == (f"n{1_015 % 7}", 2.0, None)
+    for i in (1_005, 1_015):
+        assert contents(store)[i] == {"name": f"n{i % 7}", "v": 2.0, "n": None}
     assert store.table("t").scan(filter="n IS NULL", index="by_n").to_table().num_rows == 1_020
-
-
-def test_rows_that_delete_may_bring_new_columns_and_lack_others(store: Store) -> None:
-    store.table("t").add_columns([WIDER.field("tags")])
-    schema = pa.schema([*NARROWER, pa.field("gone", pa.bool_())])
-    write = writer(store, spark_schema(schema), mergeSchema="true", deleteColumn="gone")
-    data = {"id": [1, 2, 5_000], "N": [4, 5, 6], "gone": [True, False, None]}
-    write.commit([staged(write, pa.RecordBatch.from_pydict(data, schema=schema))])
-    assert store.table("t").schema.names == ["id", "name", "v", "tags", "N"]
-    found = contents(store)
-    assert 1 not in found
-    assert (found[2], found[5_000]) == ((None, None, None, 5), (None, None, None, 6))
-    assert found[3] == ("n3", 0.5, None, None)
-
-
-@pytest.mark.parametrize(
-    ("schema", "error", "text"),
-    [
-        (pa.schema([*WIDER, pa.field("x", pa.null())]), SchemaMismatch, "has type null"),
-        (pa.schema([*WIDER.remove(2), pa.field("v", pa.string())]), SchemaMismatch, "cast it first"),
-        (WIDER.remove(0), SchemaMismatch, "missing: id"),
-        (pa.schema([*WIDER, pa.field("_slot", pa.int32())]), SchemaMismatch, "taken by the store"),
-    ],
-    ids=["void", "another type", "no key", "a name of the store's"],
-)
-def test_what_does_not_fit_adds_nothing(
-    store: Store, schema: pa.Schema, error: type[Exception], text: str
-) -> None:
-    with pytest.raises(error, match=text):
-        writer(store, spark_schema(schema), mergeSchema="true")
-    assert store.table("t").schema == SCHEMA
 
 
 # partialUpdate
@@ -126,15 +128,6 @@ def fewer(*ids: int, v: float = 7.0) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"ID": list(ids), "v": [v] * len(ids)}, schema=FEWER)
 
 
-def test_a_partial_update_keeps_the_other_columns_of_keys_that_are_there(store: Store) -> None:
-    before = contents(store)
-    write = writer(store, spark_schema(FEWER), partialUpdate="true")
-    write.commit([staged(write, fewer(1, 2), fewer(998)), staged(write, fewer(5_000)), staged(write)])
-    changed = {i: (before[i][0], 7.0) for i in (1, 2, 998)}
-    assert contents(store) == before | changed | {5_000: (None, 7.0)}
-    assert store.table("t").history()[-1].rows == 4
-
-
 def test_a_partial_update_reads_at_one_snapshot_while_tablets_move(store: Store) -> None:
     before = contents(store)
     write = writer(store, spark_schema(FEWER), partialUpdate="true")
@@ -144,8 +137,9 @@ def test_a_partial_update_reads_at_one_snapshot_while_tablets_move(store: Store)
     store.contract("s1")
     write.commit([first, staged(write, fewer(*range(400, 900)))])
     found = contents(store)
-    assert {i: found[i] for i in range(900)} == {i: (before[i][0], 7.0) for i in range(900)}
-    assert found[995] == (before[995][0], 2.0)
+    assert [found[i] for i in range(900)] == [{**before[i], "v": 7.0} for i in range(900)]
+    assert found[995] == {**before[995], "v": 2.0}
+    assert store.table("t").history()[-1].rows == 900
 
 
 @pytest.mark.parametrize("when", ["before it is read", "after"])
@@ -171,7 +165,7 @@ def test_columns_that_change_below_a_partial_update_are_not_emptied(store: Store
     store.table("t").merge([{"id": 1, "n": 5}], columns=["n"])
     with pytest.raises(TableChanged, match="write again"):
         staged(write, fewer(1))
-    assert contents(store)[1] == ("n1", 0.5, 5)
+    assert contents(store)[1] == {"name": "n1", "v": 0.5, "n": 5}
 
 
 def test_a_partial_update_brings_new_columns_and_is_done_once(store: Store) -> None:
@@ -181,24 +175,5 @@ def test_a_partial_update_brings_new_columns_and_is_done_once(store: Store) -> N
     for _ in range(2):
         write = writer(store, spark_schema(schema), **options)
         write.commit([staged(write, data)])
-    assert contents(store)[3] == ("n3", 1.5, 9)
+    assert contents(store)[3] == {"name": "n3", "v": 1.5, "n": 9}
     assert len(store.table("t").history()) == 3
-
-
-@pytest.mark.parametrize(("schema", "text"), [(SCHEMA.remove(0), "id"), (NARROWER, "option 'mergeSchema'")])
-def test_a_partial_update_needs_the_keys_of_its_rows_and_no_new_columns(
-    store: Store, schema: pa.Schema, text: str
-) -> None:
-    with pytest.raises(SchemaMismatch, match=text):
-        writer(store, spark_schema(schema), partialUpdate="true")
-    with pytest.raises(InvalidOption, match="foreachBatch"):
-        parse_options({"path": f"{store.uri}/t", "partialUpdate": "true"}, stream_write=True)
-
-
-def test_a_column_without_nulls_cannot_be_left_out(store: Store) -> None:
-    store.create_table(
-        "u", pa.schema([SCHEMA.field("id"), pa.field("v", pa.float64(), nullable=False)]), ["id"]
-    )
-    source = ElasticScanSource({"store": store.uri, "table": "u", "partialUpdate": "true"})
-    with pytest.raises(SchemaMismatch, match="every row needs a value of v"):
-        source.writer(spark_schema(pa.schema([SCHEMA.field("id")])), False)

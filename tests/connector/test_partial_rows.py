@@ -50,18 +50,15 @@ def made(place: Path) -> Store:
 
 def partial_rows(store: Store, asked: PartialAggregates, **options: str) -> list[dict[str, Any]]:
     """All partial rows, each under the names that it would have in the result."""
-    source = ElasticScanSource(
-        {"store": store.uri, "table": "t", "partialAggregates": asked.text(), **options}
-    )
-    reader: Any = source.reader(source.schema())
-    rows: list[dict[str, Any]] = []
-    for part in reader.partitions():
-        for batch in reader.read(part):
-            rows += [
-                {name.removeprefix("partial "): value for name, value in row.items()}
-                for row in batch.to_pylist()
-            ]
-    return rows
+    reading = reader(store, asked, **options)
+    rows = [row for part in reading.partitions() for batch in reading.read(part) for row in batch.to_pylist()]
+    return [{name.removeprefix("partial "): value for name, value in row.items()} for row in rows]
+
+
+def reader(store: Store, asked: PartialAggregates, **options: str) -> Any:
+    given = {"store": store.uri, "table": "t", "partialAggregates": asked.text(), **options}
+    source = ElasticScanSource(given)
+    return source.reader(source.schema())
 
 
 def added_up(rows: list[dict[str, Any]], by: tuple[str, ...]) -> dict[Any, dict[str, Any]]:
@@ -121,48 +118,44 @@ def test_partial_rows_hold_every_row_once_while_tablets_move_under_the_pages(tmp
     reading.checkpoint = usual
 
 
-def test_a_sum_that_does_not_fit_fails_where_it_is_added_up(tmp_path: Path) -> None:
+@pytest.fixture
+def empty(tmp_path: Path) -> Store:
     store = Store.create(tmp_path / "store", ["s1"], tablets=1, slots=8, upkeep="off")
-    table = store.create_table("t", SCHEMA, ["id"])
+    store.create_table("t", SCHEMA, ["id"])
+    return store
+
+
+def test_a_sum_that_does_not_fit_fails_where_it_is_added_up(empty: Store) -> None:
     rows = [{"id": one, "g": one % 2, "n": (MOST, -MOST)[one % 2], "d": 10**26 - 1} for one in range(8)]
-    table.upsert(pa.Table.from_pylist(rows, SCHEMA))
+    empty.table("t").upsert(pa.Table.from_pylist(rows, SCHEMA))
     asked = PartialAggregates(("sum(n)", "avg(n)", "count(n)", "sum(d)"), ("g",))
-    sums = added_up(partial_rows(store, asked), ("g",))
+    sums = added_up(partial_rows(empty, asked), ("g",))
     assert sums[0,]["sum(n)"] > MOST and sums[1,]["sum(n)"] > MOST
     for group in sums.values():
         assert abs(group["avg(n)"]) == 4.0 * MOST
         assert (group["count(n)"], group["sum(d)"]) == (4, 4 * (10**26 - 1))
 
 
-def test_a_table_without_rows_gives_one_partial_row_and_no_groups(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "store", ["s1"], tablets=1, slots=8, upkeep="off")
-    store.create_table("t", SCHEMA, ["id"])
-    assert partial_rows(store, PartialAggregates(("count(*)", "sum(n)"), ())) == [
-        {"count(*)": 0, "sum(n)": None}
-    ]
-    assert partial_rows(store, PartialAggregates(("count(*)",), ())) == [{"count(*)": 0}]
-    assert partial_rows(store, PartialAggregates(("count(*)",), ("g",))) == []
-    assert partial_rows(store, PartialAggregates((), ("g",))) == []
+def test_a_table_without_rows_gives_one_partial_row_and_no_groups(empty: Store) -> None:
+    for values, by, rows in (
+        (("count(*)", "sum(n)"), (), [{"count(*)": 0, "sum(n)": None}]),
+        (("count(*)",), (), [{"count(*)": 0}]),
+        (("count(*)",), ("g",), []),
+        ((), ("g",), []),
+    ):
+        assert partial_rows(empty, PartialAggregates(values, by)) == rows
 
 
-@pytest.mark.parametrize("value", ["avg(d)", "count(DISTINCT n)", "sum(city)", "median(n)"])
-def test_what_cannot_be_added_up_is_refused(tmp_path: Path, value: str) -> None:
+def test_what_cannot_be_added_up_or_is_of_another_read_is_refused(tmp_path: Path) -> None:
     store = made(tmp_path)
-    with pytest.raises(InvalidOption):
-        partial_rows(store, PartialAggregates((value,), ()))
+    for value in ("avg(d)", "count(DISTINCT n)", "sum(city)", "median(n)"):
+        with pytest.raises(InvalidOption):
+            partial_rows(store, PartialAggregates((value,), ()))
     with pytest.raises(NotFound):
         partial_rows(store, PartialAggregates(("count(*)",), ("h",)))
-
-
-def test_a_partition_of_another_read_is_refused(tmp_path: Path) -> None:
-    store = made(tmp_path)
-    readers: list[Any] = []
-    for by in ("g", "city"):
-        asked = PartialAggregates(("sum(n)",), (by,)).text()
-        source = ElasticScanSource({"store": store.uri, "table": "t", "partialAggregates": asked})
-        readers.append(source.reader(source.schema()))
+    one, other = (reader(store, PartialAggregates(("sum(n)",), (by,))) for by in ("g", "city"))
     with pytest.raises(ContinuationKeyError):
-        list(readers[1].read(readers[0].partitions()[0]))
+        list(other.read(one.partitions()[0]))
 
 
 def test_rows_folded_beside_the_driver_are_those_of_the_columns_that_were_planned(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
 from elasticscan.base.errors import (
     ContinuationKeyError,
@@ -23,19 +25,18 @@ from elasticscan.base.errors import (
     StoreNotFound,
     TableChanged,
 )
+from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.partitions import ScanPartition
-from elasticscan.connector.reading import ElasticScanReader
-from elasticscan.connector.splits import BASE, VIRTUAL
-from elasticscan.optimizer import KeyCondition
+from elasticscan.connector.splits import BASE
 from elasticscan.store import Store
-from elasticscan.store.moves import mover, owners
-from elasticscan.store.moves.under_way import enter_moves
-from elasticscan.store.reading.access_paths import bind_to_key
-from elasticscan.topology import Move, SlotSet
+from elasticscan.topology import SlotSet
 from tests.base.manual_clock import ManualClock
 from tests.connector.conftest import SCHEMA, rows
+from tests.connector.stream_query import History, Row
+from tests.connector.test_streaming import disturb, write_something
+from tests.seeds import seeds
 
 
 def source(made: Store, **options: str) -> ElasticScanSource:
@@ -45,11 +46,16 @@ def source(made: Store, **options: str) -> ElasticScanSource:
 def planned(
     store: Store, schema: StructType | None = None, **options: str
 ) -> tuple[DataSourceReader, Sequence[InputPartition]]:
+    return carried(source(store, **options), schema)
+
+
+def carried(
+    made: ElasticScanSource, schema: StructType | None = None
+) -> tuple[DataSourceReader, Sequence[InputPartition]]:
     """A reader and its partitions, both carried to other processes and back."""
-    made = source(store, **options)
     reader = made.reader(schema or made.schema())
-    carried: DataSourceReader = pickle.loads(CPickleSerializer().dumps(reader))
-    return carried, pickle.loads(pickle.dumps(reader.partitions()))
+    there: DataSourceReader = pickle.loads(CPickleSerializer().dumps(reader))
+    return there, pickle.loads(pickle.dumps(reader.partitions()))
 
 
 def ids(reader: DataSourceReader, partitions: Sequence[InputPartition]) -> list[int]:
@@ -62,210 +68,148 @@ def batches(reader: DataSourceReader, part: InputPartition) -> Iterator[pa.Recor
         yield batch
 
 
-def test_every_row_is_read_once_over_all_partitions(store: Store) -> None:
-    reader, partitions = planned(store)
-    assert [part.kind for part in partitions if isinstance(part, ScanPartition)] == [BASE, BASE]
-    assert sorted(ids(reader, partitions)) == list(range(1_000))
+# Random reads
 
 
-def test_small_splits_make_many_partitions_and_a_bound_makes_few(store: Store) -> None:
-    reader, many = planned(store, splitSize="1k")
-    assert len(many) > 8
-    assert sorted(ids(reader, many)) == list(range(1_000))
-    for bound in ("1", "3"):
-        reader, few = planned(store, splitSize="1k", numPartitions=bound)
-        assert len(few) == int(bound)
-        assert sorted(ids(reader, few)) == list(range(1_000))
+@pytest.fixture
+def small_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the real weights tables as small as these are read directly whatever the filter."""
+    for weight, value in (("SEEK", 20.0), ("SORTED_ENTRY", 3.0), ("HASH_ENTRY", 2.0)):
+        monkeypatch.setattr(f"elasticscan.optimizer.choice.{weight}", value)
+    monkeypatch.setattr("elasticscan.connector.splits.ENTRIES_PER_TASK", 100)
 
 
-def test_batches_are_bounded_and_never_empty(store: Store) -> None:
-    reader, partitions = planned(store, batchSize="100", filter="id < 500")
-    sizes = [batch.num_rows for part in partitions for batch in batches(reader, part)]
-    assert sum(sizes) == 500
-    assert min(sizes) > 0
-    assert max(sizes) <= 100
+# Conditions, the rows that meet them, and the access paths that can be asked for.
+FILTERS: list[tuple[str | None, Callable[[Row], bool], list[str]]] = [
+    (None, lambda row: True, ["by_id"]),
+    ("id < 100", lambda row: row[0] < 100, ["by_id"]),
+    ("name = 'n3' AND id < 250", lambda row: row[1] == "n3" and row[0] < 250, ["by_id", "by_name"]),
+    ("id = 4711 - 4700", lambda row: row[0] == 11, ["by_id", "key"]),
+    ("id IN (1, 2, 3) AND v >= 0", lambda row: row[0] in (1, 2, 3), ["by_id", "key"]),
+    ("id = 1 AND id = 2", lambda row: False, ["by_id"]),
+    ("v > 100", lambda row: row[2] > 100, ["by_id"]),
+]
 
 
-def test_an_empty_table_has_partitions_without_rows(store: Store) -> None:
-    store.create_table("empty", SCHEMA, ["id"])
-    reader, partitions = planned(store, table="empty")
-    assert partitions
-    assert ids(reader, partitions) == []
+@pytest.mark.usefixtures("small_costs", "unflushed")
+@pytest.mark.parametrize("seed", seeds(12, short=4))
+def test_a_planned_read_gives_the_rows_of_its_snapshot_once_whatever_happens_meanwhile(
+    history: History, seed: int
+) -> None:
+    draw, store, table = random.Random(seed), history.store, history.store.table("t")
+    table.create_index("by_id", ["id"], include=["name"])
+    table.create_index("by_name", ["name"], kind="hash")
+    for number in range(6):
+        write_something(history, draw, others=False)
+        disturb(history, draw)
+        snapshot = draw.choice([number for number, _ in history.states][1:])
+        condition, holds, paths = draw.choice(FILTERS)
+        names = draw.sample(SCHEMA.names, draw.randint(1, 3))
+        most, bound = draw.choice([7, 100, 10_000]), draw.choice([None, 1, 3])
+        options: dict[str, Any] = {
+            "batchSize": str(most),
+            "columns": ", ".join(draw.choice([name, name.upper()]) for name in names),
+            "index": draw.choice(["auto", "none", *paths]),
+        }
+        options |= {"filter": condition} if condition else {}
+        options |= {"numPartitions": str(bound)} if bound else {}
+        options |= draw.choice([{}, {"splitSize": "1k"}])
+        options |= draw.choice([{"versionAsOf": str(snapshot)}, {"versionAsOf": f"tag_{number}"}, {}])
+        with_places = draw.random() < 0.5
+        options |= {"includeMetadata": "true"} if with_places else {}
+        table.tag(f"tag_{number}", snapshot)
+        if "versionAsOf" not in options:
+            snapshot = history.states[-1][0]
+        reader, partitions = planned(store, **options)
+        kinds = {part.kind for part in partitions if isinstance(part, ScanPartition)}
+        assert bound is None or len(partitions) <= max(bound, len(kinds))
+        for _ in range(2):
+            disturb(history, draw)
+            write_something(history, draw, others=False)
+        if draw.random() < 0.3:  # a task that is left early disturbs no other
+            next(iter(reader.read(partitions[0])), None)
+        found = [batch for part in partitions for batch in batches(reader, part)]
+        assert all(0 < batch.num_rows <= most for batch in found)
+        columns = [SCHEMA.names.index(name) for name in names]
+        expected = Counter(tuple(row[c] for c in columns) for row in history.at(snapshot) if holds(row))
+        lines = [row for batch in found for row in batch.to_pylist()]
+        assert Counter(tuple(row[name] for name in names) for row in lines) == expected
+        if with_places and "id" in names and lines:
+            slots = slots_of([pa.array([row["id"] for row in lines], pa.int64())], 64)
+            assert [row["_slot"] for row in lines] == slots.tolist()
 
 
-@pytest.mark.parametrize(
-    ("asked", "count"),
-    [
+# What tasks give
+
+
+def test_tasks_give_no_more_rows_than_they_are_asked_for(store: Store) -> None:
+    bounds: list[tuple[dict[str, Any], int]] = [
         ({"maxRowsPerTask": "30"}, 60),
         ({"maxRowsPerTask": "30", "includeMetadata": "true"}, 60),
         ({"maxRowsPerTask": "0"}, 0),
         ({"maxRowsPerTask": "30", "filter": "id < 10"}, 10),
-    ],
-)
-def test_tasks_give_no_more_rows_than_they_are_asked_for(
-    store: Store, asked: dict[str, str], count: int
-) -> None:
-    assert len(ids(*planned(store, numPartitions="2", **asked))) == count
-
-
-def test_each_task_keeps_the_first_rows_of_an_order(store: Store) -> None:
-    order = {"maxRowsPerTask": "3", "taskOrder": "name DESC, id", "filter": "id > 5"}
-    found = ids(*planned(store, numPartitions="2", **order))
+    ]
+    for asked, count in bounds:
+        assert len(ids(*planned(store, numPartitions="2", **asked))) == count
+    order: dict[str, Any] = {"maxRowsPerTask": "3", "taskOrder": "name DESC, id", "filter": "id > 5"}
+    found = ids(*planned(store, numPartitions="2", **order))  # the first of an order
     assert len(found) == 6
     assert {6, 13, 20} <= {*found}  # of which the name is n6
-
-
-def test_columns_and_filter_are_applied_while_scanning(store: Store) -> None:
-    assert source(store, columns="V, id").schema().names == ["v", "id"]
-    reader, partitions = planned(store, columns="V, id", filter="name = 'n3' AND id < 50")
-    found = pa.Table.from_batches([b for part in partitions for b in batches(reader, part)])
-    assert found.schema.names == ["v", "id"]
-    assert sorted(found["id"].to_pylist()) == list(range(3, 50, 7))
-
-
-def test_a_schema_of_some_columns_is_honoured(store: Store) -> None:
-    wanted = StructType([StructField("ID", LongType())])
-    reader, (first, *_) = planned(store, wanted)
-    batch = next(batches(reader, first))
-    assert batch.schema == pa.schema([pa.field("ID", pa.int64())])
-
-
-def test_the_reader_takes_no_filters_from_a_plan_that_queries_share(store: Store) -> None:
-    made = source(store)
-    assert type(made.reader(made.schema())).pushFilters is DataSourceReader.pushFilters
-
-
-def test_a_plan_is_a_snapshot(store: Store) -> None:
-    reader, partitions = planned(store)
-    store.table("t").upsert(rows(500, 2_000, v=9.0))
-    store.table("t").delete(pa.table({"id": [1, 2, 3]}))
-    store.table("t").compact()
-    found = pa.Table.from_batches([b for part in partitions for b in batches(reader, part)])
-    assert sorted(found["id"].to_pylist()) == list(range(1_000))
-    assert set(found["v"].to_pylist()) == {0.5}
 
 
 def test_versions_and_timestamps_choose_the_snapshot(tmp_path: Path) -> None:
     clock = ManualClock(1_000.0)
     made = Store.create(tmp_path / "s", ["s1"], tablets=2, slots=16, clock=clock)
     clock.advance(10)
-    made.create_table("t", SCHEMA, ["id"])
-    first = made.table("t").upsert(rows(0, 10))
+    table = made.create_table("t", SCHEMA, ["id"])
+    table.tag("early", table.upsert(rows(0, 10)))
     clock.advance(10)
-    second = made.table("t").upsert(rows(10, 20))
-    assert len(ids(*planned(made, versionAsOf=str(first)))) == 10
-    assert len(ids(*planned(made, versionAsOf=str(second)))) == 20
-    made.table("t").tag("early", first)
-    assert len(ids(*planned(made, versionAsOf="early"))) == 10
+    table.upsert(rows(10, 20))
     assert len(ids(*planned(made, timestampAsOf="1019.9"))) == 10
     assert len(ids(*planned(made, timestampAsOf="1970-01-01T00:17:00Z"))) == 20
-    with pytest.raises(NotFound, match="was made after 1970-01-01T00:16:49"):
-        planned(made, timestampAsOf="1009")
-    with pytest.raises(NotFound, match="with its zone"):
-        planned(made, timestampAsOf="2099-01-01")
-    with pytest.raises(NotFound, match="not 99"):
-        planned(made, versionAsOf="99")
-    with pytest.raises(NotFound, match="did you mean 'early'"):
-        planned(made, versionAsOf="earlier")
+    for name, value, message in (
+        ("timestampAsOf", "1009", "was made after 1970-01-01T00:16:49"),
+        ("timestampAsOf", "2099-01-01", "with its zone"),
+        ("versionAsOf", "99", "not 99"),
+        ("versionAsOf", "earlier", "did you mean 'early'"),
+    ):
+        with pytest.raises(NotFound, match=message):
+            carried(source(made, **{name: value}))
 
 
-# Tablets that move
-
-
-def test_slots_that_left_since_the_newest_topology_are_virtual_scans(store: Store) -> None:
-    tablet = store.topology.placement.tablets[0]
-    target = next(s for s in store.topology.placement.shards if s != tablet.shard)
-    owner = owners.new_owner()
-    with store.context.catalog.writing() as tx:
-        enter_moves(tx, [Move(tablet.id, tablet.shard, target)], owner)
-    # Without a published topology, as in the middle of an expansion.
-    mover.Mover(store.context, owner).carry_out(Move(tablet.id, tablet.shard, target))
-    reader, partitions = planned(store)
-    kinds = [part.kind for part in partitions if isinstance(part, ScanPartition)]
-    assert sorted(kinds) == [BASE, BASE, VIRTUAL]
-    assert sorted(ids(reader, partitions)) == list(range(1_000))
-
-
-def test_a_tablet_that_moves_while_a_scan_is_planned_is_read_by_a_virtual_scan(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def bind(*given: Any) -> KeyCondition:
-        tablet = store.topology.placement.tablets[0]
-        names = dict(store.topology.shard_names)
-        store.move(tablet.id, next(name for shard, name in names.items() if shard != tablet.shard))
-        return bind_to_key(*given)
-
-    monkeypatch.setattr("elasticscan.store.reading.scan.bind_to_key", bind)
-    reader, partitions = planned(store)
-    assert {part.kind for part in partitions if isinstance(part, ScanPartition)} == {BASE, VIRTUAL}
-    assert sorted(ids(reader, partitions)) == list(range(1_000))
-
-
-def test_a_reader_that_is_left_early_disturbs_no_other(store: Store) -> None:
-    reader, partitions = planned(store, batchSize="10")
-    left = iter(reader.read(partitions[0]))
-    next(left)
-    left.close()  # type: ignore[union-attr]
-    assert sorted(ids(reader, partitions)) == list(range(1_000))
-
-
-# Indexes
+def test_metadata_tells_slot_and_shard_where_it_is_asked_for(store: Store) -> None:
+    made = source(store, includeMetadata="true", columns="name")
+    assert made.schema().simpleString() == "struct<name:string,_shard:string,_slot:int>"
+    reader, (part,) = planned(store, includeMetadata="true", columns="name", numPartitions="1")
+    found = pa.Table.from_batches(list(batches(reader, part))).to_pylist()
+    placement, names = store.topology.placement, dict(store.topology.shard_names)
+    assert len(found) == 1_000
+    assert all(names[placement.tablet_of(row["_slot"]).shard] == row["_shard"] for row in found)
+    for wanted in (StructType([made.schema()["_slot"]]), StructType([StructField("ID", LongType())])):
+        reader, (part, *_) = planned(store, wanted, includeMetadata="true")
+        assert next(batches(reader, part)).schema.names == wanted.names
+    with pytest.raises(SchemaMismatch, match="_slot"):
+        source(store).reader(StructType([made.schema()["_slot"]]))
 
 
 @pytest.fixture
-def indexed(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
-    # With the real weights a table this small is read directly whatever the filter.
-    monkeypatch.setattr("elasticscan.optimizer.choice.SEEK", 20.0)
-    monkeypatch.setattr("elasticscan.optimizer.choice.SORTED_ENTRY", 3.0)
-    monkeypatch.setattr("elasticscan.optimizer.choice.HASH_ENTRY", 2.0)
+def indexed(store: Store, small_costs: None) -> Store:
     store.table("t").create_index("by_id", ["id"], include=["name"])
     store.table("t").create_index("by_name", ["name"], kind="hash")
     return store
 
 
-def test_an_index_scan_is_one_small_task(indexed: Store) -> None:
-    options = {"filter": "id < 1", "splitSize": "1k"}
-    _, many = planned(indexed, index="none", **options)
-    reader, (one,) = planned(indexed, **options)
-    assert len(many) > 8
+def test_an_index_scan_has_few_tasks_and_ends_when_its_index_is_dropped(indexed: Store) -> None:
+    small: dict[str, Any] = {"filter": "id < 1", "splitSize": "1k"}
+    assert len(planned(indexed, index="none", **small)[1]) > 8
+    reader, (one,) = planned(indexed, **small)
     assert indexed.context.sealer.open(one.key).index is not None  # type: ignore[attr-defined]
     assert ids(reader, [one]) == [0]
-
-
-def test_a_large_index_scan_has_a_task_for_each_shard(
-    indexed: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("elasticscan.connector.splits.ENTRIES_PER_TASK", 100)
-    reader, partitions = planned(indexed, index="by_id")
+    reader, partitions = planned(indexed, index="by_id")  # one for each shard
     assert [part.kind for part in partitions if isinstance(part, ScanPartition)] == [BASE, BASE]
-    assert sorted(ids(reader, partitions)) == list(range(1_000))
-    reader, partitions = planned(indexed, index="by_id", numPartitions="1")
-    assert len(partitions) == 1
-    assert sorted(ids(reader, partitions)) == list(range(1_000))
-
-
-def test_a_planned_index_scan_ends_when_its_index_is_dropped(indexed: Store) -> None:
-    reader, partitions = planned(indexed, index="by_id")
     indexed.table("t").drop_index("by_id")
     with pytest.raises(TableChanged):
         ids(reader, partitions)
-
-
-def test_an_index_that_there_is_not_is_reported_at_planning(indexed: Store) -> None:
-    with pytest.raises(NotFound, match="did you mean 'by_name'"):
-        planned(indexed, index="by_names")
-
-
-def test_metadata_comes_with_rows_of_an_index_too(indexed: Store) -> None:
-    options = {"index": "by_name", "filter": "name = 'n1'", "columns": "name", "includeMetadata": "true"}
-    reader, partitions = planned(indexed, **options)
-    found = pa.Table.from_batches([b for part in partitions for b in batches(reader, part)])
-    assert found.schema.names == ["name", "_shard", "_slot"]
-    assert set(found["name"].to_pylist()) == {"n1"}
-    assert set(found["_shard"].to_pylist()) == {"s1", "s2"}
-
-
-# Explanations
 
 
 def explained(store: Store, schema: StructType | None = None, **options: str) -> list[dict[str, Any]]:
@@ -287,147 +231,97 @@ def test_an_explanation_has_one_row_for_each_way_to_read(indexed: Store) -> None
 
 
 def test_an_explanation_is_of_the_read_that_the_other_options_describe(indexed: Store) -> None:
-    chosen = [row["access"] for row in explained(indexed, index="by_id") if row["chosen"]]
-    assert chosen == ["by_id"]
-    wanted = StructType([StructField("access", StringType()), StructField("cost", DoubleType())])
-    assert [list(row) for row in explained(indexed, wanted)] == [["access", "cost"]] * 3
-    covered = explained(indexed, columns="name", filter="id < 300")[2]["cost"]
-    fetching = explained(indexed, columns="v", filter="id < 300")[2]["cost"]
-    assert covered < fetching
-    with pytest.raises(NotFound):
-        source(indexed, explain="true", columns="nope").schema()
-
-
-def test_an_explanation_keeps_no_lease(tmp_path: Path) -> None:
-    made = Store.create(tmp_path / "s", ["s1"], tablets=2, slots=16, retention_seconds=0)
-    made.create_table("t", SCHEMA, ["id"])
-    assert len(explained(made)) == 1
-    assert made.status()["leases"] == []
-    planned(made)
-    assert len(made.status()["leases"]) == 1
+    wanted = StructType([StructField("access", StringType()), StructField("chosen", BooleanType())])
+    ways = explained(indexed, wanted, index="by_id")
+    assert [way["access"] for way in ways if way["chosen"]] == ["by_id"]
+    assert [list(way) for way in ways] == [wanted.names] * 3
 
 
 # How long a plan lasts
 
 
-def test_planning_takes_a_lease_and_reading_does_not_end_it(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Retention is too short.
-    monkeypatch.setattr("elasticscan.store.context.leases.is_kept", lambda *_: False)
-    reader, partitions = planned(store)
-    (lease,) = store.status()["leases"]
-    now = store.context.clock.now()
-    assert lease["expires_at"] > now + LEASE_SECONDS - 60
-    ids(reader, partitions)
-    assert len(store.status()["leases"]) == 1
-
-
-def test_after_lease_and_compaction_the_error_says_to_load_again(tmp_path: Path) -> None:
+@pytest.fixture
+def brief(tmp_path: Path) -> Store:
+    """A store that keeps nothing but what leases hold."""
     made = Store.create(tmp_path / "s", ["s1"], tablets=2, slots=16, retention_seconds=0)
     made.create_table("t", SCHEMA, ["id"])
     made.table("t").upsert(rows(0, 10))
-    reader, partitions = planned(made)
-    made.table("t").upsert(rows(0, 10, v=1.0))
-    tomorrow = ManualClock(made.context.clock.now() + 2 * LEASE_SECONDS)
-    Store.open(made.uri, tomorrow).table("t").compact()
+    return made
+
+
+def test_planning_takes_a_lease_and_reading_does_not_end_it(brief: Store) -> None:
+    assert len(explained(brief)) == 1
+    assert brief.status()["leases"] == []
+    reader, partitions = planned(brief)
+    (lease,) = brief.status()["leases"]
+    assert lease["expires_at"] > brief.context.clock.now() + LEASE_SECONDS - 60
+    ids(reader, partitions)
+    assert len(brief.status()["leases"]) == 1
+
+
+def test_after_lease_and_compaction_the_error_says_to_load_again(brief: Store) -> None:
+    reader, partitions = planned(brief)
+    brief.table("t").upsert(rows(0, 10, v=1.0))
+    tomorrow = ManualClock(brief.context.clock.now() + 2 * LEASE_SECONDS)
+    Store.open(brief.uri, tomorrow).table("t").compact()
     with pytest.raises(SnapshotExpired, match="load the DataFrame again"):
         ids(reader, partitions)
 
 
-def test_a_table_that_was_made_again_is_not_read_by_an_old_plan(store: Store) -> None:
-    reader, partitions = planned(store)
-    store.table("t").drop()
-    store.create_table("t", SCHEMA, ["id"])
-    with pytest.raises(TableChanged):
-        ids(reader, partitions)
-
-
-def test_a_store_that_was_made_again_is_not_read_by_an_old_plan(store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("again", ["table", "store"])
+def test_what_was_made_again_is_not_read_by_an_old_plan(store: Store, tmp_path: Path, again: str) -> None:
     reader, partitions = planned(store)
     ids(reader, partitions)
-    store.close()
-    Path(store.uri).rename(tmp_path / "old")
-    made = Store.create(store.uri, ["s1"], tablets=2, slots=16)
-    made.create_table("t", SCHEMA, ["id"])
-    assert ids(*planned(made)) == []
-    with pytest.raises(TableChanged, match="load the DataFrame again"):
+    if again == "table":
+        store.table("t").drop()
+    else:
+        store.close()
+        Path(store.uri).rename(tmp_path / "old")
+        store = Store.create(store.uri, ["s1"], tablets=2, slots=16)
+    store.create_table("t", SCHEMA, ["id"])
+    assert ids(*planned(store)) == []
+    with pytest.raises(TableChanged, match="again"):
         ids(reader, partitions)
-
-
-def test_a_partition_of_another_source_is_refused(store: Store) -> None:
-    reader, _ = planned(store)
-    with pytest.raises(ContinuationKeyError):
-        next(iter(reader.read(InputPartition(None))))
-
-
-# Metadata
-
-
-def test_metadata_tells_slot_and_shard(store: Store) -> None:
-    made = source(store, includeMetadata="true", columns="name")
-    assert made.schema().simpleString() == "struct<name:string,_shard:string,_slot:int>"
-    reader, partitions = planned(store, includeMetadata="true", columns="name", numPartitions="1")
-    found = pa.Table.from_batches(list(batches(reader, partitions[0]))).to_pylist()
-    placement, names = store.topology.placement, dict(store.topology.shard_names)
-    assert len(found) == 1_000
-    assert {row["_slot"] for row in found} == set(range(64))
-    assert all(names[placement.tablet_of(row["_slot"]).shard] == row["_shard"] for row in found)
-
-
-def test_metadata_can_be_read_alone_and_is_unknown_unless_asked_for(store: Store) -> None:
-    made = source(store, includeMetadata="true")
-    wanted = StructType([made.schema()["_slot"]])
-    reader, partitions = planned(store, wanted, includeMetadata="true")
-    assert len(ids(reader, partitions)) == 1_000
-    with pytest.raises(SchemaMismatch, match="_slot"):
-        source(store).reader(wanted)
 
 
 # What is said early
 
 
-def test_mistakes_are_reported_when_loading(store: Store) -> None:
-    with pytest.raises(NotFound, match="has no table 'tt'"):
-        source(store, table="tt").schema()
-    with pytest.raises(StoreNotFound):
-        source(store, store=store.uri + "x").schema()
-    with pytest.raises(NotFound, match="no column 'w'"):
-        source(store, columns="id,w").schema()
-    with pytest.raises(FilterError):
-        source(store, filter="id >").schema()
-    with pytest.raises(InvalidOption, match="did you mean 'columns'"):
-        source(store, column="id").schema()
-
-
-def test_a_column_that_spark_cannot_take_can_be_left_out(store: Store) -> None:
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"table": "tt"}, NotFound, "has no table 'tt'"),
+        ({"store": "/nowhere/shop.store"}, StoreNotFound, "nowhere"),
+        ({"columns": "id,w"}, NotFound, "no column 'w'"),
+        ({"filter": "id >"}, FilterError, "is missing"),
+        ({"column": "id"}, InvalidOption, "did you mean 'columns'"),
+        ({"table": "odd"}, SchemaMismatch, "'odd'"),
+        ({"explain": "true", "columns": "nope"}, NotFound, "nope"),
+    ],
+)
+def test_mistakes_are_reported_when_loading(
+    store: Store, options: dict[str, str], error: type[Exception], message: str
+) -> None:
     schema = pa.schema([pa.field("id", pa.int64()), pa.field("odd", pa.month_day_nano_interval())])
     store.create_table("odd", schema, ["id"])
-    with pytest.raises(SchemaMismatch, match="'odd'"):
-        source(store, table="odd").schema()
-    assert source(store, table="odd", columns="id").schema().names == ["id"]
-    reader, partitions = planned(store, table="odd", columns="id")
-    assert isinstance(reader, ElasticScanReader)
-    assert ids(reader, partitions) == []
+    assert ids(*planned(store, table="odd", columns="id")) == []  # what Spark cannot take can be left out
+    with pytest.raises(error, match=message):
+        source(store, **options).schema()
+
+
+def test_mistakes_are_reported_when_planning(indexed: Store) -> None:
+    with pytest.raises(NotFound, match="did you mean 'by_name'"):
+        planned(indexed, index="by_names")
+    reader, _ = planned(indexed)
+    with pytest.raises(ContinuationKeyError):
+        next(iter(reader.read(InputPartition(None))))
+    made = source(indexed)  # no filters from a plan that queries share
+    assert type(made.reader(made.schema())).pushFilters is DataSourceReader.pushFilters
 
 
 def test_conditions_on_the_key_leave_partitions_that_can_hold_the_rows(store: Store) -> None:
-    reader, (part,) = planned(store, filter="id = 4711 - 4700")
-    assert isinstance(part, ScanPartition) and part.kind == BASE and len(SlotSet.parse(part.slots)) == 1
-    assert ids(reader, [part]) == [11]
-    reader, some = planned(store, filter="id IN (1, 2, 3)", index="none")
-    slots = [SlotSet.parse(part.slots) for part in some if isinstance(part, ScanPartition)]
-    assert len(some) <= 2 and sum(map(len, slots)) <= 3
-    assert sorted(ids(reader, some)) == [1, 2, 3]
-
-
-def test_a_condition_that_no_key_meets_leaves_one_empty_partition(store: Store) -> None:
-    reader, partitions = planned(store, filter="id = 1 AND id = 2")
-    assert len(partitions) == 1 and ids(reader, partitions) == []
-
-
-def test_a_partition_by_key_follows_its_slot_to_another_shard(store: Store) -> None:
-    reader, partitions = planned(store, filter="id IN (1, 2, 3)", index="key")
-    for tablet in store.context.placement().tablets:
-        store.move(tablet.id, "s1" if tablet.shard == 2 else "s2")
-    assert sorted(ids(reader, partitions)) == [1, 2, 3]
+    for condition, most in (("id = 11", 1), ("id IN (1, 2, 3)", 3)):
+        _, parts = planned(store, filter=condition)
+        slots = [SlotSet.parse(part.slots) for part in parts if isinstance(part, ScanPartition)]
+        assert len(parts) <= 2 and sum(map(len, slots)) <= most
+    assert len(planned(store, filter="id = 1 AND id = 2")[1]) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +29,7 @@ def placement(*homes: int) -> Placement:
     return Placement.of(Tablet(i + 1, 16 * i, 16 * i + 16, home, 1) for i, home in enumerate(homes))
 
 
-def even(now: Placement, total: float) -> np.ndarray:  # type: ignore[type-arg]
+def even(now: Placement, total: float) -> Any:
     return np.full(now.slot_count, total / now.slot_count)
 
 
@@ -39,45 +41,27 @@ def everything(parts: list[ScanPart]) -> SlotSet:
     return found
 
 
-def test_a_large_shard_is_cut_into_even_parts() -> None:
-    now = placement(1, 1, 1, 1)
-    parts = cut(now, now, even(now, 1000 * MB), 256 * MB)
-    assert len(parts) == 4
-    assert all(abs(part.size - 250 * MB) < 20 * MB for part in parts)
+def parts_of(now: Placement, base: Placement, **more: Any) -> list[tuple[str, tuple[int, ...], str]]:
+    """The parts of slots without rows, or as large as they are named."""
+    parts = cut(now, base, even(now, 64 * MB), **{"split_bytes": 1_000 * MB, **more})
+    return [(part.kind, part.shards, str(part.slots)) for part in parts]
 
 
-def test_slots_away_from_their_base_shard_are_virtual_scans() -> None:
-    parts = cut(placement(1, 2, 2, 2), placement(1, 1, 2, 2), np.zeros(64), MB)
-    assert [(p.kind, p.shards, str(p.slots)) for p in parts] == [
-        (BASE, (1,), "0-16"),
-        (BASE, (2,), "32-64"),
-        (VIRTUAL, (2,), "16-32"),
-    ]
-
-
-def test_a_bound_lowers_the_cuts_before_it_puts_anything_together() -> None:
+def test_parts_are_of_one_kind_and_few_and_even() -> None:
     now, base = placement(1, 2, 2, 3), placement(1, 1, 2, 3)
-    parts = cut(now, base, even(now, 64 * MB), MB, most=4)
-    assert sorted(part.kind for part in parts) == [BASE, BASE, BASE, VIRTUAL]
-
-
-def test_one_partition_takes_everything_that_did_not_move_and_another_what_did() -> None:
-    now, base = placement(1, 2, 2, 3), placement(1, 1, 2, 3)
-    (part,) = cut(base, base, even(base, 64 * MB), MB, most=1)
-    assert (part.kind, part.shards, part.slots) == (BASE, (1, 2, 3), SlotSet.span(0, 64))
-    parts = cut(now, base, even(now, 64 * MB), MB, most=1)
-    assert sorted((p.kind, p.shards) for p in parts) == [(BASE, (1, 2, 3)), (VIRTUAL, (2,))]
-    assert everything(parts) == SlotSet.span(0, 64)
-
-
-def test_a_part_of_the_slots_is_cut_like_all_of_them() -> None:
-    now, base = placement(1, 2, 2, 3), placement(1, 1, 2, 3)
-    parts = cut(now, base, even(now, 64 * MB), MB * 1000, slots=SlotSet.span(8, 40))
-    assert [(p.kind, p.shards, str(p.slots)) for p in parts] == [
-        (BASE, (1,), "8-16"),
-        (BASE, (2,), "32-40"),
-        (VIRTUAL, (2,), "16-32"),
-    ]
+    apart = [(BASE, (1,), "0-16"), (BASE, (2,), "32-48"), (BASE, (3,), "48-64"), (VIRTUAL, (2,), "16-32")]
+    assert sorted(parts_of(now, base)) == apart
+    assert (
+        sorted(parts_of(now, base, split_bytes=MB, most=4)) == apart
+    )  # cut less before any are put together
+    together = [(BASE, (1, 2, 3), "0-16,32-64"), (VIRTUAL, (2,), "16-32")]
+    assert sorted(parts_of(now, base, split_bytes=MB, most=1)) == together
+    assert parts_of(base, base, split_bytes=MB, most=1) == [(BASE, (1, 2, 3), "0-64")]
+    some = [(BASE, (1,), "8-16"), (BASE, (2,), "32-40"), (VIRTUAL, (2,), "16-32")]
+    assert parts_of(now, base, slots=SlotSet.span(8, 40)) == some
+    parts = cut(base, base, even(base, 1000 * MB), 128 * MB)
+    assert len(parts) == 8
+    assert all(abs(part.size - 125 * MB) < 20 * MB for part in parts)
 
 
 def test_a_fragment_weighs_on_the_slots_it_speaks_for() -> None:

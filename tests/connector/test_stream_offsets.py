@@ -1,9 +1,9 @@
-"""Offsets of streams: written, checked, and what lies between two of them."""
+"""Offsets of streams, without a store: written, checked, and what lies between two of them."""
 
 from __future__ import annotations
 
 import json
-from itertools import product
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,12 @@ from elasticscan.connector.streams.offsets import (
     segments,
 )
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
-from elasticscan.protocol import Macs, Segment
+from elasticscan.protocol import Macs
 from elasticscan.store import Store
 from tests.base.examples import examples
 from tests.connector.conftest import SCHEMA
 
-SLOTS = 64
-SECRETS = {1: b"a" * 32}
+SLOTS = 4
 NUMBERS = st.integers(0, 2**63 - 1)
 PLACES = st.integers(0, SLOTS - 1)
 POSITIONS: st.SearchStrategy[Position] = st.builds(InSnapshot, NUMBERS, PLACES) | st.builds(
@@ -40,179 +39,51 @@ POSITIONS: st.SearchStrategy[Position] = st.builds(InSnapshot, NUMBERS, PLACES) 
 )
 BEGINNINGS: st.SearchStrategy[Position] = st.builds(InSnapshot, NUMBERS) | st.builds(InChanges, NUMBERS)
 OFFSETS = st.builds(Offset, NUMBERS, POSITIONS, st.none() | BEGINNINGS)
+MACS = Macs({1: b"a" * 32}, "stream offset")
+FORMAT = OffsetFormat("st0re", MACS.of, MACS.verify)
+ANYTHING = (
+    st.integers(-3, 2**70)
+    | st.text(max_size=20)
+    | st.none()
+    | st.booleans()
+    | st.floats()
+    | st.dictionaries(st.text(max_size=3), st.integers(), max_size=2)
+)
 
 
-def form(
-    store: str = "st0re", secrets: dict[int, bytes] | None = None, use: str = "stream offset"
-) -> OffsetFormat:
-    macs = Macs(secrets or SECRETS, use)
-    return OffsetFormat(store, macs.of, macs.verify)
-
-
-def at(position: Position, since: Position | None = None) -> Offset:
-    return Offset(7, position, since)
-
-
-# ------------------------------------------------------------------------ written and read
-
-
-@given(OFFSETS)
-@settings(deadline=None)
-def test_an_offset_survives_json(offset: Offset) -> None:
-    text = json.dumps(form().write(offset))
+def carried(offset: Offset) -> Offset:
+    """As it comes out of Spark's checkpoint."""
+    text = json.dumps(FORMAT.write(offset))
     assert len(text) < 400
-    assert form().read(json.loads(text)) == offset
-
-
-def test_an_offset_has_the_documented_fields() -> None:
-    found = form().write(at(InSnapshot(5, 3)))
-    assert {k: v for k, v in found.items() if k != "mac"} == {
-        "v": 1,
-        "store": "st0re",
-        "table": 7,
-        "at": 5,
-        "slot": 3,
-    }
-    found = form().write(at(InChanges(9), InChanges(4)))
-    assert (found["commit"], found["slot"], found["since"]) == (9, 0, {"commit": 4})
-    assert len(found["mac"]) == 16
+    return FORMAT.read(json.loads(text))
 
 
 @given(OFFSETS, st.data())
 @settings(deadline=None, max_examples=examples(200))
-def test_whatever_is_altered_is_refused(offset: Offset, data: st.DataObject) -> None:
-    written = form().write(offset)
+def test_an_offset_survives_json_and_whatever_is_altered_is_refused(
+    offset: Offset, data: st.DataObject
+) -> None:
+    assert carried(offset) == offset
+    written = FORMAT.write(offset)
     name = data.draw(st.sampled_from([*written, "more"]))
-    changed: Any = data.draw(
-        st.integers(-3, 2**70)
-        | st.text(max_size=20)
-        | st.none()
-        | st.booleans()
-        | st.floats()
-        | st.dictionaries(st.text(max_size=3), st.integers(), max_size=2)
-    )
+    altered = written | {name: data.draw(ANYTHING)}
     if data.draw(st.booleans()) and name != "more":
-        altered = {key: value for key, value in written.items() if key != name}
-    else:
-        altered = written | {name: changed}
+        del altered[name]
     if json.dumps(altered, sort_keys=True) != json.dumps(written, sort_keys=True):
         with pytest.raises(ContinuationKeyError):
-            form().read(altered)
+            FORMAT.read(altered)
 
 
-def test_errors_say_what_is_wrong() -> None:
-    written = form().write(at(InChanges(4)))
-    for altered, message in (
-        (written | {"v": 2}, "version 2"),
-        (written | {"store": "other"}, "'other'"),
-        (written | {"commit": 5}, "altered"),
-    ):
+def test_an_offset_has_the_documented_fields_and_says_what_is_wrong_with_another() -> None:
+    plain = {"v": 1, "store": "st0re", "table": 7}
+    found = FORMAT.write(Offset(7, InSnapshot(5, 3)))
+    assert found == plain | {"at": 5, "slot": 3, "mac": found["mac"]}
+    found = FORMAT.write(Offset(7, InChanges(9), InChanges(4)))
+    assert found == plain | {"commit": 9, "slot": 0, "since": {"commit": 4}, "mac": found["mac"]}
+    assert len(found["mac"]) == 16
+    for altered, message in (({"v": 2}, "version 2"), ({"store": "x"}, "'x'"), ({"commit": 5}, "altered")):
         with pytest.raises(ContinuationKeyError, match=message):
-            form().read(altered)
-
-
-# ------------------------------------------------------------------------ between offsets
-
-
-def test_between_two_offsets_of_a_stream_lies_what_the_later_has_more() -> None:
-    slots = 4
-    snapshot: list[Position] = [InSnapshot(5, slot) for slot in range(slots)]
-    changes = [InChanges(commit, slot) for commit in (5, 6, 7) for slot in range(slots)]
-    places = [*snapshot, *changes]
-    for (before, first), (after, last) in product(enumerate(places), repeat=2):
-        ends_beyond_its_snapshot = before < slots < after
-        if before > after or ends_beyond_its_snapshot:
-            with pytest.raises(ContinuationKeyError):
-                between(at(first), at(last), slots)
-        elif isinstance(first, InSnapshot):
-            assert between(at(first), at(last), slots) == SnapshotPart(5, before, after)
-        else:
-            assert between(at(first), at(last), slots) == (first, last)
-
-
-def test_a_lost_snapshot_may_be_left_for_a_newer_one_where_losses_are_allowed() -> None:
-    first = at(InSnapshot(5, 9))
-    assert between(first, at(InSnapshot(8, 20)), SLOTS, True) == SnapshotPart(8, 9, 20)
-    assert between(first, at(InChanges(8)), SLOTS, True) == SnapshotPart(8, 9, SLOTS)
-    for last, may_jump in ((InSnapshot(4, 20), True), (InSnapshot(8, 20), False), (InSnapshot(8, 8), True)):
-        with pytest.raises(ContinuationKeyError):
-            between(first, at(last), SLOTS, may_jump)
-
-
-def test_the_first_batch_is_the_same_when_its_initial_offset_was_made_anew() -> None:
-    begun = InSnapshot(5)
-    for end, found in (
-        (InSnapshot(5, 9), SnapshotPart(5, 0, 9)),
-        (InChanges(5), SnapshotPart(5, 0, SLOTS)),
-    ):
-        again = InSnapshot(8)
-        assert between(at(again, again), at(end, begun), SLOTS) == found
-    again, changes = InChanges(9), (InChanges(3), InChanges(6, 2))
-    assert between(at(again, again), at(changes[1], changes[0]), SLOTS) == changes
-    same = changes[1]  # nothing was written since
-    assert between(at(InChanges(6), InChanges(6)), at(InChanges(6), InChanges(3)), SLOTS) == (
-        InChanges(3),
-        InChanges(6),
-    )
-    assert between(at(same, changes[0]), at(same, changes[0]), SLOTS) == (same, same)
-    with pytest.raises(ContinuationKeyError):  # not at its beginning
-        between(at(again), at(changes[1], changes[0]), SLOTS)
-
-
-# ------------------------------------------------------------------------ commits and slots
-
-
-def test_commits_are_read_in_as_few_ranges_as_slots_and_unwanted_commits_allow() -> None:
-    assert segments([2, 3, 5, 9], [], InChanges(1), InChanges(9), SLOTS) == [Segment(1, 9, 0, SLOTS)]
-    assert segments([2, 3, 5, 9], [4, 7], InChanges(1), InChanges(9), SLOTS) == [
-        Segment(1, 3, 0, SLOTS),
-        Segment(4, 5, 0, SLOTS),
-        Segment(8, 9, 0, SLOTS),
-    ]
-
-
-@given(st.sets(st.integers(1, 12)), st.sets(st.integers(1, 12)), st.data())
-@settings(deadline=None, max_examples=examples(200))
-def test_ranges_cover_every_wanted_change_once_and_nothing_unwanted(
-    wanted: set[int], others: set[int], data: st.DataObject
-) -> None:
-    slots = 4
-    passed = others - wanted
-    # A position stands inside of a commit only where there is one.
-    places = [InChanges(n, k) for n in range(12) for k in range(slots) if not k or n + 1 in wanted]
-    first, last = sorted(
-        data.draw(st.lists(st.sampled_from(places), min_size=2, max_size=2)), key=lambda p: p.order
-    )
-    expected = {
-        (n, k) for n in wanted for k in range(slots) if first.order <= (n - 1, k) and (n - 1, k) < last.order
-    }
-    found = segments(sorted(wanted), sorted(passed), first, last, slots)
-    message = [
-        (n, k)
-        for part in found
-        for n in range(part.after + 1, part.upto + 1)
-        if n in wanted | passed
-        for k in range(part.start, part.end)
-    ]
-    assert len(message) == len(set(message))
-    assert set(message) == expected
-
-
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.integers(1, 12), st.data())
-@settings(deadline=None, max_examples=examples(300))
-def test_a_cut_holds_what_it_may_and_always_gets_on(
-    counts: list[int], most: int, data: st.DataObject
-) -> None:
-    start = data.draw(st.integers(0, len(counts) - 1))
-    end = cut_slots(np.array(counts, dtype=np.int64), start, most)
-    part, rest = counts[start:end], counts[end:]
-    assert start < end <= len(counts)
-    filled = [count for count in part if count]
-    assert sum(part) <= most or len(filled) == 1  # one slot is read even if it is larger
-    assert sum(rest) or end == len(counts)  # no part without rows is left over
-    assert not rest or sum(part) + rest[0] > most or not sum(part)
-    if any(counts[start:]):
-        assert sum(part)
+            FORMAT.read(found | altered)
 
 
 def nested(levels: int) -> Any:
@@ -231,8 +102,121 @@ def test_a_reader_refuses_offsets_of_any_other_form(store: Store) -> None:
     others: list[Any] = [*values, json.dumps(good), [good]]
     others += [{**good, name: value} for name in [*good, "more"] for value in values]
     for other in others:
-        if other == good:
-            continue
-        for start, end in ((other, good), (good, other)):
+        for start, end in ((other, good), (good, other)) if other != good else ():
             with pytest.raises(ContinuationKeyError):
                 reader.partitions(start, end)
+
+
+# What lies between two offsets
+
+
+COMMITS = st.lists(st.sampled_from(["wanted", "wanted", "unwanted", "other"]), max_size=8)
+
+
+@given(st.data(), COMMITS, st.booleans())
+@settings(deadline=None, max_examples=examples(400))
+def test_a_stream_reads_every_slot_of_its_snapshot_and_of_each_wanted_commit_once(
+    data: st.DataObject, commits: list[str], from_snapshot: bool
+) -> None:
+    """The commits after number 5, in micro-batches that end anywhere, and repetitions of the first.
+
+    Wanted commits have changes; unwanted ones have, too, and must not be read; others are of other tables.
+    """
+    kinds = dict(enumerate(commits, start=6))
+    wanted = [number for number, kind in kinds.items() if kind == "wanted"]
+    unwanted = [number for number, kind in kinds.items() if kind == "unwanted"]
+    begun: Position = InSnapshot(5) if from_snapshot else InChanges(5)
+    offset, batches = Offset(7, begun, begun), list[tuple[Offset, Offset]]()
+
+    def rows_of(start: Offset, end: Offset) -> list[tuple[int, int]]:
+        """(commit, slot) of all that a micro-batch reads; of the snapshot, with commit 5."""
+        found = between(carried(start), carried(end), SLOTS)
+        if isinstance(found, SnapshotPart):
+            assert found.at == 5
+            return [(5, slot) for slot in range(found.start, found.end)]
+        return [
+            (number, slot)
+            for part in segments(wanted, unwanted, *found, SLOTS)
+            for number in range(part.after + 1, part.upto + 1)
+            if number in wanted + unwanted
+            for slot in range(part.start, part.end)
+        ]
+
+    # A position stands inside of a commit only where there is a wanted one.
+    changes = [
+        InChanges(n, k) for n in range(5, 5 + len(kinds)) for k in range(SLOTS) if not k or n + 1 in wanted
+    ]
+    changes.append(InChanges(5 + len(kinds)))
+    while offset.position != changes[-1]:
+        position = offset.position
+        if isinstance(position, InSnapshot):
+            slot = data.draw(st.integers(position.slot + 1, SLOTS))
+            position = InSnapshot(5, slot) if slot < SLOTS else changes[0]
+        else:
+            later = [place for place in changes if place.order > position.order]
+            position = data.draw(st.sampled_from(later))
+        following = Offset(7, position, offset.since if offset.is_initial else None)
+        batches.append((offset, following))
+        offset = following
+
+    read = Counter(row for batch in batches for row in rows_of(*batch))
+    snapshot = [5] if from_snapshot else []
+    assert read == Counter((number, slot) for number in [*snapshot, *wanted] for slot in range(SLOTS))
+    for at, (start, end) in enumerate(batches):
+        if not at:  # it is repeated with an initial offset that was made anew
+            again = type(begun)(9)
+            assert rows_of(Offset(7, again, again), end) == rows_of(start, end)
+        for earlier, _ in batches[: at + 1]:  # nothing goes back
+            if end.position != earlier.position:
+                with pytest.raises(ContinuationKeyError):
+                    between(Offset(7, end.position), Offset(7, earlier.position), SLOTS)
+
+
+def test_commits_are_read_in_as_few_ranges_as_slots_and_unwanted_commits_allow() -> None:
+    for unwanted, ranges in (([], [(1, 9)]), ([4, 7], [(1, 3), (4, 5), (8, 9)])):
+        found = segments([2, 3, 5, 9], unwanted, InChanges(1), InChanges(9), SLOTS)
+        assert [(part.after, part.upto) for part in found] == ranges
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "may_jump", "part"),
+    [
+        (InSnapshot(5, 1), InSnapshot(8, 3), True, SnapshotPart(8, 1, 3)),  # the snapshot was lost
+        (InSnapshot(5, 1), InChanges(8), True, SnapshotPart(8, 1, SLOTS)),
+        (InSnapshot(5, 1), InSnapshot(8, 3), False, None),
+        (InSnapshot(5, 1), InSnapshot(4, 3), True, None),
+        (InSnapshot(5, 3), InSnapshot(8, 1), True, None),
+        (InSnapshot(5, 1), InChanges(5, 1), False, None),  # the snapshot ends with itself
+        (InChanges(5), InSnapshot(5, 1), False, None),
+    ],
+)
+def test_only_a_lost_snapshot_may_be_left_for_a_newer_one(
+    start: Position, end: Position, may_jump: bool, part: SnapshotPart | None
+) -> None:
+    if part is not None:
+        assert between(Offset(7, start), Offset(7, end), SLOTS, may_jump) == part
+        return
+    with pytest.raises(ContinuationKeyError):
+        between(Offset(7, start), Offset(7, end), SLOTS, may_jump)
+
+
+def test_a_batch_that_did_not_begin_where_its_end_says_is_refused() -> None:
+    end = Offset(7, InChanges(6, 2), InChanges(3))
+    with pytest.raises(ContinuationKeyError):
+        between(Offset(7, InChanges(9)), end, SLOTS)
+    assert between(end, end, SLOTS) == (end.position, end.position)  # nothing was written since
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.integers(1, 12), st.data())
+@settings(deadline=None, max_examples=examples(300))
+def test_a_cut_holds_what_it_may_and_always_gets_on(
+    counts: list[int], most: int, data: st.DataObject
+) -> None:
+    start = data.draw(st.integers(0, len(counts) - 1))
+    end = cut_slots(np.array(counts, dtype=np.int64), start, most)
+    part, rest = counts[start:end], counts[end:]
+    assert start < end <= len(counts)
+    assert sum(part) <= most or len([count for count in part if count]) == 1  # a slot that is larger
+    assert sum(rest) or end == len(counts)  # no part without rows is left over
+    assert not rest or sum(part) + rest[0] > most or not sum(part)
+    assert sum(part) or not any(counts[start:])

@@ -9,8 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pyspark import TaskContext
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql.types import StructType
@@ -26,13 +24,11 @@ from elasticscan.base.errors import (
 )
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.conversion import spark_schema
-from elasticscan.connector.deletions import newest_only
 from elasticscan.connector.stream_writing import ElasticScanStreamWriter
 from elasticscan.connector.writing import StagedMessage
 from elasticscan.storage import spill
 from elasticscan.store import Store
-from tests.base.examples import examples
-from tests.connector.conftest import SCHEMA, contents, files, kinds
+from tests.connector.conftest import SCHEMA, contents, kinds
 from tests.connector.conftest import batch as rows
 from tests.seeds import seeds
 
@@ -65,18 +61,6 @@ def marked(ids: range, gone: Any) -> pa.RecordBatch:
     plain = rows(ids.start, ids.stop)
     marks = gone if isinstance(gone, list) else [gone] * len(ids)
     return pa.RecordBatch.from_arrays([*plain.columns, pa.array(marks, pa.bool_())], schema=MARKED)
-
-
-def feed(*changes: tuple[int, str | None, int | None, float]) -> pa.RecordBatch:
-    """(id, what, version, v) for each change."""
-    columns: dict[str, list[Any]] = {
-        "id": [change[0] for change in changes],
-        "name": ["x"] * len(changes),
-        "v": [change[3] for change in changes],
-        "_change_type": [change[1] for change in changes],
-        "_commit_version": [change[2] for change in changes],
-    }
-    return pa.RecordBatch.from_pydict(columns, schema=FEED)
 
 
 def sink(
@@ -126,7 +110,7 @@ def some_changes(draw: random.Random, form: str) -> list[dict[str, Any]]:
     changes = [
         {
             "id": key,
-            "name": "x",
+            "name": "xy"[key % 2],
             "v": float(draw.randrange(99)),
             "gone": draw.choice([True, False, None]),
             "_change_type": draw.choice(WORDS),
@@ -174,15 +158,17 @@ def tasks_of(
 
 @pytest.mark.parametrize("seed", seeds(24, short=8))
 def test_random_micro_batches_are_written_once_whatever_deletes_or_comes_again(
-    tmp_path: Path, seed: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     draw = random.Random(seed)
+    monkeypatch.setattr(spill, "WRITE_BUFFER_BYTES", draw.choice([1, 1 << 20]))
+    keys = draw.choice(["id", "name, id"])
     with Store.create(tmp_path / "sink.store", ["s1", "s2"], tablets=4, slots=32) as store:
         state: dict[int, float] = {}
         commits = 0
         for number in range(8):
             form, replaces = draw.choice(list(FORMS)), draw.random() < 0.2
-            options = {"table": "fresh", "primaryKey": "id"}
+            options = {"table": "fresh", "primaryKey": keys}
             options |= {"rows": {}, "marks": {"deleteColumn": draw.choice(["gone", "GONE"])}}.get(
                 form, FEED_OPTION
             )
@@ -196,7 +182,7 @@ def test_random_micro_batches_are_written_once_whatever_deletes_or_comes_again(
                 commits += 1
             if commits:
                 assert contents(store, "fresh") == state
-                assert store.table("fresh").schema == SCHEMA
+                assert store.table("fresh").schema.names == SCHEMA.names
                 assert len(kinds(store, "fresh")) == 1 + commits
             else:
                 assert not store.tables()
@@ -210,19 +196,17 @@ def offsets(checkpoint: Path, number: int, end: str, planned_at: int = 0) -> Non
     log.write_text(f'v1\n{{"batchTimestampMs":{planned_at}}}\n{end}', encoding="utf-8")
 
 
-@pytest.mark.parametrize("scheme", ["", "file://", "file:", "FILE:", "file://localhost"])
-@pytest.mark.parametrize("name", ["c", "a b%20ü"])
+@pytest.mark.parametrize("scheme", ["", "file://", "FILE:", "file://localhost"])
 def test_a_number_that_comes_again_with_other_offsets_is_refused(
-    store: Store, tmp_path: Path, scheme: str, name: str
+    store: Store, tmp_path: Path, scheme: str
 ) -> None:
     """Hadoop takes all of a path as it stands: nothing in it is encoded."""
-    tmp_path = tmp_path / name
-    where = {"checkpointLocation": f"{scheme}{tmp_path / 'c'}"}
-    offsets(tmp_path / "c", 0, '{"commit": 5}\n-')
-    run(store, 0, rows(0, 5), **where)
-    offsets(tmp_path / "c", 0, '{"commit": 5}\n-', planned_at=9)  # the same, whenever it was planned
-    run(store, 0, rows(0, 5), **where)
-    offsets(tmp_path / "c", 0, '{"commit": 8}\n-')
+    place = tmp_path / "a b%20ü" / "c"
+    where: dict[str, Any] = {"checkpointLocation": f"{scheme}{place}"}
+    for planned_at in (0, 9):  # the same, whenever it was planned
+        offsets(place, 0, '{"commit": 5}\n-', planned_at)
+        run(store, 0, rows(0, 5), **where)
+    offsets(place, 0, '{"commit": 8}\n-')
     before = contents(store)
     for tasks in ([rows(0, 8)], [rows(0, 4), rows(4, 8)]):
         with pytest.raises(ContinuationKeyError, match=r"micro-batch 0 .* by commit 3, .*new checkpoint"):
@@ -235,20 +219,16 @@ def test_a_number_that_comes_again_with_other_offsets_is_refused(
 def test_where_the_offsets_cannot_be_read_the_number_alone_counts(
     store: Store, tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    where = {"checkpointLocation": str(tmp_path / "c")}
+    checkpoint = tmp_path / "c"
     if place == "no log":
-        (tmp_path / "c" / "offsets").mkdir(parents=True)
-        (tmp_path / "c" / "offsets" / "0").write_text("-", encoding="utf-8")
-    elif place == "no such files":
-        where = {"checkpointLocation": "dbfs:///streams/c"}
-    elif place == "none":
-        where = {}
-    run(store, 0, rows(0, 5, v=3.0), **where)
-    offsets(tmp_path / "c", 0, '{"commit": 5}')
-    run(store, 0, rows(0, 5, v=4.0), **where)
+        (checkpoint / "offsets").mkdir(parents=True)
+        (checkpoint / "offsets" / "0").write_text("-", encoding="utf-8")
+    where: dict[str, Any] = {"none": {}, "no such files": {"checkpointLocation": "dbfs:///streams/c"}}
+    for value in (3.0, 4.0):
+        run(store, 0, rows(0, 5, v=value), **where.get(place, {"checkpointLocation": str(checkpoint)}))
+        offsets(checkpoint, 0, '{"commit": 5}')
     assert contents(store) == BEFORE | dict.fromkeys(range(5), 3.0)
-    reported = [record for record in caplog.records if "cannot be read in the driver" in record.message]
-    assert len(reported) == (place in ("nothing there", "no such files"))
+    assert caplog.text.count("cannot be read in the driver") == (place in ("nothing there", "no such files"))
 
 
 def test_a_repeated_micro_batch_of_inserts_is_not_refused_because_of_itself(store: Store) -> None:
@@ -273,11 +253,11 @@ def test_a_table_that_was_made_again_since_the_stream_began_is_refused(store: St
 
 
 def test_a_commit_is_called_after_what_it_does(store: Store) -> None:
-    schema = MARKED
-    run(store, 0, marked(range(5), [True, False, False, True, False]), schema=schema, deleteColumn="gone")
-    run(store, 1, marked(range(5, 9), gone=True), schema=schema, deleteColumn="gone")
-    run(store, 2, marked(range(5, 9), gone=False), schema=schema, deleteColumn="gone")
-    assert kinds(store) == ["create", "write", "merge", "delete", "write"]
+    for number, gone in enumerate([[True, False], [True, True], [False, None]]):
+        run(store, number, marked(range(2), gone), schema=MARKED, deleteColumn="gone")
+    run(store, 3, rows(0, 0), overwrite=True)
+    assert kinds(store) == ["create", "write", "merge", "delete", "write", "overwrite"]
+    assert contents(store) == {}
 
 
 def test_rows_that_delete_need_their_key_alone(store: Store) -> None:
@@ -305,21 +285,6 @@ def test_a_table_made_again_between_tasks_and_commit_gets_none_of_their_rows(sto
     assert contents(store) == {}
 
 
-def test_what_makes_no_sense_for_a_stream_is_refused_before_any_task_runs(store: Store) -> None:
-    with pytest.raises(InvalidOption, match="'txnVersion' is for batch writes"):
-        sink(store, txnAppId="app", txnVersion="1")
-    with pytest.raises(InvalidOption, match="is for read"):
-        sink(store, filter="id > 1")
-    with pytest.raises(NotFound, match="set the option 'primaryKey'"):
-        sink(store, table="fresh")
-
-
-def test_a_missing_table_is_made_by_the_first_batch(store: Store) -> None:
-    for number in range(2):
-        run(store, number, rows(number, number + 2), table="fresh", primaryKey="id")
-    assert sorted(contents(store, "fresh")) == [0, 1, 2]
-
-
 # The name that batches count under
 
 
@@ -338,45 +303,31 @@ def test_without_a_query_id_the_checkpoint_and_then_the_app_tell_streams_apart(
             run(store, 0, rows(2_000 + number, 2_001 + number), **name)
     assert len(kinds(store)) == 2 + len(names)
     assert len(contents(store)) == 1_000 + len(names)
-
-
-def test_a_stream_without_any_name_is_refused(store: Store, task: Task) -> None:
-    task.query = None
     with pytest.raises(InvalidOption, match="'txnAppId'"):
-        run(store, 0, rows(0, 1))
-
-
-# Output mode complete
-
-
-def test_complete_with_nothing_empties_the_table(store: Store) -> None:
-    run(store, 0, rows(0, 0), overwrite=True)
-    assert contents(store) == {}
-    assert kinds(store)[-1] == "overwrite"
+        run(store, 1, rows(0, 1))
 
 
 # Rows that delete
 
 
+STRICT = pa.schema([pa.field(f.name, f.type, nullable=False) for f in SCHEMA])
+
+
 def test_rows_that_delete_need_no_values_but_their_key(store: Store) -> None:
-    strict = pa.schema([pa.field(f.name, f.type, nullable=False) for f in SCHEMA])
-    store.create_table("strict", strict, ["id"])
-    store.table("strict").upsert(pa.Table.from_batches([rows(0, 3)]).cast(strict))
-    found = pa.RecordBatch.from_pydict(
-        {"id": [0, 1], "name": [None, "b"], "v": [None, 8.0], "gone": [True, False]}, schema=MARKED
-    )
-    run(store, 0, found, schema=MARKED, table="strict", deleteColumn="gone")
+    store.create_table("strict", STRICT, ["id"])
+    store.table("strict").upsert(pa.Table.from_batches([rows(0, 3)]).cast(STRICT))
+    given = {"schema": MARKED, "table": "strict", "deleteColumn": "gone"}
+
+    def write(number: int, *lines: tuple[Any, ...]) -> None:
+        pylist = [dict(zip(MARKED.names, line, strict=True)) for line in lines]
+        run(store, number, pa.RecordBatch.from_pylist(pylist, MARKED), **given)
+
+    write(0, (0, None, None, True), (1, "b", 8.0, False))
     assert contents(store, "strict") == {1: 8.0, 2: 2.0}
-    unkeyed = pa.RecordBatch.from_pydict(
-        {"id": [None], "name": ["a"], "v": [1.0], "gone": [True]}, schema=MARKED
-    )
     with pytest.raises(InvalidKey, match="'id' is null in 1 rows"):
-        run(store, 1, unkeyed, schema=MARKED, table="strict", deleteColumn="gone")
-    hollow = pa.RecordBatch.from_pydict(
-        {"id": [5], "name": [None], "v": [1.0], "gone": [None]}, schema=MARKED
-    )
+        write(1, (None, "a", 1.0, True))
     with pytest.raises(SchemaMismatch, match="'name' has 1 nulls"):
-        run(store, 1, hollow, schema=MARKED, table="strict", deleteColumn="gone")
+        write(1, (5, None, 1.0, None))
 
 
 def test_the_mark_is_stored_where_the_table_has_the_column(store: Store) -> None:
@@ -389,76 +340,62 @@ def test_the_mark_is_stored_where_the_table_has_the_column(store: Store) -> None
 # Change feeds
 
 
-def test_changes_of_one_key_in_two_tasks_are_refused_with_the_way_out(store: Store) -> None:
-    with pytest.raises(InvalidKey, match=r"df\.repartition\('id'\)"):
-        run(store, 0, feed((1, "insert", 1, 1.0)), feed((1, "delete", 2, 1.0)), schema=FEED, **FEED_OPTION)
+@pytest.mark.parametrize(
+    ("tasks", "schema", "error", "message"),
+    [
+        # Changes of one key in two tasks, and of which none is the newest.
+        ([[(1, "insert", 1, 1.0)], [(1, "delete", 2, 1.0)]], FEED, InvalidKey, r"df\.repartition\('id'\)"),
+        ([[(1, "insert", 3, 1.0), (1, "delete", 3, 2.0)]], FEED, InvalidKey, "more than once"),
+        ([[(1, "insert", 1, 1.0), (1, "delete", 2, 2.0)]], FEED.remove(4), InvalidKey, "more than once"),
+        # Words that no change feed has are refused rather than guessed.
+        ([[(1, "insert", 1, 1.0), (2, "D", 1, 1.0)]], FEED, SchemaMismatch, "has 'D', not delete"),
+        ([[(1, "insert", None, 1.0)]], FEED, SchemaMismatch, "'_commit_version' has 1 nulls"),
+    ],
+)
+def test_changes_that_contradict_each_other_or_are_none_are_refused(
+    store: Store,
+    tasks: list[list[tuple[int, str, int | None, float]]],
+    schema: pa.Schema,
+    error: type[Exception],
+    message: str,
+) -> None:
+    """A change is (id, what, version, v)."""
+    names = ["id", "_change_type", "_commit_version", "v"]
+    lines = [[dict(zip(names, change, strict=True)) for change in task] for task in tasks]
+    with pytest.raises(error, match=message):
+        run(
+            store,
+            0,
+            *(pa.RecordBatch.from_pylist(task, FEED).select(schema.names) for task in lines),
+            schema=schema,
+            **FEED_OPTION,
+        )
     assert contents(store) == BEFORE
 
 
-@pytest.mark.parametrize(("versions", "columns"), [((3, 3), FEED), ((1, 2), FEED.remove(4))])
-def test_changes_of_a_key_of_which_none_is_the_newest_contradict_each_other(
-    store: Store, versions: tuple[int, int], columns: pa.Schema
-) -> None:
-    changes = feed((1, "insert", versions[0], 1.0), (1, "delete", versions[1], 2.0)).select(columns.names)
-    with pytest.raises(InvalidKey, match="more than once"):
-        run(store, 0, changes, schema=columns, **FEED_OPTION)
+WITH_TYPE = FEED.append(pa.field("gone", pa.bool_()))
+TEXT_VERSION = FEED.set(4, pa.field("_commit_version", pa.string()))
 
 
-def test_what_cannot_say_whether_a_row_deletes_is_refused_before_any_task_runs(store: Store) -> None:
-    with pytest.raises(NotFound, match="did you mean 'gone'"):
-        sink(store, spark_schema(MARKED), deleteColumn="gon")
-    with pytest.raises(NotFound, match="they have id, name, v"):
-        sink(store, deleteColumn="xxxxx")
-    with pytest.raises(SchemaMismatch, match="the column is double"):
-        sink(store, deleteColumn="v")
-    store.create_table("texts", SCHEMA, ["name"])
-    with pytest.raises(InvalidOption, match="primary key"):
-        sink(store, table="texts", deleteColumn="name")
-    with pytest.raises(InvalidOption, match="must be text"):
-        sink(store, deleteColumn=" ")
-    with pytest.raises(SchemaMismatch, match="set the option deleteColumn='_change_type'"):
-        sink(store, spark_schema(FEED))
-    odd = FEED.set(4, pa.field("_commit_version", pa.string()))
-    with pytest.raises(SchemaMismatch, match="cast it to bigint"):
-        sink(store, spark_schema(odd), **FEED_OPTION)
-    with pytest.raises(SchemaMismatch, match="new columns, _change_type;"):
-        sink(store, spark_schema(FEED.append(pa.field("gone", pa.bool_()))), deleteColumn="gone")
-
-
-def test_words_that_no_change_feed_has_are_refused_rather_than_guessed(store: Store) -> None:
-    before = files(store)
-    with pytest.raises(SchemaMismatch, match="has 'D', not delete"):
-        run(store, 0, feed((1, "insert", 1, 1.0), (2, "D", 1, 1.0)), schema=FEED, **FEED_OPTION)
-    with pytest.raises(SchemaMismatch, match="'_commit_version' has 1 nulls"):
-        run(store, 0, feed((1, "insert", None, 1.0)), schema=FEED, **FEED_OPTION)
-    assert files(store) == before
-
-
-# The newest of each key
-
-
-@settings(deadline=None, max_examples=examples(150))
-@given(
-    changes=st.lists(st.tuples(st.integers(0, 6), st.sampled_from("ab"), st.integers(0, 5)), max_size=40),
-    cut=st.integers(1, 7),
-    room=st.sampled_from([1, 1 << 20]),
+@pytest.mark.parametrize(
+    ("schema", "options", "error", "message"),
+    [
+        (SCHEMA, {"txnAppId": "app", "txnVersion": "1"}, InvalidOption, "'txnVersion' is for batch writes"),
+        (SCHEMA, {"filter": "id > 1"}, InvalidOption, "is for read"),
+        (SCHEMA, {"table": "fresh"}, NotFound, "set the option 'primaryKey'"),
+        (MARKED, {"deleteColumn": "gon"}, NotFound, "did you mean 'gone'"),
+        (SCHEMA, {"deleteColumn": "xxxxx"}, NotFound, "they have id, name, v"),
+        (SCHEMA, {"deleteColumn": "v"}, SchemaMismatch, "the column is double"),
+        (SCHEMA, {"deleteColumn": "name", "table": "texts"}, InvalidOption, "primary key"),
+        (SCHEMA, {"deleteColumn": " "}, InvalidOption, "must be text"),
+        (FEED, {}, SchemaMismatch, "set the option deleteColumn='_change_type'"),
+        (TEXT_VERSION, FEED_OPTION, SchemaMismatch, "cast it to bigint"),
+        (WITH_TYPE, {"deleteColumn": "gone"}, SchemaMismatch, "new columns, _change_type;"),
+    ],
 )
-def test_the_newest_of_each_key_is_what_a_dictionary_would_keep(
-    changes: list[tuple[int, str, int]], cut: int, room: int
+def test_what_makes_no_sense_for_a_stream_is_refused_before_any_task_runs(
+    store: Store, schema: pa.Schema, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    names = ["k", "l", "_commit_version"]
-    schema = pa.schema([("k", pa.int64()), ("l", pa.string()), ("row", pa.int64()), (names[2], pa.int64())])
-    lines = [(k, text, n, version) for n, (k, text, version) in enumerate(changes)]
-    batches = [
-        pa.RecordBatch.from_pylist(
-            [dict(zip(schema.names, x, strict=True)) for x in lines[at : at + cut]], schema
-        )
-        for at in range(0, len(lines), cut)
-    ]
-    newest: dict[tuple[int, str], int] = {}
-    for k, text, version in changes:
-        newest[k, text] = max(version, newest.get((k, text), -1))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spill, "WRITE_BUFFER_BYTES", room)
-        found = [n for batch in newest_only(iter(batches), names[:2]) for n in batch["row"].to_pylist()]
-    assert found == [n for n, (k, text, version) in enumerate(changes) if newest[k, text] == version]
+    store.create_table("texts", SCHEMA, ["name"])
+    with pytest.raises(error, match=message):
+        sink(store, spark_schema(schema), **options)

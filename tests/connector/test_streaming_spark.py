@@ -1,24 +1,28 @@
-"""The streaming source inside Spark: streams that end, follow, die, start again and are replayed."""
+"""The streaming source and the sink inside Spark: streams that end, follow, die and are replayed."""
 
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from elasticscan.base.errors import InvalidTopologyChange
 from elasticscan.connector import register
 from elasticscan.store import Store
-from tests.connector.conftest import rows
+from tests.base.topology_changes import change_topology
+from tests.connector.conftest import contents, kinds, rows
 
 pytestmark = pytest.mark.spark
 
@@ -33,20 +37,19 @@ def _registered(spark: SparkSession) -> None:
 class Sink:
     """Rows by batch, so that a batch that is repeated replaces itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, dies: bool = False) -> None:
         self.batches: dict[int, list[Row]] = {}
-        self.calls = 0
+        self.calls, self.dies = 0, dies
 
     def __call__(self, frame: DataFrame, number: int) -> None:
+        if self.dies:
+            raise RuntimeError("died here")
         self.batches[number] = [tuple(row) for row in frame.collect()]
         self.calls += 1
 
     @property
-    def rows(self) -> list[Row]:
-        return [row for number in sorted(self.batches) for row in self.batches[number]]
-
-    def sizes(self) -> list[int]:
-        return [len(self.batches[number]) for number in sorted(self.batches)]
+    def rows(self) -> Counter[Row]:
+        return Counter(row for batch in self.batches.values() for row in batch)
 
 
 def stream(spark: SparkSession, store: Store, **options: str) -> DataFrame:
@@ -55,14 +58,28 @@ def stream(spark: SparkSession, store: Store, **options: str) -> DataFrame:
 
 def start(frame: DataFrame, sink: Sink, checkpoint: Path, **trigger: Any) -> StreamingQuery:
     writing = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
-    return (writing.trigger(**trigger) if trigger else writing).start()
+    return writing.trigger(**(trigger or {"availableNow": True})).start()
 
 
-def run(frame: DataFrame, sink: Sink, checkpoint: Path) -> StreamingQuery:
-    """Read all there is; then the stream ends."""
-    query = start(frame, sink, checkpoint, availableNow=True)
+def write(
+    frame: DataFrame, store: Store, checkpoint: Path, mode: str = "append", **options: str
+) -> StreamingQuery:
+    options = {"store": store.uri, "table": "t", "checkpointLocation": str(checkpoint)} | options
+    writing = frame.writeStream.format("elasticscan").outputMode(mode).options(**options)
+    return writing.trigger(availableNow=True).start()
+
+
+def ended(query: StreamingQuery) -> list[int]:
+    """Wait for the end of a stream; the numbers of its micro-batches."""
     assert query.awaitTermination(200)
-    return query
+    return [progress.batchId for progress in query.recentProgress]
+
+
+def failing(started: Callable[[], StreamingQuery]) -> str:
+    """What a stream says that cannot go on."""
+    with pytest.raises(PySparkException) as caught:
+        started().awaitTermination(200)
+    return str(caught.value)
 
 
 def wait(until: Callable[[], bool], query: StreamingQuery) -> None:
@@ -74,134 +91,141 @@ def wait(until: Callable[[], bool], query: StreamingQuery) -> None:
     raise AssertionError("it took too long")
 
 
-def as_rows(table: pa.Table) -> list[Row]:
-    return list(zip(*table.to_pydict().values(), strict=True))
+def forget_last(checkpoint: Path, log: str = "commits") -> int:
+    """As if Spark had died between the sink's commit and its own note of it."""
+    last = max(int(path.name) for path in (checkpoint / log).iterdir() if path.name.isdigit())
+    for name in (f"{last}", f".{last}.crc"):
+        (checkpoint / log / name).unlink(missing_ok=True)
+    return last
 
 
-@pytest.mark.long
-def test_a_stream_that_ends_reads_bounded_batches_and_goes_on_later(
-    spark: SparkSession, store: Store, tmp_path: Path
-) -> None:
-    sink, frame = Sink(), stream(spark, store, maxRowsPerTrigger="400")
-    assert frame.schema.simpleString() == "struct<id:bigint,name:string,v:double>"
-    query = run(frame, sink, tmp_path / "c")
-    assert Counter(sink.rows) == Counter(as_rows(rows(0, 1_000)))
-    assert len(sink.batches) == 3
-    assert max(sink.sizes()) <= 400
-    progress = query.recentProgress[-1].sources[0]
-    assert json.loads(progress.latestOffset)["behindRows"] == 0
-    store.table("t").upsert(rows(0, 300, v=1.0))
-    store.expand(["s3"])
-    store.table("t").upsert(rows(300, 500, v=2.0))
-    store.table("t").delete(pa.table({"id": [1]}))  # has no new rows: a batch without tasks
-    run(frame, sink, tmp_path / "c")
-    assert sink.sizes()[3:] == [300, 200]
-    store.table("t").upsert(rows(0, 5, v=3.0))
-    run(frame, sink, tmp_path / "c")
-    assert Counter(sink.rows[1_500:]) == Counter(as_rows(rows(0, 5, v=3.0)))
+def as_rows(table: pa.Table) -> Counter[Row]:
+    return Counter(zip(*table.to_pydict().values(), strict=True))
+
+
+# The source
 
 
 def test_a_stream_follows_a_table_that_is_written_while_its_tablets_move(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:
-    sink, elsewhere = Sink(), Store.open(store.uri)
-    query = start(
-        stream(spark, store, minPartitions="2"), sink, tmp_path / "c", processingTime="50 milliseconds"
-    )
-    wait(lambda: len(sink.rows) == 1_000, query)
+    sink, elsewhere, chance = Sink(), Store.open(store.uri), Random(1)
+    frame = stream(spark, store, minPartitions="2")
+    assert frame.schema.simpleString() == "struct<id:bigint,name:string,v:double>"
+    query = start(frame, sink, tmp_path / "c", processingTime="50 milliseconds")
+    wait(lambda: sink.rows.total() == 1_000, query)
+    written = [rows(1_000 + 100 * number, 1_150 + 100 * number, v=float(number)) for number in range(12)]
 
     def change() -> None:
-        for number in range(12):
-            elsewhere.table("t").upsert(rows(1_000 + 100 * number, 1_150 + 100 * number, v=float(number)))
-            match number:
-                case 2:
-                    elsewhere.expand(["s3", "s4"])
-                case 5:
-                    elsewhere.table("t").compact()
-                case 8:
-                    elsewhere.contract("s1")
-                case _:
-                    tablet = elsewhere.topology.placement.tablets[number % 8]
-                    names = list(elsewhere.context.shard_names().values())
-                    if names[number % len(names)] != elsewhere.context.shard_names()[tablet.shard]:
-                        elsewhere.move(tablet.id, names[number % len(names)])
+        for number, part in enumerate(written):
+            elsewhere.table("t").upsert(part)
+            try:
+                change_topology(elsewhere, chance, f"n{number}")
+            except InvalidTopologyChange:
+                elsewhere.table("t").compact()
 
     others = threading.Thread(target=change)
     others.start()
     others.join(200)
-    wait(lambda: len(sink.rows) >= 1_000 + 12 * 150, query)
+    wait(lambda: sink.rows.total() >= 1_000 + 12 * 150, query)
     idle = sink.calls
     time.sleep(0.5)
     assert sink.calls == idle
     query.stop()
-    written = [as_rows(rows(1_000 + 100 * n, 1_150 + 100 * n, v=float(n))) for n in range(12)]
-    assert Counter(sink.rows) == Counter(
-        [*as_rows(rows(0, 1_000)), *(row for part in written for row in part)]
-    )
+    assert sink.rows == as_rows(pa.concat_tables([rows(0, 1_000), *written]))
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("lost", ["first", "last"])
 def test_a_batch_that_is_replayed_after_a_crash_has_the_same_rows(
-    spark: SparkSession, store: Store, tmp_path: Path
+    spark: SparkSession, store: Store, tmp_path: Path, lost: str
 ) -> None:
-    for lost in ("first", "last"):
-        sink, checkpoint = Sink(), tmp_path / lost
-        frame = stream(spark, store, maxRowsPerTrigger="300")
-        if lost == "first":  # as if it had died in its first batch
-            query = start(frame, Died(), checkpoint)
-            with pytest.raises(StreamingQueryException, match="died here"):
-                query.awaitTermination(200)
-            expected = None
-        else:
-            run(frame, sink, checkpoint)
-            expected = forget_last(checkpoint, sink)
-        before = as_rows(store.table("t").scan().to_table())
-        store.table("t").upsert(rows(0, 50, v=4.0 if lost == "first" else 5.0))
-        store.expand([f"s{lost}"])
-        store.table("t").compact()
-        run(frame, sink, checkpoint)
-        new = as_rows(rows(0, 50, v=4.0 if lost == "first" else 5.0))
-        if expected is not None:
-            assert Counter(sink.batches[expected[0]]) == Counter(expected[1])
-        assert Counter(sink.rows) == Counter([*before, *new])
+    sink, frame = Sink(), stream(spark, store, maxRowsPerTrigger="300")
+    if lost == "first":  # as if it had died in its first batch
+        assert "died here" in failing(lambda: start(frame, Sink(dies=True), tmp_path))
+    else:
+        query = start(frame, sink, tmp_path)
+        assert len(ended(query)) > 3
+        assert json.loads(query.recentProgress[-1].sources[0].latestOffset)["behindRows"] == 0
+        assert max(map(len, sink.batches.values())) <= 300
+        repeated = forget_last(tmp_path)
+        before = sink.batches.pop(repeated)
+    store.table("t").upsert(rows(0, 50, v=4.0))
+    store.expand(["s3"])
+    store.table("t").compact()
+    store.table("t").delete(pa.table({"id": [1]}))  # has no new rows: a batch without tasks
+    ended(start(frame, sink, tmp_path))
+    assert sink.rows == as_rows(pa.concat_tables([rows(0, 1_000), rows(0, 50, v=4.0)]))
+    if lost == "last":
+        assert Counter(sink.batches[repeated]) == Counter(before)
 
 
-class Died(Sink):
-    def __call__(self, frame: DataFrame, number: int) -> None:
-        raise RuntimeError("died here")
+# The sink
 
 
-def forget_last(checkpoint: Path, sink: Sink) -> tuple[int, list[Row]]:
-    """As if Spark had died before it noted that the last batch was done."""
-    last = max(sink.batches)
-    for name in (f"{last}", f".{last}.crc"):
-        (checkpoint / "commits" / name).unlink(missing_ok=True)
-    return last, sink.batches.pop(last)
+class Lines:
+    """A directory of JSON files, of which a stream reads one with each micro-batch."""
+
+    def __init__(self, spark: SparkSession, place: Path) -> None:
+        self._spark, self._place, self._files = spark, place, 0
+        place.mkdir()
+
+    def add(self, *keys: int, v: float = 2.0) -> None:
+        lines = [json.dumps({"id": key, "name": f"n{key % 7}", "v": v}) for key in keys]
+        path = self._place / f"{self._files:04d}.json"
+        path.write_text("\n".join(lines), encoding="utf-8")
+        os.utime(path, (1_700_000_000 + self._files,) * 2)  # the order in which Spark reads them
+        self._files += 1
+
+    def frame(self) -> DataFrame:
+        reading = self._spark.readStream.schema("id bigint, name string, v double")
+        return reading.option("maxFilesPerTrigger", "1").json(str(self._place))
+
+
+@pytest.fixture
+def source(spark: SparkSession, tmp_path: Path) -> Lines:
+    return Lines(spark, tmp_path / "source")
+
+
+def test_a_stream_writes_each_batch_once_and_a_replayed_one_too(
+    source: Lines, store: Store, tmp_path: Path
+) -> None:
+    source.add(*range(998, 1_004))
+    checkpoint = tmp_path / "checkpoint"
+    assert ended(write(source.frame(), store, checkpoint, queryName="sink")) == [0]
+    wanted = {key: 0.5 if key < 998 else 2.0 for key in range(1_004)}
+    assert contents(store) == wanted
+
+    # The replayed batch comes over other tasks than before, after a change of its rows.
+    store.table("t").upsert(rows(1_003, 1_004, v=9.0))
+    assert forget_last(checkpoint) == 0
+    source.add(0, v=3.0)
+    assert ended(write(source.frame().repartition(2, "id"), store, checkpoint)) == [0, 1]
+    assert kinds(store) == ["create", "write", "write", "write", "write"]
+    assert contents(store) == wanted | {1_003: 9.0, 0: 3.0}
+    assert store.collect_garbage(grace_seconds=0).removed == 0
+
+    # With a new checkpoint it is another stream, which begins with the first batch.
+    assert ended(write(source.frame(), store, tmp_path / "other")) == [0, 1]
+    assert contents(store) == wanted | {0: 3.0}
 
 
 @pytest.mark.long
-def test_a_change_feed_is_reported_by_streams_and_batches_alike(
+def test_a_checkpoint_that_lost_its_newest_files_is_noticed(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:
-    sink = Sink()
-    frame = stream(spark, store, readChangeFeed="true", filter="id < 5", startingVersion="1")
-    assert frame.schema.names[3:] == ["_change_type", "_commit_version", "_commit_timestamp"]
-    first = store.context.catalog.versions()[1]
-    store.table("t").upsert(rows(0, 3, v=1.0))
-    store.table("t").overwrite(rows(1, 4, v=2.0))
-    store.table("t").delete(pa.table({"id": [1]}))
-    run(frame, sink, tmp_path / "c")
-    expected = Counter({("insert", first): 5, ("delete", first + 3): 1, ("delete", first + 2): 2})
-    expected += Counter({("update_preimage", first + 1): 3, ("update_postimage", first + 1): 3})
-    expected += Counter({("update_preimage", first + 2): 3, ("update_postimage", first + 2): 3})
-    assert Counter(row[3:5] for row in sink.rows) == expected
-    reading = spark.read.format("elasticscan").options(readChangeFeed="true", filter="id < 5")
-    batch = reading.option("startingVersion", "1").load(f"{store.uri}/t")
-    assert Counter(tuple(row) for row in batch.collect()) == Counter(sink.rows)
-    one = reading.option("startingVersion", str(first + 3)).load(f"{store.uri}/t")
-    assert [tuple(row) for row in one.select("id", "_change_type").collect()] == [(1, "delete")]
-    spark.sql(
-        "CREATE OR REPLACE TEMPORARY VIEW feed USING elasticscan OPTIONS "
-        f"(store '{store.uri}', table 't', readChangeFeed 'true', startingVersion '{first + 1}')"
-    )
-    assert spark.sql("SELECT count(*) FROM feed WHERE _change_type = 'delete'").collect()[0][0] > 990
+    store.create_table("copy", store.table("t").schema, ["id"])
+
+    def copied() -> StreamingQuery:
+        return write(stream(spark, store), store, tmp_path, table="copy")
+
+    ended(copied())
+    store.table("t").upsert(rows(2_000, 2_001))
+    ended(copied())
+    last = forget_last(tmp_path)
+    ended(copied())  # the same micro-batch again
+    assert kinds(store, "copy") == ["create", "write", "write"]
+    assert forget_last(tmp_path) == forget_last(tmp_path, "offsets") == last
+    store.table("t").upsert(rows(2_001, 2_002))
+    assert "[ES_INVALID_CONTINUATION_KEY]" in failing(copied)
+    assert kinds(store, "copy") == ["create", "write", "write"]

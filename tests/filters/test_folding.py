@@ -1,4 +1,4 @@
-"""Aggregates folded page by page, against Python's own arithmetic, with the types and rules of Spark."""
+"""Aggregates folded page by page: types, limits and texts. `test_like_spark.py` compares them with Spark."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import pytest
 
 from elasticscan.base.errors import ElasticScanError, FilterError, InvalidOption, NotFound
 from elasticscan.filters import Aggregate, Fold, folding
-
-NAN = float("nan")
 
 
 def fold(rows: pa.Table, values: list[str], group_by: tuple[str, ...] = (), page: int = 3) -> pa.Table:
@@ -31,16 +29,11 @@ def one(kind: pa.DataType, values: list[Any], aggregate: str) -> Any:
 @pytest.mark.parametrize(
     ("aggregate", "kind", "result"),
     [
-        ("sum(x)", pa.int8(), pa.int64()),
         ("sum(x)", pa.uint32(), pa.int64()),
         ("sum(x)", pa.uint64(), pa.decimal128(30, 0)),
-        ("sum(x)", pa.float32(), pa.float64()),
         ("sum(x)", pa.float16(), pa.float64()),
-        ("sum(x)", pa.decimal128(10, 2), pa.decimal128(20, 2)),
         ("sum(x)", pa.decimal32(7, 2), pa.decimal128(17, 2)),
         ("sum(x)", pa.decimal128(38, 2), pa.decimal128(38, 2)),
-        ("avg(x)", pa.int64(), pa.float64()),
-        ("avg(x)", pa.decimal128(10, 2), pa.decimal128(14, 6)),
         ("avg(x)", pa.decimal128(38, 36), pa.decimal128(38, 38)),
         ("avg(x)", pa.uint64(), pa.decimal128(24, 4)),
         ("count(x)", pa.string(), pa.int64()),
@@ -62,25 +55,22 @@ def test_results_have_the_types_of_spark(aggregate: str, kind: pa.DataType, resu
     assert nulls["r"].to_pylist() == [expected]
 
 
+OF_NUMBERS = [pa.int8(), pa.uint64(), pa.float16(), pa.float64(), pa.date32(), pa.timestamp("ns", "UTC")]
+OF_NUMBERS += [pa.time32("s"), pa.time64("ns"), pa.duration("s")]
+
+
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "few"),
     [
-        pa.bool_(), pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64(), pa.string(),
-        pa.large_string(), pa.binary(), pa.binary(3), pa.date32(), pa.date64(), pa.timestamp("us"),
-        pa.timestamp("ns", "UTC"), pa.time32("s"), pa.time64("ns"), pa.duration("s"), pa.decimal32(5, 2),
-        pa.decimal128(20, 2),
+        *((kind, [0, 1]) for kind in OF_NUMBERS),
+        *((kind, [Decimal(0), Decimal(1)]) for kind in (pa.decimal32(5, 2), pa.decimal128(20, 2))),
+        *((kind, ["a", "b"]) for kind in (pa.string(), pa.large_string())),
+        *((kind, [b"abc", b"abd"]) for kind in (pa.binary(), pa.binary(3))),
+        (pa.bool_(), [False, True]),
+        (pa.date64(), [0, 86_400_000]),
     ],
-)  # fmt: skip
-def test_every_plain_type_is_a_group_an_extreme_and_counted(kind: pa.DataType) -> None:
-    few = [b"abc", b"abd"] if pa.types.is_fixed_size_binary(kind) else ["a", "b"]
-    if not (pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_string(kind)):
-        few = few if pa.types.is_large_string(kind) else [0, 1]
-    if pa.types.is_decimal(kind):
-        few = [Decimal(0), Decimal(1)]
-    if pa.types.is_date64(kind):
-        few = [0, 86_400_000]
-    if pa.types.is_boolean(kind):
-        few = [False, True]
+)
+def test_every_plain_type_is_a_group_an_extreme_and_counted(kind: pa.DataType, few: list[Any]) -> None:
     x = pa.array([*few, None] * 4, kind)
     rows = pa.table({"x": x, "n": pa.array(range(12), pa.int64())})
     result = fold(rows, ["min(x)", "max(x)", "count(DISTINCT x)", "count(x)"])
@@ -91,18 +81,7 @@ def test_every_plain_type_is_a_group_an_extreme_and_counted(kind: pa.DataType) -
     assert by_value == {x[0].as_py(): (4, 18, 1), x[1].as_py(): (4, 22, 1), None: (4, 26, 0)}
 
 
-def test_nan_is_above_all_and_one_group_and_minus_zero_is_zero() -> None:
-    for kind in (pa.float32(), pa.float64()):
-        assert one(kind, [NAN, 1.0, None, float("inf")], "min(x)") == 1.0
-        assert str(one(kind, [1.0, None, NAN, 7.0, float("inf")], "max(x)")) == "nan"
-        assert str(one(kind, [NAN, None, NAN, NAN], "min(x)")) == "nan"
-        assert one(kind, [-1.5, -2.5, float("-inf"), 3.0], "min(x)") == float("-inf")
-        assert one(kind, [0.0, -0.0, NAN, -NAN, None], "count(DISTINCT x)") == 2
-        rows = pa.table({"x": pa.array([0.0, -0.0, NAN, -NAN, None], kind)})
-        assert sorted(row["count(*)"] for row in fold(rows, ["count(*)"], ("x",)).to_pylist()) == [1, 2, 2]
-
-
-def test_groups_that_are_hardly_fewer_than_rows_are_handed_over_at_once(
+def test_groups_stay_as_few_as_they_are_and_are_handed_over_at_once_where_they_hardly_are_fewer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(folding, "FOLDED_ROWS", 1)
@@ -115,43 +94,22 @@ def test_groups_that_are_hardly_fewer_than_rows_are_handed_over_at_once(
         assert sum(folded.partial_rows()["count(*)"].to_pylist()) == 100
         assert folded.size == 0 and not folded.is_full
         assert folded.partial_rows().num_rows == 0
+    for _ in range(100):
+        folded.add(pa.record_batch({"g": list(range(20))}))
+        assert folded.size <= 120
+    assert folded.result()["count(*)"].to_pylist() == [100] * 20
 
 
 def test_sums_of_integers_are_exact_in_any_order_and_fail_when_they_do_not_fit() -> None:
     most = (1 << 63) - 1
     assert one(pa.int64(), [most, most, -most, -most, 5], "sum(x)") == 5
-    assert one(pa.int64(), [-most - 1, 0, None], "sum(x)") == -most - 1
     for values in ([most, 1], [-most, -2], [most] * 100):
         with pytest.raises(FilterError, match=r"ARITHMETIC_OVERFLOW\] long overflow"):
             one(pa.int64(), values, "sum(x)")
     assert one(pa.int64(), [most, most], "avg(x)") == float(most)
     assert one(pa.uint64(), [(1 << 64) - 1] * 5, "sum(x)") == 5 * ((1 << 64) - 1)
-
-
-def test_decimals_at_their_limits() -> None:
-    most = Decimal("9" * 38)
-    with pytest.raises(FilterError, match="ARITHMETIC_OVERFLOW"):
-        one(pa.decimal128(38, 0), [most, Decimal(1)], "sum(x)")
-    assert one(pa.decimal128(38, 0), [most] * 5 + [most.copy_negate()] * 4, "sum(x)") == most
-    with pytest.raises(FilterError, match="ARITHMETIC_OVERFLOW"):
-        one(pa.decimal128(38, 0), [most], "avg(x)")  # four digits more behind the point
-    assert one(pa.decimal128(3, 1), [Decimal("0.1"), Decimal("0.2"), Decimal("0.2")], "avg(x)") == Decimal(
-        "0.16667"
-    )
-    assert one(pa.decimal128(3, 1), [Decimal("-0.1"), Decimal("-0.2"), Decimal("-0.2")], "avg(x)") == Decimal(
-        "-0.16667"
-    )
-
-
-def test_partial_rows_stay_as_few_as_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folding, "FOLDED_ROWS", 1)
-    monkeypatch.setattr(folding, "LEAST_MERGED_ROWS", 10)
-    schema = pa.schema([("g", pa.int64())])
-    folded = Fold([Aggregate.parse("count(*)", schema)], ["g"], schema)
-    for _ in range(100):
-        folded.add(pa.record_batch({"g": list(range(20))}))
-        assert folded._rows <= 60
-    assert folded.result()["count(*)"].to_pylist() == [100] * 20
+    digits = Decimal("9" * 38)
+    assert one(pa.decimal128(38, 0), [digits] * 5 + [digits.copy_negate()] * 4, "sum(x)") == digits
 
 
 @pytest.mark.parametrize(
@@ -175,7 +133,7 @@ def test_what_cannot_be_had_exactly_is_refused(text: str) -> None:
 def test_columns_are_named_as_in_filters() -> None:
     schema = pa.schema({"Km run": pa.int64()})
     assert Aggregate.parse("sum(`km run`) AS total", schema).columns == ("Km run",)
-    assert Aggregate.parse("SUM(`Km run`) total", schema).name == "total"
-    assert Aggregate.parse(" count(1) ", schema).name == "count(1)"
+    names = [Aggregate.parse(text, schema).name for text in ("SUM(`Km run`) total", " count(1) ")]
+    assert names == ["total", "count(1)"]
     with pytest.raises(NotFound):
         Aggregate.parse("sum(kn)", schema)

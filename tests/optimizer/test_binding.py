@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from elasticscan.base.errors import InvalidOption, NotFound
 from elasticscan.base.key_encoding import END, encode_value, encode_values, index_hash, successor
-from elasticscan.filters.expression import Expression, column_names
+from elasticscan.filters.expression import Expression
 from elasticscan.filters.parser import parse_condition
 from elasticscan.filters.predicate import Predicate
 from elasticscan.filters.value_sets import column_sets
@@ -38,6 +40,7 @@ from elasticscan.optimizer.estimates import rows_to_read
 from elasticscan.optimizer.keys import bind_key
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
+from tests.filters.generator import COLUMNS, SEEDS, about, evaluated, mask_of, random_rows
 
 SCHEMA = pa.schema(
     [
@@ -71,50 +74,43 @@ def key(*values: Any) -> bytes:
     return b"".join(encode_value(pa.scalar(value, pa.int32())) for value in values)
 
 
-def test_each_index_is_bound_as_far_as_equality_reaches() -> None:
-    text = "a = 1 AND b > 2 AND b < 4"
-    by_a_b, by_a_c, by_b = (bound(text, index(*columns)) for columns in (("a", "b"), ("a", "c"), ("b",)))
-
-    assert by_a_b.ranges == ((key(1, 3), key(1, 4)),)
-    assert (by_a_b.bound, by_a_b.text, by_a_b.remainder) == (2, "a = 1 AND b > 2 AND b < 4", None)
-
-    assert by_a_c.ranges == ((key(1), key(2)),)
-    assert (by_a_c.bound, by_a_c.text, by_a_c.remainder) == (1, "a = 1", "b > 2 AND b < 4")
-    assert by_a_c.residual is not None
-    assert column_names(by_a_c.residual) == {"b"}
-
-    assert by_b.ranges == ((key(3), key(4)),)
-    assert (by_b.bound, by_b.text, by_b.remainder) == (1, "b > 2 AND b < 4", "a = 1")
+EITHER = "a = 1 AND b = 2 OR a = 3 AND c > 4"
 
 
-def test_without_a_condition_on_its_columns_all_of_a_sorted_index_is_read() -> None:
-    for text in (None, "c = 1", "UPPER(s) = 'A'"):
-        found = bound(text, index("a", "b"))
-        assert (found.ranges, found.bound, found.text, found.remainder) == (((b"", END),), 0, "", text)
-
-
-def test_what_an_or_leaves_possible_bounds_an_index_and_stays_to_be_checked() -> None:
-    text = "a = 1 AND b = 2 OR a = 3 AND c > 4"
-    found = bound(text, index("a"))
-    assert found.ranges == ((key(1), key(2)), (key(3), key(4)))
-    assert (found.text, found.remainder) == (text, text)
-    both = bound(f"({text}) AND b < 9", index("a", "b"))
-    assert both.text == f"({text}) AND b < 9"
-    assert bound("s LIKE 'a%b'", index("s")).text == "s LIKE 'a%b'"
-    assert bound("s LIKE 'a%b'", index("s")).remainder == "s LIKE 'a%b'"
+@pytest.mark.parametrize(
+    ("text", "columns", "ranges", "bound_columns", "used", "remainder"),
+    [
+        ("a = 1 AND b > 2 AND b < 4", "ab", [(key(1, 3), key(1, 4))], 2, "a = 1 AND b > 2 AND b < 4", None),
+        ("a = 1 AND b > 2 AND b < 4", "ac", [(key(1), key(2))], 1, "a = 1", "b > 2 AND b < 4"),
+        ("a = 1 AND b > 2 AND b < 4", "b", [(key(3), key(4))], 1, "b > 2 AND b < 4", "a = 1"),
+        (None, "ab", [(b"", END)], 0, "", None),
+        ("UPPER(s) = 'A'", "ab", [(b"", END)], 0, "", "UPPER(s) = 'A'"),
+        # What an OR leaves possible is to be checked in any case.
+        (EITHER, "a", [(key(1), key(2)), (key(3), key(4))], 1, EITHER, EITHER),
+        ("s LIKE 'a%b'", "s", [(b"\1a", b"\1b")], 1, "s LIKE 'a%b'", "s LIKE 'a%b'"),
+    ],
+)
+def test_an_index_is_bound_as_far_as_equality_reaches(
+    text: str | None,
+    columns: str,
+    ranges: list[tuple[bytes, bytes]],
+    bound_columns: int,
+    used: str,
+    remainder: str | None,
+) -> None:
+    found = bound(text, index(*columns))
+    assert list(found.ranges) == ranges
+    assert (found.bound, found.text, found.remainder) == (bound_columns, used, remainder)
 
 
 def test_more_ranges_than_allowed_make_fewer_or_coarser_ones() -> None:
-    many = ", ".join(map(str, range(0, 5_000, 2)))
+    many, some = (", ".join(map(str, range(0, end, 2))) for end in (5_000, 800))
     coarse = bound(f"a IN ({many}) AND b = 1", index("a", "b"))
-    assert len(coarse.ranges) == MAX_RANGES
-    assert coarse.bound == 1
+    assert (len(coarse.ranges), coarse.bound) == (MAX_RANGES, 1)
     assert coarse.remainder == f"a IN ({many}) AND b = 1"
     assert coarse.text == f"a IN ({many})"[:200] + "..."
-    some = ", ".join(map(str, range(0, 800, 2)))
     two = bound(f"a IN ({some}) AND b IN (1, 5, 9)", index("a", "b"))
-    assert len(two.ranges) == 800
-    assert two.remainder == "b IN (1, 5, 9)"
+    assert (len(two.ranges), two.remainder) == (800, "b IN (1, 5, 9)")
     assert bind(index("a", kind=HASH), condition(f"a IN ({many})"), SCHEMA) is None
 
 
@@ -123,72 +119,40 @@ def test_a_hash_index_needs_values_for_all_its_columns() -> None:
     for text in (None, "a = 1", "a = 1 AND s > 'x'", "a > 1 AND s = 'x'"):
         assert bind(info, condition(text), SCHEMA) is None
     found = bound("a IN (1, 2) AND s = 'x' AND b > 3", info)
-    hashes = index_hash([pa.array([1, 2], pa.int32()), pa.array(["x", "x"])])
-    keys = sorted(key(int(each)) for each in hashes)
-    assert found.ranges == tuple((low, successor(low)) for low in keys)
-    assert found.remainder == "a IN (1, 2) AND s = 'x' AND b > 3"
-    assert found.text == "a IN (1, 2) AND s = 'x'"
-    assert found.bound == 2
+    assert (len(found.ranges), found.bound, found.text) == (2, 2, "a IN (1, 2) AND s = 'x'")
+    assert found.remainder == "a IN (1, 2) AND s = 'x' AND b > 3"  # two keys may have one hash
 
 
-VALUES_OF_A_ROW = st.tuples(*(st.one_of(st.none(), st.integers(-1, 4)) for _ in "abc"))
-CONJUNCTS = st.lists(
-    st.one_of(
-        st.tuples(
-            st.sampled_from("abc"), st.sampled_from(["=", "<", ">=", "<>", "<=>"]), st.integers(-1, 4)
-        ).map(lambda three: f"{three[0]} {three[1]} {three[2]}"),
-        st.tuples(st.sampled_from("abc"), st.lists(st.integers(-1, 4), min_size=1, max_size=3)).map(
-            lambda two: f"{two[0]} IN ({', '.join(map(str, two[1]))})"
-        ),
-        st.sampled_from(
-            [
-                "a IS NULL",
-                "b IS NULL OR b = 2",
-                "a = 1 OR b = 2",
-                "(a = 1 AND b = 2) OR (a = 3 AND c > 1)",
-                "a < b",
-            ]
-        ),
-    ),
-    min_size=1,
-    max_size=4,
-)
-INFOS = st.tuples(
-    st.sampled_from([("a",), ("a", "b"), ("b", "a", "c"), ("c", "b")]),
-    st.sampled_from([SORTED, SORTED, HASH]),
-).map(lambda two: index(*two[0], kind=two[1]))
-
-
-@settings(deadline=None, max_examples=examples(200))
-@given(rows=st.lists(VALUES_OF_A_ROW, min_size=1, max_size=12), parts=CONJUNCTS, info=INFOS)
-def test_ranges_and_remainder_together_keep_just_the_rows_of_the_condition(
-    rows: list[tuple[int | None, ...]], parts: list[str], info: IndexInfo
-) -> None:
-    text = " AND ".join(f"({part})" for part in parts)
-    schema = pa.schema([SCHEMA.field(name) for name in "abc"])
-    batch = pa.record_batch(
-        [pa.array(column, pa.int32()) for column in zip(*rows, strict=True)], schema=schema
+@settings(deadline=None, max_examples=examples(300))
+@given(kind=st.sampled_from([SORTED, SORTED, HASH]), seed=SEEDS)
+def test_ranges_and_remainder_together_keep_just_the_rows_of_the_condition(kind: str, seed: int) -> None:
+    chance = random.Random(seed)
+    names = chance.sample(
+        [name for name in COLUMNS if name not in ("named", "seen", "u")], chance.randint(1, 3)
     )
-    found = bind(info, parse_condition(text, schema), schema)
-    if found is None:
-        assert info.kind == HASH
+    batch = random_rows(chance, 12)
+    made = evaluated(about(chance, [*names, *chance.choice([[], ["l"]])]), batch)
+    if made is None:
         return
-    columns = [batch.column(name) for name in info.columns]
-    if info.kind == HASH:
+    predicate, kept = made
+    found = bind(index(*names, kind=kind), predicate.condition, batch.schema)
+    if found is None:
+        assert kind == HASH
+        return
+    columns = [batch.column(name) for name in names]
+    if kind == HASH and found.ranges:
         columns = [pa.array(index_hash(columns))]
     keys = [encode_values(columns, row) for row in range(batch.num_rows)]
     inside = [any(low <= each < high for low, high in found.ranges) for each in keys]
-    left = (
-        Predicate(found.residual).mask(batch).to_pylist()
-        if found.residual is not None
-        else [True] * len(rows)
-    )
-    kept = Predicate.parse(text, schema).mask(batch).to_pylist()
-    assert [here and rest is True for here, rest in zip(inside, left, strict=True)] == [
-        each is True for each in kept
+    # Outside of the ranges nothing is evaluated: there the residual may fail.
+    residual = found.residual and Predicate(found.residual)
+    left = [
+        here and (residual is None or mask_of(residual, batch.slice(row, 1))[0] is True)
+        for row, here in enumerate(inside)
     ]
+    assert left == [each is True for each in kept]
     assert all(low < high for low, high in found.ranges)
-    assert all(one[1] <= two[0] for one, two in zip(found.ranges, found.ranges[1:], strict=False))
+    assert all(one[1] <= two[0] for one, two in pairwise(found.ranges))
 
 
 # ---------------------------------------------------------------------------------- estimates
@@ -220,12 +184,10 @@ ROWS = 8_000
 @pytest.fixture(autouse=True)
 def _light_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the real ones a table this small is read directly whatever the filter."""
-    weights = {"DIRECT_COLUMN": 0.0, "SEEK": 20.0, "FETCH_ROW": 4.0, "ENTRY_FILTER": 0.5}
-    weights |= {"MERGED_ENTRY": 0.0, "FETCH_SEGMENT": 0.0}
+    weights = {"DIRECT_COLUMN": 0.0, "SEEK": 20.0, "FETCH_ROW": 4.0, "ENTRY_FILTER": 0.5, "HASH_ENTRY": 2.0}
+    weights |= {"MERGED_ENTRY": 0.0, "FETCH_SEGMENT": 0.0, "SORTED_ENTRY": 3.0}
     for name, weight in weights.items():
         monkeypatch.setattr(choice, name, weight)
-    monkeypatch.setattr(choice, "SORTED_ENTRY", 3.0)
-    monkeypatch.setattr(choice, "HASH_ENTRY", 2.0)
 
 
 @pytest.fixture(scope="module")
@@ -286,105 +248,87 @@ def test_where_versions_may_meet_all_are_read_as_soon_as_one_may_match() -> None
 
     known = {1: of(1, 5), 2: of(7, 9), 3: of(1, 5)}
     wide = fragment(2, width=2)
-    apart = [SlotInterval(0, 1, (fragment(1),)), SlotInterval(0, 1, (fragment(2),))], known
-    meeting = [SlotInterval(0, 1, (fragment(1), wide)), SlotInterval(1, 2, (wide,))], known
-    several_versions = [SlotInterval(0, 1, (fragment(3, unique=False),))], known
-    limits = column_sets(condition("a = 5"), SCHEMA)
-    assert rows_to_read(*apart, limits)[1] == 10
-    assert rows_to_read(*meeting, limits)[1] == 20 + 10
-    assert rows_to_read(*several_versions, limits)[1] == 20
-    nothing = column_sets(condition("a = 100"), SCHEMA)
-    assert [rows_to_read(*each, nothing)[1] for each in (apart, meeting, several_versions)] == [0, 0, 0]
+    apart = [SlotInterval(0, 1, (fragment(1),)), SlotInterval(0, 1, (fragment(2),))]
+    meeting = [SlotInterval(0, 1, (fragment(1), wide)), SlotInterval(1, 2, (wide,))]
+    several_versions = [SlotInterval(0, 1, (fragment(3, unique=False),))]
+    for intervals, rows in ((apart, 10), (meeting, 20 + 10), (several_versions, 20)):
+        for text, expected in (("a = 5", rows), ("a = 100", 0)):
+            assert rows_to_read(intervals, known, column_sets(condition(text), SCHEMA))[1] == expected
 
 
-def test_blocks_that_cannot_match_are_known_from_their_bounds(statistics: list[FragmentStatistics]) -> None:
-    assert rows_to_read(*alone(statistics), column_sets(condition("id < 1000"), SCHEMA))[1] == 1_000
-    assert (
-        rows_to_read(*alone(statistics), column_sets(condition("id = 1000 OR id = 7999"), SCHEMA))[1] == 1_000
-    )
-    assert rows_to_read(*alone(statistics), column_sets(condition("a = 1 AND FALSE"), SCHEMA))[1] == 0
-    assert rows_to_read(*alone(statistics), column_sets(condition("x = 1"), SCHEMA))[1] == ROWS
-    assert rows_to_read(*alone(statistics), column_sets(None, SCHEMA)) == (ROWS, ROWS)
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("id < 1000", 1_000),
+        ("id = 1000 OR id = 7999", 1_000),
+        ("a = 1 AND FALSE", 0),
+        ("x = 1", ROWS),
+        (None, ROWS),
+    ],
+)
+def test_blocks_that_cannot_match_are_known_from_their_bounds(
+    statistics: list[FragmentStatistics], text: str | None, rows: int
+) -> None:
+    assert rows_to_read(*alone(statistics), column_sets(condition(text), SCHEMA)) == (ROWS, rows)
 
 
 # ------------------------------------------------------------------------------------- choosing
 
 
-def chosen(
-    text: str | None,
-    table: pa.Table,
-    statistics: list[FragmentStatistics],
-    infos: Sequence[IndexInfo],
-    *,
-    columns: Sequence[str] = ("id", "a", "b", "s"),
-    option: str = "auto",
-) -> Choice:
-    indexes = [(info, runs_of(table, info)) for info in infos]
-    return choose(condition(text), SCHEMA, ("id",), columns, *alone(statistics), indexes, option)
+BY_A, HASH_A, BY_B, HASH_B = index("a"), index("a", kind=HASH), index("b"), index("b", kind=HASH)
+FULL, A_AND_ID, BY_ID = index("a", include=("b", "s")), index("a", "id"), index("id")
+Chooses = Callable[..., Choice]
 
 
+@pytest.fixture(scope="module")
+def chosen(table: pa.Table, statistics: list[FragmentStatistics]) -> Chooses:
+    def choose_among(text: str | None, *infos: IndexInfo, option: str = "auto") -> Choice:
+        indexes, columns = [(info, runs_of(table, info)) for info in infos], ("id", "a", "b", "s")
+        return choose(condition(text), SCHEMA, ("id",), columns, *alone(statistics), indexes, option)
+
+    return choose_among
+
+
+@pytest.mark.parametrize(
+    ("text", "infos", "option", "access", "rows"),
+    [
+        ("a = 5", [BY_A, HASH_A, BY_B], "auto", "hash_by_a", 80),  # as selective as the other, and cheaper
+        ("a < 3", [BY_A, HASH_A, BY_B], "auto", "by_a", 240),
+        ("a > 5", [BY_A, HASH_A, BY_B], "auto", "direct", ROWS),
+        (None, [BY_A, HASH_A, BY_B], "auto", "direct", ROWS),
+        ("id < 400", [BY_ID], "auto", "direct", 500),  # other blocks are skipped
+        ("a < 15", [BY_A], "auto", "direct", ROWS),
+        ("a < 15", [FULL], "auto", "by_a", 1_200),  # entries that hold all columns are cheaper
+        ("a < 15 AND b = 7", [FULL], "auto", "by_a", 1_200),
+        ("a = 5 AND id < 4000", [A_AND_ID], "auto", "by_a_id", 30),
+        ("a = 5", [BY_A, HASH_B], "none", "direct", ROWS),
+        ("a > 5", [BY_A, HASH_B], "by_a", "by_a", 7_520),
+        (None, [BY_A, HASH_B], "by_a", "by_a", ROWS),
+    ],
+)
 def test_the_index_wins_with_selective_filters_and_the_direct_scan_with_others(
-    table: pa.Table, statistics: list[FragmentStatistics]
+    chosen: Chooses, text: str | None, infos: list[IndexInfo], option: str, access: str, rows: int
 ) -> None:
-    infos = [index("a"), index("a", kind=HASH), index("b")]
-    few = chosen("a = 5", table, statistics, infos)
-    assert few.candidate.access == "hash_by_a"  # as selective as the sorted one, and cheaper
-    assert few.candidate.rows_scanned == pytest.approx(80, rel=0.1)
-    assert few.index == infos[1]
-    assert few.bound is not None
-    some = chosen("a < 3", table, statistics, infos)
-    assert some.candidate.access == "by_a"
-    assert some.candidate.rows_scanned == pytest.approx(240, rel=0.3)
-    most = chosen("a > 5", table, statistics, infos)
-    assert (most.candidate.access, most.bound, most.index) == ("direct", None, None)
-    assert chosen(None, table, statistics, infos).candidate.access == "direct"
-    assert [each.access for each in most.candidates] == ["direct", "by_a", "hash_by_a", "by_b"]
-    assert [each.usable for each in most.candidates] == [True, True, False, True]
+    found = chosen(text, *infos, option=option)
+    assert found.candidate.access == access
+    assert found.candidate.rows_scanned == pytest.approx(rows, rel=0.3)
+    assert [each.access for each in found.candidates] == ["direct", *(info.name for info in infos)]
+    assert ((found.index and found.index.name) or "direct") == access
+    assert (found.bound is None) == (access == "direct")
 
 
-def test_blocks_that_are_skipped_make_the_direct_scan_cheaper(
-    table: pa.Table, statistics: list[FragmentStatistics]
+@pytest.mark.parametrize(
+    ("text", "option", "error", "why"),
+    [
+        ("a = 5", "by_aa", NotFound, "did you mean 'by_a'"),
+        ("b > 1", "hash_by_b", InvalidOption, "needs the values of all its columns"),
+    ],
+)
+def test_an_index_that_cannot_be_used_is_an_error_where_it_is_asked_for(
+    chosen: Chooses, text: str, option: str, error: type[Exception], why: str
 ) -> None:
-    found = chosen("id < 400", table, statistics, [index("id")], columns=("id", "s"))
-    assert found.candidate.access == "direct"
-    assert found.candidate.rows_scanned == 500
-
-
-def test_entries_that_hold_all_columns_are_cheaper(
-    table: pa.Table, statistics: list[FragmentStatistics]
-) -> None:
-    bare, full = index("a"), index("a", include=("b", "s"))
-    for text in ("a < 15", "a < 15 AND b = 7"):
-        one, other = (chosen(text, table, statistics, [info]) for info in (bare, full))
-        assert (one.candidate.access, one.candidates[1].covered) == ("direct", False)
-        assert (other.candidate.access, other.candidate.covered) == ("by_a", True)
-    # What the remainder needs has to be there, too.
-    assert not chosen("a < 15 AND x > 1", table, statistics, [full]).candidates[1].covered
-
-
-def test_a_range_behind_fixed_columns_is_estimated(
-    table: pa.Table, statistics: list[FragmentStatistics]
-) -> None:
-    found = chosen("a = 5 AND id < 4000", table, statistics, [index("a", "id")])
-    assert found.candidate.condition == "a = 5 AND id < 4000"
-    assert found.candidate.rows_scanned == pytest.approx(40, rel=0.5)
-    both = chosen("a IN (5, 6) AND id = 7", table, statistics, [index("a", "id")])
-    assert both.candidates[1].rows_scanned == pytest.approx(4, abs=1)  # two values in two runs
-
-
-def test_an_option_forces_an_index_or_none(table: pa.Table, statistics: list[FragmentStatistics]) -> None:
-    infos = [index("a"), index("b", kind=HASH)]
-    assert chosen("a = 5", table, statistics, infos, option="none").candidate.access == "direct"
-    forced = chosen("a > 5", table, statistics, infos, option="by_a")
-    assert (forced.candidate.access, forced.bound.ranges) == ("by_a", ((key(6), END),))
-    whole = chosen(None, table, statistics, infos, option="by_a")
-    assert (whole.bound.ranges, whole.candidate.rows_scanned) == (((b"", END),), ROWS)
-    with pytest.raises(NotFound, match="did you mean 'by_a'"):
-        chosen("a = 5", table, statistics, infos, option="by_aa")
-    with pytest.raises(NotFound, match=r"Table\.indexes"):
-        chosen("a = 5", table, statistics, [], option="by_aa")
-    with pytest.raises(InvalidOption, match="needs the values of all its columns"):
-        chosen("b > 1", table, statistics, infos, option="hash_by_b")
+    with pytest.raises(error, match=why):
+        chosen(text, BY_A, HASH_B, option=option)
 
 
 def by_key(text: str, option: str = "auto") -> Choice:
@@ -433,16 +377,10 @@ def test_keys_are_sought_where_that_costs_less_than_reading_their_slots(
     assert by_key(text, "key").by_key
 
 
-def test_a_direct_scan_of_some_slots_is_priced_by_these_alone() -> None:
+def test_a_path_by_key_needs_a_condition_on_it_and_reads_nothing_where_no_key_is_left() -> None:
     (direct, *_) = by_key("a IN (5, 6) AND c = 1").candidates
     assert direct.rows_scanned == pytest.approx(20_000)
-
-
-def test_without_a_condition_on_the_key_there_is_no_path_by_key() -> None:
     assert [each.access for each in by_key("c = 1").candidates] == ["direct"]
     with pytest.raises(InvalidOption, match="limits no a"):
         by_key("c = 1", "key")
-
-
-def test_nothing_is_read_where_no_key_is_left() -> None:
     assert [each.cost for each in by_key("a = 1 AND a = 2").candidates] == [0.0, 0.0]
