@@ -17,8 +17,8 @@ from elasticscan.base.errors import TryAgain, UsageError
 from elasticscan.store import Store
 from tests.base.postgres import Server
 from tests.base.s3 import S3Server
+from tests.base.topology_changes import change_topology
 from tests.cluster.standalone import Cluster, Driver
-from tests.processes.programs import change_topology
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 ROWS = 20_000

@@ -131,7 +131,7 @@ def _held(frame: DataFrame, gate: str | None, slow: int | None = None) -> DataFr
                 (place / f"at-{uuid.uuid4()}").write_text(str(Path.cwd()))
                 end = time.monotonic() + 240
                 while not (place / "open").exists():
-                    assert time.monotonic() < end, "nobody opened the gate"
+                    assert time.monotonic() < end, "no one opened the gate"
                     time.sleep(0.02)
 
     return frame.mapInArrow(hold, frame.schema)

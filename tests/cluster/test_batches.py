@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elasticscan.store import Store
-from tests.cluster.conftest import contents, moving, tidy
+from tests.cluster.conftest import contents, moving
 from tests.cluster.standalone import Cluster, Driver, Gate, JobFailed, until
 
 pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.timeout(900)]
@@ -33,53 +33,22 @@ def test_batches_and_sql_are_exact_on_both_workers_while_tablets_move(
     assert contents(server_store) == before[:10_000] + [[key, 2] for key in range(10_000, 30_000)]
 
 
-def test_a_scan_is_exact_though_its_executors_are_killed(
+def test_a_scan_is_exact_though_an_executor_and_then_its_worker_are_killed(
     cluster: Cluster, driver: Driver, store: Store, tmp_path: Path
 ) -> None:
     before = contents(store)
-    for number in range(2):
+    for number, kill in enumerate((cluster.kill_executor, cluster.kill_worker)):
         gate = Gate(tmp_path, number)
         with moving(store, number):
             reading = driver.begin("read", path=f"{store.uri}/t", gate=str(gate.place), options=SMALL)
             gate.wait_for_tasks(driver, reading, 2)
-            cluster.kill_executor()
+            kill()
             gate.open()
+            if kill == cluster.kill_worker:
+                cluster.workers.append(cluster.add_worker())
             assert driver.answer(reading)["rows"] == before
-
-
-def test_a_write_is_one_commit_though_its_executors_are_killed(
-    cluster: Cluster, driver: Driver, store: Store, tmp_path: Path
-) -> None:
-    gate = Gate(tmp_path)
-    with moving(store):
-        writing = driver.begin(
-            "write", path=f"{store.uri}/t", ids=[15_000, 40_000], v=3, gate=str(gate.place)
-        )
-        gate.wait_for_tasks(driver, writing, 2)
-        cluster.kill_executor()
-        gate.open()
-        driver.answer(writing)
-    expected = [[key, 1] for key in range(15_000)] + [[key, 3] for key in range(15_000, 40_000)]
-    assert contents(store) == expected
-    assert [commit.kind for commit in store.table("t").history()].count("write") == 2
-    tidy(store)
-    assert contents(store) == expected
-
-
-def test_work_goes_on_where_a_worker_dies_and_another_comes(
-    cluster: Cluster, driver: Driver, store: Store, tmp_path: Path
-) -> None:
-    before, gate = contents(store), Gate(tmp_path)
-    with moving(store):
-        reading = driver.begin("read", path=f"{store.uri}/t", gate=str(gate.place), options=SMALL)
-        gate.wait_for_tasks(driver, reading, 2)
-        cluster.kill_worker()
-        gate.open()
-        cluster.workers.append(cluster.add_worker())
-        assert driver.answer(reading)["rows"] == before
-        until(lambda: len(cluster.executors()) == 2, "no executor at the new worker")
-        seen = driver.ask("read", path=f"{store.uri}/t", options=SMALL)
-        assert seen["rows"] == before
+    until(lambda: len(cluster.executors()) == 2, "no executor at the new worker")
+    assert driver.ask("read", path=f"{store.uri}/t", options=SMALL)["rows"] == before
 
 
 def test_an_executor_that_cannot_read_a_shard_says_who_and_where_it_is(driver: Driver, store: Store) -> None:

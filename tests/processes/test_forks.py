@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pyarrow as pa
@@ -32,19 +31,18 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Any:
-    with Store.create(tmp_path / "s", shards=["a", "b"], tablets=8) as store:
-        store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
-        store.table("t").upsert(pa.table({"id": range(ROWS)}))
-        yield store
+def anywhere(catalog_url: Path | str, tmp_path: Path) -> Iterator[Store]:
+    """A store with its catalog in a file and at a server, whose snapshots are kept by leases."""
+    yield from made(tmp_path / "s" if isinstance(catalog_url, Path) else catalog_url, tmp_path)
 
 
 @pytest.fixture
-def anywhere(catalog_url: Path | str, tmp_path: Path) -> Iterator[Store]:
-    """A store with its catalog in a file and at a server, whose snapshots are kept by leases."""
-    uri = tmp_path / "s" if isinstance(catalog_url, Path) else catalog_url
-    shards = {name: str(tmp_path / name) for name in "ab"}
-    with Store.create(uri, shards, retention_seconds=60) as store:
+def store(tmp_path: Path) -> Iterator[Store]:
+    yield from made(tmp_path / "s", tmp_path)
+
+
+def made(uri: Path | str, place: Path) -> Iterator[Store]:
+    with Store.create(uri, {name: str(place / name) for name in "ab"}, retention_seconds=60) as store:
         store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
         store.table("t").upsert(pa.table({"id": range(ROWS)}))
         yield store
@@ -54,7 +52,11 @@ def ids(store: Store) -> list[int]:
     return sorted(store.table("t").scan().to_table()["id"].to_pylist())
 
 
-def forked(work: Callable[[], None]) -> int:
+def upsert(store: Store, key: int) -> int:
+    return store.table("t").upsert(pa.table({"id": [key]}))
+
+
+def forked(work: Callable[[], object]) -> int:
     """Run something in a forked child, which is killed if it hangs; return its process id."""
     process = os.fork()
     if process:
@@ -154,19 +156,13 @@ def test_a_child_forked_by_the_input_of_a_write_leaves_its_parents_files_alone(
 
 def test_what_a_child_writes_after_its_parent_closed_the_store_is_there(store: Store) -> None:
     ready, go = os.pipe()
-
-    def work() -> None:
-        os.read(ready, 1)
-        store.table("t").upsert(pa.table({"id": [ROWS]}))
-        assert ids(store) == list(range(ROWS + 1))
-
-    child = forked(work)
+    child = forked(lambda: os.read(ready, 1) and upsert(store, ROWS))
     store.close()
     os.write(go, b"!")
     assert ids(store)[:ROWS] == list(range(ROWS))
     assert ended_well(child)
     assert ids(store) == list(range(ROWS + 1))
-    store.table("t").upsert(pa.table({"id": [ROWS + 1]}))
+    upsert(store, ROWS + 1)
     with Store.open(store.uri) as other:
         assert ids(other) == list(range(ROWS + 2))
 
@@ -213,7 +209,7 @@ def test_a_child_forked_while_another_thread_uses_the_file_opens_nothing_in_it(
     def work() -> None:
         uses: list[Callable[[], object]] = [
             lambda: ids(store),
-            lambda: store.table("t").upsert(pa.table({"id": [ROWS]})),
+            lambda: upsert(store, ROWS),
             lambda: Store.open(tmp_path / "s"),
             lambda: Store.create(tmp_path / "other", ["a"]),
         ]
@@ -230,8 +226,8 @@ def test_a_child_forked_while_another_thread_uses_the_file_opens_nothing_in_it(
         may_end.set()
         thread.join()
         assert ended_well(child)
-        assert ended_well(forked(lambda: ids(second) and None)), "now nobody uses it"
-    store.table("t").upsert(pa.table({"id": [ROWS + 1]}))
+        assert ended_well(forked(lambda: ids(second))), "now no one uses it"
+    upsert(store, ROWS + 1)
     assert len(ids(store)) == ROWS + 1
     assert store.verify() == []
 
@@ -261,7 +257,7 @@ def test_a_child_finds_the_locks_of_modules_unlocked(store: Store) -> None:
     thread = threading.Thread(target=hold)
     thread.start()
     held.wait(CHILD_SECONDS)
-    child = forked(lambda: store.table("t").upsert(pa.table({"id": [ROWS]})) and ids(store) and None)
+    child = forked(lambda: upsert(store, ROWS) and ids(store))
     leave.set()
     thread.join()
     assert ended_well(child)

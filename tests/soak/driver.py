@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 import time
-import warnings
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -24,7 +23,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elasticscan.connector import register
-from tests.base.quick_java import quick_java
+from tests.cluster.driver import session as cluster_session
 from tests.soak.processes import tell
 from tests.soak.programs import COPY, SOURCE
 
@@ -32,26 +31,11 @@ FAILED = 3  # the exit code of a stream that ended with an error
 
 
 def session(place: Path) -> SparkSession:
-    warnings.simplefilter("ignore")  # of PySpark about pandas
-    temporary = place / "tmp"
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    return (
-        SparkSession.builder.master("local[2,4]")  # a task may fail three times: its worker is killed, too
-        .appName("elasticscan-soak")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(temporary / "warehouse"))
-        .config("spark.local.dir", str(temporary))
-        .config("spark.driver.extraJavaOptions", f"{quick_java()} -Djava.io.tmpdir={temporary}")
-        # All offsets are wanted at the end, to know what each micro-batch had to hold.
-        .config("spark.sql.streaming.minBatchesToRetain", "1000000")
-        .getOrCreate()
-    )
+    # All offsets are wanted at the end, to know what each micro-batch had to hold.
+    more = {"spark.driver.memory": "1g", "spark.sql.streaming.minBatchesToRetain": "1000000"}
+    # A task may fail three times: its worker is killed, too.
+    return cluster_session("local[2,4]", str(place / "tmp"), more)
 
 
 def start(

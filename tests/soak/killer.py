@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -12,7 +11,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from elasticscan.catalog import IdempotencyKey
 from elasticscan.store import Store
 from tests.soak.driver import FAILED
 from tests.soak.processes import Program
@@ -40,7 +38,6 @@ class Killer:
             self._more |= {"ELASTICSCAN_SOAK_FAULT": fault, "PYTHONPATH": os.pathsep.join(path)}
         self._runs: Counter[str] = Counter()
         self._kills: Counter[str] = Counter()
-        self._found: Counter[str] = Counter()
         self._running: dict[str, Program] = {}
         self._copy = store.table(COPY).definition.id
 
@@ -52,7 +49,6 @@ class Killer:
         return {
             "drivers started": f"{self._runs.total()} {dict(self._runs)}",
             "drivers killed": f"{self._kills.total()} {dict(sorted(self._kills.items()))}",
-            **dict(sorted(self._found.items())),
         }
 
     def end(self) -> None:
@@ -84,7 +80,7 @@ class Killer:
         if program.code() is not None and not died:
             raise Unexpected(f"the stream {stream!r} ended by itself: {program.why()}")
         program.kill()
-        self._note_kill(program, stream, way, died)
+        self._kills[f"{stream}, {way}"] += not died
 
     def run_to_the_end(self, stream: str, rows: str) -> None:
         """Let a stream read all there is."""
@@ -93,7 +89,6 @@ class Killer:
         if not program.answers("ended"):
             raise Unexpected(f"the stream {stream!r} did not come to its end: {program.why()}")
         program.kill()  # what it started and has not ended yet
-        self._note_batches(program)
 
     def _started(self, stream: str, trigger: str, rows: str) -> Program:
         number = self._runs[stream]
@@ -129,13 +124,11 @@ class Killer:
             if workers:
                 with suppress(ProcessLookupError):
                     os.kill(chance.choice(workers), signal.SIGKILL)
-                self._count("workers killed")
             self._wait(program, stream, chance.uniform(2.0, 8.0) * scale)
             if program.code() is not None:
                 errors = program.answers("error")
                 if program.code() != FAILED or any("[ES_" in error for error in errors):
                     raise Unexpected(f"{stream!r} was to lose a worker, but: {program.why()}")
-                self._count("workers killed, ending the stream")
                 return True
         return False
 
@@ -149,30 +142,6 @@ class Killer:
         with suppress(FileNotFoundError):
             return max(_names(self._place / "feed" / "_spark_metadata"), key=_batch)
         return None
-
-    def _note_kill(self, program: Program, stream: str, way: str, died: bool) -> None:
-        self._note_batches(program)
-        self._kills[f"{stream}, {way}"] += not died
-        checkpoint = self._place / "checkpoints" / stream
-        planned, done = (newest(checkpoint / name) for name in ("offsets", "commits"))
-        if planned > done:
-            self._count("kills within a micro-batch")
-            if self._has(stream, checkpoint, planned):
-                self._count("kills with the batch in the sink")
-
-    def _has(self, stream: str, checkpoint: Path, batch: int) -> bool:
-        """Whether a sink has a micro-batch."""
-        if stream == "feed":
-            return newest(self._place / "feed" / "_spark_metadata") >= batch
-        query = json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
-        with self._store.context.catalog.reading() as tx:
-            return tx.commit_of_txn(self._copy, IdempotencyKey(f"stream:{query}", batch)) is not None
-
-    def _note_batches(self, program: Program) -> None:
-        self._count("micro-batches drivers reported of", len(program.answers("batch")))
-
-    def _count(self, what: str, number: int = 1) -> None:
-        self._found[what] += number
 
 
 def newest(log: Path) -> int:

@@ -1,90 +1,82 @@
-"""What two streams wrote, compared with the source table: nothing is missing, repeated or altered.
-
-Each commit writes a value of its own. The changes of a key, in the order of their commits, are therefore a
-chain in which each change names the value before it: `insert 7`, `update 7 → 9`, `delete 9`, `insert 12`. A
-change that is missing, repeated or altered breaks its chain, and each chain ends with the key's row in the
-source.
-"""
+"""What two streams wrote, compared with what writers say of it: nothing is missing, repeated or altered."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlparse
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tests.soak.programs import names
-
-# The kinds in the order of a commit: the first two end the value that a key had, the others begin one.
-KINDS = pa.array(["delete", "update_preimage", "insert", "update_postimage"])
-_DELETE, _BEFORE, _INSERT, _AFTER = range(4)
+Row = tuple[Any, ...]
 _SHOWN = 12
 
 
+def name_of(key: int, value: int) -> str:
+    """A text that belongs to a key and a value, so that a row put together of two is noticed."""
+    return f"{key}:{value}"
+
+
+class Model:
+    """The table and its change feed after a snapshot, by what writers said of their commits.
+
+    Args:
+        said: for each commit its number, kind, keys, and the value that it wrote.
+        snapshot: the number whose rows the feed begins with, as inserts; not of the last commit.
+    """
+
+    def __init__(self, said: Iterable[Mapping[str, Any]], snapshot: int) -> None:
+        self.state: dict[int, int] = {}
+        self.feed: Counter[Row] = Counter()
+        for change in sorted(said, key=lambda change: int(change["commit"])):
+            before, (keys, value, commit) = self.state, (change[n] for n in ("keys", "value", "commit"))
+            gone = {"upsert": (), "delete": keys, "overwrite": before.keys() - set(keys)}[change["kind"]]
+            written = () if change["kind"] == "delete" else keys
+            if commit > snapshot:
+                if not self.feed:
+                    self._tell(snapshot, "insert", before)
+                self._tell(commit, "delete", {key: before[key] for key in gone if key in before})
+                self._tell(commit, "update_preimage", {k: before[k] for k in written if k in before})
+                self._tell(commit, "update_postimage", {k: value for k in written if k in before})
+                self._tell(commit, "insert", {key: value for key in written if key not in before})
+            for key in gone:
+                before.pop(key, None)
+            before.update(dict.fromkeys(written, value))
+
+    def _tell(self, commit: int, kind: str, rows: Mapping[int, int]) -> None:
+        self.feed.update((key, value, name_of(key, value), kind, commit) for key, value in rows.items())
+
+    @property
+    def rows(self) -> Counter[Row]:
+        return Counter((key, value, name_of(key, value)) for key, value in self.state.items())
+
+
+def rows_of(table: pa.Table, *more: str) -> Counter[Row]:
+    columns = [table[name].to_pylist() for name in ("id", "v", "name", *more)]
+    return Counter(zip(*columns, strict=True))
+
+
+def differences(what: str, found: Counter[Row], wanted: Counter[Row]) -> Iterator[str]:
+    """The rows that one of two has and the other lacks; none if they are equal."""
+    for problem, rows in (("too many", found - wanted), ("missing", wanted - found)):
+        if rows:
+            yield f"{what}: {rows.total():,} rows are {problem}: {sorted(rows)[:_SHOWN]}"
+
+
 def feed_written(place: Path) -> pa.Table:
-    """The feed as it came out in Parquet."""
-    return pa.concat_tables([pq.read_table(path) for path in committed_files(place)])
+    """The feed as it came out in Parquet: of the files that Spark's sink has committed.
 
-
-def committed_files(place: Path) -> list[Path]:
-    """The files that Spark's file sink has committed; others are of micro-batches that died."""
+    Others are of micro-batches that died.
+    """
     log = place / "_spark_metadata"
     batches = {path.name: path for path in log.iterdir() if not path.name.startswith(".")}
     merged = max((int(name.split(".")[0]) for name in batches if name.endswith(".compact")), default=-1)
     read = [batches[f"{merged}.compact"]] if merged >= 0 else []
     read += [batches[name] for name in sorted(batches, key=len) if name.isdigit() and int(name) > merged]
     lines = [line for path in read for line in path.read_text(encoding="utf-8").splitlines()[1:]]
-    return [Path(unquote(urlparse(json.loads(line)["path"]).path)) for line in lines]
-
-
-def broken_chains(feed: pa.Table, source: pa.Table) -> list[str]:
-    """What is wrong with the changes of a feed that ends with a table; empty if all is well.
-
-    Args:
-        feed: `id`, `v` and the columns of a change feed, whose snapshot are inserts.
-        source: the table with the last of its commits.
-    """
-    kinds = pc.index_in(feed["_change_type"], KINDS).fill_null(-1).to_numpy()
-    keys, values, commits = (feed[name].to_numpy() for name in ("id", "v", "_commit_version"))
-    order = np.lexsort([kinds, commits, keys])
-    keys, values, commits, kinds = keys[order], values[order], commits[order], kinds[order]
-    begins = kinds >= _INSERT
-    first, last = np.ones(len(keys), bool), np.ones(len(keys), bool)
-    first[1:] = last[:-1] = keys[1:] != keys[:-1]
-    follows = np.where(first, begins, begins != np.roll(begins, 1))  # beginnings and ends take turns
-    named = first | begins | (values == np.roll(values, 1))
-    together = (commits == np.roll(commits, -1)) & ~last  # with the next change of the key
-    paired = np.roll(together, 1)
-    wanted = np.where(begins, np.where(paired, _AFTER, _INSERT), np.where(together, _BEFORE, _DELETE))
-    wrong = [
-        _shown("have a kind that fits no chain", ~follows | (kinds != wanted), keys, commits),
-        _shown("name another value than the change before them", follows & ~named, keys, commits),
-        *differences("the end of the feed", _rows(keys, values, last & begins), source),
-    ]
-    return [text for text in wrong if text]
-
-
-def _shown(problem: str, which: np.ndarray, keys: np.ndarray, commits: np.ndarray) -> str:
-    places = list(zip(keys[which].tolist(), commits[which].tolist(), strict=True))
-    return f"{len(places):,} changes {problem}: (key, commit) {places[:_SHOWN]}" if places else ""
-
-
-def _rows(keys: np.ndarray, values: np.ndarray, which: np.ndarray) -> pa.Table:
-    ids, of_ids = pa.array(keys[which]), pa.array(values[which])
-    return pa.table({"id": ids, "v": of_ids, "name": names(ids, of_ids)})
-
-
-def differences(what: str, found: pa.Table, wanted: pa.Table) -> list[str]:
-    """The rows that one of two tables has and the other lacks; empty if they are equal."""
-    wrong = []
-    if pc.count_distinct(found["id"]).as_py() != found.num_rows:
-        wrong.append(f"{what}: keys are there twice")
-    for problem, rows, others in (("too many", found, wanted), ("missing", wanted, found)):
-        more = rows.join(others, ["id", "v", "name"], join_type="left anti").sort_by("id")
-        if more.num_rows:
-            wrong.append(f"{what}: {more.num_rows:,} rows are {problem}: {more.slice(0, _SHOWN).to_pylist()}")
-    return wrong
+    paths = [Path(unquote(urlparse(json.loads(line)["path"]).path)) for line in lines]
+    return pa.concat_tables([pq.read_table(path) for path in paths])

@@ -14,6 +14,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from tests.base.quick_java import quick_java
+
 ROOT = Path(__file__).resolve().parents[2]
 PROC = Path("/proc")
 
@@ -97,11 +99,7 @@ class Program:
         """kill -9 of it and all that it started. May be called again."""
         if self._process.returncode is not None:
             return
-        while found := members(self.id):
-            for member in found:
-                with suppress(ProcessLookupError):
-                    os.kill(member, signal.SIGKILL)
-            time.sleep(0.01)
+        _kill_session(self.id)
         with suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -116,6 +114,36 @@ class Program:
         """What it said last, for people."""
         errors = self.log.read_text(encoding="utf-8", errors="replace")
         return f"exit code {self.code()}, said {self.said[-1:]}; {self.log}:\n{errors[-6_000:]}"
+
+
+def outcome(command: list[str], where: Path, **more: str) -> str:
+    """Run a program of Spark's; what it and all that it started printed. All of it is ended then."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
+    process = subprocess.Popen(
+        command,
+        cwd=where,
+        env=environment | {"SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": quick_java()} | more,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        printed, _ = process.communicate(timeout=400)
+    finally:
+        _kill_session(process.pid)
+        process.wait()
+    assert process.returncode == 0, printed
+    return printed
+
+
+def _kill_session(session: int) -> None:
+    while found := members(session):
+        for member in found:
+            with suppress(ProcessLookupError):
+                os.kill(member, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 def members(session: int) -> list[int]:

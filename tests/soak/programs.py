@@ -13,16 +13,16 @@ from __future__ import annotations
 import os
 import random
 import sys
+from collections.abc import Sequence
 from threading import Event, Thread
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from elasticscan.base.errors import TryAgain, UsageError
 from elasticscan.store import Store
-from tests.processes.programs import change_topology
+from tests.base.topology_changes import change_topology
+from tests.soak.oracle import name_of
 from tests.soak.processes import tell
 
 SOURCE, COPY = "a", "b"
@@ -32,45 +32,41 @@ FIRST_ROWS = 30_000
 GRACE_SECONDS = 120.0  # longer than a micro-batch takes from its files to its commit
 PAUSE_SECONDS = 3.0  # of a writer between two commits, at most
 
+# How often a commit is of a kind, and its fewest and most rows: some are larger than a micro-batch.
+COMMITS = [
+    (0.005, "overwrite", 10_000, 40_000),
+    (0.025, "upsert", 10_000, 30_000),
+    (0.01, "delete", 5_000, 20_000),
+    (0.26, "delete", 1, 300),
+    (0.7, "upsert", 1, 300),
+]
 
-def rows(keys: NDArray[np.int64], value: int) -> pa.Table:
-    ids, values = pa.array(keys), pa.array(np.full(len(keys), value))
-    return pa.table([ids, values, names(ids, values)], schema=SCHEMA)
+
+def change(store: Store, kind: str, keys: Sequence[int], value: int) -> dict[str, Any]:
+    """Change the source; what there is to tell of it."""
+    table = store.table(SOURCE)
+    if kind == "delete":
+        commit = table.delete(list(keys))
+    else:
+        columns = [keys, [value] * len(keys), [name_of(key, value) for key in keys]]
+        rows = pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+        commit = (table.upsert if kind == "upsert" else table.overwrite)(rows)
+    return {"commit": commit, "kind": kind, "keys": list(keys), "value": value}
 
 
-def names(ids: pa.Array, values: pa.Array) -> pa.Array:
-    """A text that belongs to a key and a value, so that a row put together of two is noticed."""
-    return pc.binary_join_element_wise(ids.cast(pa.string()), values.cast(pa.string()), ":")
-
-
-def write(store: Store, seed: int, writer: int, stopping: Event) -> None:
-    """Change the source, each commit with a value that no other has."""
-    pauses, chance = random.Random(seed * 1_000 + writer), np.random.default_rng([seed, writer])
-    table, number = store.table(SOURCE), 0
-    while not stopping.wait(pauses.random() ** 2 * PAUSE_SECONDS):
-        drawn, value = chance.random(), writer * 1_000_000_000 + number
-        if drawn < 0.005:
-            kind, least, most = "overwrite", 10_000, 40_000
-        elif drawn < 0.03:
-            kind, least, most = "upsert", 10_000, 30_000
-        elif drawn < 0.04:
-            kind, least, most = "delete", 5_000, 20_000
-        else:
-            kind, least, most = ("delete" if drawn < 0.3 else "upsert"), 1, 300
+def write(store: Store, chance: random.Random, writer: int, stopping: Event) -> None:
+    """Commit over and over, each time a value that no other commit has."""
+    value = writer * 1_000_000_000
+    while not stopping.wait(chance.random() ** 2 * PAUSE_SECONDS):
+        ((_, kind, least, most),) = chance.choices(COMMITS, [share for share, *_ in COMMITS])
         among = HOT_KEYS if most <= 300 and chance.random() < 0.5 else KEYS
-        keys = np.sort(chance.choice(among, int(chance.integers(least, most)), replace=False))
-        if kind == "delete":
-            commit = table.delete(pa.table({"id": keys}))
-        elif kind == "upsert":
-            commit = table.upsert(rows(keys, value))
-        else:
-            commit = table.overwrite(rows(keys, value))
-        tell(commit=commit, kind=kind, rows=len(keys))
-        number += 1
+        keys = sorted(chance.sample(range(among), chance.randrange(least, most)))
+        tell(**change(store, kind, keys, value))
+        value += 1
 
 
-def move(store: Store, seed: int, stopping: Event) -> None:
-    chance, number = random.Random(seed), 0
+def move(store: Store, chance: random.Random, stopping: Event) -> None:
+    number = 0
     while not stopping.wait(chance.uniform(0.0, 0.6)):
         number += 1
         try:
@@ -82,8 +78,7 @@ def move(store: Store, seed: int, stopping: Event) -> None:
             tell(done=done)
 
 
-def tidy(store: Store, seed: int, stopping: Event) -> None:
-    chance = random.Random(seed)
+def tidy(store: Store, chance: random.Random, stopping: Event) -> None:
     while not stopping.wait(chance.uniform(0.3, 2.0)):
         try:
             name = chance.choice([SOURCE, SOURCE, COPY, None])
@@ -95,21 +90,21 @@ def tidy(store: Store, seed: int, stopping: Event) -> None:
         tell(fragments=fragments, files=files)
 
 
-def _until_the_input_ends(stopping: Event) -> None:
-    sys.stdin.buffer.read()
-    stopping.set()
-
-
 def main() -> None:
     command, uri, seed, *rest = sys.argv[1:]
     os.nice(5)  # on a small machine the streams would hardly get on alongside all this
     stopping = Event()
-    Thread(target=_until_the_input_ends, args=[stopping], daemon=True).start()
+
+    def until_the_input_ends() -> None:
+        sys.stdin.buffer.read()
+        stopping.set()
+
+    Thread(target=until_the_input_ends, daemon=True).start()
     with Store.open(uri) as store:
         if command == "write":
-            write(store, int(seed), int(rest[0]), stopping)
+            write(store, random.Random(f"{seed} {rest[0]}"), int(rest[0]), stopping)
         else:
-            {"move": move, "tidy": tidy}[command](store, int(seed), stopping)
+            {"move": move, "tidy": tidy}[command](store, random.Random(int(seed)), stopping)
 
 
 if __name__ == "__main__":

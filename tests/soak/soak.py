@@ -19,8 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.catalog import IdempotencyKey
@@ -28,7 +27,7 @@ from elasticscan.store import Store, Table
 from tests.soak import oracle
 from tests.soak.killer import Killer, Unexpected, newest
 from tests.soak.processes import Program
-from tests.soak.programs import COPY, FIRST_ROWS, SCHEMA, SOURCE, names, rows
+from tests.soak.programs import COPY, FIRST_ROWS, SCHEMA, SOURCE, change
 
 STREAMS = ("copy", "feed")
 WRITERS = ("write 1", "write 2")
@@ -38,7 +37,7 @@ RETENTION_SECONDS = 30.0  # beyond that, changes are only kept by the streams' l
 FOLLOWED_ROWS, DRAINED_ROWS = "12000", "200000"  # of a micro-batch; large commits have more than the first
 LEAST_KILLS = 2
 LONGEST_SECONDS = 900.0  # for what has no end of its own: a program that takes longer has hung
-FIRST_WRITER = 0  # filled the table before the writers begin
+FIRST_VALUE = 0  # filled the table before the writers begin
 
 SEED = int(os.environ.get("ELASTICSCAN_SOAK_SEED", "1"))
 FAULT = os.environ.get("ELASTICSCAN_SOAK_FAULT")
@@ -69,7 +68,7 @@ def run(place: Path, seconds: float) -> Outcome:
         for table in (SOURCE, COPY):
             store.create_table(table, SCHEMA, ["id"])
             store.table(table).set_retention(f"{RETENTION_SECONDS}s")
-        first = store.table(SOURCE).upsert(rows(np.arange(FIRST_ROWS), FIRST_WRITER))
+        filled = rows_before_the_writers(store)
         killer, others = Killer(place, store, FAULT), {}
         try:
             for name in OTHERS:
@@ -82,7 +81,7 @@ def run(place: Path, seconds: float) -> Outcome:
                     raise Unexpected(f"{name} ended: {program.why()}")
             for stream in STREAMS:
                 killer.run_to_the_end(stream, DRAINED_ROWS)
-            compare(place, store, first, others, outcome)
+            compare(place, store, filled, others, outcome)
         except Unexpected as error:
             outcome.wrong.append(str(error))
         finally:
@@ -108,32 +107,32 @@ def kill_drivers(killer: Killer, others: dict[str, Program], began: float, secon
 # What came of it
 
 
-def compare(place: Path, store: Store, first: int, others: dict[str, Program], outcome: Outcome) -> None:
+def rows_before_the_writers(store: Store) -> dict[str, Any]:
+    """Fill the source; returns what a writer would have said of it."""
+    keys = list(range(FIRST_ROWS))
+    return change(store, "upsert", keys, FIRST_VALUE)
+
+
+def compare(
+    place: Path, store: Store, filled: dict[str, Any], others: dict[str, Program], outcome: Outcome
+) -> None:
     """Enter all that is wrong, and how much was done."""
-    outcome.counts |= counts_of(others)
-    said = {each["commit"] for name in WRITERS for each in others[name].said}
-    checks = (wrong_with_store(store, {first, *said}), wrong_with_feed(place, store, outcome))
-    for check in (*checks, wrong_with_copy(place, store)):
+    said = [filled, *(each for name in WRITERS for each in others[name].said)]
+    done, merged = others["move"].answers("done"), others["tidy"].answers("fragments")
+    outcome.counts |= {
+        "commits of the writers": f"{len(said)} {dict(Counter(each['kind'] for each in said))}",
+        "changes of the topology": f"{len(done)} {dict(Counter(done))}",
+        "compactions": f"{len(merged)}, of {sum(merged)} fragments",
+    }
+    for check in (wrong_with_store(store, said), wrong_with_streams(place, store, said, outcome)):
         try:
             outcome.wrong += check
         except (AssertionError, ElasticScanError, OSError, ValueError) as error:
             outcome.wrong.append(f"{type(error).__name__}: {error}")
 
 
-def counts_of(others: dict[str, Program]) -> dict[str, object]:
-    said = [each for name in WRITERS for each in others[name].said]
-    kinds, large = Counter(each["kind"] for each in said), sum(each["rows"] >= 5_000 for each in said)
-    done, refused = others["move"].answers("done"), others["move"].answers("refused")
-    merged, files = (others["tidy"].answers(word) for word in ("fragments", "files"))
-    return {
-        "commits of the writers": f"{len(said)} {dict(kinds)}, {large} of 5,000 rows or more",
-        "changes of the topology": f"{len(done)} {dict(Counter(done))}, {len(refused)} refused",
-        "compactions": f"{len(merged)}, of {sum(merged)} fragments; {sum(files)} files removed",
-    }
-
-
-def wrong_with_store(store: Store, known: set[int]) -> Iterator[str]:
-    if (unknown := commits_of(store.table(SOURCE)) ^ known) != set():
+def wrong_with_store(store: Store, said: list[dict[str, Any]]) -> Iterator[str]:
+    if (unknown := commits_of(store.table(SOURCE)) ^ {each["commit"] for each in said}) != set():
         yield f"commits that writers and store do not agree on: {unknown}"
     named = {stream["name"] for stream in store.status()["streams"]}
     if named != set(STREAMS):
@@ -144,28 +143,27 @@ def wrong_with_store(store: Store, known: set[int]) -> Iterator[str]:
     yield from map(str, store.verify())
 
 
-def wrong_with_feed(place: Path, store: Store, outcome: Outcome) -> Iterator[str]:
-    found = oracle.feed_written(place / "feed")
-    commits = len(found["_commit_version"].unique())
-    outcome.counts["rows of the feed"] = f"{len(found):,} of {commits:,} commits"
-    if not found["name"].equals(names(found["id"], found["v"])):
-        yield "rows of the feed hold the values of several rows"
-    yield from oracle.broken_chains(found, store.table(SOURCE).scan().to_table())
-
-
-def wrong_with_copy(place: Path, store: Store) -> Iterator[str]:
-    """Compare the copy with the source, and its commits with the micro-batches of its checkpoint."""
+def wrong_with_streams(
+    place: Path, store: Store, said: list[dict[str, Any]], outcome: Outcome
+) -> Iterator[str]:
+    """Compare source, copy and feed with the model, and commits of the copy with its micro-batches."""
+    feed = oracle.feed_written(place / "feed")
+    commits = set(feed["_commit_version"].to_pylist())
+    outcome.counts["rows of the feed"] = f"{len(feed):,} of {len(commits):,} commits"
+    model = oracle.Model(said, snapshot=min(commits))
+    found = oracle.rows_of(feed, "_change_type", "_commit_version")
+    yield from oracle.differences("feed", found, model.feed)
+    for name in (SOURCE, COPY):
+        yield from oracle.differences(name, oracle.rows_of(store.table(name).scan().to_table()), model.rows)
     checkpoint, copy = place / "checkpoints" / "copy", store.table(COPY)
-    source = store.table(SOURCE).scan().to_table()
-    yield from oracle.differences("copy", copy.scan().to_table(), source)
     query = json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
     with store.context.catalog.reading() as tx:
         committed = {
             tx.commit_of_txn(copy.definition.id, IdempotencyKey(f"stream:{query}", batch))
             for batch in range(newest(checkpoint / "offsets") + 1)
         } - {None}
-    if (others := commits_of(copy) ^ committed) != set():
-        yield f"copy: commits {others} are not one for each micro-batch"
+    if (unknown := commits_of(copy) ^ committed) != set():
+        yield f"copy: commits {unknown} are not one for each micro-batch"
 
 
 def commits_of(table: Table) -> set[int]:
