@@ -1,14 +1,27 @@
-"""Logs without a catalog: begun, and appended to one record at a time, as often as it takes."""
+"""Logs without a catalog: their homes, which may have faults, their beginning, and appends to them."""
 
 from __future__ import annotations
 
-from elasticscan.catalog import tables
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from elasticscan.base.errors import CommitUnknown
+from elasticscan.catalog import IdempotencyKey, tables
 from elasticscan.catalog.appending import Append
-from elasticscan.catalog.database import LogHome
+from elasticscan.catalog.database import LogHome, head_in, micros
+from elasticscan.catalog.entries import chained
 from elasticscan.catalog.log import Log
+from elasticscan.catalog.postgres import PostgresHome
 from elasticscan.catalog.retrying import retry
+from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.catalog.topology_history import first_topology
 from elasticscan.metadata import StoreCreated, table_of
+from tests.base.manual_clock import ManualClock
+
+KILLED, DONE_AND_KILLED, NOT_DONE, ANSWER_LOST = "killed", "done, and killed", "not done", "answer lost"
 
 
 def begin(home: LogHome, record: StoreCreated) -> Log:
@@ -18,15 +31,7 @@ def begin(home: LogHome, record: StoreCreated) -> Log:
     return Log(home)
 
 
-def earlier(home: LogHome, what: Append) -> int | None:
-    if what.app is None:
-        return None
-    asked = {"table": table_of(what.record), "app_id": what.app[0], "app_version": what.app[1]}
-    found = home.execute(tables.BY_APP, asked)
-    return int(found[0][0]) if found else None
-
-
-def append(log: Log, what: Append) -> int:
+def append(log: Log, what: Append, content: str | None = None) -> int:
     """Append a record, once the state as of the head allows it; a small commit at once, where that is so.
 
     The commit that an application has made under the same version is returned in its place.
@@ -36,8 +41,95 @@ def append(log: Log, what: Append) -> int:
         return inline
 
     def attempt() -> int:
-        with log.writing() as transaction:
-            made = earlier(log.home, what)
-            return transaction.append(what) if made is None else made
+        with log.writing() as tx:
+            key = None if what.app is None else IdempotencyKey(*what.app, content)
+            made = None if key is None else tx.commit_of_txn(table_of(what.record), key)
+            return tx.append(what) if made is None else made
 
     return retry(log.home, attempt)
+
+
+class KilledProcess(Exception):
+    """Ends what a process does, at one point of it."""
+
+
+class _Faults:
+    """A home whose next transactions that write have faults."""
+
+    faults: tuple[str, ...] = ()
+
+    @contextmanager
+    def writing(self, at_once: bool = False) -> Iterator[Any]:
+        fault = self._next_fault()
+        with super().writing(at_once) as transaction:  # type: ignore[misc]
+            yield transaction
+            self._fail(fault == KILLED, fault == NOT_DONE)
+        self._fail(fault == DONE_AND_KILLED, fault == ANSWER_LOST)
+
+    def _next_fault(self) -> str:
+        fault, self.faults = (self.faults[0], self.faults[1:]) if self.faults else ("", ())
+        return fault
+
+    def _fail(self, is_killed: bool, is_lost: bool) -> None:
+        if is_killed:
+            raise KilledProcess
+        if is_lost:
+            raise CommitUnknown("the line was cut during a commit")
+
+    def fill_disk(self, is_full: bool) -> None:
+        """Let the database grow no more, or again."""
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock."""
+
+
+class FileHome(_Faults, SqliteHome):
+    """A file, which may have a statement of its own for small commits, as a server has."""
+
+    has_statement = False
+
+    @classmethod
+    def opened(cls, path: Path, draw: Random) -> FileHome:
+        home = cls(path, ManualClock(1_700_000_000 + draw.randrange(-100, 100)))
+        home.has_statement = draw.random() < 0.5
+        return home
+
+    def append_inline(self, values: Mapping[str, Any]) -> Any:
+        if not self.has_statement:
+            return None
+        with self.writing():
+            number, before, time, layout = head_in(self.execute(tables.HEAD))
+            if layout != values["layout"]:
+                return None
+            at = max(micros(self.clock.now()), time + 1)
+            digest = chained(before, number + 1, at, values["seal"])
+            entry = {"number": number + 1, "time": at, "digest": digest}
+            self.execute(tables.INSERT_ENTRY, {**values, **entry})
+            for table, part, content in values["parts"]:
+                of = {"number": number + 1, "table": table, "part": part}
+                self.execute(tables.INSERT_PART, of | {"bytes": content})
+            self.execute(tables.MOVE_HEAD, entry | {"layout": layout, "before": before})
+        return number + 1, at, digest
+
+    def fill_disk(self, is_full: bool) -> None:
+        with self._pool.connection() as connection:
+            connection.execute(f"PRAGMA max_page_count = {1 if is_full else 1 << 30}")
+
+    def advance(self, seconds: float) -> None:
+        self.clock.sleep(seconds)
+
+
+class ServerHome(_Faults, PostgresHome):
+    @classmethod
+    def opened(cls, address: str, draw: Random) -> ServerHome:
+        return cls(address)
+
+    def append_inline(self, values: Mapping[str, Any]) -> Any:
+        fault = self._next_fault()
+        self._fail(fault == KILLED, fault == NOT_DONE)
+        answer = super().append_inline(values)
+        if answer is None:  # a transaction comes next
+            self.faults = (fault,)
+        else:
+            self._fail(fault == DONE_AND_KILLED, fault == ANSWER_LOST)
+        return answer

@@ -3,48 +3,66 @@
 Several `Log` objects, each with a clock of its own, share one database, and some of them are behind. Records
 are staged from the state that one of them knows, and appended at once or some steps later, by any of them: so
 what `checks` refuses is what came in between. A record that is staged from the newest state must be accepted.
-Writers are killed before and after they commit, lose their answers, and find their disk full.
+Faults are steps, which befall the next append: writers are killed before and after they commit, lose their
+answers, and find their disk full.
 
 The model knows all versions of each key, with the numbers of their commits; files are lists of versions by
 their paths. After each step the fold of all records, the state of a checkpoint with its tail, and those of
 all logs must be one; and each snapshot that is kept must hold in fragments and memory what the model has, at
-the shards where the slots live, no version twice.
+the shards where the slots live, no version twice. Commits, topologies, leases and horizons are found as the
+model has them.
+
+`python -m tests.simulation --log SEED` prints the fewest steps that still fail.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pytest
 
 from elasticscan.base.errors import (
     AlreadyExists,
     CommitUnknown,
+    ContinuationKeyError,
     DiskFull,
     InvalidTopologyChange,
+    NotFound,
     SnapshotExpired,
     TableChanged,
     WriteConflict,
 )
-from elasticscan.catalog import tables
+from elasticscan.base.limits import STREAM_LEASE_SECONDS, TRUSTED_JUMP_SECONDS
+from elasticscan.catalog import (
+    Tx,
+    forget_topologies,
+    newest_topology,
+    oldest_topology,
+    tables,
+    topologies,
+    topology,
+    topology_at,
+)
 from elasticscan.catalog.appending import Append
 from elasticscan.catalog.checkpoints import parts_of, state_of
+from elasticscan.catalog.database import micros
 from elasticscan.catalog.entries import LogEntry, check_chain, record_of
 from elasticscan.catalog.fold import apply, is_commit
-from elasticscan.catalog.log import Log
-from elasticscan.catalog.postgres import PostgresHome
-from elasticscan.catalog.sqlite import SqliteHome
+from elasticscan.catalog.log import CheckpointWriter, Log
+from elasticscan.catalog.retrying import retry
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import TableState
-from elasticscan.catalog.topology_history import pack_topology, topology
-from elasticscan.catalog.transaction import Tx
+from elasticscan.catalog.topology_history import pack_topology
 from elasticscan.metadata import (
     AddedFragment,
     AddedRun,
@@ -74,78 +92,29 @@ from elasticscan.metadata import (
     TimeObserved,
     TopologyEntered,
 )
+from elasticscan.store.context.leases import Hold, renew_lease, take_lease
+from elasticscan.store.upkeep.horizons import horizon_of
 from elasticscan.topology import Placement, Shard, SlotSet, Tablet, Topology
-from tests.base.manual_clock import ManualClock
-from tests.catalog.logs import append, begin
+from tests.base.severed_line import SeveredLine
+from tests.catalog.logs import (
+    ANSWER_LOST,
+    DONE_AND_KILLED,
+    KILLED,
+    NOT_DONE,
+    FileHome,
+    KilledProcess,
+    ServerHome,
+    append,
+    begin,
+)
+from tests.simulation.engine import Engine, Step
 
 SLOTS, KEYS = 12, 30
-REFUSED = (WriteConflict, TableChanged, AlreadyExists, InvalidTopologyChange, SnapshotExpired)
+REFUSED = (WriteConflict, TableChanged, AlreadyExists, InvalidTopologyChange, SnapshotExpired, NotFound)
 SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.int64())])
 _ROWS = pa.schema([("_slot", pa.uint16()), *SCHEMA])
-KILLED, DONE_AND_KILLED, NOT_DONE, ANSWER_LOST = "killed", "done, and killed", "not done", "answer lost"
-
-
-class KilledProcess(Exception):
-    """Ends what a process does, at one point of it."""
-
-
-class _Faults:
-    """A home whose next transactions that write have faults."""
-
-    faults: tuple[str, ...] = ()
-
-    @contextmanager
-    def writing(self, at_once: bool = False) -> Iterator[Any]:
-        fault = self._next_fault()
-        with super().writing(at_once) as transaction:  # type: ignore[misc]
-            yield transaction
-            self._fail(fault == KILLED, fault == NOT_DONE)
-        self._fail(fault == DONE_AND_KILLED, fault == ANSWER_LOST)
-
-    def _next_fault(self) -> str:
-        fault, self.faults = (self.faults[0], self.faults[1:]) if self.faults else ("", ())
-        return fault
-
-    def _fail(self, is_killed: bool, is_lost: bool) -> None:
-        if is_killed:
-            raise KilledProcess
-        if is_lost:
-            raise CommitUnknown("the line was cut during a commit")
-
-    def fill_disk(self, is_full: bool) -> None:
-        """Let the database grow no more, or again."""
-
-    def advance(self, seconds: float) -> None:
-        """Move the clock."""
-
-
-class FileHome(_Faults, SqliteHome):
-    @classmethod
-    def opened(cls, path: Path, draw: Random) -> FileHome:
-        return cls(path, ManualClock(1_700_000_000 + draw.randrange(-100, 100)))
-
-    def fill_disk(self, is_full: bool) -> None:
-        with self._pool.connection() as connection:
-            connection.execute(f"PRAGMA max_page_count = {1 if is_full else 1 << 30}")
-
-    def advance(self, seconds: float) -> None:
-        self.clock.sleep(seconds)
-
-
-class ServerHome(_Faults, PostgresHome):
-    @classmethod
-    def opened(cls, address: str, draw: Random) -> ServerHome:
-        return cls(address, retry_seconds=0.0)
-
-    def append_inline(self, values: Mapping[str, Any]) -> Any:
-        fault = self._next_fault()
-        self._fail(fault == KILLED, fault == NOT_DONE)
-        answer = super().append_inline(values)
-        if answer is None:  # a transaction comes next
-            self.faults = (fault,)
-        else:
-            self._fail(fault == DONE_AND_KILLED, fault == ANSWER_LOST)
-        return answer
+FULL, OTHER_ROWS = "full", "other rows"
+FAULTS = (KILLED, DONE_AND_KILLED, NOT_DONE, ANSWER_LOST, FULL)
 
 
 class Version(NamedTuple):
@@ -210,6 +179,7 @@ class Model:
     """All that was committed to a table."""
 
     horizon: int
+    created: int
     versions: list[Version] = field(default_factory=list)
     overwrites: list[int] = field(default_factory=list)
     tags: dict[str, int] = field(default_factory=dict)
@@ -217,38 +187,55 @@ class Model:
     files: set[str] = field(default_factory=set)  # paths that records brought
 
 
-@dataclass(frozen=True)
-class Staged:
-    """A record on its way, the number of the state that it was made from, and its rows."""
+class Made(NamedTuple):
+    """A record that is to be appended, and what it brings apart from that."""
 
     append: Append
-    made_at: int
     versions: tuple[Version, ...] = ()
     topology: Topology | None = None
+    content: str | None = None  # of an application's version
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A record on its way, and the number of the state that it was made from."""
+
+    made: Made
+    made_at: int
 
     @property
     def kind(self) -> str:
-        return getattr(self.append.record, "operation", type(self.append.record).__name__)
+        return getattr(self.made.append.record, "operation", type(self.made.append.record).__name__)
 
 
-Step = Callable[[StoreState, Log], Append | tuple[Append, tuple[Version, ...] | Topology] | None]
+class GivenUp(Exception):
+    """Ends a transaction of which nothing is to be left."""
 
 
-class Program:
+class World:
     """One random program over one log."""
 
-    def __init__(self, place: Path | str, seed: int, style: str | None = None) -> None:
-        self.draw, self.weights = Random(seed), WEIGHTS | STYLES[style]
+    def __init__(
+        self, place: Path | str, seed: int, style: str | None = None, line: SeveredLine | None = None
+    ) -> None:
+        self.line = line  # to the server
+        self.random, self.weights = Random(seed), WEIGHTS | STYLES[style]
+        self.trace, self.outcomes = ["begin"], Counter[str]()
+        self.is_done = True  # whether the step at work found something to do
+        self.fault = ""  # that befalls the next attempt
         self.models: dict[int, Model] = {}
         self.dropped: dict[int, Model] = {}
         self.forgotten = set[str]()
         self.files: dict[tuple[int, str], list[Version]] = {}
         self.statistics: dict[tuple[int, str], bytes] = {}
-        self.apps: dict[tuple[int, str, int], int] = {}
+        self.apps: dict[tuple[int, str, int], tuple[int, str | None]] = {}
         self.history: list[tuple[LogEntry, Record]] = []
         self.values: list[bytes] = []
-        self.topologies: dict[int, Topology] = {}
+        self.topologies: dict[int, tuple[Topology, int]] = {}  # with the times of their records
+        self.oldest_topology = 1
+        self.leases: dict[str, tuple[Hold, int]] = {}  # with their ends
         self.condemned = set[tuple[int, str]]()
+        self.secrets: dict[int, Secret | None] = {}
         self.newest_commit = 0
         self.names = itertools.count()
         self.pending: list[Staged] = []
@@ -256,122 +243,258 @@ class Program:
         tablets = (Tablet(1, 0, 4, 1, 1), Tablet(2, 4, 8, 2, 1), Tablet(3, 8, SLOTS, 1, 1))
         home: Any = FileHome if isinstance(place, Path) else ServerHome
         home.create(place).close()
-        self._opened = lambda: Log(home.opened(place, self.draw))
+        self._opened: Callable[[], Any] = lambda: Log(home.opened(place, self.random))
         created = StoreCreated("store", SLOTS, "murmur3", 60.0, shards, tablets)
-        self.topologies[1] = Topology(1, Placement.of(tablets), ((1, "a"), (2, "b")), 0.0, "created")
-        self.observer = begin(home.opened(place, self.draw), created)
-        self.logs = [self._opened() for _ in range(3)]
-        self.catch_up()
+        self.observer = begin(home.opened(place, self.random), created)
+        self.logs: list[Any] = [self._opened() for _ in range(3)]
+        (entry,) = self.catch_up()
+        first = Topology(1, Placement.of(tablets), ((1, "a"), (2, "b")), 0.0, "created")
+        self.topologies[1] = first, entry.time
         self.state = self.fold()
-        self.append(Staged(self._create_table(self.state, self.logs[0]), 0), 0)
+        first_table = self._made("create_table", self.state, self.logs[0])
+        assert first_table is not None
+        self._append(Staged(first_table, 0), 0)
 
     @property
     def newest(self) -> int:
         """The number of the newest record."""
         return self.history[-1][0].number
 
-    def run(self, steps: int) -> None:
-        try:
-            for _ in range(steps):
-                self.step()
-                self.check()
-            for log in self.logs:
-                log.follow()
-            self.check()
-        finally:
-            for log in (*self.logs, self.observer):
-                log.home.close()
+    def close(self) -> None:
+        for log in (*self.logs, self.observer):
+            log.home.close()
 
     # Steps
 
-    def step(self) -> None:
-        at = self.draw.randrange(len(self.logs))
-        match self.draw.choices(
-            ("append", "pending", "log", "checkpoint", "drop", "clock"), (60, 14, 8, 5, 4, 3)
-        )[0]:
-            case "append":
-                self.stage(at)
-            case "pending" if self.pending:
-                self.append(self.pending.pop(self.draw.randrange(len(self.pending))), at)
-            case "log":
-                self._reopen(at)
-            case "checkpoint":
-                self._checkpoint(at)
-            case "drop":
-                upto = self.draw.choice((self.history[-1][0].time, self.draw.choice(self.history)[0].time))
-                self.observer.drop_payloads(upto + 1)
-            case "clock":
-                self.logs[at].home.advance(self.draw.choice((1.0, 5_000.0, 300_000.0)))
+    def drawn(self, count: int) -> Iterator[Step]:
+        """Draw steps, of which so many do something, each after the one before was played."""
+        while count:
+            (name,) = self.random.choices([*self.weights], [*self.weights.values()])
+            yield Step(name, self.random.getstate())
+            count -= self.is_done and name != "break_next"
+        yield Step("end", self.random.getstate())
 
-    def _reopen(self, at: int) -> None:
+    def live(self, upto: int) -> None:
+        """Make steps up to a number of the log, and check nothing."""
+        while self.newest < upto:
+            for step in itertools.islice(self.drawn(1), 1):
+                self._make(step.name)
+            self.state = self.fold(self.state)
+
+    def make(self, name: str) -> None:
+        """Make a step, and check everything."""
+        self._make(name)
+        if self.is_done:
+            self.check()
+
+    def _make(self, name: str) -> None:
+        self.trace.append(name)
+        self.is_done, at = True, self.random.randrange(len(self.logs))
+        if name == "end":
+            for log in self.logs:
+                log.follow()
+        elif name in STEPS:
+            getattr(self, name)(at)
+        else:
+            self._stage(name, at)
+
+    def say(self, what: object) -> None:
+        self.trace[-1] += f": {what}"
+
+    def pend(self, at: int) -> None:
+        """Append what was made a while ago."""
+        self.is_done = bool(self.pending)
+        if self.pending:
+            self._append(self.pending.pop(self.random.randrange(len(self.pending))), at)
+
+    def reopen(self, at: int) -> None:
         self.logs[at].home.close()
         self.logs[at] = self._opened()
 
-    def _checkpoint(self, at: int) -> None:
+    def checkpoint(self, at: int) -> None:
         log = self.logs[at]
-        if self.draw.random() < 0.3:
-            log.home.faults = ("",) * self.draw.randrange(6) + (self.draw.choice((KILLED, DONE_AND_KILLED)),)
+        if self.random.random() < 0.3:
+            fault = self.random.choice((KILLED, DONE_AND_KILLED))
+            log.home.faults = ("",) * self.random.randrange(6) + (fault,)
             with suppress(KilledProcess):
                 log.write_checkpoint()
-            self._reopen(at)
+            self.reopen(at)
         elif not log.write_checkpoint():  # of one that was killed, whose lease must end first
             log.home.advance(3_600)
             log.write_checkpoint()
 
-    def stage(self, at: int) -> None:
-        log = self.logs[at]
-        if self.draw.random() < 0.6:
-            log.follow()
-        made = None
-        while made is None:
-            name = self.draw.choices([*self.weights], [*self.weights.values()])[0]
-            step: Step = getattr(self, f"_{name}")
-            made = step(log.state, log)
-        append, more = made if isinstance(made, tuple) else (made, ())
-        staged = Staged(append, log.state.number)
-        kind = "topology" if isinstance(more, Topology) else "versions"
-        staged = replace(staged, **{kind: more})
-        if self.draw.random() < 0.3:
-            self.pending.append(staged)
-        else:
-            self.append(staged, self.draw.randrange(len(self.logs)))
+    def drop(self, at: int) -> None:
+        """Drop what checkpoints cover, if these are old enough."""
+        upto = self.random.choice((self.history[-1][0].time, self.random.choice(self.history)[0].time)) + 1
+        newest = max((n for (n,) in self.observer.home.execute("SELECT number FROM checkpoint")), default=-1)
+        times = {entry.number: entry.time for entry, _ in self.history}
+        dropped = self.observer.drop_payloads(upto)
+        assert not dropped or times[newest] < upto, "the newest checkpoint is too young"
 
-    def append(self, staged: Staged, at: int) -> None:
-        log, fault = self.logs[at], ""
-        is_fresh = staged.made_at == self.newest
-        if self.draw.random() < 0.12:
-            fault = self.draw.choice((KILLED, DONE_AND_KILLED, NOT_DONE, ANSWER_LOST, "full"))
-        log.home.faults = (fault,)
-        log.home.fill_disk(fault == "full")
-        outcome, number = "accepted", None
+    def clock(self, at: int) -> None:
+        self.logs[at].home.advance(self.random.choice((1.0, 5_000.0, 300_000.0)))
+
+    def break_next(self, at: int) -> None:
+        """Let a fault befall the next append, or the next change of a lease."""
+        self.fault = self.random.choice(FAULTS)
+
+    def forget_topologies(self, at: int) -> None:
+        (newest, is_published), oldest = self.state.topology, self.oldest_topology
+        self.oldest_topology = self.random.randint(oldest, max(oldest, newest - (not is_published)))
+        with self.logs[at].writing() as tx:
+            forget_topologies(tx, self.oldest_topology)
+
+    def lease(self, at: int) -> None:
+        """Take a lease of a snapshot, renew or end one; of a lost answer it is known what it did."""
+        log, seconds, name = (
+            self.logs[at],
+            self.random.choice((60.0, 4_000.0, 1e8)),
+            self.random.choice("lmn"),
+        )
+        table = self.random.choice([*self.state.tables.values()]) if self.state.tables else None
+        how = self.random.choice(("take", "take", "renew", "renew", "remove", "end")) if table else "end"
+        snapshot = self.random.randrange(self.state.commit + 2)
+        left = dict[str, tuple[Hold, int]]()
+
+        def work() -> None:
+            with log.writing() as tx:
+                left.clear()
+                left.update(self.leases)
+                until = micros(tx.times.stamp + seconds)
+                if how == "take":
+                    assert table is not None
+                    left[name] = Hold(table.info.id, snapshot, "scan"), until
+                    take_lease(tx, name, table.info, snapshot, "scan", seconds)
+                elif how == "renew":
+                    lasts = name in left and left[name][1] / 1e6 >= tx.times.stamp
+                    if lasts:
+                        left[name] = left[name][0], until
+                    assert renew_lease(tx, name, seconds) == lasts
+                elif how == "remove":
+                    left.pop(name, None)
+                    tx.remove_lease(Hold, name)
+                else:
+                    self._end_leases(tx, left)
+
+        outcome, _ = self._attempt(at, lambda: retry(log.home, work))
+        self.say(f"{how} {name} at {snapshot}")
+        if outcome in ("done", DONE_AND_KILLED):
+            assert how != "take" or self._is_gone(table, snapshot) is None, "a lease of what is gone"
+            self.leases = left
+        elif outcome == "refused":
+            assert how == "take" and self._is_gone(table, snapshot)
+
+    def _end_leases(self, tx: Tx, left: dict[str, tuple[Hold, int]]) -> None:
+        """What is over is forgotten, and what ends far too late is cut, once the time is beyond doubt."""
+        over = [name for name, (_, until) in left.items() if until < micros(tx.times.expiry)]
+        most = micros(tx.now + STREAM_LEASE_SECONDS + TRUSTED_JUMP_SECONDS)
+        others = {lease.name for lease in tx.leases(CheckpointWriter) if not tx.lasts(lease)}
+        assert tx.end_expired_leases() == len(over) + len(others)
+        for name in over:
+            del left[name]
+        for name, (hold, until) in left.items() if tx.times.agreed else ():
+            left[name] = hold, min(until, most)
+
+    def _is_gone(self, table: TableState | None, snapshot: int) -> type[Exception] | None:
+        """How it is refused to read a snapshot."""
+        assert table is not None
+        model = self.models[table.info.id]
+        if not model.created <= snapshot <= self.state.commit:
+            return NotFound
+        return SnapshotExpired if snapshot < model.horizon else None
+
+    def transact(self, at: int) -> None:
+        """Append several records at once, or none of them."""
+        log, made, gives_up = self.logs[at], list[Made](), self.random.random() < 0.5
+        with suppress(GivenUp), log.writing() as tx:
+            for _ in range(self.random.randrange(1, 5)):
+                name = self.random.choices([*MAKERS], [self.weights[each] for each in MAKERS])[0]
+                one = self._made(name, tx.state, log)
+                if one is not None and one.append.app is None:
+                    tx.append(one.append)
+                    made.append(one)
+            if gives_up:
+                tx.put_lease("given up", Hold(1, 1, "scan"), 60.0)
+                raise GivenUp
+        came = self.catch_up()
+        self.say(f"{len(made)} records, {'given up' if gives_up else 'made'}")
+        assert len(came) == (0 if gives_up else len(made)), "all of a transaction is there, or nothing"
+        for one, entry in zip(made, came, strict=False):
+            self._note(one, entry)
+
+    def _stage(self, name: str, at: int) -> None:
+        log = self.logs[at]
+        if self.random.random() < 0.6:
+            log.follow()
+        made = self._made(name, log.state, log)
+        self.is_done = made is not None
+        if made is None:
+            return
+        if self.random.random() < 0.3:
+            self.say("later")
+            self.pending.append(Staged(made, log.state.number))
+        else:
+            self._append(Staged(made, log.state.number), self.random.randrange(len(self.logs)))
+
+    def _made(self, name: str, state: StoreState, log: Log) -> Made | None:
+        table = self.random.choice([*state.tables.values()]) if state.tables else None
+        if table is None and name not in WITHOUT_TABLES:
+            return None
+        made = getattr(self, f"_{name}")(state, log, table)
+        return Made(made) if isinstance(made, Append) else made
+
+    def _attempt(self, at: int, work: Callable[[], Any]) -> tuple[str, Any]:
+        """Do what the pending fault may befall; returns what came of it, and the answer."""
+        log, fault, answer = self.logs[at], self.fault, None
+        self.fault, outcome = "", "done"
+        if self.line is not None and fault in (NOT_DONE, ANSWER_LOST):
+            self.line.cut_at(self.random.randrange(1, 5), answered=fault == ANSWER_LOST)
+        else:
+            log.home.faults = (fault,)
+        log.home.fill_disk(fault == FULL)
         try:
-            number = append(log, staged.append)
+            answer = work()
         except REFUSED:
-            assert not is_fresh, f"a {staged.kind} from the newest state was refused"
             outcome = "refused"
+        except ContinuationKeyError:
+            outcome = OTHER_ROWS
         except KilledProcess:
             outcome = fault
         except (DiskFull, CommitUnknown):
-            assert fault == "full"
-            outcome = "full"
+            assert fault == FULL
+            outcome = FULL
+        if self.line is not None:
+            self.line.cut_at()
         log.home.fill_disk(False)
         log.home.faults = ()
         if outcome in (KILLED, DONE_AND_KILLED):
-            self._reopen(at)
+            self.reopen(at)
+        self.say(" ".join(filter(None, (f"log {at}", fault and f"({fault})", outcome))))
+        return outcome, answer
+
+    def _append(self, staged: Staged, at: int) -> None:
+        log, what, content = self.logs[at], staged.made.append, staged.made.content
+        is_fresh, made = staged.made_at == self.newest, None
+        if what.app is not None and isinstance(what.record, RowsCommitted):
+            made = self.apps.get((what.record.table, *what.app))
+        is_other = made is not None and None not in (made[1], content) and made[1] != content
+        self.say(f"{staged.kind} from {staged.made_at}")
+        outcome, number = self._attempt(at, lambda: append(log, what, content))
+        assert outcome != "refused" or not is_fresh, f"a {staged.kind} from the newest state was refused"
+        assert outcome != OTHER_ROWS or is_other, "a version stands for the same rows"
         came = self.catch_up()
         if came:
-            assert len(came) == 1, "one append is one record"
-            assert outcome in ("accepted", DONE_AND_KILLED), outcome
-            assert number in (None, came[0].number)
-            self._note(staged, came[0])
-        elif outcome == "accepted":
-            app = staged.append.app
-            assert app is not None, "an append that is acknowledged is in the log"
-            assert number == self.apps[staged.append.record.table, *app]
+            (entry,) = came  # one append is one record
+            assert outcome in ("done", DONE_AND_KILLED), outcome
+            assert number in (None, entry.number)
+            self._note(staged.made, entry)
+        elif outcome == "done":
+            assert made is not None, "an append that is acknowledged is in the log"
+            assert number == made[0] and not is_other
 
-    def _note(self, staged: Staged, entry: LogEntry) -> None:
+    def _note(self, made: Made, entry: LogEntry) -> None:
         """Do in the model what a record that was accepted says."""
-        record, number = staged.append.record, entry.number
+        record, number = made.append.record, entry.number
         if is_commit(record):
             self.newest_commit = number
         there = self.fold(self.state, upto=number - 1).tables
@@ -380,16 +503,24 @@ class Program:
             names = {table.info.name for other, table in there.items() if other != own}
             assert record.table.name not in names, "a name is taken twice"
             if record.made_from == 0:
-                self.models[own] = Model(number, newest=number)
+                self.models[own] = Model(number, number, newest=number)
             else:
                 assert record.made_from == there[own].info.definition, "it replaces another definition"
         elif isinstance(record, FilesCondemned):
             self.condemned = (
                 self.condemned - {*record.files} if record.lifted else self.condemned | {*record.files}
             )
+        elif isinstance(record, MoveSwitched):
+            tablet = self.fold(self.state, upto=number).tablet(record.tablet.id)
+            assert (tablet.shard, tablet.epoch) == (record.target, record.tablet.epoch + 1)
         elif isinstance(record, TopologyEntered):
-            assert staged.topology is not None
-            self.topologies[record.topology] = staged.topology
+            assert made.topology is not None
+            self.topologies[record.topology] = made.topology, entry.time
+        elif isinstance(record, StoreAdopted):
+            assert number > (made.append.beyond or 0), "numbers that were lost are not used again"
+            self.newest_commit = max(self.newest_commit, record.commit)
+        elif isinstance(record, SecretChanged):
+            self.secrets[record.id] = record.secret
         elif isinstance(record, TableDropped):
             self.dropped[record.table] = self.models.pop(record.table)
         elif isinstance(record, HorizonRaised):
@@ -407,14 +538,14 @@ class Program:
             model = self.models[record.table]
             assert record.definition == there[record.table].info.definition, "its columns are others by now"
             assert not record.based_on or model.newest <= record.based_on, "it has read rows that changed"
-            model.versions += [version._replace(number=number) for version in staged.versions]
+            model.versions += [version._replace(number=number) for version in made.versions]
             model.newest = number
             if record.overwrites:
                 model.overwrites.append(number)
-            if staged.append.app is not None:
-                key = (record.table, *staged.append.app)
+            if made.append.app is not None:
+                key = (record.table, *made.append.app)
                 assert key not in self.apps, "an application's commit is made once"
-                self.apps[key] = number
+                self.apps[key] = number, made.content
         for table, changes in changes_in(record).items():
             self.forgotten |= {path for _, path in changes.forgotten}
             model = self.models[table] if table in self.models else self.dropped[table]
@@ -423,17 +554,19 @@ class Program:
                 model.files |= {added.file.path, *(run.path for run in added.file.runs)}
                 assert (added.file.shard, added.file.path) not in self.condemned
 
+        before, after = self.fold(self.state, upto=number - 1), self.fold(self.state, upto=number)
+        clock = max(entry.row.clock / 1e6, after.belief.accepted_at)
+        for file in {*after.removed_files()} - {*before.removed_files()}:
+            assert (file.number, file.time) == (number, round(1e6 * clock)), "it is as old as its removal"
+
     # What programs append
 
-    def _table_of(self, state: StoreState) -> TableState | None:
-        return self.draw.choice([*state.tables.values()]) if state.tables else None
-
-    def _create_table(self, state: StoreState, log: Log) -> Append | None:
+    def _create_table(self, state: StoreState, log: Log, table: Any) -> Append | None:
         if len(state.tables) > 2:
             return None
         info = TableInfo(
             state.newest_ids.get("table", 0) + 1,
-            self.draw.choice("tuvw"),
+            self.random.choice("tuvw"),
             SCHEMA,
             ("key",),
             ("key",),
@@ -444,24 +577,20 @@ class Program:
         taken = {table.info.name for table in state.tables.values()}
         if info.name in taken:
             return None
-        return Append(TableDefined(info, 0, "create", reserved=self.draw.random() < 0.2))
+        return Append(TableDefined(info, 0, "create", reserved=self.random.random() < 0.2))
 
-    def _change_table(self, state: StoreState, log: Log) -> Append | None:
-        if (table := self._table_of(state)) is None:
-            return None
+    def _change_table(self, state: StoreState, log: Log, table: Any) -> Append | None:
         changed = replace(table.info, definition=table.info.definition + 1)
         return Append(TableDefined(changed, table.info.definition))
 
-    def _drop_table(self, state: StoreState, log: Log) -> Append | None:
-        return None if (table := self._table_of(state)) is None else Append(TableDropped(table.info.id))
+    def _drop_table(self, state: StoreState, log: Log, table: Any) -> Append | None:
+        return Append(TableDropped(table.info.id))
 
     def _versions(self) -> list[Version]:
-        keys = self.draw.sample(range(KEYS), self.draw.randrange(1, 7))
-        return [Version(k, 0, self.draw.choice((None, *range(100, 1_000)))) for k in sorted(keys)]
+        keys = self.random.sample(range(KEYS), self.random.randrange(1, 7))
+        return [Version(k, 0, self.random.choice((None, *range(100, 1_000)))) for k in sorted(keys)]
 
-    def _commit(self, state: StoreState, inline: bool) -> tuple[Append, tuple[Version, ...]] | None:
-        if (table := self._table_of(state)) is None:
-            return None
+    def _commit(self, state: StoreState, table: TableState, inline: bool) -> Made:
         versions = self._versions()
         record = RowsCommitted(
             table.info.id,
@@ -471,29 +600,33 @@ class Program:
             100,
             tombstones=sum(version.value is None for version in versions),
             slots=slots_of(versions) if inline else SlotSet(),
-            overwrites=self.draw.random() < 0.15,
-            based_on=state.number if self.draw.random() < 0.3 else 0,
+            overwrites=self.random.random() < 0.15,
+            based_on=state.number if self.random.random() < 0.3 else 0,
         )
-        app = ("app", self.draw.randrange(20)) if self.draw.random() < 0.2 else None
+        app, content = None, self.random.choice((None, "these", "others"))
+        if self.random.random() < 0.3:
+            app = ("app", self.random.randrange(8))
+        said = json.dumps({"content": content}) if app and content else None
         if inline:
-            return Append(record, pack(versions), app), tuple(versions)
+            return Made(Append(record, pack(versions), app, said), tuple(versions), content=content)
         added = [
             AddedFragment(self._file(table, shard, state.placement.at(shard), some))
             for shard, some in by_shard(state.placement, versions).items()
         ]
-        return Append(replace(record, files=FileChanges(tuple(added))), None, app), tuple(versions)
+        record = replace(record, files=FileChanges(tuple(added)))
+        return Made(Append(record, None, app, said), tuple(versions), content=content)
 
-    def _commit_inline(self, state: StoreState, log: Log) -> tuple[Append, tuple[Version, ...]] | None:
-        return self._commit(state, inline=True)
+    def _commit_inline(self, state: StoreState, log: Log, table: Any) -> Made:
+        return self._commit(state, table, inline=True)
 
-    def _commit_files(self, state: StoreState, log: Log) -> tuple[Append, tuple[Version, ...]] | None:
-        return self._commit(state, inline=False)
+    def _commit_files(self, state: StoreState, log: Log, table: Any) -> Made:
+        return self._commit(state, table, inline=False)
 
     def _file(self, table: TableState, shard: int, slots: SlotSet, versions: list[Version]) -> StagedFragment:
         """Stage a file with some versions; numbers of 0 are its record's."""
         path = f"{next(self.names)}.arrow"
         self.files[shard, path] = versions
-        self.statistics[shard, path] = self.draw.choice((b"", path.encode()))
+        self.statistics[shard, path] = self.random.choice((b"", path.encode()))
         return StagedFragment(
             shard, path, slots, len(versions), 10, False, 0, versions[0].number > 0, 1, 1,
             statistics=self.statistics[shard, path],
@@ -507,13 +640,12 @@ class Program:
         numbers = [version.number for version in some]
         return AddedFragment(self._file(table, shard, slots, some), min(numbers), max(numbers))
 
-    def _flush(self, state: StoreState, log: Log) -> Append | None:
-        table = self._table_of(state)
-        if table is None or not table.memory:
+    def _flush(self, state: StoreState, log: Log, table: Any) -> Append | None:
+        if not table.memory:
             return None
-        shards = self.draw.choice(([self.draw.choice(state.placement.shards)], state.placement.shards))
+        shards = self.random.choice(([self.random.choice(state.placement.shards)], state.placement.shards))
         within = SlotSet.union(state.placement.at(shard) for shard in shards)
-        commits = table.memory[: self.draw.choice((1, 3, 1_000))]
+        commits = table.memory[: self.random.choice((1, 3, 1_000))]
         commits = tuple(commit for commit in commits if commit.slots & within)
         rows = log.rows_of(table.info.id, commits)
         if not commits or len(rows) < len(commits):  # flushed since, and dropped
@@ -545,14 +677,14 @@ class Program:
             if version.slot in slots and version.slot in fragment.slots
         ]
 
-    def _compact(self, state: StoreState, log: Log) -> Append | None:
-        if (table := self._table_of(state)) is None:
-            return None
-        shard = self.draw.choice(state.placement.shards)
+    def _compact(self, state: StoreState, log: Log, table: Any) -> Append | None:
+        shard = self.random.choice(state.placement.shards)
         there = fragments_at(table, shard)
-        slots = self.draw.choice((state.placement.at(shard), self.draw.choice(state.placement.tablets).slots))
+        slots = self.random.choice(
+            (state.placement.at(shard), self.random.choice(state.placement.tablets).slots)
+        )
         there = [fragment for fragment in there if fragment.slots & slots]
-        taken = there if self.draw.random() < 0.5 else there[: self.draw.randrange(1, 4)]
+        taken = there if self.random.random() < 0.5 else there[: self.random.randrange(1, 4)]
         if not taken:
             return None
         versions = needed(itertools.chain.from_iterable(self._in(each, slots) for each in taken), table)
@@ -568,12 +700,12 @@ class Program:
         )
         return self._replaced(table, "compact", changes)
 
-    def _move(self, state: StoreState, log: Log) -> Append | None:
-        tablet = self.draw.choice(state.placement.tablets)
+    def _move(self, state: StoreState, log: Log, table: Any) -> Append | None:
+        tablet = self.random.choice(state.placement.tablets)
         targets = [s.id for s in state.shards.values() if s.id != tablet.shard and not s.draining]
         if not targets:
             return None
-        target, changed = self.draw.choice(targets), {}
+        target, changed = self.random.choice(targets), {}
         for number, table in state.tables.items():
             there = fragments_at(table, tablet.shard)
             versions = needed((v for each in there for v in self._in(each, tablet.slots)), table)
@@ -581,25 +713,25 @@ class Program:
                 changed[number] = FileChanges((self._added(table, target, tablet.slots, versions),))
         return Append(MoveSwitched(tablet, target, state.number, changed))
 
-    def _split_or_join(self, state: StoreState, log: Log) -> Append | None:
-        at = self.draw.randrange(len(state.placement.tablets))
+    def _split_or_join(self, state: StoreState, log: Log, table: Any) -> Append | None:
+        at = self.random.randrange(len(state.placement.tablets))
         one, new = state.placement.tablets[at], state.newest_ids["tablet"] + 1
         following = state.placement.tablets[at + 1 : at + 2]
-        if following and following[0].shard == one.shard and self.draw.random() < 0.6:
+        if following and following[0].shard == one.shard and self.random.random() < 0.6:
             epoch = max(one.epoch, following[0].epoch) + 1
             joined = replace(one, end=following[0].end, epoch=epoch)
             return Append(TabletsChanged((one, *following), (joined,)))
         if one.end - one.start < 2:
             return None
-        middle = self.draw.randrange(one.start + 1, one.end)
+        middle = self.random.randrange(one.start + 1, one.end)
         parts = (
             replace(one, end=middle, epoch=one.epoch + 1),
             Tablet(new, middle, one.end, one.shard, one.epoch + 1),
         )
         return Append(TabletsChanged((one,), parts))
 
-    def _change_shard(self, state: StoreState, log: Log) -> Append | None:
-        shard = self.draw.choice([*state.shards.values()])
+    def _change_shard(self, state: StoreState, log: Log, table: Any) -> Append | None:
+        shard = self.random.choice([*state.shards.values()])
         if len(state.shards) < 3:
             number = state.newest_ids["shard"] + 1
             return Append(ShardDefined(Shard(number, f"s{number}", f"/{number}")))
@@ -607,48 +739,41 @@ class Program:
             return Append(ShardDefined(shard, removed=True))
         return Append(ShardDefined(replace(shard, draining=not shard.draining)))
 
-    def _raise_horizon(self, state: StoreState, log: Log) -> Append | None:
-        if (table := self._table_of(state)) is None:
-            return None
+    def _raise_horizon(self, state: StoreState, log: Log, table: Any) -> Append | None:
         most = min([state.number, *(tag.snapshot for tag in table.tags)])
         if most <= table.info.oldest_snapshot:
             return None
-        return Append(HorizonRaised(table.info.id, self.draw.randint(table.info.oldest_snapshot + 1, most)))
+        return Append(HorizonRaised(table.info.id, self.random.randint(table.info.oldest_snapshot + 1, most)))
 
-    def _tag(self, state: StoreState, log: Log) -> Append | None:
-        if (table := self._table_of(state)) is None:
-            return None
-        snapshot = self.draw.choice((None, self.draw.randint(table.info.oldest_snapshot, state.number)))
-        return Append(TagChanged(table.info.id, self.draw.choice("xy"), snapshot))
+    def _tag(self, state: StoreState, log: Log, table: Any) -> Append | None:
+        snapshot = self.random.choice((None, self.random.randint(table.info.oldest_snapshot, state.number)))
+        return Append(TagChanged(table.info.id, self.random.choice("xy"), snapshot))
 
-    def _index(self, state: StoreState, log: Log) -> Append | None:
+    def _index(self, state: StoreState, log: Log, table: Any) -> Append | None:
         """Take an index, new or under way, one step further."""
-        if (table := self._table_of(state)) is None:
-            return None
         index = next(iter(table.indexes), None)
-        if index is None or (len(table.indexes) < 2 and self.draw.random() < 0.2):
+        if index is None or (len(table.indexes) < 2 and self.random.random() < 0.2):
             number = state.newest_ids.get("index", 0) + 1
             return Append(
                 IndexDefined(IndexInfo(number, table.info.id, f"i{number}", "sorted", ("value",), ()))
             )
-        index = self.draw.choice(table.indexes)
+        index = self.random.choice(table.indexes)
         having = {run.fragment for run in table.runs.where("index", {index.id})}
         lacking = [fragment for number, fragment in table.fragments.by_id().items() if number not in having]
         if lacking:
             runs = (
                 AddedRun(fragment.id, self._run(index, fragment.path))
-                for fragment in lacking[: self.draw.choice((1, 9))]
+                for fragment in lacking[: self.random.choice((1, 9))]
             )
             return self._replaced(table, "build", FileChanges(runs=tuple(runs)))
         return Append(IndexDefined(index.after(IndexEvent.COMPLETED)))
 
-    def _drop_index(self, state: StoreState, log: Log) -> Append | None:
-        table = self._table_of(state)
-        if table is None or not table.indexes:
+    def _drop_index(self, state: StoreState, log: Log, table: Any) -> Append | None:
+        if not table.indexes:
             return None
-        return Append(IndexDefined(self.draw.choice(table.indexes).after(IndexEvent.DROPPED)))
+        return Append(IndexDefined(self.random.choice(table.indexes).after(IndexEvent.DROPPED)))
 
-    def _forget(self, state: StoreState, log: Log) -> Append | None:
+    def _forget(self, state: StoreState, log: Log, table: Any) -> Append | None:
         """Forget files that garbage collection has deleted."""
         removed = {
             number: (table.removed, table.info.oldest_snapshot) for number, table in state.tables.items()
@@ -656,37 +781,38 @@ class Program:
         removed |= {number: (table.files, 0) for number, table in state.dropped.items()}
         if not removed:
             return None
-        number, (files, horizon) = self.draw.choice([*removed.items()])
-        going = self.draw.sample(files, self.draw.randint(0, len(files)))
+        number, (files, horizon) = self.random.choice([*removed.items()])
+        going = self.random.sample(files, self.random.randint(0, len(files)))
         gone = FileChanges(forgotten=tuple((file.shard, file.path) for file in going))
         return Append(FragmentsReplaced(number, "forget", horizon, gone))
 
-    def _secret(self, state: StoreState, log: Log) -> Append | None:
-        number = self.draw.randrange(3)
-        secret = Secret(number, "keys", self.draw.randbytes(8), 1.5)
-        return Append(SecretChanged(number, self.draw.choice((None, secret))))
+    def _secret(self, state: StoreState, log: Log, table: Any) -> Append | None:
+        number = self.random.randrange(3)
+        secret = Secret(number, "keys", self.random.randbytes(8), 1.5)
+        return Append(SecretChanged(number, self.random.choice((None, secret))))
 
-    def _condemn(self, state: StoreState, log: Log) -> Append | None:
+    def _condemn(self, state: StoreState, log: Log, table: Any) -> Append | None:
         """Condemn files that no record names, or what is condemned no more."""
-        if state.condemned and self.draw.random() < 0.5:
+        if state.condemned and self.random.random() < 0.5:
             return Append(FilesCondemned(tuple(sorted(state.condemned)), lifted=True))
         known = {path for model in (*self.models.values(), *self.dropped.values()) for path in model.files}
         garbage = sorted(file for file in self.files if file[1] not in known)
         return Append(FilesCondemned(tuple(garbage[-3:]))) if garbage else None
 
-    def _adopt(self, state: StoreState, log: Log) -> Append | None:
-        beyond = self.draw.choice((None, state.number + self.draw.randrange(5)))
-        return Append(StoreAdopted(self.draw.randbytes(4).hex()), beyond=beyond)
+    def _adopt(self, state: StoreState, log: Log, table: Any) -> Append | None:
+        beyond = self.random.choice((None, state.number + self.random.randrange(5)))
+        lost = self.random.randint(0, beyond or 0)
+        return Append(StoreAdopted(self.random.randbytes(4).hex(), lost), beyond=beyond)
 
-    def _enter_topology(self, state: StoreState, log: Log) -> tuple[Append, Topology]:
+    def _enter_topology(self, state: StoreState, log: Log, table: Any) -> Made:
         newest, is_published = state.topology
-        number = newest + int(is_published)
-        shards = tuple(state.shards.values())
-        entered = topology_of(number, shards, state.placement, self.draw.random() < 0.6)
-        record = TopologyEntered(number, entered.published)
-        return Append(record, topology=(number, pack_topology(entered))), entered
+        number, names = newest + int(is_published), tuple((s.id, s.name) for s in state.shards.values())
+        published = self.random.random() < 0.6
+        entered = Topology(number, state.placement, names, float(number), "changed", published)
+        record = TopologyEntered(number, published)
+        return Made(Append(record, topology=(number, pack_topology(entered))), topology=entered)
 
-    def _observe_time(self, state: StoreState, log: Log) -> Append | None:
+    def _observe_time(self, state: StoreState, log: Log, table: Any) -> Append | None:
         return Append(TimeObserved())
 
     # What must hold
@@ -716,25 +842,72 @@ class Program:
         times = [entry.time for entry, _ in self.history]
         assert all(before < after for before, after in itertools.pairwise(times))
         self.state = state = self.fold(self.state)
-        expected, (at, _) = picture(state), self.draw.choice(self.history)
-        if self.draw.random() < 0.3:
+        expected, (at, _) = picture(state), self.random.choice(self.history)
+        if self.random.random() < 0.3:
             part = self.fold(upto=at.number)
             parts = parts_of(part)
             assert picture(self.fold(state_of(parts.__getitem__))) == expected
             assert picture(Log(self.observer.home).follow()) == expected
-            newest = self.draw.choice([*self.topologies])
-            assert topology(Tx(self.observer, state, 0.0), newest) == self.topologies[newest]
-        if self.draw.random() < 0.1:
+            self._check_history(self.observer.at(state))
+        if self.random.random() < 0.1:
             self.observer.check_whole()
         assert state.commit == self.newest_commit
         assert state.condemned == self.condemned
-        for log in self.draw.sample(self.logs, self.draw.randrange(3)):
+        assert state.secrets == {n: secret for n, secret in self.secrets.items() if secret is not None}
+        for log in self.random.sample(self.logs, self.random.randrange(3)):
             assert picture(log.follow()) == expected
         assert state.tables.keys() == self.models.keys()
         for number, model in self.models.items():
             self._check_table(state, state.tables[number], model)
         for number, model in self.dropped.items():
             assert model.files - self.forgotten == {file.path for file in state.dropped[number].files}
+
+    def _check_history(self, tx: Tx) -> None:
+        """Commits and topologies are found by their numbers and times, and leases as they were taken."""
+        draw, commits = self.random, [entry for entry, record in self.history if is_commit(record)]
+        moment = draw.choice(self.history)[0].time + draw.choice((-1, 0, 1))
+        before = [entry.number for entry in commits if entry.time <= moment]
+        assert tx.commit_before(moment / 1e6) == max(before, default=0)
+        newest, is_published = tx.state.topology
+        kept = {n: made for n, made in self.topologies.items() if n >= self.oldest_topology}
+        number, most = draw.randrange(newest + 2), draw.randrange(4)
+        expired = NotFound if not 1 <= number <= newest else SnapshotExpired
+        with pytest.raises(expired) if number not in kept else nullcontext():
+            assert topology(tx, number) == kept[number][0]
+        assert topologies(tx, most) == [kept[n][0] for n in sorted(kept) if n > newest - most]
+        assert newest_topology(tx) == kept[newest - (not is_published)][0]
+        assert oldest_topology(tx) == self.oldest_topology
+        then = max((n for n, (_, time) in kept.items() if time <= moment), default=self.oldest_topology)
+        assert topology_at(tx, moment / 1e6) == min(then, newest - (not is_published))
+        assert {each.name: (each.value, each.until) for each in tx.leases(Hold)} == self.leases
+        if tx.state.tables:
+            table = draw.choice([*tx.state.tables])
+            self._check_commits(tx, table, [entry for entry in commits if entry.row.table == table])
+
+    def _check_commits(self, tx: Tx, table: int, commits: list[LogEntry]) -> None:
+        draw, model, numbers = self.random, self.models[table], [entry.number for entry in commits]
+        snapshot, most = draw.randrange(-1, self.newest + 1), draw.randrange(5)
+        retained = commits[int(draw.random() * len(commits))].time / 1e6
+        seconds = max(1.0, tx.times.expiry - retained)
+        beyond = [entry for entry in commits if entry.number > snapshot]
+        found = [commit.number for commit in tx.commits(table, snapshot, most=most)]
+        assert found == [entry.number for entry in beyond][:most]
+        newest = [commit.number for commit in tx.commits(table, most=most, newest=True)]
+        assert newest == numbers[max(len(numbers) - most, 0) :]
+        oldest = beyond[0].time / 1e6 if beyond else None
+        assert tx.behind(table, snapshot) == (len(beyond), sum(e.row.rows for e in beyond), oldest)
+        refused = self._is_gone(tx.state.tables[table], snapshot)
+        with pytest.raises(refused) if refused else nullcontext():
+            tx.state.check_snapshot(tx.state.tables[table].info, snapshot)
+        if refused is not NotFound:
+            upto = max(number for number in numbers if number <= snapshot)
+            assert tx.newest_upto(table, snapshot).number == upto
+        # The oldest snapshot that retention, a lease or a tag asks for, or the commit that made its rows.
+        lasting = [hold for hold, until in self.leases.values() if until >= micros(tx.times.expiry)]
+        held = [*model.tags.values(), *(hold.snapshot for hold in lasting if hold.table == table)]
+        needed = min([tx.commit_before(tx.times.expiry - seconds), *held])
+        rows_of = max((number for number in numbers if number <= needed), default=0)
+        assert horizon_of(tx, table, seconds) == max(model.horizon, rows_of)
 
     def _check_table(self, state: StoreState, table: TableState, model: Model) -> None:
         info, versions = table.info, list[Version]()
@@ -773,26 +946,60 @@ class Program:
         assert model.files == serving | removed | (self.forgotten & model.files), (
             "files serve, or can be collected"
         )
-        found = self.observer.statistics_of(table.info.id, by_id.keys())
-        expected = {number: body for number, f in by_id.items() if (body := self.statistics[f.shard, f.path])}
+        of_runs = dict.fromkeys(table.runs.by_id(), b"h")
+        found = self.observer.statistics_of(table.info.id, {*by_id, *of_runs})
+        expected = of_runs | {n: body for n, f in by_id.items() if (body := self.statistics[f.shard, f.path])}
         assert found == expected
 
 
-WEIGHTS = {
+MAKERS = {
     "commit_inline": 30, "commit_files": 14, "flush": 20, "compact": 20, "move": 10, "split_or_join": 3,
     "change_shard": 3, "create_table": 2, "change_table": 1, "drop_table": 1, "raise_horizon": 6, "tag": 3,
     "index": 8, "drop_index": 1, "forget": 2, "secret": 1, "observe_time": 1, "condemn": 1, "adopt": 1,
     "enter_topology": 4,
 }  # fmt: skip
+STEPS = {
+    "pend": 26, "reopen": 12, "checkpoint": 8, "drop": 6, "clock": 5, "break_next": 12, "transact": 6,
+    "lease": 8, "forget_topologies": 1,
+}  # fmt: skip
+WEIGHTS = MAKERS | STEPS
+WITHOUT_TABLES = {
+    "move", "split_or_join", "change_shard", "create_table", "forget", "secret", "observe_time", "condemn",
+    "adopt", "enter_topology",
+}  # fmt: skip
 
-INDEXES, TAGS, GARBAGE, DEFINITIONS = "indexes", "tags", "garbage", "definitions"
+INDEXES, TAGS, GARBAGE, DEFINITIONS, STORE = "indexes", "tags", "garbage", "definitions", "store"
+SHARDS = "shards"
 STYLES: dict[str | None, dict[str, int]] = {
     None: {},
     INDEXES: {"index": 60, "commit_files": 40},
+    STORE: {"lease": 120, "break_next": 60, "clock": 40, "secret": 20, "adopt": 20, "enter_topology": 20},
+    SHARDS: {"change_shard": 40, "move": 60, "reopen": 0, "checkpoint": 0},
     TAGS: {"tag": 40, "raise_horizon": 40},
     GARBAGE: {"condemn": 40, "commit_files": 60, "compact": 40},
     DEFINITIONS: {"create_table": 40, "change_table": 40, "drop_table": 20, "commit_files": 40},
 }
+
+
+class LogPrograms(Engine[World]):
+    """Programs of logs, in files of a directory, or at a server behind a line that breaks."""
+
+    options = "--log "
+
+    def __init__(self, place: Path | str, steps: int = 75, line: SeveredLine | None = None) -> None:
+        super().__init__()
+        self.place, self.steps, self.line = place, steps, line
+
+    def begin(self, stack: ExitStack, seed: int, style: str | None) -> tuple[World, Iterator[Step]]:
+        place = self.place
+        if isinstance(place, Path):
+            place = Path(stack.enter_context(TemporaryDirectory(dir=place))) / "log.db"
+        world = World(place, seed, style, self.line)
+        stack.callback(world.close)
+        return world, world.drawn(self.steps)
+
+    def make_step(self, world: World, step: Step) -> None:
+        world.make(step.name)
 
 
 def by_shard(placement: Placement, versions: Collection[Version]) -> dict[int, list[Version]]:
@@ -804,11 +1011,6 @@ def by_shard(placement: Placement, versions: Collection[Version]) -> dict[int, l
 
 def fragments_at(table: TableState, shard: int) -> list[Fragment]:
     return table.fragments.where("shard", {shard})
-
-
-def topology_of(number: int, shards: Collection[Shard], placement: Placement, published: bool) -> Topology:
-    names = tuple((shard.id, shard.name) for shard in shards)
-    return Topology(number, placement, names, float(number), "changed", published)
 
 
 def changes_in(record: Record) -> dict[int, FileChanges]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from elasticscan.catalog import Catalog, IdempotencyKey, NewStore, Tx
-from elasticscan.metadata import HorizonRaised, StagedFragment, TableDropped, TableInfo
+from elasticscan.catalog import Catalog, NewStore, Tx
+from elasticscan.metadata import StagedFragment, TableDropped, TableInfo
 from elasticscan.store.writing.definitions import enter
 from elasticscan.store.writing.entering import commit_of
 from elasticscan.topology import SlotSet, initial_placement
@@ -25,38 +25,18 @@ def make(where: Path | str, clock: ManualClock) -> Catalog:
     return Catalog(where, clock, str(where))
 
 
-def definition(name: str, compression: str | None = "lz4") -> TableInfo:
-    return TableInfo(0, name, SCHEMA, ("k",), ("k",), compression, 0, 0)
-
-
-def staged(path: str = "t1/a.arrow", rows: int = 5, tombstones: int = 0) -> StagedFragment:
-    slots = SlotSet.span(0, 8)
-    return StagedFragment(1, path, slots, rows, 100, True, tombstones, False, 60, -(1 << 63))
+def staged(path: str) -> StagedFragment:
+    return StagedFragment(1, path, SlotSet.span(0, 8), 5, 100, True, 0, False, 60, -(1 << 63))
 
 
 def add_table(catalog: Catalog, name: str = "t") -> TableInfo:
     with catalog.writing() as tx:
-        return enter(tx, definition(name))
+        return enter(tx, TableInfo(0, name, SCHEMA, ("k",), ("k",), "lz4", 0, 0))
 
 
-def add_commit(catalog: Catalog, table: TableInfo, *fragments: StagedFragment, kind: str = "write") -> int:
+def add_commit(catalog: Catalog, table: TableInfo, *fragments: StagedFragment) -> int:
     with catalog.writing() as tx:
-        return commit(tx, table, *fragments, kind=kind)
-
-
-def commit(
-    tx: Tx,
-    table: TableInfo,
-    *fragments: StagedFragment,
-    kind: str = "write",
-    txn: IdempotencyKey | None = None,
-    user: dict[str, str] | None = None,
-) -> int:
-    return tx.append(commit_of(tx.state, table.id, kind, fragments, txn, user))
-
-
-def raise_horizon(tx: Tx, table: TableInfo, snapshot: int) -> None:
-    tx.append(HorizonRaised(table.id, snapshot))
+        return tx.append(commit_of(tx.state, table.id, "write", fragments, None, None))
 
 
 def drop_table(tx: Tx, name: str) -> None:

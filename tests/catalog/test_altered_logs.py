@@ -1,27 +1,21 @@
-"""Logs of which one thing was put in the place of another: it can be read, and its digest alone tells."""
+"""Parts in the place of others: they can be read, and their digests alone tell."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-import apsw
 import msgpack
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import CatalogOutdated, StoreDamaged
-from elasticscan.catalog import Catalog, checkpoints
+from elasticscan.catalog import checkpoints
 from elasticscan.catalog.appending import Append
-from elasticscan.catalog.codec import pack_value
-from elasticscan.catalog.database import Interrupted
-from elasticscan.catalog.entries import ROWS, STATISTICS, VALUE
-from elasticscan.catalog.leases import Lease, lease_rows, row_of
-from elasticscan.catalog.log import CheckpointWriter, Log
+from elasticscan.catalog.entries import STATISTICS
+from elasticscan.catalog.log import Log
 from elasticscan.metadata import (
     MAX_FILES,
     AddedFragment,
@@ -34,12 +28,10 @@ from elasticscan.metadata import (
     TableDefined,
     TableInfo,
 )
-from elasticscan.store import Store
 from elasticscan.topology import Shard, SlotSet, Tablet
 from tests.base.manual_clock import ManualClock
-from tests.catalog.logs import append, begin
-from tests.catalog.programs import ANSWER_LOST, NOT_DONE, FileHome, picture
-from tests.catalog.small_store import add_commit, add_table, make
+from tests.catalog.logs import FileHome, append, begin
+from tests.catalog.programs import picture
 
 CREATED = StoreCreated("s", 8, "murmur3", 60.0, (Shard(1, "a", "/a"),), (Tablet(1, 0, 8, 1, 1),))
 INFO = TableInfo(1, "t", pa.schema([("k", pa.int64())]), ("k",), ("k",), None, 0, 0)
@@ -47,11 +39,6 @@ CLOCK = ManualClock(1_700_000_000.0)
 ONE, OTHER = Secret(1, "keys", b"one", 1.0), Secret(1, "keys", b"other", 1.0)
 
 EVERY_PART = "SELECT number, part, bytes FROM checkpoint"
-
-
-def rows_in_log(log: Log, rows: bytes) -> int:
-    record = RowsCommitted(1, "write", INFO.definition, 1, len(rows), slots=SlotSet.span(0, 8))
-    return append(log, Append(record, rows))
 
 
 def rows_in_file(log: Log, path: str) -> int:
@@ -74,22 +61,6 @@ def put(log: Log, number: int, part: str, content: bytes) -> None:
     asked = {"number": number, "part": part, "content": content}
     with log.home.writing() as sql:
         sql.execute("UPDATE payload SET bytes = :content WHERE number = :number AND part = :part", asked)
-
-
-def test_the_value_of_another_record_is_damage(log: Log) -> None:
-    number = append(log, Append(SecretChanged(1, ONE)))
-    put(log, number, VALUE, pack_value(SecretChanged(1, OTHER)))
-    with pytest.raises(StoreDamaged, match=f"the value of record {number} are not what was written"):
-        Log(log.home).follow()
-
-
-def test_the_rows_of_another_commit_are_damage(log: Log) -> None:
-    number = rows_in_log(log, b"one")
-    commits = log.follow().tables[1].memory
-    assert log.rows_of(1, commits) == {number: b"one"}
-    put(log, number, ROWS, b"other")
-    with pytest.raises(StoreDamaged, match=f"the rows of record {number} are not what was written"):
-        log.rows_of(1, commits)
 
 
 @pytest.mark.parametrize("is_in_checkpoint", [False, True])
@@ -153,66 +124,3 @@ def test_whichever_part_of_a_checkpoint_is_lost_another_one_leads_to_the_state(l
             with log.home.writing() as sql:
                 sql.execute(change, {"number": number, "part": part, "bytes": instead})
             assert picture(Log(log.home).follow()) == expected, (number, part)
-
-
-def test_an_old_entry_that_was_altered_is_found_by_a_check_and_by_who_reads_it(log: Log) -> None:
-    number = rows_in_file(log, "one")
-    for _ in range(3):
-        rows_in_file(log, "other")
-        assert log.write_checkpoint()
-    log.check_whole()
-    with log.home.writing() as sql:
-        sql.execute("UPDATE log SET operation = 'delete' WHERE number = :number", {"number": number})
-    assert Log(log.home).follow().number == log.state.number, "its checkpoint is newer"
-    for read in (log.check_whole, lambda: log.entries(0, number)):
-        with pytest.raises(StoreDamaged, match=f"record {number} is not the one that was appended there"):
-            read()
-
-
-def test_a_catalog_that_reads_everything_again_still_knows_how_far_it_was(tmp_path: Path) -> None:
-    where = tmp_path / "catalog.db"
-    with closing(make(where, CLOCK)) as catalog:
-        table = add_table(catalog)
-    older = Path(shutil.copy(where, tmp_path / "older.db"))
-    with closing(Catalog(where, CLOCK, "catalog")) as catalog:
-        add_commit(catalog, table)
-        catalog.close()
-        older.replace(where)
-        with pytest.raises(CatalogOutdated):
-            catalog.check_whole()
-
-
-@pytest.mark.parametrize("fault", [NOT_DONE, ANSWER_LOST])
-def test_leases_whose_answer_was_lost_are_looked_for(log: Log, fault: str) -> None:
-    assert isinstance(log.home, FileHome)
-    log.home.faults = (fault,)
-
-    def take() -> None:
-        with log.writing() as transaction:
-            transaction.put_lease("l", CheckpointWriter("me"))
-
-    if fault == NOT_DONE:
-        with pytest.raises(Interrupted, match="nothing was done"):
-            take()
-    else:
-        take()
-    with log.home.reading():
-        assert lease_rows(log.home) == (
-            [] if fault == NOT_DONE else [row_of(Lease("l", CheckpointWriter("me")))]
-        )
-
-
-def test_an_index_that_lacks_a_commit_of_an_application_is_found_by_a_check(tmp_path: Path) -> None:
-    """No digest covers the database's own indexes."""
-    place = tmp_path / "s"
-    with Store.create(place, ["a"], tablets=1, slots=8, upkeep="off") as store:
-        table = store.create_table("t", {"id": [0], "v": [0]}, primary_key="id")
-        table.update({"v": "v + 1"}, txn=("pay", 1))
-    file = place / "catalog.db"
-    with closing(apsw.Connection(str(file))) as database:
-        ((page,),) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'log_by_app'")
-    content = bytearray(file.read_bytes())
-    content[content.rindex(b"pay", (page - 1) * 4_096, page * 4_096)] ^= 1
-    file.write_bytes(content)
-    with Store.open(place, upkeep="off") as store:
-        assert store.verify()

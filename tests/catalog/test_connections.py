@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import threading
+import random
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from pathlib import Path
+from threading import Event
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from elasticscan.base.clock import SystemClock
@@ -17,18 +19,22 @@ from elasticscan.base.errors import (
     CatalogUnavailable,
     InvalidOption,
     ReadOnlyStore,
-    StoreNotFound,
 )
 from elasticscan.catalog import tables
 from elasticscan.catalog.appending import Append
 from elasticscan.catalog.database import Interrupted, LogHome
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.opening import holds_store, make_home, open_home
-from elasticscan.catalog.pool import MOST
 from elasticscan.catalog.postgres import ImpatientConnection, PostgresHome, ServerClock
-from elasticscan.metadata import StoreCreated, TimeObserved
-from elasticscan.topology import Tablet
-from tests.base.manual_clock import ManualClock
+from elasticscan.metadata import (
+    RowsCommitted,
+    StoreCreated,
+    TableDefined,
+    TableInfo,
+    TagChanged,
+    TimeObserved,
+)
+from elasticscan.topology import Shard, SlotSet, Tablet
 from tests.base.pooler import pooled
 from tests.base.postgres import Server
 from tests.base.severed_line import SeveredLine
@@ -36,7 +42,8 @@ from tests.catalog.logs import append as append_to
 from tests.catalog.logs import begin as begin_log
 from tests.processes.test_forks import ended_well, forked
 
-CREATED = StoreCreated("s", 8, "murmur3", 60.0, (), (Tablet(1, 0, 8, 1, 1),))
+CREATED = StoreCreated("s", 8, "murmur3", 60.0, (Shard(1, "a", "/a"),), (Tablet(1, 0, 8, 1, 1),))
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
 CLOCK = SystemClock()
 
 LAYOUT = "SELECT layout FROM head"
@@ -45,6 +52,7 @@ LAYOUT = "SELECT layout FROM head"
 def opened(url: str, **how: bool) -> PostgresHome:
     home = open_home(url, CLOCK, "here", **how)
     assert isinstance(home, PostgresHome)
+    assert isinstance(home.clock, ServerClock), "the time is the server's"
     return home
 
 
@@ -71,51 +79,32 @@ def number_in(home: LogHome) -> int:
     return int(home.execute(tables.HEAD)[0][0])
 
 
+@pytest.fixture
+def address(postgres: Server, database: str) -> str:
+    return f"host={postgres.directory} user=elasticscan dbname={database}"
+
+
+@pytest.fixture
+def log(address: str) -> Iterator[Log]:
+    """A log with a table."""
+    with closing(PostgresHome(address)) as home:
+        made = Log(home)
+        append_to(made, Append(TableDefined(TableInfo(1, "t", SCHEMA, ("k",), ("k",), None, 0, 0), 0)))
+        yield made
+
+
+def write(log: Log, content: bytes, based_on: int = 0) -> int:
+    record = RowsCommitted(1, "write", 1, 1, len(content), slots=SlotSet.span(3, 4), based_on=based_on)
+    return append_to(log, Append(record, rows=content))
+
+
+def contents(log: Log) -> dict[int, bytes]:
+    """All rows of the table that are in the log, by number."""
+    state = Log(log.home).follow()
+    return log.rows_of(1, state.tables[1].memory)
+
+
 # --------------------------------------------------------------------------------------------- lost
-
-
-def test_a_question_is_asked_again_when_its_connection_breaks(home: PostgresHome, line: SeveredLine) -> None:
-    for answered in (False, True):
-        line.cut_at(1, answered=answered)
-        assert number_in(home) == 0
-        assert line.cuts == 1
-
-
-def test_a_transaction_begins_on_another_connection_when_its_own_was_lost_before(
-    home: PostgresHome, postgres: Server
-) -> None:
-    for _ in range(2):
-        number_in(home)
-        _end_all(postgres)
-        with home.reading() as transaction:
-            assert transaction.execute(tables.HEAD)[0][0] == 0
-        _end_all(postgres)
-        with home.writing() as transaction:
-            assert transaction.execute(tables.HEAD)[0][0] == 0
-
-
-def _end_all(postgres: Server) -> None:
-    postgres.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
-    )
-
-
-def test_a_transaction_that_is_lost_has_done_nothing_and_can_begin_again(
-    home: PostgresHome, line: SeveredLine
-) -> None:
-    def lose(begin: Callable[[], AbstractContextManager[LogHome]], statement: str) -> None:
-        with begin() as transaction:
-            transaction.execute(statement)
-            line.cut_at(1)
-            transaction.execute(LAYOUT)
-
-    for begin, statement in ((home.writing, "DELETE FROM log"), (home.reading, LAYOUT)):
-        with pytest.raises(Interrupted):
-            lose(begin, statement)
-        line.cut_at()
-    assert append(home) == 1
-    assert Log(home).follow().number == 1
 
 
 def test_a_transaction_takes_few_round_trips(home: PostgresHome, line: SeveredLine) -> None:
@@ -229,38 +218,6 @@ def test_a_writer_waits_for_its_turn_and_one_that_has_no_time_does_not(
 # --------------------------------------------------------------------------------------------- shared
 
 
-def test_many_threads_share_few_connections(postgres: Server, database: str) -> None:
-    with closing(opened(postgres.url(database))) as home, ThreadPoolExecutor(3 * MOST) as pool:
-        together = threading.Barrier(3 * MOST)
-
-        def work(_: int) -> int:
-            together.wait(60)
-            return number_in(home)
-
-        assert set(pool.map(work, range(3 * MOST))) == {0}
-        assert _connections(postgres, database) <= MOST
-
-
-def _connections(postgres: Server, database: str) -> int:
-    with psycopg.connect(host=str(postgres.directory), user="elasticscan", dbname="postgres") as connection:
-        asked = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s"
-        ((count,),) = connection.execute(asked, (database,)).fetchall()
-    return int(count)
-
-
-def test_a_thread_in_a_transaction_asks_all_over_one_connection(postgres: Server, database: str) -> None:
-    with closing(opened(postgres.url(database))) as home:
-        with home.writing() as transaction:
-            transaction.execute("UPDATE head SET layout = 77")
-            assert home.execute(LAYOUT) == [(77,)]
-            with home.reading() as nested:
-                assert nested.execute(LAYOUT) == [(77,)]
-            assert _connections(postgres, database) == 1
-            transaction.execute("UPDATE head SET layout = 0")
-        with home.reading(), home.reading():
-            assert _connections(postgres, database) == 1
-
-
 def test_a_pooler_of_transactions_serves_more_writers_than_it_has_connections(
     postgres: Server, database: str
 ) -> None:
@@ -317,21 +274,11 @@ def test_a_user_who_may_only_read_reads(postgres: Server, database: str) -> None
         with pytest.raises(ReadOnlyStore, match="permission denied"):
             append(home)
     drop()
-
-
-def test_a_user_whose_transactions_only_read_reads(postgres: Server, database: str) -> None:
     postgres.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
     with closing(opened(postgres.url(database))) as home:
         assert home.why_read_only == "transactions of this database user only read"
         assert Log(home).follow().number == 0
     postgres.execute(f"ALTER DATABASE {database} RESET default_transaction_read_only")
-
-
-def test_a_log_that_is_opened_to_be_read_says_so(postgres: Server, database: str) -> None:
-    with closing(opened(postgres.url(database), read_only=True)) as home:
-        assert home.why_read_only == "it was opened with read_only=True"
-        with pytest.raises(ReadOnlyStore), home.writing():
-            pass
 
 
 def test_who_may_not_come_in_is_told_why(
@@ -343,13 +290,6 @@ def test_who_may_not_come_in_is_told_why(
         open_home(postgres.url(database, f"{user}:wrong"), CLOCK, "here")
     with pytest.raises(CatalogUnavailable, match="nobody_s"):
         open_home(postgres.url("nobody_s"), CLOCK, "here")
-
-
-def test_a_database_without_a_log_holds_no_store(postgres: Server) -> None:
-    with postgres.database() as name:
-        assert not holds_store(postgres.url(name))
-        with pytest.raises(StoreNotFound, match="here holds no elasticscan store"):
-            open_home(postgres.url(name), CLOCK, "here")
 
 
 def test_a_log_that_was_not_begun_can_be_begun_later(postgres: Server) -> None:
@@ -368,16 +308,6 @@ def test_a_log_that_was_not_begun_can_be_begun_later(postgres: Server) -> None:
 
 
 # ------------------------------------------------------------------------------------------ clocks, URLs
-
-
-def test_the_time_is_the_servers_unless_a_clock_is_handed_in(postgres: Server, database: str) -> None:
-    with closing(opened(postgres.url(database))) as home:
-        assert isinstance(home.clock, ServerClock)
-        assert abs(home.clock.now() - time.time()) < 1
-    mine = ManualClock(5.0)
-    home = open_home(postgres.url(database), mine, "here")
-    assert home.clock is mine
-    home.close()
 
 
 def test_the_time_told_is_followed_by_a_clock_that_nobody_sets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,3 +341,85 @@ def test_a_url_that_is_not_understood_is_a_wrong_option(tmp_path: Path, url: str
     for call in (lambda: open_home(url, CLOCK, "here"), lambda: holds_store(url)):
         with pytest.raises(InvalidOption, match=said):
             call()
+
+
+# ------------------------------------------------------------------------------------------ appends
+
+
+def test_writers_side_by_side_get_one_number_each_and_the_chain_holds(log: Log, address: str) -> None:
+    def write_some(writer: int) -> list[tuple[int, bytes]]:
+        own, chance = Log(PostgresHome(address)), random.Random(writer)
+        own.follow()
+        done = []
+        for number in range(25):
+            if chance.random() < 0.2:
+                append_to(own, Append(TagChanged(1, f"{writer}-{number}", own.state.number)))
+            content = f"{writer} {number}".encode()
+            done.append((write(own, content), content))
+        own.home.close()
+        return done
+
+    with ThreadPoolExecutor(6) as writers:
+        done = dict(pair for some in writers.map(write_some, range(6)) for pair in some)
+    assert len(done) == 6 * 25
+    assert contents(log) == done
+    state = log.follow()
+    assert [entry.number for entry in log.entries(0, state.number)] == list(range(state.number + 1))
+    log.check_whole()
+
+
+def test_an_append_that_arrives_after_its_repetition_is_refused(log: Log, address: str) -> None:
+    """The head is locked, so an append waits at the server; its writer loses the connection meanwhile."""
+    with psycopg.connect(address) as other:
+        other.execute("SELECT number FROM head FOR UPDATE")
+        waiting = Event()
+
+        def wait_and_write() -> int:
+            own = Log(PostgresHome(address))
+            own.follow()
+            waiting.set()
+            with closing(own.home):
+                return write(own, b"once")
+
+        with ThreadPoolExecutor(1) as writer:
+            done = writer.submit(wait_and_write)
+            waiting.wait()
+            _end_waiting_backends(address)
+            other.commit()
+            number = done.result()
+    assert contents(log) == {number: b"once"}
+
+
+def _end_waiting_backends(address: str) -> None:
+    """End the connections that wait for the lock, once there is one."""
+    with psycopg.connect(address, autocommit=True) as control:
+        for _ in range(400):
+            ended = control.execute(
+                """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                WHERE wait_event_type = 'Lock' AND datname = current_database()"""
+            ).fetchall()
+            if ended:
+                return
+            time.sleep(0.01)
+    raise AssertionError("nothing waited")
+
+
+def test_a_commit_is_on_the_disk_where_the_database_does_not_wait_for_it(
+    log: Log, postgres: Server, database: str, address: str
+) -> None:
+    """Such a server keeps what it acknowledged in memory, for up to three times `wal_writer_delay`."""
+    for setting in ("ALTER SYSTEM SET wal_writer_delay = '10s'", "SELECT pg_reload_conf()"):
+        postgres.execute(setting)
+    postgres.execute(f"ALTER DATABASE {database} SET synchronous_commit = off")
+    try:
+        for what in (RowsCommitted(1, "write", 1, 1, 4, slots=SlotSet.span(3, 4)), TagChanged(1, "now", 1)):
+            own = Log(PostgresHome(address))
+            own.follow()
+            number = append_to(own, Append(what, rows=b"rows" if isinstance(what, RowsCommitted) else None))
+            own.home.close()
+            postgres.restart()
+            assert Log(log.home).follow().number == number
+    finally:
+        postgres.execute(f"ALTER DATABASE {database} RESET synchronous_commit")
+        for setting in ("ALTER SYSTEM RESET wal_writer_delay", "SELECT pg_reload_conf()"):
+            postgres.execute(setting)

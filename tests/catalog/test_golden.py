@@ -23,7 +23,7 @@ from elasticscan.catalog.entries import GENESIS, LogEntry, LogRow, check_chain, 
 from elasticscan.catalog.fold import FOLD_VERSION, apply
 from elasticscan.catalog.state import StoreState
 from elasticscan.metadata import FORMATS
-from tests.catalog.programs import Program, picture
+from tests.catalog.programs import World, picture
 
 GOLDEN = Path(__file__).parent / "golden" / "log.json"
 SEED, RECORDS = 12, 90
@@ -77,11 +77,10 @@ def test_bytes_that_are_no_value_are_refused_as_that(seed: int) -> None:
 def main() -> None:
     """Write a log down, and its state."""
     with tempfile.TemporaryDirectory() as directory:
-        program = Program(Path(directory) / "log.db", SEED)
+        program = World(Path(directory) / "log.db", SEED)
         while len(program.history) < RECORDS or {e.row.kind for e, _ in program.history} != FORMATS.keys():
-            program.step()
-        for log in (*program.logs, program.observer):
-            log.home.close()
+            program.live(program.newest + 1)
+        program.close()
     rows = [
         [
             e.number,

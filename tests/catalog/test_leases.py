@@ -1,4 +1,4 @@
-"""Leases of a process whose clock was ahead are cut; those that end with their owners have no end to cut."""
+"""Leases of a process whose clock was ahead are cut; the ones that end with their owners stay without end."""
 
 from __future__ import annotations
 

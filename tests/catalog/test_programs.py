@@ -15,41 +15,41 @@ from elasticscan.catalog.appending import Append
 from elasticscan.catalog.files import FileSet
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.sqlite import SqliteHome
-from elasticscan.metadata import Fragment, Secret, SecretChanged, StagedFragment, StoreCreated, TimeObserved
+from elasticscan.metadata import Fragment, Secret, SecretChanged, StagedFragment, StoreCreated
 from elasticscan.topology import SlotSet, Tablet
-from tests.base.manual_clock import ManualClock
 from tests.base.postgres import Server
+from tests.base.severed_line import SeveredLine
 from tests.catalog.logs import append, begin
-from tests.catalog.programs import DEFINITIONS, GARBAGE, INDEXES, TAGS, Program
+from tests.catalog.programs import DEFINITIONS, GARBAGE, INDEXES, TAGS, LogPrograms
 from tests.seeds import ranges_of_seeds
 
-STEPS, LONG_STEPS = 60, 200
 CREATED = StoreCreated("s", 8, "murmur3", 60.0, (), (Tablet(1, 0, 8, 1, 1),))
 
 
 @pytest.mark.parametrize("seeds", ranges_of_seeds(15, 4, short=2), ids=str)
 def test_a_random_program_gives_the_state_and_the_rows_of_its_model(tmp_path: Path, seeds: range) -> None:
     for seed in seeds:
-        Program(tmp_path / f"{seed}.db", seed).run(STEPS)
+        LogPrograms(tmp_path).run(seed)
 
 
 @pytest.mark.parametrize("seeds", ranges_of_seeds(3, 2, short=0), ids=str)
-@pytest.mark.parametrize(
-    ("style", "steps"),
-    [(INDEXES, STEPS), (TAGS, STEPS), (GARBAGE, STEPS), (DEFINITIONS, STEPS), (None, LONG_STEPS)],
-)
+@pytest.mark.parametrize("style", [INDEXES, TAGS, GARBAGE, DEFINITIONS, None])
 def test_a_random_program_of_a_style_or_of_more_steps_does_the_same(
-    tmp_path: Path, style: str | None, steps: int, seeds: range
+    tmp_path: Path, style: str | None, seeds: range
+) -> None:
+    programs = LogPrograms(tmp_path, 200 if style is None else 75)
+    for seed in seeds:
+        programs.run(seed + (10_000 if style is None else 0), style)
+
+
+@pytest.mark.parametrize("seeds", ranges_of_seeds(6, 2, short=1), ids=str)
+def test_a_random_program_at_a_server_does_the_same(
+    postgres: Server, line: SeveredLine, seeds: range
 ) -> None:
     for seed in seeds:
-        Program(tmp_path / f"{seed}.db", seed + (10_000 if style is None else 0), style).run(steps)
-
-
-@pytest.mark.parametrize("seeds", ranges_of_seeds(6, 2, short=0), ids=str)
-def test_a_random_program_at_a_server_does_the_same(postgres: Server, seeds: range) -> None:
-    for seed in seeds:
         with postgres.database() as name:
-            Program(f"host={postgres.directory} user=elasticscan dbname={name}", seed + 20_000).run(STEPS)
+            address = f"host=127.0.0.1 port={line.port} user=elasticscan dbname={name}"
+            LogPrograms(address, line=line).run(seed + 20_000)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -99,19 +99,3 @@ def test_a_tail_is_checkpointed_whenever_it_is_long_by_old_and_new_processes(tmp
         assert new.checkpoint_if_long()
     assert not log.checkpoint_if_long(), "another process has written one"
     home.close()
-
-
-def test_one_wrong_clock_moves_times_and_never_what_the_store_believes(tmp_path: Path) -> None:
-    """Expiry goes by what is believed, which writers whose clocks are right go on moving."""
-    day = 86_400
-    right, wrong = ManualClock(100.0 * day), ManualClock(130.0 * day)
-    log = begin(SqliteHome.create(tmp_path / "log", right), CREATED)
-    hasty = Log(SqliteHome(tmp_path / "log", wrong))
-    append(hasty, Append(TimeObserved()))
-    for _ in range(3):
-        right.advance(day / 2)
-        append(log, Append(TimeObserved()))
-    state = hasty.follow()
-    assert state.time > 130 * day * 1_000_000
-    assert state.belief.accepted_at == right.now()
-    assert [entry.time for entry in log.entries(0, 5)] == sorted({e.time for e in log.entries(0, 5)})

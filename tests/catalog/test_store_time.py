@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticscan.base.limits import CLAIM_SECONDS, TRUSTED_JUMP_SECONDS
-from elasticscan.catalog import Catalog, NewStore
+from elasticscan.catalog import Catalog
 from elasticscan.catalog.store_time import Belief, Times, observe
-from elasticscan.metadata import TableInfo
 from elasticscan.store.context.leases import take_lease
 from elasticscan.store.moves.owners import beat
 from elasticscan.store.moves.under_way import enter_moves, moves_in
-from elasticscan.store.upkeep.horizons import horizon_of, oldest_held
-from elasticscan.store.writing.definitions import enter
-from elasticscan.topology import Move, initial_placement
+from elasticscan.store.upkeep.horizons import horizon_of
+from elasticscan.topology import Move
 from tests.base.manual_clock import ManualClock
-from tests.catalog.small_store import add_commit
+from tests.catalog.small_store import add_commit, add_table, make
 
 DAY, HOUR = 86_400.0, 3_600.0
-SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
 
 
 @pytest.mark.parametrize(
@@ -84,82 +80,32 @@ def test_what_is_kept_is_judged_by_the_earlier_and_stamped_with_the_later_time()
 # ------------------------------------------------------------------------------ in the catalog
 
 
-class Shifted:
-    """A clock that is wrong by a fixed time."""
-
-    def __init__(self, clock: ManualClock, ahead: float) -> None:
-        self._clock, self._ahead = clock, ahead
-
-    def now(self) -> float:
-        return self._clock.now() + self._ahead
-
-    def sleep(self, seconds: float) -> None:
-        self._clock.sleep(seconds)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(1e9)
+def test_a_store_that_nobody_wrote_to_for_a_month_expires_in_the_end(catalog_url: Path | str) -> None:
+    clock = ManualClock(1e9)
+    with closing(make(catalog_url, clock)) as catalog:
+        table = add_table(catalog)
+        newest = [add_commit(catalog, table) for _ in range(3)][-1]
+        with catalog.writing() as tx:
+            take_lease(tx, "forgotten", table, 2, "scan", HOUR)
+        clock.advance(30 * DAY)
+        with catalog.writing() as tx:
+            assert horizon_of(tx, table.id, 7 * DAY) < newest, "one clock alone is not accepted at once"
+        clock.advance(HOUR)
+        with catalog.writing() as tx:
+            assert horizon_of(tx, table.id, 7 * DAY) == newest
+            assert tx.end_expired_leases() == 1
 
 
-@pytest.fixture
-def where(catalog_url: Path | str, clock: ManualClock) -> Path | str:
-    new = NewStore((("a", "shards/a"),), initial_placement(16, 4, [1]), "spark", 7 * DAY)
-    Catalog.create(catalog_url, clock, "here", new)
-    return catalog_url
-
-
-@pytest.fixture
-def catalog(where: Path | str, clock: ManualClock) -> Iterator[Catalog]:
-    opened = Catalog(where, clock, "here")
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def table(catalog: Catalog) -> TableInfo:
-    with catalog.writing() as tx:
-        return enter(tx, TableInfo(0, "t", SCHEMA, ("k",), ("k",), None, 0, 0))
-
-
-def oldest_kept(catalog: Catalog, table: TableInfo) -> int:
-    with catalog.writing() as tx:
-        return horizon_of(tx, table.id, 7 * DAY)
-
-
-def test_a_store_that_nobody_wrote_to_for_a_month_expires_in_the_end(
-    catalog: Catalog, clock: ManualClock, table: TableInfo
-) -> None:
-    newest = [add_commit(catalog, table) for _ in range(3)][-1]
-    with catalog.writing() as tx:
-        take_lease(tx, "forgotten", table, 2, "scan", HOUR)
-    clock.advance(30 * DAY)
-    assert oldest_kept(catalog, table) < newest, "one clock alone is not accepted at once"
-    clock.advance(HOUR)
-    assert oldest_kept(catalog, table) == newest
-    with catalog.writing() as tx:
-        assert tx.end_expired_leases() == 1
-
-
-def test_a_lease_of_a_process_behind_lasts_its_time(
-    catalog: Catalog, where: Path | str, clock: ManualClock, table: TableInfo
-) -> None:
-    behind = Catalog(where, Shifted(clock, -2 * DAY), "here")
-    with behind.writing() as tx:
-        take_lease(tx, "l", table, 1, "scan", HOUR)
-    with catalog.writing() as tx:
-        assert tx.end_expired_leases() == 0
-        assert oldest_held(tx, table.id) == 1
-    behind.close()
-
-
-def test_a_sign_of_life_of_a_process_behind_is_no_old_one(
-    catalog: Catalog, where: Path | str, clock: ManualClock
-) -> None:
-    behind = Catalog(where, Shifted(clock, -2 * DAY), "here")
-    with behind.writing() as tx:
-        enter_moves(tx, [Move(1, 1, 1)], "other/machine:1:1:1")
-        beat(tx, "other/machine:1:1:1")
-    with catalog.reading() as tx:
-        assert moves_in(tx)[0].heartbeat_at == tx.times.expiry
-    behind.close()
+def test_a_sign_of_life_of_a_process_behind_is_no_old_one(catalog_url: Path | str) -> None:
+    make(catalog_url, ManualClock(1e9)).close()
+    with (
+        closing(Catalog(catalog_url, ManualClock(1e9), "here")) as catalog,
+        closing(Catalog(catalog_url, ManualClock(1e9 - 2 * DAY), "here")) as behind,
+    ):
+        with catalog.writing() as tx:
+            tx.observe_time()
+        with behind.writing() as tx:
+            enter_moves(tx, [Move(1, 1, 1)], "other/machine:1:1:1")
+            beat(tx, "other/machine:1:1:1")
+        with catalog.reading() as tx:
+            assert moves_in(tx)[0].heartbeat_at == tx.times.expiry

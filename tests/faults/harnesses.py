@@ -27,56 +27,52 @@ import tests.faults.planted_roots  # noqa: F401 - enters its faults
 from elasticscan.base import limits
 from tests.catalog import (
     test_altered_logs,
-    test_files_of_tables,
-    test_holds,
-    test_moves_and_topologies,
     test_opening,
     test_sqlite_files,
-    test_tables_and_commits,
+    test_transactions,
 )
 from tests.catalog import test_damage as test_log_damage
 from tests.catalog import test_programs as test_log_programs
-from tests.catalog.programs import Program
+from tests.catalog.damage import befall_some
+from tests.catalog.programs import LogPrograms
 from tests.connector import test_partial_rows
 from tests.faults.planted import FAULTS, Fault, Harness
 from tests.reader.simulation import Simulation
 from tests.simulation.programs import Programs
 from tests.storage import test_faulty_disk
 from tests.store import (
-    test_catalog_away,
     test_definitions_meanwhile,
+    test_lost_connections,
     test_older_catalog,
     test_root_scenarios,
     test_verifying,
 )
-from tests.store.context import test_high_water_marks, test_tags
+from tests.store.context import test_high_water_marks
 from tests.store.reading import test_aggregating
 from tests.store.upkeep import test_flushing
 from tests.store.writing import test_small_commits
+from tests.transcripts import test_transcripts
 
 # Named schedules: tests that need a directory, patches and fixtures of their module, and nothing else.
 _MODULES = (
     test_root_scenarios,
-    test_catalog_away,
+    test_lost_connections,
     test_definitions_meanwhile,
     test_high_water_marks,
-    test_tags,
     test_older_catalog,
     test_aggregating,
     test_partial_rows,
     test_faulty_disk,
     test_verifying,
+    test_altered_logs,
     test_log_damage,
     test_log_programs,
-    test_altered_logs,
-    test_files_of_tables,
-    test_holds,
-    test_moves_and_topologies,
     test_opening,
     test_sqlite_files,
-    test_tables_and_commits,
+    test_transactions,
     test_small_commits,
     test_flushing,
+    test_transcripts,
 )
 Scenario = Callable[[Path], object]
 
@@ -140,7 +136,9 @@ def _open(harness: Harness, directory: Path) -> Iterator[Run]:
                 programs.make_lives()
             yield programs.run
     elif harness == "log":
-        yield lambda seed, style: Program(Path(mkdtemp(dir=directory)) / "log.db", seed, style).run(60)
+        yield LogPrograms(directory).run
+    elif harness == "damaged log":
+        yield lambda seed, style: befall_some(Path(mkdtemp(dir=directory)), seed, style or "")
     elif harness == "simulation":
         yield lambda seed, _: Simulation(seed).run()
     else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +25,6 @@ from elasticscan.catalog import (
     fold,
     log,
     replay,
-    state,
     transaction,
 )
 from elasticscan.catalog.store_time import Belief
@@ -90,7 +90,7 @@ from tests.topology.moved import move_tablet
 Patch = pytest.MonkeyPatch
 Swap = Callable[..., Any]
 Plant = Callable[[Patch], None]
-Harness = Literal["simulation", "programs", "scenarios", "damage", "log"]
+Harness = Literal["simulation", "programs", "scenarios", "damage", "log", "damaged log"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +111,45 @@ class Fault:
 
 
 FAULTS: list[Fault] = []
+_STYLES: dict[str, str] = {}
 
 
 def fault(harness: Harness, breaks: str, style: str | None = None) -> Callable[[Plant], Plant]:
     def enter(plant: Plant) -> Plant:
-        FAULTS.append(Fault(plant.__name__, breaks, harness, plant, style))
+        found_by = style or _STYLES.get(plant.__name__)
+        FAULTS.append(Fault(plant.__name__, breaks, harness, plant, found_by))
+        return plant
+
+    return enter
+
+
+def found_by(style: str) -> Callable[[Plant], Plant]:
+    """Name the style or the test that finds a fault, on a line of its own."""
+
+    def enter(plant: Plant) -> Plant:
+        _STYLES[plant.__name__] = style
+        return plant
+
+    return enter
+
+
+def replacing(owner: Any, name: Any) -> Callable[[Callable[..., Any]], Plant]:
+    """Make a fault of a function that stands in the place of another one, which it is given first.
+
+    That is an attribute of a module or a class, or a value of a dictionary.
+    """
+
+    def enter(instead: Callable[..., Any]) -> Plant:
+        @wraps(instead)
+        def plant(patch: Patch) -> None:
+            is_dict = isinstance(owner, dict)
+            honest = owner[name] if is_dict else getattr(owner, name)
+
+            def careless(*arguments: Any, **options: Any) -> Any:
+                return instead(honest, *arguments, **options)
+
+            (patch.setitem if is_dict else patch.setattr)(owner, name, careless)
+
         return plant
 
     return enter
@@ -225,15 +259,10 @@ def page_ahead_of_dropped_rows(patch: Patch) -> None:
 
 
 @fault("simulation", "the epoch grows with every move, so out and back within a page is seen")
-def epoch_stays(patch: Patch) -> None:
-
-    def silently(placement: Placement, tablet_id: int, target: int) -> Placement:
-        moved = move_tablet(placement, tablet_id, target)
-        return Placement(
-            tuple(replace(t, epoch=t.epoch - 1) if t.id == tablet_id else t for t in moved.tablets)
-        )
-
-    patch.setattr(memory, "move_tablet", silently)
+@replacing(memory, "move_tablet")
+def epoch_stays(_: Any, placement: Placement, tablet_id: int, target: int) -> Placement:
+    moved = move_tablet(placement, tablet_id, target)
+    return Placement(tuple(replace(t, epoch=t.epoch - 1) if t.id == tablet_id else t for t in moved.tablets))
 
 
 @fault("simulation", "rows of slots that moved while a page was read never leave")
@@ -272,33 +301,25 @@ def half_read_slot_is_finished(patch: Patch) -> None:
 
 
 @fault("simulation", "cursors are values: a page cannot change the cursors that its retry starts from")
-def cursors_are_shared(patch: Patch) -> None:
-    read_page = MemoryCluster.read_page
-
-    def advancing_in_place(self: MemoryCluster, request: PageRequest) -> PageRows:
-        page = read_page(self, request)
-        for old in request.cursors:
-            for new in page.after:
-                if old.slots & new.slots and new.position is not None:
-                    object.__setattr__(old, "position", new.position)
-        return page
-
-    patch.setattr(MemoryCluster, "read_page", advancing_in_place)
+@replacing(MemoryCluster, "read_page")
+def cursors_are_shared(honest: Any, self: MemoryCluster, request: PageRequest) -> Any:
+    page = honest(self, request)
+    for old in request.cursors:
+        for new in page.after:
+            if old.slots & new.slots and new.position is not None:
+                object.__setattr__(old, "position", new.position)
+    return page
 
 
 @fault("simulation", "cursors merge only when their positions are equal")
-def different_positions_merge(patch: Patch) -> None:
-    merge = cursor.merge
-
-    def greedy(cursors: Iterable[Cursor]) -> Cursors:
-        merged = merge(cursors)
-        begun = [c for c in merged if c.position is not None]
-        if len(begun) < 2:
-            return merged
-        furthest = max(c.position or b"" for c in begun)
-        return merge([*(c for c in merged if c.position is None), Cursor(cursor.slots_of(begun), furthest)])
-
-    patch.setattr(cursor, "merge", greedy)
+@replacing(cursor, "merge")
+def different_positions_merge(honest: Any, cursors: Iterable[Cursor]) -> Any:
+    merged = honest(cursors)
+    begun = [c for c in merged if c.position is not None]
+    if len(begun) < 2:
+        return merged
+    furthest = max(c.position or b"" for c in begun)
+    return honest([*(c for c in merged if c.position is None), Cursor(cursor.slots_of(begun), furthest)])
 
 
 @fault("simulation", "a page holds rows beyond the position, not at it")
@@ -312,13 +333,9 @@ def placement_is_remembered(patch: Patch) -> None:
 
 
 @fault("simulation", "a continuation key keeps every position")
-def key_forgets_positions(patch: Patch) -> None:
-    pack = keys.pack
-
-    def forgetful(key: keys.ContinuationKey, expires_at: int) -> bytes:
-        return pack(replace(key, cursors=tuple(Cursor(c.slots) for c in key.cursors)), expires_at)
-
-    patch.setattr(keys, "pack", forgetful)
+@replacing(keys, "pack")
+def key_forgets_positions(honest: Any, key: keys.ContinuationKey, expires_at: int) -> Any:
+    return honest(replace(key, cursors=tuple(Cursor(c.slots) for c in key.cursors)), expires_at)
 
 
 @fault("simulation", "no slot falls out of the cursors unread (the proof of coverage notices)")
@@ -373,24 +390,20 @@ def twin_does_not_catch_up(patch: Patch) -> None:
 
 
 @fault("simulation", "a move carries deletions")
-def twin_forgets_deletions(patch: Patch) -> None:
-    copy = MemoryCluster._copy
-
-    def forgetful(self: MemoryCluster, shard: int, slot: int, after: int = 0) -> Versions:
-        copied = copy(self, shard, slot, after)
-        return {key: [v for v in versions if v[1] is not None] for key, versions in copied.items()}
-
-    patch.setattr(MemoryCluster, "_copy", forgetful)
+@replacing(MemoryCluster, "_copy")
+def twin_forgets_deletions(
+    honest: Any, self: MemoryCluster, shard: int, slot: int, after: int = 0
+) -> Versions:
+    copied = honest(self, shard, slot, after)
+    return {key: [v for v in versions if v[1] is not None] for key, versions in copied.items()}
 
 
 @fault("simulation", "a move carries every version that a scan may still need")
-def twin_forgets_old_versions(patch: Patch) -> None:
-    copy = MemoryCluster._copy
-
-    def forgetful(self: MemoryCluster, shard: int, slot: int, after: int = 0) -> Versions:
-        return {key: versions[-1:] for key, versions in copy(self, shard, slot, after).items()}
-
-    patch.setattr(MemoryCluster, "_copy", forgetful)
+@replacing(MemoryCluster, "_copy")
+def twin_forgets_old_versions(
+    honest: Any, self: MemoryCluster, shard: int, slot: int, after: int = 0
+) -> Versions:
+    return {key: versions[-1:] for key, versions in honest(self, shard, slot, after).items()}
 
 
 # ------------------------------------------------------------------------------------- the store
@@ -403,14 +416,10 @@ def commit_without_the_ownership_check(patch: Patch) -> None:
 
 
 @fault("programs", "a switch copies the last commits", style="compaction below movers")
-def switch_without_the_last_commits(patch: Patch) -> None:
-    switch = Mover._switch
-
-    def hasty(self: Mover, move: Any) -> None:
-        move.copied_to = 1 << 40
-        switch(self, move)
-
-    patch.setattr(Mover, "_switch", hasty)
+@replacing(Mover, "_switch")
+def switch_without_the_last_commits(honest: Any, self: Mover, move: Any) -> None:
+    move.copied_to = 1 << 40
+    honest(self, move)
 
 
 def _strike(tx: Tx, shard: int, slots: SlotSet) -> None:
@@ -422,19 +431,15 @@ def _strike(tx: Tx, shard: int, slots: SlotSet) -> None:
 
 
 @fault("programs", "striking the source and growing the epoch are one record")
-def strike_in_a_transaction_of_its_own(patch: Patch) -> None:
-    switch = Mover._switch
-
-    def in_two_steps(self: Mover, move: Any) -> None:
-        with self._context.catalog.writing() as tx:
-            self._check_still_right(tx, move)
-            sources, upto = mover._sources(self._context, tx, move, tx.state.commit), tx.state.commit
-            self._copy(move, sources, upto, self._destination(move))
-            _strike(tx, move.move.source, move.tablet.slots)
-        self._checkpoint("struck")
-        switch(self, move)
-
-    patch.setattr(Mover, "_switch", in_two_steps)
+@replacing(Mover, "_switch")
+def strike_in_a_transaction_of_its_own(honest: Any, self: Mover, move: Any) -> None:
+    with self._context.catalog.writing() as tx:
+        self._check_still_right(tx, move)
+        sources, upto = mover._sources(self._context, tx, move, tx.state.commit), tx.state.commit
+        self._copy(move, sources, upto, self._destination(move))
+        _strike(tx, move.move.source, move.tablet.slots)
+    self._checkpoint("struck")
+    honest(self, move)
 
 
 @fault("programs", "fragments of the source no longer serve a tablet that left")
@@ -442,11 +447,7 @@ def source_is_not_struck(patch: Patch) -> None:
     patch.setattr(fold, "struck", lambda table, record, since: table)
 
 
-@fault(
-    "scenarios",
-    "a record of a move lets the epoch grow",
-    style="test_a_move_arrives_in_the_transaction_that_switches_the_placement",
-)
+@fault("log", "a record of a move lets the epoch grow")
 def epochs_stay_at_a_switch(patch: Patch) -> None:
     for module in (fold, checks):
         patch.setattr(module, "moved_tablet", lambda record: replace(record.tablet, shard=record.target))
@@ -482,13 +483,9 @@ def _copying_with(patch: Patch, keep: Callable[[Bounds], Keep]) -> None:
 
 
 @fault("programs", "a mover carries tombstones", style="compaction below movers")
-def mover_forgets_tombstones(patch: Patch) -> None:
-    retained = copying._Copy._retained
-    patch.setattr(
-        copying._Copy,
-        "_retained",
-        lambda self, v, order, first: retained(self, v, order, first) & ~v.deleted[order],
-    )
+@replacing(copying._Copy, "_retained")
+def mover_forgets_tombstones(honest: Any, self: Any, v: Any, order: Any, first: Any) -> Any:
+    return honest(self, v, order, first) & ~v.deleted[order]
 
 
 @fault("programs", "a mover carries old versions")
@@ -508,21 +505,14 @@ def lease_taken_during_compaction_is_ignored(patch: Patch) -> None:
     patch.setattr(compaction, "oldest_held", lambda tx, table: None)
 
 
-@fault(
-    "programs",
-    "a tombstone stays as long as an older version of its row does",
-    style="compaction below movers",
-)
-def compaction_drops_needed_tombstones(patch: Patch) -> None:
-
-    def greedy(
-        source: PageSource, slots: SlotSet, bounds: Bounds, keep: Keep, to: Destination
-    ) -> list[Copied]:
-        with pytest.MonkeyPatch.context() as inner:
-            mover_forgets_tombstones(inner)
-            return copy_slots(source, slots, bounds, keep, to)
-
-    patch.setattr(compaction, "copy_slots", greedy)
+@fault("programs", "a tombstone stays as long as an older version of its row does", "compaction below movers")
+@replacing(compaction, "copy_slots")
+def compaction_drops_needed_tombstones(
+    _: Any, source: PageSource, slots: SlotSet, bounds: Bounds, keep: Keep, to: Destination
+) -> list[Copied]:
+    with pytest.MonkeyPatch.context() as inner:
+        mover_forgets_tombstones(inner)
+        return copy_slots(source, slots, bounds, keep, to)
 
 
 @fault("programs", "compaction leaves alone what a mover is copying", style="compaction below movers")
@@ -541,11 +531,8 @@ def _keeping(patch: Patch, change: Callable[[Keep], Keep]) -> None:
     patch.setattr(compaction, "keep_for", lambda *args: change(honest(*args)))
 
 
-@fault(
-    "programs",
-    "a merge drops a tombstone only if every fragment that may hold the deleted row takes part",
-    style="merges of some",
-)
+@fault("programs", "a merge drops a tombstone only if all fragments that may hold the deleted row take part")
+@found_by("merges of some")
 def partial_merge_drops_tombstones(patch: Patch) -> None:
     _keeping(patch, lambda keep: replace(keep, drop_tombstones=True))
 
@@ -607,16 +594,10 @@ def merged_fragments_hold_the_newest_commit_alone(patch: Patch) -> None:
 
 
 @fault("programs", "a stage of a merge keeps tombstones for the stages after it", style="keepers")
-def stages_drop_tombstones(patch: Patch) -> None:
-    honest = compaction.Merging._copy
-
-    def greedy(self: Any, sources: Any, replaced: Any, keep: Keep, pace: Any) -> Any:
-        is_a_stage = replaced is sources
-        return honest(
-            self, sources, replaced, replace(keep, drop_tombstones=True) if is_a_stage else keep, pace
-        )
-
-    patch.setattr(compaction.Merging, "_copy", greedy)
+@replacing(compaction.Merging, "_copy")
+def stages_drop_tombstones(honest: Any, self: Any, sources: Any, replaced: Any, keep: Keep, pace: Any) -> Any:
+    is_a_stage = replaced is sources
+    return honest(self, sources, replaced, replace(keep, drop_tombstones=True) if is_a_stage else keep, pace)
 
 
 @fault("programs", "a tag keeps its snapshot", style="keepers")
@@ -647,11 +628,8 @@ def history_is_skipped_too_early(patch: Patch) -> None:
     patch.setattr(Fragment, "is_needed_at", lambda self, snapshot: honest(self, snapshot + 1))
 
 
-@fault(
-    "programs",
-    "later rounds of a move do not turn its tombstones into history",
-    style="compaction below movers",
-)
+@fault("programs", "later rounds of a move do not turn its tombstones into history")
+@found_by("compaction below movers")
 def later_rounds_hide_tombstones(patch: Patch) -> None:
     patch.setattr(mover, "Apart", lambda floor, complete: Apart(floor, complete=True))
 
@@ -683,14 +661,10 @@ def placement_is_cached_for_ever(patch: Patch) -> None:
 
 
 @fault("programs", "a cached list of fragments is used only while the layout is the same")
-def fragments_are_cached_for_ever(patch: Patch) -> None:
-    table_state = Context.table_state
-
-    def stale(self: Context, *asked: Any) -> Any:
-        known = self._tables.get(asked[0])
-        return known if known is not None and known.serves(*asked[1:3]) else table_state(self, *asked)
-
-    patch.setattr(Context, "table_state", stale)
+@replacing(Context, "table_state")
+def fragments_are_cached_for_ever(honest: Any, self: Context, *asked: Any) -> Any:
+    known = self._tables.get(asked[0])
+    return known if known is not None and known.serves(*asked[1:3]) else honest(self, *asked)
 
 
 @fault("programs", "a page of files begins beyond its position")
@@ -743,7 +717,7 @@ def phases_of_moves_are_not_written(patch: Patch) -> None:
 
 
 def _phase_after(event: Event) -> Phase:
-    """What a mover that asks nobody believes."""
+    """What a mover that asks no one believes."""
     return {
         Event.START_COPY: Phase.COPYING,
         Event.MORE_COMMITS: Phase.COPYING,
@@ -753,23 +727,17 @@ def _phase_after(event: Event) -> Phase:
 
 
 @fault("programs", "a move that failed leaves everything as it was")
-def failed_move_strikes_the_source(patch: Patch) -> None:
-    undo = Mover._undo
-
-    def stubborn(self: Mover, move: Any) -> None:
-        with contextlib.suppress(Exception), self._context.catalog.writing() as tx:
-            _strike(tx, move.move.source, move.tablet.slots)
-        undo(self, move)
-
-    patch.setattr(Mover, "_undo", stubborn)
+@replacing(Mover, "_undo")
+def failed_move_strikes_the_source(honest: Any, self: Mover, move: Any) -> None:
+    with contextlib.suppress(Exception), self._context.catalog.writing() as tx:
+        _strike(tx, move.move.source, move.tablet.slots)
+    honest(self, move)
 
 
 # ------------------------------------------------------------------------------- secondary indexes
 
 
-@fault(
-    "programs", "an index is used only when every fragment has its entries", style="builds alongside changes"
-)
+@fault("programs", "an index is used only when every fragment has its entries", "builds alongside changes")
 def index_is_published_unfinished(patch: Patch) -> None:
     indexes_may_be_unfinished(patch)
     patch.setattr(indexing, "without_runs", lambda state, index: [])
@@ -788,11 +756,8 @@ def index_is_ready_around_its_table(patch: Patch) -> None:
     patch.setattr(lookups.KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
-@fault(
-    "scenarios",
-    "a commit brings the entries of all indexes there are",
-    style="test_an_index_that_comes_while_keys_are_compared_has_the_rows_of_that_write",
-)
+@fault("scenarios", "a commit brings the entries of all indexes there are")
+@found_by("test_an_index_that_comes_while_keys_are_compared_has_the_rows_of_that_write")
 def commit_without_runs_of_a_new_index(patch: Patch) -> None:
     files_may_lack_runs(patch)
     patch.setattr(publishing, "missing_runs", lambda indexes, staged: False)
@@ -806,35 +771,24 @@ def moved_copies_have_no_runs(patch: Patch) -> None:
     patch.setattr(lookups.KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
-@fault(
-    "programs",
-    "runs that garbage collection removed meanwhile are not entered",
-    style="builds alongside changes",
-)
+@fault("programs", "runs that garbage collection removed meanwhile are not entered")
+@found_by("builds alongside changes")
 def collected_runs_are_entered(patch: Patch) -> None:
     patch.setattr(indexing, "_are_there", lambda disk, runs: True)
 
 
 @fault("programs", "runs are garbage only when nothing refers to them", style="builds alongside changes")
-def garbage_collection_takes_runs(patch: Patch) -> None:
-    known = StoreState.known_paths
-
-    def of_fragments(self: StoreState) -> frozenset[tuple[int, str]]:
-        runs = {run.path for run in self.runs()}
-        return frozenset((shard, path) for shard, path in known(self) if path not in runs)
-
-    patch.setattr(StoreState, "known_paths", of_fragments)
+@replacing(StoreState, "known_paths")
+def garbage_collection_takes_runs(honest: Any, self: StoreState) -> frozenset[tuple[int, str]]:
+    runs = {run.path for run in self.runs()}
+    return frozenset((shard, path) for shard, path in honest(self) if path not in runs)
 
 
 @fault("programs", "entries serve only the slots of their fragment")
-def entries_of_tablets_that_left_count(patch: Patch) -> None:
-    begin = index_iterator.RunIterator.__init__
-
-    def for_all(self: Any, fragment: Any, run: Any, *rest: Any) -> None:
-        begin(self, replace(fragment, slots=SlotSet.span(0, 64)), run, *rest)
-        self.fragment = fragment
-
-    patch.setattr(index_iterator.RunIterator, "__init__", for_all)
+@replacing(index_iterator.RunIterator, "__init__")
+def entries_of_tablets_that_left_count(honest: Any, self: Any, fragment: Any, run: Any, *rest: Any) -> None:
+    honest(self, replace(fragment, slots=SlotSet.span(0, 64)), run, *rest)
+    self.fragment = fragment
 
 
 @fault("programs", "an entry counts only if its row is the newest at the snapshot")
@@ -849,57 +803,41 @@ def other_fragments_are_not_asked(patch: Patch) -> None:
     patch.setattr(index_pages, "newest", lambda groups, _, *rest: honest(groups, (), *rest))
 
 
-@fault(
-    "programs",
-    "in a page of an index each slot goes on behind its own position",
-    style="merged scans alongside movers",
-)
-def slots_go_on_behind_the_lowest_position(patch: Patch) -> None:
-
-    def all_wanted(self: Any, entries: Any, slots: Any) -> Any:
-        firsts = self._first_places[np.minimum(slots, len(self._first_places) - 1)]
-        return firsts < self.run.entries
-
-    patch.setattr(index_iterator.RunIterator, "selects", all_wanted)
+@fault("programs", "in a page of an index each slot goes on behind its own position")
+@found_by("merged scans alongside movers")
+@replacing(index_iterator.RunIterator, "selects")
+def slots_go_on_behind_the_lowest_position(_: Any, self: Any, entries: Any, slots: Any) -> Any:
+    firsts = self._first_places[np.minimum(slots, len(self._first_places) - 1)]
+    return firsts < self.run.entries
 
 
 # ------------------------------------------------------------------------------------- reads by key
 
 
 @fault("programs", "a range of keys without an end goes to the end of its slot", style="by key")
-def key_ranges_end_before_slots_do(patch: Patch) -> None:
-    honest = fragment.FragmentReader.first_row
-
-    def one_less(self: Any, slot: int, low: bytes | None) -> int:
-        return max(honest(self, slot, low) - (low is None), 0)
-
-    patch.setattr(fragment.FragmentReader, "first_row", one_less)
+@replacing(fragment.FragmentReader, "first_row")
+def key_ranges_end_before_slots_do(honest: Any, self: Any, slot: int, low: bytes | None) -> Any:
+    return max(honest(self, slot, low) - (low is None), 0)
 
 
 @fault("programs", "rows that are read by key are read again where their slots moved", style="by key")
-def moved_rows_are_not_got(patch: Patch) -> None:
-    honest = rows_by_key.read_by_key
+@replacing(rows_by_key, "read_by_key")
+def moved_rows_are_not_got(honest: Any, request: Any, placement: Placement, _: Any, shards: Any) -> Any:
+    class Once:
+        def current(self) -> Placement:
+            return placement
 
-    def without_second_look(request: Any, placement: Placement, _: Any, shards: Any) -> Any:
-        class Once:
-            def current(self) -> Placement:
-                return placement
-
-        return honest(replace(request, layout=None), placement, Once(), shards)
-
-    patch.setattr(rows_by_key, "read_by_key", without_second_look)
+    return honest(replace(request, layout=None), placement, Once(), shards)
 
 
 @fault("programs", "older fragments are asked for keys that the newest does not have", style="by key")
-def only_the_newest_fragment_is_asked_for_keys(patch: Patch) -> None:
-    honest = point_reads._find_newest
-
-    def in_the_newest(source: PageSource, fragments: Sequence[Fragment], *rest: Any) -> Any:
-        first = max(range(len(fragments)), key=lambda number: fragments[number].max_commit, default=0)
-        owners, rows = honest(source, fragments[first : first + 1], *rest)
-        return np.where(owners >= 0, first, -1), rows
-
-    patch.setattr(point_reads, "_find_newest", in_the_newest)
+@replacing(point_reads, "_find_newest")
+def only_the_newest_fragment_is_asked_for_keys(
+    honest: Any, source: PageSource, fragments: Sequence[Fragment], *rest: Any
+) -> Any:
+    first = max(range(len(fragments)), key=lambda number: fragments[number].max_commit, default=0)
+    owners, rows = honest(source, fragments[first : first + 1], *rest)
+    return np.where(owners >= 0, first, -1), rows
 
 
 @fault("programs", "a filter has every key of its fragment", style="by key")
@@ -919,49 +857,33 @@ def descending_without_turning(patch: Patch) -> None:
     patch.setattr(index_iterator, "inverted", lambda key: key)
 
 
-@fault(
-    "programs",
-    "a row of a merged scan leaves when no shard can come up with a lower one",
-    style="merged scans alongside movers",
-)
+@fault("programs", "a row of a merged scan leaves when no shard can come up with a lower one")
+@found_by("merged scans alongside movers")
 def merged_rows_leave_beyond_the_mark(patch: Patch) -> None:
     patch.setattr(
         sorted_scan._Pool, "ready", lambda self, ahead: 0 if self._rows is None else len(self._rows)
     )
 
 
-@fault(
-    "programs",
-    "slots are not done while rows of theirs wait in the pool",
-    style="merged scans alongside movers",
-)
+@fault("programs", "slots are not done while rows of theirs wait in the pool")
+@found_by("merged scans alongside movers")
 def merged_scan_forgets_the_pool(patch: Patch) -> None:
     patch.setattr(sorted_scan._Pool, "slots", SlotSet())
 
 
-@fault(
-    "programs",
-    "rows of tablets that moved while a shard was read do not enter the pool",
-    style="merged scans alongside movers",
-)
+@fault("programs", "rows of tablets that moved while a shard was read do not enter the pool")
+@found_by("merged scans alongside movers")
 def moved_rows_enter_the_pool(patch: Patch) -> None:
     patch.setattr(sorted_scan, "drop_moved", lambda page, moved: page)
 
 
-@fault(
-    "programs",
-    "the key of a merged scan says how far rows have left, not how far they were read",
-    style="merged scans alongside movers",
-)
-def merged_key_is_ahead_of_its_rows(patch: Patch) -> None:
-    take = sorted_scan._Pool.take
-
-    def hasty(self: Any, count: int, page_bytes: int) -> Any:
-        rows, slots, last = take(self, count, page_bytes)
-        waiting = self._rows.num_rows
-        return rows, slots, self._key.at(self._rows, waiting - 1) if waiting and last else last
-
-    patch.setattr(sorted_scan._Pool, "take", hasty)
+@fault("programs", "the key of a merged scan says how far rows have left, not how far they were read")
+@found_by("merged scans alongside movers")
+@replacing(sorted_scan._Pool, "take")
+def merged_key_is_ahead_of_its_rows(honest: Any, self: Any, count: int, page_bytes: int) -> Any:
+    rows, slots, last = honest(self, count, page_bytes)
+    waiting = self._rows.num_rows
+    return rows, slots, self._key.at(self._rows, waiting - 1) if waiting and last else last
 
 
 @fault("programs", "a fragment that cannot match is read all the same where it may hide an older row")
@@ -978,14 +900,10 @@ def newer_fragments_are_passed_over(patch: Patch) -> None:
 
 
 @fault("programs", "NOT leaves what is null unknown")
-def not_takes_nulls_for_matches(patch: Patch) -> None:
-    truth = value_sets._ColumnMeaning.truth
-
-    def careless(self: Any, node: Any) -> Any:
-        found = truth(self, node)
-        return replace(found, true=found.true | NULLS, null=NOTHING) if isinstance(node, Not) else found
-
-    patch.setattr(value_sets._ColumnMeaning, "truth", careless)
+@replacing(value_sets._ColumnMeaning, "truth")
+def not_takes_nulls_for_matches(honest: Any, self: Any, node: Any) -> Any:
+    found = honest(self, node)
+    return replace(found, true=found.true | NULLS, null=NOTHING) if isinstance(node, Not) else found
 
 
 @fault("programs", "a condition is checked again unless the ranges of the index say all of it")
@@ -1010,24 +928,19 @@ def dropped_index_is_read_on(patch: Patch) -> None:
 
 
 @fault("programs", "a column that a fragment lacks is null in all of its rows")
-def missing_columns_have_a_default(patch: Patch) -> None:
-
-    def zeros(self: Any, field: pa.Field, count: int) -> pa.Array:
-        return (
-            pa.array([0] * count)
-            .cast(pa.string() if "binary" in str(field.type) else field.type)
-            .cast(field.type)
-        )
-
-    patch.setattr(fragment.FragmentReader, "_nulls_of", zeros)
+@replacing(fragment.FragmentReader, "_nulls_of")
+def missing_columns_have_a_default(_: Any, self: Any, field: pa.Field, count: int) -> pa.Array:
+    return (
+        pa.array([0] * count)
+        .cast(pa.string() if "binary" in str(field.type) else field.type)
+        .cast(field.type)
+    )
 
 
 @fault("programs", "a fragment that lacks a column of its table is not damaged")
-def missing_columns_are_damage(patch: Patch) -> None:
-    def refuse(self: Any, name: str, *_: Any) -> None:
-        raise ValueError(f"it has no column {name!r}")
-
-    patch.setattr(fragment.FragmentReader, "_added_field", refuse)
+@replacing(fragment.FragmentReader, "_added_field")
+def missing_columns_are_damage(__: Any, self: Any, name: str, *_: Any) -> None:
+    raise ValueError(f"it has no column {name!r}")
 
 
 @fault("programs", "a cached definition of a table is read again when the table gained a column")
@@ -1035,11 +948,8 @@ def new_columns_are_not_told(patch: Patch) -> None:
     _with_the_layout_before(patch, lambda record: isinstance(record, TableDefined) and record.made_from > 0)
 
 
-@fault(
-    "scenarios",
-    "a merge copies all columns that its fragments may have, also those added since it began",
-    style="test_a_merge_that_began_before_a_column_copies_its_values",
-)
+@fault("scenarios", "a merge copies all columns that its fragments may have, also those added since it began")
+@found_by("test_a_merge_that_began_before_a_column_copies_its_values")
 def compaction_with_an_old_definition(patch: Patch) -> None:
     merge, begun = compaction.merge_fragments, [pa.schema([])]
 
@@ -1059,13 +969,9 @@ def compaction_with_an_old_definition(patch: Patch) -> None:
 
 
 @fault("programs", "a name that was dropped and comes again is another column", style="columns change")
-def dropped_columns_come_back(patch: Patch) -> None:
-    honest = schema_changes.new_column
-
-    def by_its_name(columns: Any, field: pa.Field, definition: int) -> Any:
-        return replace(honest(columns, field, definition), stored=field.name)
-
-    patch.setattr(schema_changes, "new_column", by_its_name)
+@replacing(schema_changes, "new_column")
+def dropped_columns_come_back(honest: Any, columns: Any, field: pa.Field, definition: int) -> Any:
+    return replace(honest(columns, field, definition), stored=field.name)
 
 
 @fault("programs", "a scan goes on with the columns that it began with", style="columns change")
@@ -1080,29 +986,21 @@ def copies_leave_out_what_was_dropped(patch: Patch) -> None:
 
 
 @fault("programs", "an open file gives the columns of one definition", style="columns change")
-def readers_are_of_any_definition(patch: Patch) -> None:
-    honest = lookups.LruCache.get
-
-    def by_path(self: Any, key: Any, make: Any, weight: int = 1) -> Any:
-        is_fragment = isinstance(key, tuple) and len(key) == 5 and isinstance(key[2], tuple)
-        return honest(self, key[:3] if is_fragment else key, make, weight)
-
-    patch.setattr(lookups.LruCache, "get", by_path)
+@replacing(lookups.LruCache, "get")
+def readers_are_of_any_definition(honest: Any, self: Any, key: Any, make: Any, weight: int = 1) -> Any:
+    is_fragment = isinstance(key, tuple) and len(key) == 5 and isinstance(key[2], tuple)
+    return honest(self, key[:3] if is_fragment else key, make, weight)
 
 
 # ---------------------------------------------------------------------------- writes that check
 
 
 @fault("programs", "a check begins at the commit that the rows were read at", style="writes that check")
-def checks_begin_at_the_wrong_snapshot(patch: Patch) -> None:
-    check = KeyCheck.look
-
-    def begin_now(self: KeyCheck, staged: Sequence[StagedFragment]) -> None:
-        if self._since is not None:
-            self._checked_to = self._context.catalog.versions()[1]
-        check(self, staged)
-
-    patch.setattr(KeyCheck, "look", begin_now)
+@replacing(KeyCheck, "look")
+def checks_begin_at_the_wrong_snapshot(honest: Any, self: KeyCheck, staged: Sequence[StagedFragment]) -> None:
+    if self._since is not None:
+        self._checked_to = self._context.catalog.versions()[1]
+    honest(self, staged)
 
 
 @fault("programs", "commits made since the comparison are compared, too", style="writes that check")
@@ -1111,31 +1009,20 @@ def checks_end_before_the_commit(patch: Patch) -> None:
 
 
 @fault("programs", "an overwrite changes the rows that it removes", style="writes that check")
-def overwrites_remove_unseen(patch: Patch) -> None:
-    see = KeyCheck._see
-
-    def without_overwrites(self: KeyCheck, tx: Tx) -> Any:
-        seen = see(self, tx)
-        return seen if seen is None or self._since is None else replace(seen, overwrites=())
-
-    patch.setattr(KeyCheck, "_see", without_overwrites)
+@replacing(KeyCheck, "_see")
+def overwrites_remove_unseen(honest: Any, self: KeyCheck, tx: Tx) -> Any:
+    seen = honest(self, tx)
+    return seen if seen is None or self._since is None else replace(seen, overwrites=())
 
 
 @fault("programs", "a deleted key is free for an insert", style="writes that check")
-def deleted_keys_are_there(patch: Patch) -> None:
-    shared = preconditions.shared_keys
-
-    def any_version(*arguments: Any) -> Any:
-        return shared(*arguments[:3])
-
-    patch.setattr(preconditions, "shared_keys", any_version)
+@replacing(preconditions, "shared_keys")
+def deleted_keys_are_there(honest: Any, *arguments: Any) -> Any:
+    return honest(*arguments[:3])
 
 
-@fault(
-    "programs",
-    "rows that meet a condition are written only if no other commit changed them",
-    style="writes that check",
-)
+@fault("programs", "rows that meet a condition are written only if no other commit changed them")
+@found_by("writes that check")
 def rows_by_condition_are_not_checked(patch: Patch) -> None:
     @contextlib.contextmanager
     def unchecked(*_: Any) -> Iterator[None]:
@@ -1147,38 +1034,26 @@ def rows_by_condition_are_not_checked(patch: Patch) -> None:
 # ------------------------------------------------------------------------------------ times and owners
 
 
-@fault(
-    "scenarios",
-    "times of commits grow with their numbers",
-    style="test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away",
-)
+@fault("scenarios", "times of commits grow with their numbers")
+@found_by("test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away")
 def times_of_commits_go_back(patch: Patch) -> None:
     patch.setattr(transaction, "time_after", lambda _, clock: clock)
 
 
-@fault(
-    "scenarios",
-    "one clock far ahead is ignored",
-    style="test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away",
-)
+@fault("scenarios", "one clock far ahead is ignored")
+@found_by("test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away")
 def any_clock_is_believed(patch: Patch) -> None:
-    for module in (state, transaction):
+    for module in (fold, transaction):
         patch.setattr(module, "observe", lambda belief, clock: Belief(max(belief.accepted_at, clock)))
 
 
-@fault(
-    "scenarios",
-    "undoing a move is tried again while the catalog is away",
-    style="test_a_move_that_could_not_be_undone_is_taken_up_by_whoever_comes_next",
-)
+@fault("scenarios", "undoing a move is tried again while the catalog is away")
+@found_by("test_a_move_that_could_not_be_undone_is_taken_up_by_whoever_comes_next")
 def undo_is_not_tried_again(patch: Patch) -> None:
     patch.setattr(mover, "UNDO_WAITS_SECONDS", ())
 
 
-@fault(
-    "scenarios",
-    "a move belongs to a running operation, not to a process that is alive",
-    style="test_a_move_that_could_not_be_undone_is_taken_up_by_whoever_comes_next",
-)
+@fault("scenarios", "a move belongs to a running operation, not to a process that is alive")
+@found_by("test_a_move_that_could_not_be_undone_is_taken_up_by_whoever_comes_next")
 def owners_never_retire(patch: Patch) -> None:
     patch.setattr(owners, "retire", lambda owner: None)

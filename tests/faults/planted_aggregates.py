@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from elasticscan.filters import Fold, folding
 from elasticscan.reader import scan as driver
-from tests.faults.planted import Patch, fault
+from tests.faults.planted import Patch, fault, replacing
 
 _PARTIAL = "test_partial_rows_hold_every_row_once_while_tablets_move_under_the_pages"
 _PROGRAM = "test_rows_are_folded_once_into_their_groups_while_a_tablet_moves"
 
 
 @fault("scenarios", "a partial row is merged once", style=_PROGRAM)
-def partial_row_counted_twice(patch: Patch) -> None:
-    merge = Fold._merge
-
-    def twice(self: Fold) -> None:
-        self._partial.append(self._partial[-1])
-        merge(self)
-
-    patch.setattr(Fold, "_merge", twice)
+@replacing(Fold, "_merge")
+def partial_row_counted_twice(honest: Any, self: Fold) -> None:
+    self._partial.append(self._partial[-1])
+    honest(self)
 
 
 @fault("scenarios", "null is a group of its own", style=_PROGRAM)
-def null_group_is_zero(patch: Patch) -> None:
-    honest = folding._as_group
-
-    def filled(values: pa.Array) -> pa.Array:
-        group = honest(values)
-        return pc.fill_null(group, 0) if pa.types.is_integer(group.type) else group
-
-    patch.setattr(folding, "_as_group", filled)
+@replacing(folding, "_as_group")
+def null_group_is_zero(honest: Any, values: pa.Array) -> pa.Array:
+    group = honest(values)
+    return pc.fill_null(group, 0) if pa.types.is_integer(group.type) else group
 
 
 @fault("scenarios", "NaN is above all numbers", style=_PROGRAM)
@@ -48,18 +42,14 @@ def page_sums_wrap_around(patch: Patch) -> None:
 
 
 @fault("scenarios", "partial rows that were handed over are not handed over again", style=_PARTIAL)
-def partial_rows_handed_over_twice(patch: Patch) -> None:
-    honest = Fold.partial_rows
-
-    def kept(self: Fold) -> pa.Table:
-        self._fold_waiting()
-        self._merge()
-        before = self._partial
-        rows = honest(self)
-        self._partial = before
-        return rows
-
-    patch.setattr(Fold, "partial_rows", kept)
+@replacing(Fold, "partial_rows")
+def partial_rows_handed_over_twice(honest: Any, self: Fold) -> pa.Table:
+    self._fold_waiting()
+    self._merge()
+    before = self._partial
+    rows = honest(self)
+    self._partial = before
+    return rows
 
 
 @fault("scenarios", "rows that moved under a page are not folded", style=_PARTIAL)
@@ -73,11 +63,7 @@ def null_group_of_partial_rows_is_zero(patch: Patch) -> None:
 
 
 @fault("scenarios", "rows that wait to be folded are in the partial rows", style=_PARTIAL)
-def waiting_rows_are_lost(patch: Patch) -> None:
-    honest = Fold.partial_rows
-
-    def hasty(self: Fold) -> pa.Table:
-        self._waiting = []
-        return honest(self)
-
-    patch.setattr(Fold, "partial_rows", hasty)
+@replacing(Fold, "partial_rows")
+def waiting_rows_are_lost(honest: Any, self: Fold) -> pa.Table:
+    self._waiting = []
+    return honest(self)

@@ -11,22 +11,18 @@ from elasticscan.metadata import TableInfo
 from elasticscan.store.context import Context
 from elasticscan.store.copies import backup
 from elasticscan.store.writing import restoring
-from tests.faults.planted import Patch, fault
+from tests.faults.planted import Patch, fault, replacing
 
 
 @fault("programs", "a restore brings back columns that came later", style="kept columns change")
-def restores_forget_later_columns(patch: Patch) -> None:
-    honest = restoring.undone
-
-    def of_the_first_definition(events: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
-        rows, later = honest(events, table), {name for name, c in table.by_name().items() if c.since > 1}
-        columns = [
-            pa.nulls(len(rows), field.type) if field.name in later else column
-            for field, column in zip(rows.schema, rows.columns, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
-
-    patch.setattr(restoring, "undone", of_the_first_definition)
+@replacing(restoring, "undone")
+def restores_forget_later_columns(honest: Any, events: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
+    rows, later = honest(events, table), {name for name, c in table.by_name().items() if c.since > 1}
+    columns = [
+        pa.nulls(len(rows), field.type) if field.name in later else column
+        for field, column in zip(rows.schema, rows.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
 @fault("programs", "a backup has the log of the moment of its files", style="kept columns change")

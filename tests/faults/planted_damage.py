@@ -19,7 +19,7 @@ from elasticscan.store import verifying
 from elasticscan.store.context import readers
 from elasticscan.store.moves import mover
 from elasticscan.store.upkeep import compaction
-from tests.faults.planted import Patch, fault
+from tests.faults.planted import Patch, fault, found_by, replacing
 
 
 class Whatever(int):
@@ -61,13 +61,10 @@ def some_columns_are_not_proven(patch: Patch) -> None:
 
 
 @fault("damage", "the tail of a file matches its digest in the catalog", style="footer_bit")
-def digests_of_tails_are_not_compared(patch: Patch) -> None:
-    honest = sealed_file.digest_of
-
-    def careless(data: Any) -> int:  # what is read into a buffer is a tail that the catalog knows
-        return Whatever(honest(data)) if isinstance(data, pa.Buffer) else honest(data)
-
-    patch.setattr(sealed_file, "digest_of", careless)
+@replacing(sealed_file, "digest_of")
+def digests_of_tails_are_not_compared(honest: Any, data: Any) -> int:
+    # What is read into a buffer is a tail that the catalog knows.
+    return Whatever(honest(data)) if isinstance(data, pa.Buffer) else honest(data)  # type: ignore[no-any-return]
 
 
 @fault("damage", "index runs are verified as fragments are", style="flipped_bit")
@@ -95,25 +92,19 @@ def segments_are_proven_once(patch: Patch) -> None:
 
 
 @fault("damage", "only a repair skips record batches that cannot be read", style="flipped_bit")
-def damaged_batches_are_passed_over(patch: Patch) -> None:
-    def lenient(*args: Any, **options: Any) -> FragmentReader:
-        reader = FragmentReader(*args, **options)
-        damaged = set()
-        for number in range(reader.batch_count):
-            try:
-                reader.batch(number)
-            except FragmentDamaged:
-                damaged.add(number)
-        return FragmentReader(*args, **options, without=damaged)
-
-    patch.setattr(readers, "FragmentReader", lenient)
+@replacing(readers, "FragmentReader")
+def damaged_batches_are_passed_over(_: Any, *args: Any, **options: Any) -> FragmentReader:
+    reader = FragmentReader(*args, **options)
+    damaged = set()
+    for number in range(reader.batch_count):
+        try:
+            reader.batch(number)
+        except FragmentDamaged:
+            damaged.add(number)
+    return FragmentReader(*args, **options, without=damaged)
 
 
-@fault(
-    "damage",
-    "copied data is verified, else its new checksums would hide damage",
-    style="damage_that_is_copied",
-)
+@fault("damage", "copied data is verified, else its new checksums would hide damage", "damage_that_is_copied")
 def copies_are_not_proven(patch: Patch) -> None:
     def of_anything(table: Any, view: Any, open_fragment: Any, *rest: Any, **more: Any) -> PageSource:
         def unproven(*args: Any) -> FragmentReader:
@@ -127,28 +118,17 @@ def copies_are_not_proven(patch: Patch) -> None:
     patch.setattr(mover, "PageSource", of_anything)
 
 
-@fault(
-    "damage",
-    "without a catalog a file's footer matches the digest in its manifest",
-    style="swapped_columns_below_a_repair",
-)
-def footers_are_believed_by_a_repair(patch: Patch) -> None:
-    honest = sealed_file.digest_of
-
-    def careless(data: Any) -> int:
-        return Whatever(honest(data)) if isinstance(data, memoryview) else honest(data)
-
-    patch.setattr(sealed_file, "digest_of", careless)
+@fault("damage", "without a catalog a file's footer matches the digest in its manifest")
+@found_by("swapped_columns_below_a_repair")
+@replacing(sealed_file, "digest_of")
+def footers_are_believed_by_a_repair(honest: Any, data: Any) -> int:
+    return Whatever(honest(data)) if isinstance(data, memoryview) else honest(data)
 
 
 @fault("damage", "verify reads index runs, too", style="flipped_bit")
-def runs_are_not_verified(patch: Patch) -> None:
-    honest = verifying.find_damage
-
-    def careless(disk: Any, path: str, seal: Any, label: str = "") -> Any:
-        return None if ", index " in label else honest(disk, path, seal, label)
-
-    patch.setattr(verifying, "find_damage", careless)
+@replacing(verifying, "find_damage")
+def runs_are_not_verified(honest: Any, disk: Any, path: str, seal: Any, label: str = "") -> Any:
+    return None if ", index " in label else honest(disk, path, seal, label)
 
 
 PIECES = "test_a_bit_that_flipped_in_any_piece_is_damage"
@@ -189,25 +169,17 @@ def the_last_segment_is_not_proven(patch: Patch) -> None:
     _filled_by(patch, whole_ones)
 
 
-@fault(
-    "scenarios",
-    "statistics that are sound are used where others are damaged",
-    style="test_damaged_statistics_are_left_out",
-)
-def sound_statistics_go_with_damaged_ones(patch: Patch) -> None:
-    honest = Log.statistics_of
-
-    def none(self: Log, table: int, ids: Collection[int]) -> dict[int, bytes]:
-        found = honest(self, table, ids)
-        return found if found.keys() >= set(ids) else {}
-
-    patch.setattr(Log, "statistics_of", none)
+@fault("damaged log", "statistics that are sound are used where others are damaged")
+@found_by("damaged_statistics")
+@replacing(Log, "statistics_of")
+def sound_statistics_go_with_damaged_ones(
+    honest: Any, self: Log, table: int, ids: Collection[int]
+) -> dict[int, bytes]:
+    found = honest(self, table, ids)
+    return found if found.keys() >= set(ids) else {}
 
 
-@fault(
-    "scenarios",
-    "damaged statistics are left out, and stop nothing else",
-    style="test_damaged_statistics_stop_nothing[a byte-False]",
-)
+@fault("scenarios", "damaged statistics are left out, and stop nothing else")
+@found_by("test_damaged_statistics_stop_nothing[a byte-False]")
 def damaged_statistics_stop_everything(patch: Patch) -> None:
     patch.setattr(log, "suppress", lambda _: nullcontext())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from elasticscan.catalog import Tx, checkpoints, checks, fold, replay, state, table_state, tables, transaction
+from elasticscan.catalog import Tx, checkpoints, checks, fold, replay, table_state, tables, transaction
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import InlineCommit, TableState
@@ -26,16 +26,13 @@ from elasticscan.metadata import (
     TimeObserved,
     TopologyEntered,
 )
-from tests.catalog.programs import DEFINITIONS, GARBAGE, INDEXES, TAGS
-from tests.faults.planted import Patch, fault, follow_any_copy
+from tests.catalog.programs import DEFINITIONS, GARBAGE, INDEXES, SHARDS, STORE, TAGS
+from tests.faults.planted import Patch, fault, follow_any_copy, replacing
 from tests.faults.unchecked import (
     condemned_files_may_come,
     horizons_may_pass_tags,
     unchecked,
 )
-
-SLEPT = "test_a_process_that_slept_while_values_were_dropped_goes_on_from_a_checkpoint"
-
 
 # ----------------------------------------------------------------------------------------- checks
 
@@ -134,12 +131,12 @@ def any_tablets_are_changed(patch: Patch) -> None:
     unchecked(patch, TabletsChanged)
 
 
-@fault("log", "a shard is removed once it serves nothing")
+@fault("log", "a shard is removed once it serves nothing", SHARDS)
 def serving_shards_are_removed(patch: Patch) -> None:
     unchecked(patch, ShardDefined)
 
 
-@fault("log", "a topology follows the newest one")
+@fault("log", "a topology follows the newest one", STORE)
 def topologies_take_any_number(patch: Patch) -> None:
     unchecked(patch, TopologyEntered)
 
@@ -169,27 +166,20 @@ def condemned_files_are_forgotten(patch: Patch) -> None:
 
 
 @fault("log", "a tag that was dropped is gone", TAGS)
-def dropped_tags_stay(patch: Patch) -> None:
-    def kept(known: StoreState, entry: Any, record: TagChanged) -> dict[str, Any]:
-        return {} if record.snapshot is None else honest(known, entry, record)
-
-    honest = fold._HANDLERS[TagChanged]
-    patch.setitem(fold._HANDLERS, TagChanged, kept)
+@replacing(fold._HANDLERS, TagChanged)
+def dropped_tags_stay(honest: Any, known: StoreState, entry: Any, record: TagChanged) -> dict[str, Any]:
+    return {} if record.snapshot is None else honest(known, entry, record)
 
 
 @fault("log", "a file that serves no slot is known until it is gone from its disk")
-def removed_files_are_forgotten(patch: Patch) -> None:
-    honest = table_state.without
-
-    def forgetting(table: TableState, *rest: Any) -> TableState:
-        return replace(honest(table, *rest), removed=table.removed)
-
-    patch.setattr(table_state, "without", forgetting)
+@replacing(table_state, "without")
+def removed_files_are_forgotten(honest: Any, table: TableState, *rest: Any) -> Any:
+    return replace(honest(table, *rest), removed=table.removed)
 
 
 @fault("log", "a file that is gone from its disk is forgotten")
 def files_that_are_gone_stay(patch: Patch) -> None:
-    for module in (table_state, state):
+    for module in (table_state, fold):
         patch.setattr(module, "not_forgotten", lambda removed, files: removed)
 
 
@@ -227,11 +217,11 @@ def flushed_rows_stay_in_memory(patch: Patch) -> None:
 
 
 @fault("log", "rows of slots that were not flushed stay in memory")
-def rows_leave_memory_unflushed(patch: Patch) -> None:
-    def unflushed(memory: tuple[InlineCommit, ...], files: FileChanges) -> tuple[InlineCommit, ...]:
-        return tuple(commit for commit in memory if commit.number not in files.flushed)
-
-    patch.setattr(table_state, "_unflushed", unflushed)
+@replacing(table_state, "_unflushed")
+def rows_leave_memory_unflushed(
+    _: Any, memory: tuple[InlineCommit, ...], files: FileChanges
+) -> tuple[InlineCommit, ...]:
+    return tuple(commit for commit in memory if commit.number not in files.flushed)
 
 
 @fault("log", "runs go with their fragments, and can be collected")
@@ -282,6 +272,11 @@ def a_lost_answer_is_a_failure(patch: Patch) -> None:
     patch.setattr(Tx, "is_there", lambda *_: False)
 
 
+@fault("log", "a small commit whose answer was lost is looked for by its id")
+def small_commits_are_made_again(patch: Patch) -> None:
+    patch.setattr(Log, "_found", lambda *_: None)
+
+
 @fault("log", "times grow with the numbers")
 def times_are_those_of_the_clock(patch: Patch) -> None:
     patch.setattr(transaction, "time_after", lambda _, clock: clock)
@@ -293,44 +288,36 @@ def topologies_are_not_kept(patch: Patch) -> None:
 
 
 @fault("log", "values are dropped only up to a checkpoint that was read back")
-def values_are_dropped_up_to_the_head(patch: Patch) -> None:
-    honest = Log.drop_payloads
-
-    def hasty(self: Log, older_than: int) -> int:
-        newest = self.follow()
-        with pytest.MonkeyPatch.context() as within:
-            within.setattr(checkpoints, "read_state", lambda *_: newest)
-            return honest(self, older_than)
-
-    patch.setattr(Log, "drop_payloads", hasty)
+@replacing(Log, "drop_payloads")
+def values_are_dropped_up_to_the_head(honest: Any, self: Log, older_than: int) -> Any:
+    newest = self.follow()
+    with pytest.MonkeyPatch.context() as within:
+        within.setattr(checkpoints, "read_state", lambda *_: newest)
+        return honest(self, older_than)
 
 
-@fault("scenarios", "a value that is missing is loaded with a checkpoint, or is damage", SLEPT)
+@fault("damaged log", "a value that is missing is loaded with a checkpoint, or is damage", "lost_row")
 def a_missing_value_says_nothing(patch: Patch) -> None:
     honest = replay.record_of
     patch.setattr(tables, "TAIL", tables.TAIL.replace("p.bytes", "coalesce(p.bytes, x'')"))
     patch.setattr(replay, "record_of", lambda entry, value: honest(entry, value) if value else TimeObserved())
 
 
-@fault("scenarios", "each entry follows the one before", "test_an_entry_that_was_altered_is_noticed")
+@fault("damaged log", "each entry follows the one before", "altered_value")
 def the_chain_is_not_checked(patch: Patch) -> None:
     patch.setattr(replay, "check_chain", lambda *_: None)
 
 
-@fault("scenarios", "a checkpoint is one of this log", "test_a_checkpoint_of_another_log_is_not_used")
-def checkpoints_of_any_log_are_used(patch: Patch) -> None:
-    def any_state(home: Any, manifest: checkpoints.CheckpointManifest) -> StoreState:
-        parts = {part.name: part for part in manifest.parts}
-        contents, read = checkpoints._contents(home, manifest, statistics=False), checkpoints.read_part
-        return checkpoints.state_of(lambda name: read(contents, parts[name]))
+@fault("damaged log", "a checkpoint is one of this log", "checkpoints_of_another_log")
+@replacing(checkpoints, "read_state")
+def checkpoints_of_any_log_are_used(
+    _: Any, home: Any, manifest: checkpoints.CheckpointManifest
+) -> StoreState:
+    parts = {part.name: part for part in manifest.parts}
+    contents, read = checkpoints._contents(home, manifest, statistics=False), checkpoints.read_part
+    return checkpoints.state_of(lambda name: read(contents, parts[name]))
 
-    patch.setattr(checkpoints, "read_state", any_state)
 
-
-@fault(
-    "scenarios",
-    "an older copy is refused by a process that has seen more",
-    "test_an_older_copy_is_refused_by_a_process_that_has_seen_more[False]",
-)
+@fault("damaged log", "an older copy is refused by a process that has seen more", "older_copy")
 def older_copies_are_followed(patch: Patch) -> None:
     follow_any_copy(patch)

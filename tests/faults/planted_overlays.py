@@ -11,29 +11,21 @@ import numpy as np
 from elasticscan.metadata import Fragment
 from elasticscan.storage import overlay, pages, view
 from elasticscan.storage.overlay import Overlay
-from tests.faults.planted import Patch, fault
+from tests.faults.planted import Patch, fault, replacing
 
 
 @fault("programs", "a newer row replaces the row with its key, and no other")
-def mask_of_replaced_rows_is_off_by_one(patch: Patch) -> None:
-    honest = Overlay._places
-
-    def shifted(self: Overlay, *args: Any) -> Any:
-        places, replaces = honest(self, *args)
-        return np.where(replaces, np.maximum(places - 1, 0), places), replaces
-
-    patch.setattr(Overlay, "_places", shifted)
+@replacing(Overlay, "_places")
+def mask_of_replaced_rows_is_off_by_one(honest: Any, self: Overlay, *args: Any) -> Any:
+    places, replaces = honest(self, *args)
+    return np.where(replaces, np.maximum(places - 1, 0), places), replaces
 
 
 @fault("programs", "newer rows behind the last row of a batch leave with it, before the page ends there")
-def batches_end_before_their_newer_rows(patch: Patch) -> None:
-    honest = Overlay._lay_over
-
-    def hasty(self: Overlay, index: int) -> Any:
-        batch, last = honest(self, index), self._large.reader.slot_range(index)[1]
-        return batch.slice(0, pages.rows_below(batch.column("_slot").to_numpy(), last + 1))
-
-    patch.setattr(Overlay, "_lay_over", hasty)
+@replacing(Overlay, "_lay_over")
+def batches_end_before_their_newer_rows(honest: Any, self: Overlay, index: int) -> Any:
+    batch, last = honest(self, index), self._large.reader.slot_range(index)[1]
+    return batch.slice(0, pages.rows_below(batch.column("_slot").to_numpy(), last + 1))
 
 
 @fault("programs", "a tombstone takes away the row of the large fragment")
@@ -43,26 +35,18 @@ def tombstones_laid_over_hide_nothing(patch: Patch) -> None:
 
 
 @fault("programs", "a row of the large fragment that is newer than the overlaid rows stays")
-def older_rows_are_laid_over_newer_ones(patch: Patch) -> None:
-    honest = Overlay.__init__
-
-    def careless(self: Overlay, *args: Any) -> None:
-        honest(self, *args)
-        self._is_older = True
-
-    patch.setattr(Overlay, "__init__", careless)
+@replacing(Overlay, "__init__")
+def older_rows_are_laid_over_newer_ones(honest: Any, self: Overlay, *args: Any) -> None:
+    honest(self, *args)
+    self._is_older = True
 
 
 @fault("programs", "the rows of all commits since are laid over the batches of the snapshot before")
-def batches_of_before_lack_all_commits_but_the_last(patch: Patch) -> None:
-    honest = Overlay.__init__
-
-    def forgetful(self: Overlay, *args: Any) -> None:
-        honest(self, *args)
-        if self._before is not None:
-            self._since = self._since[-1:]
-
-    patch.setattr(Overlay, "__init__", forgetful)
+@replacing(Overlay, "__init__")
+def batches_of_before_lack_all_commits_but_the_last(honest: Any, self: Overlay, *args: Any) -> None:
+    honest(self, *args)
+    if self._before is not None:
+        self._since = self._since[-1:]
 
 
 @fault("programs", "an overlaid batch serves only snapshots that have the same newer rows")
@@ -71,13 +55,9 @@ def overlays_share_batches_whatever_lies_over_them(patch: Patch) -> None:
 
 
 @fault("programs", "nothing is laid over a fragment whose own rows say that a key was deleted")
-def rows_are_laid_over_tombstones(patch: Patch) -> None:
-    honest = view._slot_ranges_of
-
-    def careless(fragments: Sequence[Fragment], *args: Any) -> tuple[view.SlotRange, ...]:
-        return honest([dataclasses.replace(fragment, tombstones=0) for fragment in fragments], *args)
-
-    patch.setattr(view, "_slot_ranges_of", careless)
+@replacing(view, "_slot_ranges_of")
+def rows_are_laid_over_tombstones(honest: Any, fragments: Sequence[Fragment], *args: Any) -> Any:
+    return honest([dataclasses.replace(fragment, tombstones=0) for fragment in fragments], *args)
 
 
 @fault("programs", "rows of slots between two requested slots stay where they are")

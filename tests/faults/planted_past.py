@@ -9,7 +9,7 @@ import pyarrow as pa
 from elasticscan.catalog import StoreState
 from elasticscan.store.upkeep import compaction, horizons
 from elasticscan.store.writing import publishing, restoring
-from tests.faults.planted import Patch, fault, while_running
+from tests.faults.planted import Patch, fault, found_by, replacing, while_running
 from tests.faults.unchecked import horizons_may_pass_tags
 from tests.simulation.tables import PAST
 
@@ -20,11 +20,8 @@ def tags_are_not_heeded(patch: Patch) -> None:
     patch.setattr(horizons, "_tagged", lambda *_: [])
 
 
-@fault(
-    "scenarios",
-    "a merge looks for tags that came while it ran",
-    style="test_a_tag_that_comes_while_fragments_are_merged_keeps_its_snapshot",
-)
+@fault("scenarios", "a merge looks for tags that came while it ran")
+@found_by("test_a_store_answers_as_the_transcript_says[compaction_meets_others]")
 def tags_are_not_looked_at_again(patch: Patch) -> None:
     horizons_may_pass_tags(patch)
     patch.setattr(compaction, "oldest_held", lambda tx, table: None)
@@ -44,14 +41,10 @@ def only_the_newest_change_is_undone(patch: Patch) -> None:
 
 
 @fault("programs", "a restore deletes rows that came later", style=PAST)
-def rows_that_came_stay(patch: Patch) -> None:
-    undone = restoring.undone
-
-    def forgetting(events: pa.RecordBatch, table: Any) -> pa.RecordBatch:
-        rows = undone(events, table)
-        return rows.filter(pa.compute.invert(rows.column("_deleted")))
-
-    patch.setattr(restoring, "undone", forgetting)
+@replacing(restoring, "undone")
+def rows_that_came_stay(honest: Any, events: pa.RecordBatch, table: Any) -> pa.RecordBatch:
+    rows = honest(events, table)
+    return rows.filter(pa.compute.invert(rows.column("_deleted")))
 
 
 @fault("programs", "a restore to before an overwrite brings back the rows that it replaced", style=PAST)

@@ -1,4 +1,4 @@
-"""Write the table of all planted faults, by rule and by what finds them, into docs/testing.md.
+"""Write the table of all planted faults, by rule and by what finds them, into README.md next to this file.
 
 python -m tests.faults.table
 """
@@ -16,16 +16,17 @@ from tests.connector import test_sql_spark
 from tests.faults import test_planted_inputs
 from tests.faults.harnesses import FAULTS, SCENARIOS, Fault
 from tests.soak.plant import soak_faults
-from tests.store.reading import test_extremes, test_first_rows
+from tests.store import test_index_oracle
+from tests.store.reading import test_aggregating
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
-BEGIN, END = "## All planted faults\n\n", "\n## "
+PAGE = Path(__file__).with_name("README.md")
+TITLE = "# All planted faults\n\nWritten by `python -m tests.faults.table`; see docs/testing.md.\n\n"
 
 # Tests with faults of their own, which they find themselves.
 OWN: list[Callable[..., object]] = [
     test_planted_inputs.test_a_check_that_is_left_out_is_noticed,
-    test_first_rows.test_a_planted_fault_is_found,
-    test_extremes.test_a_weaker_rule_counts_wrong,
+    test_index_oracle.test_a_planted_fault_is_found,
+    test_aggregating.test_a_weaker_rule_counts_wrong,
     test_sql_spark.test_a_planted_fault_is_found,
 ]
 PROGRAMS = {
@@ -33,6 +34,7 @@ PROGRAMS = {
     "programs": "`simulation/programs.py`",
     "damage": "`simulation/faults.py`",
     "log": "`catalog/programs.py`",
+    "damaged log": "`catalog/damage.py`",
 }
 
 
@@ -74,8 +76,7 @@ def table() -> str:
 
 
 def main() -> None:
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    PAGE.write_text(before + BEGIN + table() + END + f"\n{rest}".partition(END)[2], encoding="utf-8")
+    PAGE.write_text(TITLE + table(), encoding="utf-8")
 
 
 if __name__ == "__main__":

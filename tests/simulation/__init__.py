@@ -21,7 +21,8 @@ or indexes, which is why it can be believed.
     faults       faults as steps
     damage       stores that faults befall: their life before, steps that examine them, what must hold
     checks       what must hold of a sound store when a program ends
-    programs     how a seed makes a program, plays it, and cuts it down where it fails
+    engine       how a seed's program is played, and cut down where it fails; programs of logs have it, too
+    programs     how a seed makes a world and its steps
 
 All that a step draws comes from the world's generator, whose state is kept with the step. So a program can be
 played without some of its steps: `python -m tests.simulation SEED` prints the fewest that still fail.

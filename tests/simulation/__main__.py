@@ -2,6 +2,7 @@
 
 python -m tests.simulation 0-99                       each seed's own style
 python -m tests.simulation --style keepers 17 40-60   a style
+python -m tests.simulation --log 0-99                 programs of logs
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import faulthandler
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
+from tests.catalog.programs import STYLES as OF_LOGS
+from tests.catalog.programs import LogPrograms
 from tests.seeds import named_seeds
 from tests.simulation.faults import FAULTS
 from tests.simulation.programs import FAULTY, Programs
@@ -23,14 +27,18 @@ HANGS_AFTER_SECONDS = 280
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description="Run programs.")
-    parser.add_argument("--style", choices=[*STYLES, *STYLES_BY_NAME, FAULTY, *FAULTS], metavar="STYLE")
+    styles = [*STYLES, *STYLES_BY_NAME, FAULTY, *FAULTS, *filter(None, OF_LOGS)]
+    parser.add_argument("--style", choices=styles, metavar="STYLE")
+    parser.add_argument("--log", action="store_true", help="run programs of logs")
     parser.add_argument("--outcomes", action="store_true", help="say what came of all steps")
     parser.add_argument("seeds", nargs="+", help="such as 7 or 0-99")
     options = parser.parse_args()
     faulthandler.enable()
     began, failed = time.monotonic(), 0
     seeds = [seed for text in options.seeds for seed in named_seeds(text)]
-    with tempfile.TemporaryDirectory() as directory, Programs(Path(directory)) as programs:
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        place = Path(directory)
+        programs = LogPrograms(place) if options.log else stack.enter_context(Programs(place))
         for seed in seeds:
             sys.stderr.write(f"seed {seed}\n")  # for the case that the process ends with it
             faulthandler.dump_traceback_later(HANGS_AFTER_SECONDS, exit=True)

@@ -35,7 +35,7 @@ WEIGHTS = {
 
 
 def make_large(world: World) -> None:
-    """Let the world have rows and pages of files of many segments, and nobody come between."""
+    """Let the world have rows and pages of files of many segments, and no one come between."""
     world.keys, world.long_texts, world.noise_left = {"one": MANY_KEYS, "two": 120}, True, 0
     world.versions = MANY_KEYS
     world.page_rows, world.page_bytes = [100, 1_000, 65_536], [16 << 20]

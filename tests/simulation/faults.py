@@ -103,7 +103,7 @@ def _befall(world: World, known: Fault) -> None:
 
 
 def _check_refused(world: World) -> None:
-    """The roots know of later commits: nobody is told that there are none, and nothing is written."""
+    """The roots know of later commits: no one is told that there are none, and nothing is written."""
     for table in world.tables.values():
         handle, some = world.store.table(table.name), table.keys([*table.before(table.newest)][:1])
         with pytest.raises(CatalogOutdated):

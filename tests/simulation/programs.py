@@ -1,10 +1,7 @@
-"""Programs: how one seed makes a list of steps, plays it, and plays it again without some of them.
+"""Programs of stores: how one seed makes the world of a program, and the steps that are played in it.
 
-    with Programs(directory) as programs:
-        programs.run(seed)                   raises an error where a rule did not hold
-        programs.explain(seed)               makes the shortest program that still fails, in words
-
-A step has the state of the generator from which it draws, so it can be played where others are left out.
+with Programs(directory) as programs:
+    programs.run(seed)                   raises an error where a rule did not hold
 """
 
 from __future__ import annotations
@@ -13,14 +10,11 @@ import os
 import random
 import shutil
 import sys
-import time
-import traceback
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,7 +25,7 @@ from elasticscan import storage
 from elasticscan.base import limits
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.optimizer import binding
-from elasticscan.storage import copying, fragment, ingest, open_disk
+from elasticscan.storage import copying, fragment_writer, ingest, open_disk
 from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.indexes import run as index_run
@@ -46,6 +40,7 @@ from elasticscan.store.writing import indexing, preconditions
 from tests.base.connections import prepare_connections
 from tests.base.manual_clock import ManualClock
 from tests.simulation import checks, damage, elasticity, upkeep  # noqa: F401 - steps
+from tests.simulation.engine import Engine, Step
 from tests.simulation.faults import FAULTS, catalog_files
 from tests.simulation.oracle import TableOracle
 from tests.simulation.tables import CHECKING, STYLES, STYLES_BY_NAME, TABLES
@@ -53,83 +48,8 @@ from tests.simulation.world import DEAD_OWNER, START, Killed, World
 from tests.storage.faulty_disk import FaultyDisk
 from tests.store.copies_of_stores import copied_store
 
-SHRINKING_SECONDS = 120.0
 FAULTY = "faults"  # a style: each program has one of all faults
 VARIANTS = 4  # of the lives of stores that faults befall
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step of a program; the last one, "end", has no name of a step and checks everything.
-
-    Attributes:
-        seconds: the clock before it.
-        state: of the generator from which it draws.
-        quiet: nobody is let in during it.
-    """
-
-    name: str
-    seconds: float
-    state: Any
-    quiet: bool = False
-
-
-def drawn(world: World, style: str) -> Iterator[Step]:
-    """Draw the steps of a new program, each after the one before was played."""
-    chance, clock = world.random, world.clock
-
-    def some(count: int, name: str) -> Iterator[Step]:
-        for _ in range(count):
-            yield Step(name, clock.now(), chance.getstate(), quiet=True)
-
-    if style in FAULTS:
-        yield from some(chance.randint(0, 3), "start_scan")
-        yield from some(chance.randint(0, 3), "advance_one")
-        yield from some(min(chance.randint(1, 3), FAULTS[style].writes), "write")
-        yield from some(1, style)
-        steps = chance.randint(4, 10)
-    else:
-        yield from some(chance.randint(0, 3), "write")
-        yield from some(chance.randint(0, 3) if world.weights.get("create_index") else 0, "create_index")
-        steps = chance.randint(10, 35)
-    for _ in range(steps):
-        name = world.some_step()
-        yield Step(name, clock.now(), chance.getstate())
-    yield Step("end", clock.now(), chance.getstate())
-
-
-def play(world: World, steps: Iterable[Step], played: list[Step]) -> None:
-    """Play steps, of which `played` then has those that were begun."""
-    for step in steps:
-        played.append(step)
-        world.random.setstate(step.state)
-        world.clock.advance(max(0.0, step.seconds - world.clock.now()))
-        noise = world.noise
-        world.noise = 0.0 if step.quiet else noise
-        if step.name == "end":
-            (checks.check_end if world.damage is None else damage.check_damaged_end)(world)
-        else:
-            world.make(step.name)
-        world.noise = noise
-
-
-def shrunk(steps: Sequence[Step], fails: Callable[[Sequence[Step]], bool]) -> list[Step]:
-    """Leave out steps as long as the others fail, halves first (delta debugging), then those let in."""
-    left, size = list(steps), len(steps) // 2
-    while size:
-        at = 0
-        while at < len(left):
-            fewer = left[:at] + left[at + size :]
-            if fails(fewer):
-                left = fewer
-            else:
-                at += size
-        size //= 2
-    for at, step in enumerate(left):
-        alone = [*left[:at], replace(step, quiet=True), *left[at + 1 :]]
-        if not step.quiet and fails(alone):
-            left = alone
-    return left
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +61,15 @@ class Life:
     live: dict[tuple[str, str], int]
 
 
-class Programs:
-    """Makes stores quickly (copies of some that were made once, not flushed) and runs programs."""
+class Programs(Engine[World]):
+    """Programs of stores. Makes these quickly (copies of some that were made once, not flushed)."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self.directory = directory
         self._stack = ExitStack()
         self._world: World | None = None
-        self.outcomes = Counter[str]()  # of steps that ended well, and with errors
         self._lives: dict[int, Life] = {}
-        self._trace: list[str] = []  # of the program that was played last
         self._building = False
 
     def __enter__(self) -> Programs:
@@ -228,7 +147,7 @@ class Programs:
                     claim(tx, target, DEAD_OWNER)
 
         def work_alone(after: AfterCommit, pending: Any) -> None:
-            """The commit is not written down yet, so nobody else may commit."""
+            """The commit is not written down yet, so no one else may commit."""
             if self._world is None:
                 work(after, pending)
                 return
@@ -240,41 +159,31 @@ class Programs:
         patch.setattr(AfterCommit, "_work", work_alone)
         patch.setattr(Executor, "end", leave_or_end)
 
-    def run(self, seed: int, style: str | None = None) -> None:
-        """Run the program of a seed; `style` is one of all styles, by default the seed's own."""
-        try:
-            self.play(seed, style)
-        except BaseException as error:
-            named = f"--style {style!r} " if style else ""
-            error.add_note(f"shrink it with: python -m tests.simulation {named}{seed}")
-            raise
-
-    def play(
-        self,
-        seed: int,
-        style: str | None,
-        steps: Sequence[Step] | None = None,
-        played: list[Step] | None = None,
-    ) -> World:
-        """Play the program of a seed, or some of its steps; returns what became of the world."""
+    def begin(self, stack: ExitStack, seed: int, style: str | None) -> tuple[World, Iterator[Step]]:
         rng = random.Random(seed)
         style = style or rng.choice(list(STYLES))
         if style == FAULTY:
             style = rng.choice(sorted(FAULTS))
+        stack.callback(self._end, seed)
         begin = self._begin_damaged if style in FAULTS else self._begin
-        try:
-            with ExitStack() as stack:
-                self._world = world = begin(stack, self.directory / f"store{seed}", rng, style)
-                self._trace = world.trace
-                stack.callback(world.end)
-                play(world, drawn(world, style) if steps is None else steps, [] if played is None else played)
-                return world
-        finally:
-            if self._world is not None:
-                self.outcomes += self._world.outcomes
-            self._world = None
-            for left in self.directory.glob(f"store{seed}*"):
-                shutil.rmtree(left)
+        self._world = world = begin(stack, self.directory / f"store{seed}", rng, style)
+        stack.callback(world.end)
+        return world, _drawn(world, style)
+
+    def _end(self, seed: int) -> None:
+        self._world = None
+        for left in self.directory.glob(f"store{seed}*"):
+            shutil.rmtree(left)
+
+    def make_step(self, world: World, step: Step) -> None:
+        world.clock.advance(max(0.0, step.seconds - world.clock.now()))
+        noise = world.noise
+        world.noise = 0.0 if step.quiet else noise
+        if step.name == "end":
+            (checks.check_end if world.damage is None else damage.check_damaged_end)(world)
+        else:
+            world.make(step.name)
+        world.noise = noise
 
     def _begin(self, stack: ExitStack, place: Path, rng: random.Random, style: str) -> World:
         """A world of a new store, in which a few rows meet the borders of files, runs and rounds."""
@@ -346,42 +255,34 @@ class Programs:
             self._lives[variant] = Life(place, world.tables, live)
         return self._lives[variant]
 
-    def explain(self, seed: int, style: str | None = None) -> str | None:
-        """Run a program; where it fails, say by which steps it does, and by how few. None where it passes."""
-        steps = list[Step]()
-        error = self._failure(seed, style, None, steps)
-        if error is None:
-            return None
-        until = time.monotonic() + SHRINKING_SECONDS
-
-        def fails(fewer: Sequence[Step]) -> bool:
-            if time.monotonic() > until:
-                return False
-            found = self._failure(seed, style, [*fewer, *steps[-1:]], [])
-            return type(found) is type(error)
-
-        few = shrunk(steps[:-1], fails)
-        last = self._failure(seed, style, [*few, *steps[-1:]], []) or error
-        trace = "\n".join(self._trace)
-        raised = "".join(traceback.format_exception(last)[-4:])
-        return f"{len(few) + 1} of {len(steps)} steps:\n{trace}\n{raised}"
-
-    def _failure(
-        self, seed: int, style: str | None, steps: Sequence[Step] | None, played: list[Step]
-    ) -> Exception | None:
-        """How a program fails."""
-        try:
-            self.play(seed, style, steps, played)
-        except Exception as error:
-            if not played:
-                raise
-            return error
-        return None
-
     def _point(self, _: str = "") -> None:
         """Let others in wherever another process could come between two steps."""
         if self._world is not None:
             self._world.let_others_in()
+
+
+def _drawn(world: World, style: str) -> Iterator[Step]:
+    """Draw the steps of a program, each after the one before was played."""
+    chance, clock = world.random, world.clock
+
+    def some(count: int, name: str) -> Iterator[Step]:
+        for _ in range(count):
+            yield Step(name, chance.getstate(), clock.now(), quiet=True)
+
+    if style in FAULTS:
+        yield from some(chance.randint(0, 3), "start_scan")
+        yield from some(chance.randint(0, 3), "advance_one")
+        yield from some(min(chance.randint(1, 3), FAULTS[style].writes), "write")
+        yield from some(1, style)
+        steps = chance.randint(4, 10)
+    else:
+        yield from some(chance.randint(0, 3), "write")
+        yield from some(chance.randint(0, 3) if world.weights.get("create_index") else 0, "create_index")
+        steps = chance.randint(10, 35)
+    for _ in range(steps):
+        name = world.some_step()
+        yield Step(name, chance.getstate(), clock.now())
+    yield Step("end", chance.getstate(), clock.now())
 
 
 def _is_dying() -> bool:
@@ -414,7 +315,7 @@ def _completed_in_turn(
 def set_small_limits(patch: pytest.MonkeyPatch, rng: random.Random) -> None:
     """Let a few rows meet the borders of files, runs, batches and rounds of a page."""
     rows = rng.choice([2, 5, 65_536])
-    patch.setattr(fragment, "BATCH_ROWS", rows)
+    patch.setattr(fragment_writer, "BATCH_ROWS", rows)
     patch.setattr(copying, "BATCH_ROWS", rows)
     patch.setattr(mover, "SMALL_REST_ROWS", rng.choice([0, 10, 1_000]))
     patch.setattr(limits, "INLINE_BYTES", rng.choice([0, 0, 1_000, 1 << 16, 1 << 16]))
@@ -432,7 +333,7 @@ def set_large_limits(patch: pytest.MonkeyPatch, rng: random.Random, in_files: bo
     """Let files have several batches of many rows, and names that the seed decides."""
     names = random.Random(rng.random())
     patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128)))
-    patch.setattr(fragment, "BATCH_ROWS", 300)
+    patch.setattr(fragment_writer, "BATCH_ROWS", 300)
     patch.setattr(copying, "BATCH_ROWS", 300)
     patch.setattr(index_run, "BATCH_ROWS", 200)
     patch.setattr(limits, "INLINE_BYTES", 0 if in_files else limits.INLINE_BYTES)
@@ -441,7 +342,7 @@ def set_large_limits(patch: pytest.MonkeyPatch, rng: random.Random, in_files: bo
 def fast_store(
     uri: Path | str, clock: ManualClock, checkpoint: Callable[[str], None] = lambda _: None, **more: Any
 ) -> Store:
-    """A store whose catalog does not wait for the disk: nobody pulls the plug on a test."""
+    """A store whose catalog does not wait for the disk: no one pulls the plug on a test."""
     store = Store.open(uri, clock=clock, checkpoint=checkpoint, upkeep="off", **more)
     if isinstance(store.context.catalog._home, SqliteHome):
         prepare_connections(store.context.catalog, _without_waiting)

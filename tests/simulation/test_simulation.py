@@ -17,7 +17,8 @@ import pytest
 
 from tests.base.postgres import Server
 from tests.seeds import ranges_of_seeds
-from tests.simulation.programs import FAULTY, Programs, Step, shrunk
+from tests.simulation.engine import Step, shrunk
+from tests.simulation.programs import FAULTY, Programs
 from tests.simulation.tables import BY_KEY, CHANGING, CHECKING, KEEPERS, KEPT_CHANGING, MERGES, PAST
 
 ROOT = Path(__file__).parents[2]
@@ -91,7 +92,7 @@ def test_programs_are_exact_with_a_catalog_at_a_server(
 def test_a_program_that_fails_is_cut_down_to_the_steps_that_matter(seed: int) -> None:
     """A step that matters stays; one that is noise goes, and so do steps that are made by others in it."""
     chance = Random(seed)
-    steps = [Step(name, 0.0, None) for name in "abcdefghijklmnop"]
+    steps = [Step(name, None) for name in "abcdefghijklmnop"]
     needed = set(chance.sample([step.name for step in steps], 3))
     few = shrunk(steps, lambda some: needed <= {step.name for step in some})
     assert {step.name for step in few} == needed

@@ -69,7 +69,7 @@ def keep(world: World) -> None:
     world.keepers.append(life)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            # An owner on a machine whose processes nobody here can see.
+            # An owner on a machine whose processes no one here can see.
             elsewhere = f"elsewhere:1:0:{world.versions, len(world.keepers)}"
             named = (lambda: nullcontext(elsewhere)) if fate == "is silent" else owning
             patch.setattr(keeper, "owning", named)

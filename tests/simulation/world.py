@@ -50,7 +50,7 @@ DEAD_OWNER = f"{machine()}:{(1 << 22) + 1}:0:0"  # no process can have this id
 
 
 class Killed(BaseException):
-    """The process that does this died here; so nobody catches it by name."""
+    """The process that does this died here; so no one catches it by name."""
 
 
 @dataclass(slots=True)
@@ -278,7 +278,7 @@ class World:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Let nobody in."""
+        """Let no one in."""
         noise, self.noise_left = self.noise_left, 0
         try:
             yield
