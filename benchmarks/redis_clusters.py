@@ -12,10 +12,12 @@ are not looked at: an upper bound. While slots move, a client that follows redir
 from __future__ import annotations
 
 import argparse
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from threading import Event, Thread
 
 import pyarrow as pa
 from measure import Results, by_turns
@@ -25,7 +27,7 @@ from redis.crc import key_slot
 
 import elasticscan
 from examples.redis_demo import Fields, ask, connected, in_the_manner_of_spark_redis, walk
-from tests.backends.redis.servers import ServerCluster, resharding
+from tests.backends.redis.servers import ServerCluster
 
 SCHEMA = pa.schema([("key", pa.string()), ("name", pa.string()), ("age", pa.int64())])
 LARGE_SLOT = 50_000  # keys
@@ -54,6 +56,34 @@ def load(cluster: ServerCluster, keys: Iterable[str]) -> None:
             pipe.execute()
     for pipe in pipes.values():
         pipe.execute()
+
+
+@contextmanager
+def resharding(cluster: ServerCluster, keys: list[str], seed: int = 0) -> Iterator[list[int]]:
+    """Slots of some keys move key by key without pause for the length of a block; gives the moved slots.
+
+    As in `redis-cli --cluster reshard` a batch has one target, and the next one begins when all masters
+    agree: they decide by epochs who serves a slot, and learn the epochs of others within a second.
+    """
+    chance, stop, moved = random.Random(seed), Event(), list[int]()
+    slots = sorted({key_slot(key.encode()) for key in keys})
+
+    def run() -> None:
+        while not stop.is_set():
+            target = chance.choice(cluster.masters)
+            for slot in chance.sample(slots, min(40, len(slots))):
+                if not stop.is_set():
+                    cluster.move(slot, target)
+                    moved.append(slot)
+            cluster.settle()
+
+    thread = Thread(target=run)
+    thread.start()
+    try:
+        yield moved
+    finally:
+        stop.set()
+        thread.join()
 
 
 # ------------------------------------------------------------------------------- the other readers

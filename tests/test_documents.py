@@ -90,9 +90,6 @@ def test_the_block_of_object_storage_makes_a_store_in_a_bucket(postgres_url: str
 def test_the_page_of_errors_is_made_of_their_classes() -> None:
     """Where this fails, `python scripts/errors_page.py > docs/errors.md`."""
     assert (ROOT / "docs" / "errors.md").read_text(encoding="utf-8") == errors_page.page()
-
-
-def test_each_error_says_when_it_is_met_and_what_to_do() -> None:
     kinds = [kind for kind in errors_page.below(ElasticScanError) if kind not in errors_page.HEADINGS]
     assert [kind.__name__ for kind in kinds if len((kind.__doc__ or "").splitlines()) < 2] == []
 

@@ -15,13 +15,6 @@ from elasticscan.base import errors as base_errors
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def fresh(code: str) -> str:
-    """What a new interpreter prints."""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    return run.stdout.strip()
-
-
 def test_the_door_has_these_names_and_no_others() -> None:
     names = ["Page", "Scan", "Store", "Table", "__version__", "create", "errors", "open"]
     assert elasticscan.__all__ == names
@@ -38,41 +31,24 @@ def test_open_opens_a_store_by_its_path_and_a_cluster_by_its_scheme(tmp_path: Pa
         elasticscan.open("redis://127.0.0.1:1")
 
 
-def test_importing_it_imports_nothing_large() -> None:
-    large = ("pyarrow", "numpy", "apsw", "psycopg", "sqlglot", "pandas", "pyspark", "cryptography")
-    loaded = fresh(f"import elasticscan, sys; print([name for name in {large} if name in sys.modules])")
-    assert loaded == "[]"
+OPENED = "store = elasticscan.create(sys.argv[1], shards=['a']); store.create_table('t', {'id': [1]}, 'id')"
 
 
-def test_opening_a_store_imports_neither_pandas_nor_spark() -> None:
-    code = "import elasticscan, sys; elasticscan.open; print({'pandas', 'pyspark'} & set(sys.modules))"
-    assert fresh(code) == "set()"
-
-
-def test_a_store_with_its_catalog_in_sqlite_loads_nothing_of_postgresql(tmp_path: Path) -> None:
-    code = (
-        f"import elasticscan, sys; store = elasticscan.create({str(tmp_path / 's')!r}, shards=['a'])\n"
-        "store.create_table('t', {'id': [1]}, 'id'); store.status()\n"
-        "print([name for name in sys.modules if name.startswith('psycopg')])"
-    )
-    assert fresh(code) == "[]"
-
-
-def test_a_task_of_spark_loads_nothing_of_sql_over_tables() -> None:
-    code = (
-        "import elasticscan.connector, sys\n"
-        "print([name for name in sys.modules if name.startswith('elasticscan.connector.sql')])\n"
-        "print(elasticscan.connector.AttachedStore.__name__, elasticscan.connector.TableRead.__name__)"
-    )
-    assert fresh(code).split("\n") == ["[]", "AttachedStore TableRead"]
-
-
-def test_errors_are_a_module_and_come_without_arrow() -> None:
-    code = (
-        "from elasticscan.errors import NotFound; import elasticscan, sys\n"
-        "print(elasticscan.errors.NotFound is NotFound, 'pyarrow' in sys.modules)"
-    )
-    assert fresh(code) == "True False"
+@pytest.mark.parametrize(
+    ("code", "modules"),
+    [
+        ("elasticscan.errors.NotFound", "pyarrow numpy apsw psycopg sqlglot pandas pyspark cryptography"),
+        ("elasticscan.open", "pandas pyspark"),
+        (f"{OPENED}; store.status()", "psycopg"),
+        ("import elasticscan.connector", "elasticscan.connector.sql"),
+        ("from elasticscan.connector import AttachedStore, TableRead", ""),
+    ],
+)
+def test_what_is_used_imports_nothing_large_beyond_it(code: str, modules: str, tmp_path: Path) -> None:
+    asked = f"import elasticscan, sys; {code}; print(set({modules.split()}) & set(sys.modules))"
+    command = [sys.executable, "-c", asked, str(tmp_path / "s")]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.stdout.strip(), run.returncode) == ("set()", 0), run.stderr
 
 
 def test_every_error_is_exported() -> None:

@@ -6,9 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
-
-from tests.test_architecture import CODE, ROOT, rooms
+from tests.test_architecture import CODE, ROOT
 
 GUIDE = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
 TESTS = ROOT / "tests"
@@ -53,23 +51,3 @@ def test_the_tests_that_are_run_on_both_catalogs_exist() -> None:
     named = re.findall(r"tests/\S+\.py", said.stdout)
     assert len(named) > 20, said.stderr
     assert [name for name in named if not (ROOT / name).is_file()] == []
-
-
-def test_modules_that_a_front_page_names_are_in_its_folder() -> None:
-    missing = [
-        f"{page.relative_to(ROOT)}: {name}"
-        for folder in CODE
-        for page in (ROOT / folder).rglob("__init__.py")
-        for name in re.findall(r"(?<![\w/.])[a-z_]+\.py\b", page.read_text(encoding="utf-8"))
-        if not (page.parent / name).is_file()
-    ]
-    assert missing == []
-
-
-@pytest.mark.parametrize("folder", rooms())
-def test_a_front_page_names_every_module_of_its_folder(folder: str) -> None:
-    page = (ROOT / folder / "__init__.py").read_text(encoding="utf-8").partition('"""\n\nfrom ')[0]
-    named = {name for line in page.splitlines() for name in re.findall(r"(?:^|; )([a-z_]+)(?=:|  )", line)}
-    inside = {path.stem for path in (ROOT / folder).glob("[!_]*.py")}
-    inside |= {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
-    assert inside - named == set()

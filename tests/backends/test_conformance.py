@@ -44,22 +44,19 @@ Expected = dict[int, list[str]]  # the keys of each slot, in its order
 
 
 class Subject(Protocol):
-    """A back end with some keys, whose slots can be moved."""
+    """A back end with some keys, whose slots can be moved.
+
+    `begin_move` leaves a slot half moved, and returns what ends the move, or None where a slot always is at
+    one place. While `broken`, no shard answers rightly.
+    """
 
     expected: Expected
 
     def open(self) -> tuple[Placements, ShardReader]: ...
-
     def request(self, shard: int, cursors: Cursors, rows: int, size: int) -> PageRequest: ...
-
-    def move(self, slot: int) -> None:
-        """Move a slot to another shard."""
-
-    def begin_move(self, slot: int) -> Callable[[], None] | None:
-        """Leave a slot half moved; returns what ends the move, None where a slot always is at one place."""
-
-    def broken(self) -> Iterator[None]:
-        """For the length of a block no shard answers rightly."""
+    def move(self, slot: int) -> None: ...
+    def begin_move(self, slot: int) -> Callable[[], None] | None: ...
+    def broken(self) -> Iterator[None]: ...
 
 
 def whole(slots: Expected) -> SlotSet:
@@ -100,11 +97,9 @@ class EmbeddedStore:
     def broken(self) -> Iterator[None]:
         for name in "abc":
             (self.place / name).rename(self.place / f"{name}-away")
-        try:
-            yield
-        finally:
-            for name in "abc":
-                (self.place / f"{name}-away").rename(self.place / name)
+        yield
+        for name in "abc":
+            (self.place / f"{name}-away").rename(self.place / name)
 
 
 class Twin:
@@ -176,14 +171,9 @@ class Simulated:
 
     @contextmanager
     def broken(self) -> Iterator[None]:
-        exchange = self.cluster.exchange
-
-        def cut(*_: object) -> None:
-            raise ConnectionResetError("the line was cut")
-
-        self.cluster.exchange = cut  # type: ignore[assignment,method-assign]
+        self.cluster.is_cut = True
         yield
-        self.cluster.exchange = exchange  # type: ignore[method-assign]
+        self.cluster.is_cut = False
 
 
 class Servers:
@@ -213,7 +203,7 @@ class Servers:
 
     def begin_move(self, slot: int) -> Callable[[], None]:
         source = self.cluster.owner(slot)
-        target = next(master for master in self.cluster.masters if master is not source)
+        target = self.cluster.other_than(source)
         self.cluster.begin_move(slot, source, target)
         (key,) = source.client.execute_command("CLUSTER GETKEYSINSLOT", slot, 1)
         source.client.execute_command("MIGRATE", "127.0.0.1", target.port, key, 0, 5_000)
@@ -238,13 +228,16 @@ class Servers:
 
 @pytest.fixture(params=["embedded", "twin", "simulated", "redis", "valkey"], scope="module")
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
-    if request.param in ("redis", "valkey"):
-        with ServerCluster(request.param) as cluster:
-            yield Servers(cluster)
-    elif request.param == "embedded":
-        yield EmbeddedStore(tmp_path_factory.mktemp("embedded"))
-    else:
-        yield Twin() if request.param == "twin" else Simulated()
+    match request.param:
+        case "embedded":
+            yield EmbeddedStore(tmp_path_factory.mktemp("embedded"))
+        case "twin":
+            yield Twin()
+        case "simulated":
+            yield Simulated()
+        case kind:
+            with ServerCluster(kind) as cluster:
+                yield Servers(cluster)
 
 
 class Reader:

@@ -20,8 +20,9 @@ class _GatedConnection:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
-    def execute(self, statement: str, *values: Any) -> Any:
-        return self._gate(statement, lambda: self._connection.execute(statement, *values))
+    def execute(self, statement: str | bytes, *values: Any) -> Any:
+        text = statement.decode() if isinstance(statement, bytes) else statement  # as a server's come
+        return self._gate(text, lambda: self._connection.execute(statement, *values))
 
 
 def prepare_connections(catalog: Catalog, prepare: Callable[[Any], Any]) -> Callable[[], None]:

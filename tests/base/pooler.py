@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -48,14 +47,9 @@ def pooled(server: Server, database: str, connections: int) -> Iterator[str]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         while not socket.exists():
-            assert process.poll() is None, _log(directory)
+            assert process.poll() is None, f"it ended: see {directory}/pooler.log"
             time.sleep(0.01)
         yield f"{server.url(database)}&port={_PORT}"
     finally:
         process.terminate()
         process.wait()
-
-
-def _log(directory: Path) -> str:
-    log = directory / "pooler.log"
-    return log.read_text() if log.exists() else "it said nothing"

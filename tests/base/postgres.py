@@ -45,7 +45,8 @@ local replication all trust
 
 def binaries() -> Path | None:
     """The folder of a server's programs, if there is one: Debian does not put it on the PATH."""
-    places = [Path(place).resolve().parent for place in (shutil.which("postgres"),) if place]
+    found = shutil.which("postgres")
+    places = [Path(found).resolve().parent] if found else []
     places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     return next((place for place in places if (place / "initdb").exists()), None)
 
@@ -58,11 +59,11 @@ class Server:
         self._programs, self._data = programs, self.directory / "data"
         self._as: dict[str, Any] = {"cwd": self.directory, "stdin": subprocess.DEVNULL}
         if os.geteuid() == 0:  # it refuses to run as root
-            user = _ordinary_user()
+            users = {user.pw_name: user for user in pwd.getpwall()}
+            user = users.get("postgres") or users["nobody"]
             os.chown(self.directory, user.pw_uid, user.pw_gid)
             self._as |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         self._numbers, self._free = count(1), list[str]()
-        self._has_checked = False
         self._process: subprocess.Popen[bytes] | None = None
         try:
             self._make() if primary is None else self._copy(primary)
@@ -106,9 +107,8 @@ class Server:
 
     def checked_user(self, password: str) -> str:
         """The name of a user whom it asks for this password from here on."""
-        if not self._has_checked:
+        with suppress(Exception):  # it is there already
             self.execute(f"CREATE ROLE {CHECKED} LOGIN")
-            self._has_checked = True
         self.execute(f"ALTER ROLE {CHECKED} PASSWORD '{password}'")
         return CHECKED
 
@@ -161,23 +161,24 @@ class Server:
             self._signal(signal.SIGCONT)
 
     def _make(self) -> None:
-        options = ["--username=elasticscan", "--auth=trust", "--no-sync", "--no-instructions"]
-        self._run("initdb", "-D", self._data, *options, "--encoding=UTF8", "--locale=C")
-        with (self._data / "postgresql.conf").open("a") as file:
-            file.write(SETTINGS.format(place=self.directory))
+        options = ["--username=elasticscan", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C"]
+        self._run("initdb", "-D", self._data, *options)
+        self._configure(SETTINGS.format(place=self.directory))
         (self._data / "pg_hba.conf").write_text(ACCESS)
 
     def _copy(self, primary: Server) -> None:
         """Make a standby, which follows another server."""
         source = ["-R", "-h", primary.directory, "-U", "elasticscan", "-c", "fast", "--no-sync"]
         self._run("pg_basebackup", "-D", self._data, *source)
+        self._configure(f"unix_socket_directories = '{self.directory}'\n")
+
+    def _configure(self, settings: str) -> None:
         with (self._data / "postgresql.conf").open("a") as file:
-            file.write(f"unix_socket_directories = '{self.directory}'\n")
+            file.write(settings)
 
     def _run(self, program: str, *arguments: str | Path) -> None:
-        done = subprocess.run(
-            [self._programs / program, *arguments], check=False, capture_output=True, **self._as
-        )
+        command = [self._programs / program, *arguments]
+        done = subprocess.run(command, check=False, capture_output=True, **self._as)
         if done.returncode:
             raise RuntimeError(done.stderr.decode(errors="replace"))
 
@@ -185,19 +186,11 @@ class Server:
         """Send a signal to the server, and then to the processes that it had started until then."""
         os.kill(self.process, number)
         listed = subprocess.run(
-            ["ps", "-A", "-o", "pid=,ppid="], check=True, capture_output=True, text=True
-        ).stdout
-        pairs = (map(int, line.split()) for line in listed.splitlines())
-        for child in [child for child, parent in pairs if parent == self.process]:
+            ["pgrep", "-P", str(self.process)], check=False, capture_output=True, text=True
+        )
+        for child in map(int, listed.stdout.split()):
             with suppress(ProcessLookupError):
                 os.kill(child, number)
-
-
-def _ordinary_user() -> pwd.struct_passwd:
-    try:
-        return pwd.getpwnam("postgres")
-    except KeyError:
-        return pwd.getpwnam("nobody")
 
 
 def start_server(primary: Server | None = None) -> Server:

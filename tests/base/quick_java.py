@@ -11,8 +11,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -21,9 +20,22 @@ import pyspark
 # What runs for some minutes does not earn back what thorough compilation costs.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SECONDS = 300
-SPARK = Path(pyspark.__file__).parent
-ROOT = Path(__file__).resolve().parents[2]
-KEPT = ROOT / ".pytest_cache"
+KEPT = Path(__file__).resolve().parents[2] / ".pytest_cache"
+# Java ends, and writes, when the pipe to it is closed: wait for it, not only for this process.
+SESSION = """
+import sys
+from pyspark.sql import SparkSession
+building = SparkSession.builder.master("local[1]").config("spark.driver.extraJavaOptions", sys.argv[1])
+building = building.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "1")
+session = building.getOrCreate()
+session.range(10).createOrReplaceTempView("t")
+session.sql("SELECT id % 3 AS a, sum(id) FROM t JOIN t AS u USING (id) GROUP BY id % 3 ORDER BY a").collect()
+gateway = session.sparkContext._gateway
+session.stop()
+gateway.shutdown()
+gateway.proc.stdin.close()
+gateway.proc.wait()
+"""
 
 
 @cache
@@ -41,61 +53,25 @@ def quick_java(make: bool = True) -> str:
 def _archive(make: bool) -> Path | None:
     with suppress(OSError, subprocess.SubprocessError):
         java = subprocess.run(["java", "-version"], capture_output=True, check=True).stderr
-        of = hashlib.sha256(java + str(SPARK).encode() + pyspark.__version__.encode()).hexdigest()[:16]
+        of = hashlib.sha256(java + pyspark.__file__.encode() + pyspark.__version__.encode()).hexdigest()[:16]
         KEPT.mkdir(exist_ok=True)
         place = KEPT / f"java-{of}.jsa"
-        with _alone(place.with_suffix(".lock")):
+        with place.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
             if make and not place.exists():
                 _make(place)
         return place if place.exists() else None
     return None
 
 
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _make(place: Path) -> None:
     """Run a session for a moment, at whose end Java writes down what it has loaded."""
     written = place.with_suffix(".unfinished")
     subprocess.run(
-        [sys.executable, "-m", "tests.base.quick_java", f"{QUICK} -XX:ArchiveClassesAtExit={written}"],
-        cwd=ROOT,
+        [sys.executable, "-c", SESSION, f"{QUICK} -XX:ArchiveClassesAtExit={written}"],
         env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         timeout=SECONDS,
         check=True,
     )
     written.rename(place)
-
-
-def main(options: str) -> None:
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - not all who want options want a session
-
-    building = SparkSession.builder.master("local[1]").appName("elasticscan-classes")
-    for name, value in {
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "1",
-        "spark.driver.extraJavaOptions": options,
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-    }.items():
-        building = building.config(name, value)
-    session = building.getOrCreate()
-    session.range(10).createOrReplaceTempView("t")
-    session.sql(
-        "SELECT id % 3 AS a, sum(id) FROM t JOIN t AS u USING (id) GROUP BY id % 3 ORDER BY a"
-    ).collect()
-    session.stop()
-    # Java ends, and writes, when the pipe to it is closed: wait for it, not only for this process.
-    gateway = session.sparkContext._gateway
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -7,19 +7,16 @@ skipped, and fail where `CI` is set.
 from __future__ import annotations
 
 import os
-import socket
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from io import BytesIO
 from itertools import count
-from socketserver import ThreadingMixIn
 from threading import Lock, Thread
 from time import sleep
 from typing import Any, Literal
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import pytest
 
@@ -99,100 +96,62 @@ class Line:
         return Counter(request.method for request in self.requests)
 
 
-class _Handler(WSGIRequestHandler):
-    """Answers requests as moto does, or as the line's fault says; connections stay open, as those of S3."""
-
-    protocol_version = "HTTP/1.1"
-    server: _Listener
-
-    def handle(self) -> None:
-        self.close_connection = True
-        with suppress(ConnectionError):
-            self.handle_one_request()
-            while not self.close_connection:
-                self.handle_one_request()
-
-    def handle_one_request(self) -> None:
-        self.raw_requestline = self.rfile.readline(1 << 16)
-        if self.raw_requestline and self.parse_request():
-            with self.server.line.under_way():
-                self._answer()
-        else:
-            self.close_connection = True
-
-    def _answer(self) -> None:
-        line, body = self.server.line, self._body()
-        with line.lock:
-            signed_by = self.headers.get("Authorization", "").partition("Credential=")[2].partition("/")[0]
-            fault = line.fault(Request(self.command, self.path, signed_by=signed_by))
-        if fault == "drop":
-            return self._hang_up()
-        if fault == "slow":
-            sleep(0.3)
-        if fault in _REFUSALS:
-            status, code = _REFUSALS[fault]
-            text = f"<Error><Code>{code}</Code><Message>as the test says</Message></Error>"
-            return self._send(str(status), [("Content-Type", "application/xml")], text.encode())
-        status, headers, content = self._answer_of_moto(body)
-        with line.lock:
-            line.requests.append(Request(self.command, self.path, len(content)))
-        if fault == "flip" and content:  # somewhere, but the same place for the same bytes
-            place = sum(content[:64]) * 7_919 % len(content)
-            content = b"%s%c%s" % (content[:place], content[place] ^ 4, content[place + 1 :])
-        self._send(status, headers, content, cut=fault == "cut")
-        return None
-
-    def _answer_of_moto(self, body: bytes) -> tuple[str, list[tuple[str, str]], bytes]:
-        from werkzeug.test import run_wsgi_app  # noqa: PLC0415 - an extra, which not all who run tests have
-
-        environ = self.get_environ() | {"wsgi.url_scheme": "http", "RAW_URI": self.path}
-        environ |= {"REQUEST_URI": self.path, "wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(body))}
-        environ.pop("HTTP_TRANSFER_ENCODING", None)
-        parts, status, headers = run_wsgi_app(self.server.application, environ, buffered=True)
-        return status, list(headers), b"".join(parts)
-
-    def _body(self) -> bytes:
-        if self.headers.get("Expect", "").lower() == "100-continue":
-            self.send_response_only(100)
-            self.end_headers()
-        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        parts = []
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            parts.append(self.rfile.read(size))
-            self.rfile.readline()
-        self.rfile.readline()
-        return b"".join(parts)
-
-    def _send(self, status: str, headers: list[tuple[str, str]], content: bytes, cut: bool = False) -> None:
-        self.send_response_only(int(status[:3]))
-        for name, value in headers:
-            self.send_header(name, value)
-        if "content-length" not in {name.lower() for name, _ in headers}:
-            self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content[: len(content) // 2] if cut else content)
-        if cut:
-            self._hang_up()
-
-    def _hang_up(self) -> None:
-        self.close_connection = True
-        self.connection.shutdown(socket.SHUT_RDWR)
-
-
-class _Listener(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-    request_queue_size = 64
+class _Application:
+    """Answers requests as moto does, or as the line's fault says."""
 
     def __init__(self, line: Line) -> None:
         from moto.server import DomainDispatcherApplication, create_backend_app  # noqa: PLC0415 - an extra
 
-        self.line, self.application = line, DomainDispatcherApplication(create_backend_app)
-        super().__init__(("127.0.0.1", 0), _Handler)
+        self.line, self._moto = line, DomainDispatcherApplication(create_backend_app)
 
-    def handle_error(self, *_: object) -> None:
-        """A client that hung up is none of the test's business."""
+    def __call__(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        from werkzeug.wrappers import Request as Received  # noqa: PLC0415 - an extra
+        from werkzeug.wrappers import Response  # noqa: PLC0415
+
+        line, body = self.line, Received(environ).get_data()
+        signed_by = environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")[2].partition("/")[0]
+        request = Request(environ["REQUEST_METHOD"], environ["RAW_URI"], signed_by=signed_by)
+        with line.under_way():
+            with line.lock:
+                fault = line.fault(request)
+            if fault == "drop":
+                raise ConnectionResetError
+            if fault == "slow":
+                sleep(0.3)
+            if fault in _REFUSALS:
+                status, code = _REFUSALS[fault]
+                text = f"<Error><Code>{code}</Code><Message>as the test says</Message></Error>"
+                return Response(text, status, content_type="application/xml")(environ, start)
+            environ.pop("HTTP_TRANSFER_ENCODING", None)
+            environ |= {"wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+            answer = Response.from_app(self._moto, environ, buffered=True)
+            content = answer.get_data()
+            with line.lock:
+                line.requests.append(replace(request, answered=len(content), signed_by=""))
+            if fault == "flip" and content:  # somewhere, but the same place for the same bytes
+                place = sum(content[:64]) * 7_919 % len(content)
+                answer.set_data(b"%s%c%s" % (content[:place], content[place] ^ 4, content[place + 1 :]))
+            if fault == "cut":
+                answer.response = _cut(content)
+            return answer(environ, start)
+
+
+def _cut(content: bytes) -> Iterator[bytes]:
+    yield content[: len(content) // 2]
+    raise ConnectionResetError
+
+
+def _listen(application: _Application) -> Any:
+    from werkzeug.serving import WSGIRequestHandler, make_server  # noqa: PLC0415 - an extra
+
+    class Silent(WSGIRequestHandler):
+        def log(self, *_: object) -> None:
+            """A client that hung up is none of the test's business."""
+
+        def connection_dropped(self, *_: object) -> None:
+            self.close_connection = True
+
+    return make_server("127.0.0.1", 0, application, threaded=True, request_handler=Silent)
 
 
 class S3Server:
@@ -200,12 +159,12 @@ class S3Server:
 
     def __init__(self) -> None:
         self.line = Line()
-        self._listener = _Listener(self.line)
-        self._thread = Thread(target=self._listener.serve_forever, args=(0.05,), daemon=True)
+        self._listener = _listen(_Application(self.line))
+        self._thread = Thread(target=self._listener.serve_forever, daemon=True)
         self._thread.start()
         self._numbers = count(1)
         self._client: Any = None
-        self.endpoint = f"http://127.0.0.1:{self._listener.server_address[1]}"
+        self.endpoint = f"http://127.0.0.1:{self._listener.server_port}"
         self.environment = ENVIRONMENT | {"AWS_ENDPOINT_URL": self.endpoint}
 
     def __enter__(self) -> S3Server:

@@ -74,14 +74,11 @@ class SeveredLine:
         self.cut_at()
 
     def url(self, database: str, user: str = "elasticscan") -> str:
-        return (
-            f"postgresql+psycopg://{user}@127.0.0.1:{self.port}/{database}?sslmode=disable&gssencmode=disable"
-        )
+        place = f"127.0.0.1:{self.port}/{database}?sslmode=disable&gssencmode=disable"
+        return f"postgresql+psycopg://{user}@{place}"
 
     def _accept(self) -> None:
-        while self._listener not in (ready := select.select([self._listener, self._ends], [], [])[0]) or True:
-            if self._ends in ready:
-                return
+        while self._ends not in select.select([self._listener, self._ends], [], [])[0]:
             client, _ = self._listener.accept()
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # pieces are sent as they are
             self._threads.append(threading.Thread(target=self._carry, args=(client,)))
@@ -97,9 +94,7 @@ class SeveredLine:
                     return
                 if server in ready:
                     data = server.recv(BLOCK)
-                    if not data or lose_answer:
-                        return
-                    if not self._answer(client, data):
+                    if not data or lose_answer or not self._answer(client, data):
                         return
                     asking = False
                 if client in ready:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -29,7 +30,7 @@ class _Slow:
         return 1
 
 
-def test_results_come_in_the_order_of_their_items() -> None:
+def test_results_come_in_the_order_of_their_items_and_one_item_needs_no_thread() -> None:
     both = threading.Barrier(2)
 
     def work(number: int) -> int:
@@ -37,11 +38,7 @@ def test_results_come_in_the_order_of_their_items() -> None:
         return -number
 
     assert parallel(work, range(4), 2) == [0, -1, -2, -3]
-
-
-def test_a_single_item_needs_no_thread() -> None:
     assert parallel(lambda _: threading.current_thread(), [0], 8) == [threading.current_thread()]
-    assert parallel(lambda _: 1, [], 8) == []
 
 
 def test_without_threads_the_caller_works(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,37 +67,29 @@ def test_work_after_the_main_thread_ended_is_done() -> None:
     assert ran.stdout == "[1, 2]\n", ran.stderr
 
 
-def test_an_error_is_raised_once_nothing_runs_any_more() -> None:
-    begun, ended, failed = list[int](), list[int](), threading.Event()
+@pytest.mark.parametrize("collected", [True, False])
+def test_what_has_begun_is_awaited_and_nothing_else_begins_when_work_ends_early(collected: bool) -> None:
+    """By an error, or where a block that takes outcomes ends."""
+    begun, ended, first = list[int](), list[int](), threading.Event()
 
     def work(number: int) -> None:
         begun.append(number)
-        if number == 0:
-            failed.set()
-            raise ValueError(number)
-        failed.wait(SECONDS)
-        ended.append(number)
-
-    with pytest.raises(ValueError, match="0"):
-        parallel(work, range(100), 2)
-    assert sorted(begun) == sorted([0, *ended])
-    assert len(begun) < 100
-
-
-def test_items_that_have_not_begun_are_cancelled_when_the_block_ends() -> None:
-    begun, ended, first, leave = list[int](), list[int](), threading.Event(), threading.Event()
-
-    def work(number: int) -> None:
-        begun.append(number)
-        if number:
+        if number == 0 and collected:
             first.set()
-            leave.wait(SECONDS)
+            raise ValueError(number)
+        if number:
+            first.set() if not collected else first.wait(SECONDS)
+            time.sleep(0.05)
         ended.append(number)
 
-    with completed(work, range(100), 2) as outcomes:
-        next(outcomes).result()
-        first.wait(SECONDS)
-        threading.Timer(0.05, leave.set).start()
+    if collected:
+        with pytest.raises(ValueError, match="0"):
+            parallel(work, range(100), 2)
+        ended.append(0)
+    else:
+        with completed(work, range(100), 2) as outcomes:
+            next(outcomes).result()
+            first.wait(SECONDS)
     assert sorted(begun) == sorted(ended)
     assert len(begun) < 100
 
@@ -122,14 +111,8 @@ def test_threads_do_not_wait_for_properties_of_other_instances() -> None:
     assert not slow.leave.is_set()
     slow.leave.set()
     thread.join()
-
-
-def test_a_property_is_computed_once() -> None:
-    slow, first = _Slow(), object()
-    slow.leave.set()
-    assert slow.value == 1
-    vars(slow)["value"] = first
-    assert slow.value is first
+    vars(slow)["value"] = first = object()
+    assert slow.value is first, "it is computed once"
     assert _Slow.value.__doc__ == "A number."
 
 

@@ -1,70 +1,52 @@
-"""What errors carry, and which of them say where they were met."""
+"""What errors carry, which say where they were met, and those of a process without files or memory."""
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import pwd
+import resource
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+import elasticscan
 from elasticscan.base import errors
 from elasticscan.base.errors import (
-    CatalogUnavailable,
-    DiskFull,
     ElasticScanError,
-    FragmentMissing,
     InvalidOption,
     NotFound,
     OutOfResources,
-    ReadOnlyStore,
     ShardUnavailable,
-    StoreNotFound,
-    WrongRoot,
 )
-
-OF_A_MACHINE = [
-    CatalogUnavailable,
-    DiskFull,
-    FragmentMissing,
-    OutOfResources,
-    ReadOnlyStore,
-    ShardUnavailable,
-    StoreNotFound,
-    WrongRoot,
-]
+from elasticscan.base.resources import lack_in
 
 
-@pytest.mark.parametrize("kind", OF_A_MACHINE)
+@pytest.mark.parametrize(
+    "kind", [each for each in vars(errors).values() if getattr(each, "names_its_host", False)]
+)
 def test_an_error_that_another_machine_may_not_meet_names_user_and_host(kind: type[ElasticScanError]) -> None:
     host, user = os.uname().nodename, pwd.getpwuid(os.geteuid()).pw_name
     error = kind("no luck", root="/mnt/a")
     assert error.fields == {"root": "/mnt/a", "host": host, "user": user}
     assert str(error) == f"[{kind.code}] no luck (user {user} at {host})"
     assert error.message == "no luck"
+    assert str(InvalidOption("no luck", option="x")) == "[ES_INVALID_OPTION] no luck"
 
 
-def test_an_error_that_was_sent_elsewhere_names_the_host_that_met_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_was_sent_elsewhere_names_who_met_it(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = pickle.dumps(ShardUnavailable("no luck", root="/mnt/a"))
     before = str(pickle.loads(sent))
-    there = os.uname_result(("Linux", "elsewhere", "6", "1", "x86_64"))
-    monkeypatch.setattr(os, "uname", lambda: there)
-    assert str(pickle.loads(sent)) == before
-    assert str(ShardUnavailable("no luck")).endswith(" at elsewhere)")
 
-
-def test_a_user_without_a_name_is_named_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(user: int) -> pwd.struct_passwd:
         raise KeyError(user)
 
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "elsewhere", "6", "1", "x86_64")))
     monkeypatch.setattr(pwd, "getpwuid", unknown)
-    assert errors.ShardUnavailable("no luck").fields["user"] == str(os.geteuid())
-
-
-def test_other_errors_name_none() -> None:
-    error = InvalidOption("no luck", option="x")
-    assert str(error) == "[ES_INVALID_OPTION] no luck"
-    assert error.fields == {"option": "x"}
+    assert str(pickle.loads(sent)) == before
+    assert str(ShardUnavailable("no luck")).endswith(f"(user {os.geteuid()} at elsewhere)")
 
 
 def test_an_error_that_quotes_something_long_stays_short_and_tells_what_to_do() -> None:
@@ -86,3 +68,38 @@ def test_an_error_about_a_text_that_cannot_be_encoded_can_be_printed_and_logged(
         f"{each} {each!r} {each.args} {each.fields['option']} {each.fields['more']}".encode()
         assert "\\ud800" in str(each)
         assert each.fields["more"]["\\udfff"][0] == "\\ud800"
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (MemoryError(), "memory"),
+        (pa.lib.ArrowMemoryError("malloc of size 9 failed"), "memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "memory"),
+        (OSError(errno.EMFILE, "Too many open files", "a_module.py"), "files"),
+        (OSError(errno.ENFILE, "Too many open files in system"), "files"),
+        (OSError(errno.EIO, "Input/output error"), None),
+        (ValueError("no"), None),
+    ],
+)
+def test_errors_of_the_system_are_told_apart(error: Exception, what: str | None) -> None:
+    lack = lack_in(error)
+    assert (None if lack is None else lack.fields["what"]) == what
+
+
+@pytest.mark.parametrize("free", [0, 1])
+def test_a_process_without_free_files_is_reported_so_by_the_catalog(tmp_path: Path, free: int) -> None:
+    with elasticscan.create(tmp_path / "s.store", shards=["s1", "s2"]) as store:
+        store.create_table("t", {"id": range(100)}, "id")
+    elasticscan.open(store.uri).close()  # whose modules are there from now on
+    os.close(lowest := os.dup(0))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + free, hard))
+    try:
+        with pytest.raises(OutOfResources) as lack:
+            elasticscan.open(store.uri)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert lack.value.fields["what"] == "files"
+    with elasticscan.open(store.uri) as again:
+        assert again.table("t").scan().count() == 100

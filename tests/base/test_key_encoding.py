@@ -5,7 +5,6 @@ from __future__ import annotations
 import decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -89,40 +88,22 @@ def key_of(*cells: tuple[Any, pa.DataType]) -> bytes:
 # --------------------------------------------------------------------------------------- properties
 
 
-@pytest.mark.parametrize("kind", VALUES, ids=str)
-def test_keys_of_one_column_are_ordered_and_equal_as_its_values(kind: pa.DataType) -> None:
-    @settings(deadline=None, max_examples=examples(40))
-    @given(st.lists(VALUES[kind], min_size=2, max_size=12))
-    def check(values: list[Any]) -> None:
-        column = array_of(values, kind)
-        keys = [encode_row([column], row) for row in range(len(values))]
-        codes = sort_codes(column)
-        assert codes.dtype.kind in "iu"
-        plain = codes.tolist()
-        for i, one in enumerate(map(in_order, values)):
-            for j, other in enumerate(map(in_order, values)):
-                assert (keys[i] < keys[j], keys[i] == keys[j]) == (one < other, one == other)
-                assert (plain[i] < plain[j], plain[i] == plain[j]) == (one < other, one == other)
-
-    check()
-
-
-@settings(deadline=None, max_examples=examples(200))
+@settings(deadline=None, max_examples=examples(600))
 @given(tables(list(VALUES)))
 def test_keys_of_several_columns_are_ordered_as_tuples_and_decode_and_none_begins_another(
     table: tuple[list[pa.Array], list[tuple[Any, ...]]],
 ) -> None:
     columns, rows = table
     keys = [encode_row(columns, row) for row in range(len(rows))]
-    for number, (key, row) in enumerate(zip(keys, rows, strict=True)):
-        for other_key, other_row in zip(keys, rows, strict=True):
-            assert (key < other_key) == (row < other_row)
-            assert other_key.startswith(key) == (row == other_row)
+    codes = list(zip(*(sort_codes(column).tolist() for column in columns), strict=True))
+    for number, (key, code, row) in enumerate(zip(keys, codes, rows, strict=True)):
+        for other_key, other_code, other_row in zip(keys, codes, rows, strict=True):
+            assert (key < other_key) == (code < other_code) == (row < other_row)
+            assert other_key.startswith(key) == (code == other_code) == (row == other_row)
         for column in columns:
             scalar = decode(encode_row([column], number), column.type)
             assert scalar.type == column.type and scalar.equals(column[number])
-    by_codes = np.lexsort([sort_codes(column) for column in reversed(columns)])
-    assert by_codes.tolist() == sorted(range(len(rows)), key=keys.__getitem__)
+    assert all(sort_codes(column).dtype.kind in "iu" for column in columns)
 
 
 @settings(deadline=None, max_examples=examples(300))
@@ -177,48 +158,19 @@ def test_keys_do_not_depend_on_the_precision_that_a_program_calculates_with() ->
 # ------------------------------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize(
-    ("key", "kind"),
-    [
-        (b"\2", pa.bool_()),
-        (b"a", pa.string()),
-        (b"a\0", pa.string()),
-        (b"a\0\1", pa.string()),
-        (b"a\0\xff", pa.binary()),
-        (b"\xff\0\0", pa.string()),
-        (b"\xff" * 16, pa.decimal128(38, 0)),
-        (b"\x80" + b"\0" * 14 + b"\x64", pa.decimal128(2, 0)),
-        (b"", pa.int8()),
-    ],
-    ids=repr,
-)
-def test_bytes_that_no_key_holds_are_refused(key: bytes, kind: pa.DataType) -> None:
-    with pytest.raises(ContinuationKeyError, match="malformed"):
-        decode(key, kind)
-
-
 @pytest.mark.parametrize("kind", VALUES, ids=str)
 def test_every_listed_type_may_be_a_key_and_none_may_be_null(kind: pa.DataType) -> None:
     check_key_type("id", kind)
     column = pa.nulls(1, kind)
-    with pytest.raises(InvalidKey, match="null"):
-        encode_row([column], 0)
-    with pytest.raises(InvalidKey, match="null"):
-        sort_codes(column)
+    for use in (lambda: encode_row([column], 0), lambda: sort_codes(column)):
+        with pytest.raises(InvalidKey, match="null"):
+            use()
     assert sort_codes(column[:0]).tolist() == []
 
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pa.float64(),
-        pa.uint8(),
-        pa.date64(),
-        pa.decimal256(40, 2),
-        pa.string_view(),
-        pa.list_(pa.int8()),
-        pa.null(),
-    ],
+    [pa.float64(), pa.uint8(), pa.date64(), pa.decimal256(40, 2), pa.list_(pa.int8()), pa.null()],
     ids=str,
 )
 def test_other_types_are_refused_by_name_with_those_that_are_allowed(kind: pa.DataType) -> None:
@@ -226,21 +178,13 @@ def test_other_types_are_refused_by_name_with_those_that_are_allowed(kind: pa.Da
         check_key_type("price", kind)
     assert caught.value.fields["column"] == "price"
     column = pa.nulls(1, kind)
-    with pytest.raises(SchemaMismatch, match="Allowed are"):
-        encode_row([column], 0)
-    with pytest.raises(SchemaMismatch, match="Allowed are"):
-        decode(b"\0", kind)
-    with pytest.raises(SchemaMismatch, match="Allowed are"):
-        sort_codes(column)
-
-
-# ------------------------------------------------------------------------------------ sort codes
+    for use in (lambda: encode_row([column], 0), lambda: decode(b"\0", kind), lambda: sort_codes(column)):
+        with pytest.raises(SchemaMismatch, match="Allowed are"):
+            use()
 
 
 def test_codes_of_integers_times_and_narrow_decimals_are_views_of_the_column() -> None:
     for kind in (pa.int8(), pa.int64(), pa.date32(), pa.timestamp("ms"), pa.decimal128(18, 2)):
-        column = array_of([3, -1, 2], kind).slice(1)
-        codes = sort_codes(column)
+        codes = sort_codes(array_of([3, -1, 2], kind).slice(1))
         assert codes.tolist() == [-1, 2]
-        assert not codes.flags.owndata
-        assert not codes.flags.writeable
+        assert not codes.flags.owndata and not codes.flags.writeable

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.errors import ElasticScanError, NotFound, StoreNotFound
-from elasticscan.base.redaction import as_cause, hides, redact, redacted, shown, without
+from elasticscan.base.errors import StoreNotFound
+from elasticscan.base.redaction import as_cause, hides, redact, shown, without
 from tests.base.examples import examples
 
 HARMLESS = [
@@ -25,28 +25,6 @@ HARMLESS = [
     "abfss://container@account.dfs.core.windows.net/x",
     "env:FLIGHTS",
 ]
-SHAPES = [
-    "postgresql+psycopg://ann:{}@db:5432/flights",
-    "postgresql+psycopg://ann:{}@db/flights?sslmode=require",
-    "postgresql://db/flights?user=ann&password={}",
-    "postgresql://db:5432/flights?sslpassword={}&x={}",
-    "postgresql://db/flights?PassWord={}",
-    "mysql://:{}@db/x",
-    "s3://AKIA1:{}@bucket/prefix",
-    "s3://AKIA1:{}@bucket/prefix?region=x&secret_key={}&session_token={}",
-    "s3://bucket/x?endpoint_override=http%3A%2F%2Fann%3A{}%40h%3A9000",
-    "abfs://account:{}@host/x?{}",
-    "postgresql://db/x?options=-cpassword%3D{}",
-    "HTTPS://u:{}@h",
-    "wat://u:{}",
-]
-SECRETS = [
-    "hunter2hunter2",
-    "hunter2hunter2%40%2F",
-    "a/hunter2hunter2",
-    "hunter2@hunter2hunter2",
-    "hunter2hunter2?x",
-]
 
 
 @pytest.mark.parametrize("uri", HARMLESS)
@@ -55,37 +33,18 @@ def test_what_has_no_secret_is_shown_as_it_is(uri: str) -> None:
     assert redact(f"the store '{uri}' is {uri}.") == f"the store '{uri}' is {uri}."
 
 
-@pytest.mark.parametrize("secret", SECRETS)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_no_secret_is_shown(shape: str, secret: str) -> None:
-    uri = shape.replace("{}", secret)
-    if "@" not in shape.partition("{}")[2] and "://u:{}" in shape:
-        uri += "@host"
-    for text in (
-        shown(uri),
-        redact(f"{uri} is no store"),
-        redact(f"no store at '{uri}', nor at {uri}: see /x and {uri}/t"),
-        redact(f"file:///data/x, {uri}."),
-        redact(repr({"uri": uri})),
-        without(f"cannot parse {uri!r} at {uri if '%3' in shape else secret!r}", uri),
-    ):
-        assert "hunter2" not in text
-    assert shown(shown(uri)) == shown(uri)
-
-
-@settings(deadline=None, max_examples=examples(200))
-@given(st.text(st.characters(codec="ascii", exclude_characters="\n"), min_size=1, max_size=12))
-def test_no_password_is_shown_whatever_is_in_it(text: str) -> None:
-    password = f"hunter2{text}hunter2"
-    assert "hunter2" not in shown(f"postgresql://ann:{password}@db/x")
-    if "://" not in password:
-        assert "hunter2" not in redact(f"at postgresql://ann:{password}@db/x it is")
-
-
-NOISE = st.text(st.sampled_from("ab1 @/?#:%+;=,.'\"[]"), max_size=6)
+NOISE = st.text(st.sampled_from("ab1 @/?#:%+;=,.'\"[]") | st.characters(codec="ascii"), max_size=6).map(
+    lambda text: text.replace("\n", "")  # which ends a text of a log
+)
 HOSTS = st.lists(
     st.sampled_from(["h", "db.example.org:5432", "127.0.0.1:1", "[::1]:7000"]), min_size=1, max_size=3
 )
+
+
+PARAMETERS = [
+    *("PassWord={}", "sslkey={}", "user={}", "key={}", "x={}", "hosts={}", "%68={}", "={}"),
+    *("options=-cpassword%3D{}", "endpoint_override=http%3A%2F%2Fann%3A{}%40h%3A9000"),
+]
 
 
 @st.composite
@@ -98,12 +57,13 @@ def uris(draw: st.DrawFn, secret: str = "hunter2") -> str:
     if draw(st.booleans()):
         text = text if "://" not in text else "".join(text.split())  # else a second URI begins in it
         return f"{scheme}://{draw(st.sampled_from(['ann', '']))}:{text}@{hosts}/db?sslmode=require"
-    name = draw(st.sampled_from(["password", "sslkey", "user", "key", "x", "sslmode2", "hosts", "%68", ""]))
-    text = "".join(text.split())  # a blank ends a URI in a text
-    user = draw(st.sampled_from(["", "ann@", "ann:pw@"]))
-    return (
-        f"{scheme}://{user}{hosts}/db?host=h:1&{name}={text}{draw(st.sampled_from(['', '&x=y', '&port=1']))}"
+    text = "".join(text.replace("&", "").split())  # which end a parameter and a URI
+    parameter = draw(st.sampled_from(PARAMETERS)).replace("{}", text)
+    user, more = (
+        draw(st.sampled_from(["", "ann@", "ann:pw@"])),
+        draw(st.sampled_from(["", "&x=y", "&port=1"])),
     )
+    return f"{scheme}://{user}{hosts}/db?host=h:1&{parameter}{more}"
 
 
 @settings(deadline=None, max_examples=examples(2_000))
@@ -130,6 +90,7 @@ def test_uris_stay_readable_without_their_secrets() -> None:
         "postgresql+psycopg://ann@corp:***@host/db",
         "redis://ann:***@h:7000,h:7001/person",
         "redis://:***@[::1]:7000,[::2]/person?region=x&token=***",
+        "abfs://account@host/x?***",
         "s3://bucket/prefix",
     ):
         whole = uri.replace("***", "hunter2%40%2F")
@@ -140,32 +101,26 @@ def test_uris_stay_readable_without_their_secrets() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", ["a:", "pg:x ", "token", "x=", "a://b ", "pwd='", "a:b:c ", "\\", "@", "."])
+@pytest.mark.parametrize(
+    "part", ["a:", "pg:x ", "token", "x=", "a://b ", "pwd='", "a:b:c ", "\\", "@", ".", "x"]
+)
 def test_a_text_of_a_million_characters_is_looked_at_once(part: str) -> None:
     """And not once more for each place in it where a URI might begin: that would take hours."""
     many = part * (1_000_000 // len(part))
     assert "hunter2" not in redact(f"{many} postgresql://ann:hunter2@db/x")
     assert "hunter2" not in shown(f"postgresql://ann:hunter2{many}@db/x")
+    assert "hunter2" not in redact(f"at {many}password=hunter2")
 
 
-def test_words_of_a_million_characters_keep_their_secrets() -> None:
-    name = "x" * (1 << 20)
-    error = NotFound(f"there is no column {name!r}", column=name, kind="column")
-    assert len(error.message) <= 4_000 and error.message.endswith("xxx'")
-    for text in (f"at {name}password=hunter2", f"at postgresql://ann:hunter2{name}hunter2@db/x {name}"):
-        assert "hunter2" not in redact(text)
-    short = "x" * 5_000
-    assert redact(short) == short
-
-
-def test_errors_redact_their_text_and_their_fields() -> None:
+def test_errors_redact_their_text_and_their_fields_however_deep() -> None:
     uri = "postgresql://ann:hunter2@db/x"
-    error = StoreNotFound(f"{uri} holds no store", uri=uri, more={"roots": [uri, (uri,)]}, count=3)
+    deep: list[object] = [uri, uri, uri]
+    for _ in range(100_000):
+        deep = [[deep[0]], {"a": deep[1]}, (deep[2],)]
+    error = StoreNotFound(f"{uri} holds no store", uri=uri, more={"roots": [uri, (uri, 3)]}, deep=deep)
     for each in (error, pickle.loads(pickle.dumps(error))):
-        assert isinstance(each, ElasticScanError)
         assert "hunter2" not in f"{each} {each!r} {each.args} {each.fields}"
-        assert each.fields["count"] == 3
-        assert each.fields["more"]["roots"][1] == ("postgresql://ann:***@db/x",)
+        assert each.fields["more"]["roots"][1] == ("postgresql://ann:***@db/x", 3)
 
 
 def test_a_cause_has_no_secret_in_its_text_and_nothing_behind_it() -> None:
@@ -193,15 +148,12 @@ def test_a_cause_has_no_secret_in_its_text_and_nothing_behind_it() -> None:
 
     assert as_cause(Stubborn(), uri) is None
 
-
-def test_what_connects_to_a_server_is_not_kept_with_a_cause() -> None:
     class Connected:
         password = b"hunter2"
 
-    error = OSError("refused")
-    error._connection, error.orig = Connected(), KeyError("hunter2")  # type: ignore[attr-defined]
-    assert as_cause(error, "postgresql://ann@db/x") is error
-    assert vars(error) == {"_connection": None, "orig": None}
+    plain._connection, plain.orig = Connected(), KeyError("hunter2")  # type: ignore[attr-defined]
+    assert as_cause(plain, uri) is plain
+    assert vars(plain) == {"_connection": None, "orig": None}
 
 
 def test_whatever_part_of_a_uri_is_not_shown_is_in_no_text_about_it() -> None:
@@ -223,13 +175,3 @@ def test_a_host_that_is_not_shown_is_no_host() -> None:
     assert hides("postgresql://ann:a@hunter2/b@db/x", "hunter2")
     assert hides("postgresql://ann:a@d/b@db/x", "d")
     assert not hides("sqlite:////data/x.db", None)
-
-
-def test_fields_that_python_cannot_follow_to_their_end_become_text() -> None:
-    for nest in (lambda inner: [inner], lambda inner: {"a": inner}, lambda inner: (inner,)):
-        value: object = "postgresql://ann:hunter2@db/x"
-        for _ in range(100_000):
-            value = nest(value)
-        error = StoreNotFound("none", value=value)
-        assert "hunter2" not in repr(error.fields)
-    assert redacted([{"a": ("file:///x", 1)}]) == [{"a": ("file:///x", 1)}]

@@ -21,27 +21,19 @@ def cluster() -> Iterator[ServerCluster]:
         yield started
 
 
-def test_a_table_of_a_cluster_is_scanned_and_counted(shell: Shell, cluster: ServerCluster) -> None:
+def test_a_table_of_a_cluster_is_scanned_counted_and_continued_by_its_key(
+    shell: Shell, cluster: ServerCluster
+) -> None:
     url = f"{cluster.url}/person"
     found = shell.ok("scan", url, "--filter", "age > 489", "--columns", "key,age", "--json")
     assert sorted(json.loads(line)["age"] for line in found.splitlines()) == list(range(490, 500))
     assert len(shell.ok("scan", url, "--format", "csv").splitlines()) == 501
     assert shell.json("count", url, "person", "--filter", "age < 10")["rows"] == 10
     assert "there are more" in shell.ok("scan", cluster.url, "person")
-
-
-def test_a_scan_of_a_cluster_stops_at_pages_and_continues_by_its_key(
-    shell: Shell, cluster: ServerCluster
-) -> None:
-    url = f"{cluster.url}/person"
     _, first, err = shell.run("scan", url, "--page-rows", "100", "--pages", "2", "--json")
     rest = shell.ok("scan", url, "--key", json.loads(err)["continuation_key"], "--json")
     ages = [json.loads(line)["age"] for line in (*first.splitlines(), *rest.splitlines())]
     assert sorted(ages) == list(range(500))
-
-
-def test_what_is_wrong_is_an_error_with_its_code(shell: Shell, cluster: ServerCluster) -> None:
-    url = f"{cluster.url}/person"
     assert "scan(snapshot=) is not" in shell.fails("scan", url, "--snapshot", "1")[1]
     assert "model" in shell.fails("scan", url, "--option", "model=binary")[1]
     assert "one table must be named" in shell.fails("scan", cluster.url)[1]

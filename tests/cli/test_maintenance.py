@@ -1,8 +1,9 @@
-"""Damage, missing files, shards that are away, keepers, and histories by time."""
+"""Damage, missing files, shards that are away, keepers, passwords, stores that can only be read, streams."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,9 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import CatalogUnavailable
-from elasticscan.catalog import topology
-from elasticscan.store import Kept, Store
+from elasticscan.store import Store
+from elasticscan.store.context.leases import take_lease
 from tests.cli.conftest import Shell
 
 
@@ -31,18 +31,6 @@ def test_topologies_are_drawn(shell: Shell, uri: str, tmp_path: Path) -> None:
         assert store.slot_map().svg.count("<g>") == 2
         assert "tablet 1 moved to s2" in store.slot_map(1).svg
         assert store._repr_html_() == store.slot_map(40).svg
-
-
-@pytest.mark.long
-def test_a_slot_map_has_the_placements_of_its_topologies(uri: str) -> None:
-    with Store.open(uri) as store:
-        for number in range(70):  # some are kept as differences, some whole
-            store.move(1, "s2" if number % 2 == 0 else "s1")
-        with store.context.catalog.reading() as tx:
-            kept = tuple(topology(tx, entry.number) for entry in store.topology_history())
-        assert len(kept) > 70
-        for limit in (1, 5, 70, 1000):
-            assert store.slot_map(limit).topologies == kept[-limit:]
 
 
 def test_a_shard_that_is_away_is_named_by_gc(shell: Shell, uri: str) -> None:
@@ -63,59 +51,99 @@ def test_damage_needs_an_operator(shell: Shell, uri: str) -> None:
     assert (code, len(json.loads(out)["damaged"])) == (5, 1)
 
 
-def test_adopt_names_files_that_are_missing(shell: Shell, uri: str) -> None:
+def test_files_that_are_gone_are_named_and_a_repair_without_them_ends_with_another_code(
+    shell: Shell, uri: str, tmp_path: Path
+) -> None:
     gone = next(Path(uri).glob("shards/s*/t1/*.arrow"))
     gone.unlink()
     assert f"t1/{gone.name} of shard {gone.parts[-3]}, which is gone" in shell.ok("adopt", uri)
     assert shell.json("adopt", uri)["missing"] == [[gone.parts[-3], f"t1/{gone.name}"]]
-
-
-def test_a_repair_that_lost_something_ends_with_another_code(shell: Shell, uri: str, tmp_path: Path) -> None:
-    next(Path(uri).glob("shards/s1/t1/*.arrow")).unlink()
     for more in ((), ("--json",)):
         code, out, err = shell.run("repair", uri, tmp_path / f"new{len(more)}", *more)
         assert (code, "is gone" in out + err) == (5, True)
 
 
-@pytest.mark.usefixtures("rows_in_files")
-def test_a_keeper_merges_and_then_nothing_is_due(shell: Shell, uri: str, rows: pa.Table) -> None:
-    with Store.open(uri, upkeep="off") as store:
-        for _ in range(10):
-            store.table("t").upsert(rows.slice(0, 5))
-    due = shell.json("status", uri)["tables"][0]["upkeep"]["merges_due"]
-    assert due > 0
-    kept = shell.json("keep", uri, "--once", "--bytes-per-second", "1G")
-    assert kept["merges"] >= due
-    assert kept["problems"] == []
-    assert shell.json("status", uri)["tables"][0]["upkeep"]["merges_due"] == 0
-    assert "Nothing was changed." in shell.ok("keep", uri, "--once")
-
-
-def test_a_keeper_continues_when_the_catalog_was_out_of_reach(
-    shell: Shell, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rounds = iter([CatalogUnavailable("the server is away"), Kept(merges=3), KeyboardInterrupt()])
-
-    def keep(_: object, **__: object) -> Kept:
-        match next(rounds):
-            case Kept() as kept:
-                return kept
-            case error:
-                raise error
-
-    monkeypatch.setattr(Store, "keep", keep)
-    code, out, err = shell.run("keep", uri, "--every", "0.01s", "--json")
-    assert code == 0
-    assert [json.loads(line).get("merges") for line in out.splitlines()] == [None, 3]
-    assert "the server is away" in err
-    rounds = iter([CatalogUnavailable("the server is away")])
-    assert shell.fails("keep", uri, "--once")[0] == 3
-
-
-def test_a_keeper_runs_until_it_is_stopped(uri: str) -> None:
+def test_a_keeper_goes_on_when_the_catalog_was_away_until_it_is_stopped(uri: str) -> None:
     words = [sys.executable, "-m", "elasticscan", "keep", uri, "--every", "0.05s", "--json"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as keeper:
-        assert keeper.stdout is not None
-        assert [json.loads(keeper.stdout.readline())["problems"] for _ in range(2)] == [[], []]
+    away = Path(uri).with_suffix(".away")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as keeper:
+        assert keeper.stdout is not None and keeper.stderr is not None
+        rounds = (json.loads(line)["problems"] for line in keeper.stdout)
+        assert [next(rounds), next(rounds)] == [[], []]
+        Path(uri).rename(away)
+        assert next(problems for problems in rounds if problems)
+        away.rename(uri)
+        assert next(problems for problems in rounds if not problems) == []
         keeper.send_signal(signal.SIGTERM)
         assert keeper.wait(60) == 0
+        assert "[ES_CATALOG_UNAVAILABLE]" in keeper.stderr.read()
+
+
+@pytest.mark.parametrize("command", ["status", "tables", "verify", "topologies"])
+def test_no_command_shows_a_password(shell: Shell, command: str) -> None:
+    place = "wat://ann:hunter2@db/x?password=hunter2"
+    for words in ((command, place), (command, place, "--json")):
+        code, out, err = shell.run(*words)
+        assert code == 2
+        assert "hunter2" not in out + err
+
+
+def test_a_status_says_that_a_store_can_only_be_read(
+    shell: Shell, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda _, mode, **__: mode != os.W_OK)
+    assert "for reading alone, scans take no leases: this user may not write" in shell.ok("status", uri)
+    code, message = shell.fails("compact", uri)
+    assert code == 2
+    assert message.startswith("[ES_READ_ONLY]")
+    assert "rows of snapshot" in shell.ok("scan", uri, "t", "--limit", 5)
+
+
+# Streams
+
+
+def hold(store: Store, name: str, commit: int, seconds: float = 7 * 86_400) -> None:
+    """Keep the changes after a commit of `t`, as a stream of this name does."""
+    with store.context.catalog.writing() as tx:
+        take_lease(tx, f"t/{name}", tx.state.table_named("t"), commit, f"stream:{name}", seconds)
+
+
+@pytest.fixture
+def followed(uri: str, rows: pa.Table) -> str:
+    """Make the store of `uri` with a stream that has all of `t`, and one that is two commits behind."""
+    with Store.open(uri) as store:
+        hold(store, "slow", 2)
+        store.table("t").upsert(rows.slice(0, 10))
+        store.table("t").upsert(rows.slice(0, 3))
+        hold(store, "quick", 4)
+    return uri
+
+
+def test_a_stream_is_as_far_behind_as_the_table_has_commits_after_its_own(
+    shell: Shell, followed: str
+) -> None:
+    quick, slow = shell.json("status", followed)["streams"]
+    assert (slow["name"], slow["table"], slow["commit"]) == ("slow", "t", 2)
+    assert (slow["behind_commits"], slow["behind_rows"]) == (2, 13)
+    assert slow["behind_seconds"] > 0
+    behind = [quick[f"behind_{what}"] for what in ("commits", "rows", "seconds")]
+    assert (quick["name"], quick["commit"], behind) == ("quick", 4, [0, 0, 0.0])
+    lines = shell.ok("status", followed).partition("\nstreams\n")[2].splitlines()
+    assert "behind rows" in lines[0]
+    assert [line.split()[:5] for line in lines[1:3]] == [
+        ["quick", "t", "4", "0", "0"],
+        ["slow", "t", "2", "2", "13"],
+    ]
+
+
+def test_scans_ended_leases_and_streams_of_dropped_tables_are_no_streams(
+    followed: str, rows: pa.Table
+) -> None:
+    with Store.open(followed) as store:
+        next(store.table("t").scan(page_rows=10))
+        hold(store, "gone", 2, seconds=-1)
+        assert [stream["name"] for stream in store.status()["streams"]] == ["quick", "slow"]
+        store.table("t").drop()
+        assert store.status()["streams"] == []
+        store.create_table("t", rows.schema, ["id"])
+        assert store.status()["streams"] == []

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -74,8 +75,7 @@ class _Move:
     copied_to: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Found:
+class _Found(NamedTuple):
     """A row that a page may return; sorts in the order of the page."""
 
     untouched: bool
@@ -261,9 +261,7 @@ class MemoryCluster:
         tablet = self._placement.tablet(tablet_id)
         assert tablet is not None, f"no tablet {tablet_id}"
         if tablet_id in self._moves:
-            raise NotReady(
-                f"tablet {tablet_id} is being moved; end that move first", tablet=tablet_id, kind="tablet"
-            )
+            raise NotReady(f"tablet {tablet_id} is being moved", tablet=tablet_id, kind="tablet")
         return tablet
 
     def _copy(self, shard: int, slot: int, after: int = 0) -> Versions:

@@ -54,23 +54,5 @@ def test_each_key_gets_its_row_whatever_moves_meanwhile(seed: int) -> None:
             cluster.write({chance.randrange(60): chance.choice([None, 777])})
 
     cluster.during = during
-    asked = [chance.randrange(70) for _ in range(chance.choice([1, 5, 40]))]
+    asked = [chance.randrange(70) for _ in range(chance.choice([0, 1, 5, 40]))]
     assert got(cluster, asked, snapshot) == {key: first[key] for key in asked if key in first}
-
-
-def test_a_row_that_left_before_it_was_read_is_read_where_it_is_then() -> None:
-    cluster = MemoryCluster(initial_placement(SLOTS, 2, [1, 2]))
-    snapshot = cluster.write({3: 30, 12: 120})
-    moves = iter([cluster.current().tablet_of(3)])
-
-    def during() -> None:
-        for tablet in moves:
-            cluster.move(tablet.id, 2)
-
-    cluster.during = during
-    assert got(cluster, [3, 12, 5], snapshot) == {3: 30, 12: 120}
-
-
-def test_no_keys_ask_nobody() -> None:
-    cluster = MemoryCluster(initial_placement(SLOTS, 2, [1, 2]))
-    assert got(cluster, [], 0) == {}

@@ -63,9 +63,9 @@ def positions_by_slot(cursors: Cursors) -> dict[int, bytes | None]:
 
 
 @checked
-@given(cursor_sets(), st.randoms(use_true_random=False))
-def test_merging_changes_no_position_and_leaves_each_once_in_whatever_order(
-    cursors: Cursors, rng: random.Random
+@given(cursor_sets(), slot_sets(), st.randoms(use_true_random=False))
+def test_merging_and_restricting_change_no_position_and_leave_each_once(
+    cursors: Cursors, slots: SlotSet, rng: random.Random
 ) -> None:
     apart = [Cursor(SlotSet.span(s, s + 1), p) for s, p in positions_by_slot(cursors).items()]
     rng.shuffle(apart)
@@ -74,15 +74,9 @@ def test_merging_changes_no_position_and_leaves_each_once_in_whatever_order(
     assert positions_by_slot(merged) == positions_by_slot(cursors)
     assert len({c.position for c in merged}) == len(merged)
     assert all(c.slots for c in merged)
-
-
-@checked
-@given(cursor_sets(), slot_sets())
-def test_restricting_keeps_positions_and_no_other_slots(cursors: Cursors, slots: SlotSet) -> None:
     known = positions_by_slot(cursors)
     assert positions_by_slot(restrict(cursors, slots)) == {s: p for s, p in known.items() if s in slots}
-    parts = (*restrict(cursors, slots), *restrict(cursors, EVERYTHING - slots))
-    assert merge(parts) == merge(cursors)
+    assert merge((*restrict(cursors, slots), *restrict(cursors, EVERYTHING - slots))) == merge(cursors)
 
 
 @checked
@@ -102,7 +96,7 @@ def test_a_read_asks_one_shard_for_all_that_lives_there(cursors: Cursors, placem
 
 @checked
 @given(pages())
-def test_every_slot_is_pending_or_finished_and_never_both(
+def test_every_slot_is_pending_or_finished_and_those_that_stayed_advance(
     page: tuple[Cursors, ShardRead, Cursors, Placement],
 ) -> None:
     cursors, read, after, placement = page
@@ -111,15 +105,6 @@ def test_every_slot_is_pending_or_finished_and_never_both(
     assert sum(len(c.slots) for c in accepted.cursors) == len(pending), "cursors overlap"
     assert not pending & accepted.finished
     assert pending | accepted.finished == slots_of(cursors)
-
-
-@checked
-@given(pages())
-def test_a_page_advances_the_slots_that_stayed_and_no_other(
-    page: tuple[Cursors, ShardRead, Cursors, Placement],
-) -> None:
-    cursors, read, after, placement = page
-    accepted = accept_page(cursors, read, after, placement)
     assert accepted.moved == placement.changed_since(read.placement, read.slots)
     unmoved = read.slots - accepted.moved
     assert accepted.finished == unmoved - slots_of(after)
@@ -132,35 +117,19 @@ def test_a_page_advances_the_slots_that_stayed_and_no_other(
         assert old is None or (position is not None and position >= old), "a position never goes back"
 
 
-def one_shard(epoch: int = 1) -> Placement:
-    return Placement.of([Tablet(1, 0, SLOTS, 1, epoch)])
-
-
-def test_a_scan_without_cursors_has_nothing_to_read() -> None:
-    assert plan_read((), one_shard()) is None
-
-
-def test_a_shard_must_not_answer_for_slots_it_was_not_asked_about() -> None:
-    cursors = (Cursor(SlotSet.span(0, 2)),)
-    read = plan_read(cursors, one_shard())
+@pytest.mark.parametrize(
+    ("before", "after", "mistake"),
+    [
+        (Cursor(SlotSet.span(0, 2)), Cursor(SlotSet.span(0, 3), b"k"), "not asked about"),
+        (Cursor(SlotSet.span(0, 2), b"b"), Cursor(SlotSet.span(0, 1)), "went back"),
+        (Cursor(SlotSet.span(0, 2), b"b"), Cursor(SlotSet.span(0, 1), b"a"), "went back"),
+    ],
+)
+def test_an_answer_that_was_not_asked_for_or_goes_back_is_a_mistake_of_ours(
+    before: Cursor, after: Cursor, mistake: str
+) -> None:
+    placement = Placement.of([Tablet(1, 0, SLOTS, 1, 1)])
+    read = plan_read((before,), placement)
     assert read is not None
-    with pytest.raises(AssertionError, match="not asked about"):
-        accept_page(cursors, read, (Cursor(SlotSet.span(0, 3), b"k"),), one_shard())
-
-
-@pytest.mark.parametrize("position", [None, b"a"])
-def test_a_position_that_goes_back_is_a_mistake_of_ours(position: bytes | None) -> None:
-    cursors = (Cursor(SlotSet.span(0, 2), b"b"),)
-    read = plan_read(cursors, one_shard())
-    assert read is not None
-    with pytest.raises(AssertionError, match="went back"):
-        accept_page(cursors, read, (Cursor(SlotSet.span(0, 1), position),), one_shard())
-
-
-def test_a_tablet_that_went_out_and_came_back_counts_as_moved() -> None:
-    cursors = (Cursor(EVERYTHING),)
-    read = plan_read(cursors, one_shard(epoch=1))
-    assert read is not None
-    accepted = accept_page(cursors, read, (), one_shard(epoch=3))
-    assert accepted.moved == EVERYTHING
-    assert accepted.cursors == cursors
+    with pytest.raises(AssertionError, match=mistake):
+        accept_page((before,), read, (after,), placement)

@@ -23,14 +23,14 @@ class ToldCluster(MemoryCluster):
         self.awaits = self.remembers = lambda: True
         self.calls: list[str] = []
         self.fails_with: BaseException | None = None  # instead of what comes after the next page
-        self._answered = 0
+        self.answered = 0
         self.write(ROWS)
 
     def read_page(self, request: PageRequest) -> PageRows:
         self.calls.append("page")
         if self.fails_with is not None:
-            self._answered += 1
-            if self._answered > 1:
+            self.answered += 1
+            if self.answered > 1:
                 raise self.fails_with
         return super().read_page(request)
 
@@ -58,7 +58,7 @@ def calls_of(cluster: ToldCluster) -> str:
     return said
 
 
-def test_a_page_is_read_while_the_look_at_the_one_before_is_awaited(
+def test_a_page_is_read_while_the_look_at_the_one_before_is_awaited_and_only_then(
     cluster: ToldCluster, scan: SimulatedScan
 ) -> None:
     pages = list[str]()
@@ -73,16 +73,14 @@ def test_a_page_is_read_while_the_look_at_the_one_before_is_awaited(
         "",
     ]
     scan.check()
-
-
-def test_where_no_answer_is_awaited_no_page_is_read_ahead(cluster: ToldCluster, scan: SimulatedScan) -> None:
     cluster.awaits = lambda: False
+    scan = SimulatedScan.of(cluster, ROWS, page_rows=5)
     for _ in range(4):
         scan.step()
         assert calls_of(cluster) == "page look looked"
 
 
-def test_a_page_that_cannot_be_read_ahead_is_reported_when_it_is_asked_for(
+def test_an_error_of_a_page_that_is_read_ahead_waits_until_it_is_asked_for_and_an_interruption_does_not(
     cluster: ToldCluster, scan: SimulatedScan
 ) -> None:
     scan.step()
@@ -91,13 +89,10 @@ def test_a_page_that_cannot_be_read_ahead_is_reported_when_it_is_asked_for(
     assert len(scan.got) == 10
     with pytest.raises(OSError, match="gone"):
         scan.step()
-
-
-def test_an_interruption_while_a_page_is_read_ahead_comes_out(
-    cluster: ToldCluster, scan: SimulatedScan
-) -> None:
+    scan = SimulatedScan.of(cluster, ROWS, page_rows=5)
+    cluster.fails_with = None
     scan.step()
-    cluster.fails_with = KeyboardInterrupt()
+    cluster.fails_with, cluster.answered = KeyboardInterrupt(), 0
     with pytest.raises(KeyboardInterrupt):
         scan.step()
 

@@ -1,11 +1,11 @@
-"""Moves, splits and joins as values: what they require, and what a scan can notice of them."""
+"""Moves, splits and joins as values: what they require, what a scan can notice of them, and their phases."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, pairwise
+from itertools import count, pairwise, product
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 
 from elasticscan.base.errors import InvalidTopologyChange, NotFound
 from elasticscan.topology import (
+    Event,
+    Move,
+    Phase,
     Placement,
     SlotSet,
     Tablet,
@@ -108,28 +111,28 @@ def test_a_split_is_in_the_middle_unless_reported_otherwise() -> None:
 
 
 EVEN = initial_placement(8, 4, [1, 2])  # tablets of two slots, two at each shard
-NOT_FOUND, NO_CHANGE = (NotFound, "tablet 9"), InvalidTopologyChange
+TINY = initial_placement(2, 2, [1])
 
 
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (lambda: split_tablet(EVEN, 9, None, (5, 6)), *NOT_FOUND),
-        (lambda: join_tablets(EVEN, 1, 9, 5), *NOT_FOUND),
-        (lambda: join_tablets(EVEN, 9, 2, 5), *NOT_FOUND),
-        (
-            lambda: split_tablet(initial_placement(2, 2, [1]), 1, None, (3, 4)),
-            NO_CHANGE,
-            "slots are never split",
-        ),
+        (lambda: split_tablet(EVEN, 9, None, (5, 6)), NotFound, "tablet 9"),
+        (lambda: join_tablets(EVEN, 1, 9, 5), NotFound, "tablet 9"),
+        (lambda: join_tablets(EVEN, 9, 2, 5), NotFound, "tablet 9"),
+        (lambda: split_tablet(TINY, 1, None, (3, 4)), InvalidTopologyChange, "slots are never split"),
         *(
-            (partial(split_tablet, EVEN, 2, at, (5, 6)), NO_CHANGE, "from 3 to 3")
+            (partial(split_tablet, EVEN, 2, at, (5, 6)), InvalidTopologyChange, "from 3 to 3")
             for at in (-1, 0, 2, 4, 5, 9)
         ),
-        (lambda: join_tablets(EVEN, 2, 3, 9), NO_CHANGE, "move one of them to the other first"),
-        (lambda: join_tablets(EVEN, 2, 1, 9), NO_CHANGE, "join 1 and 2, in slot order"),
-        (lambda: join_tablets(EVEN, 1, 3, 9), NO_CHANGE, "only neighbours"),
-        (lambda: join_tablets(EVEN, 1, 1, 9), NO_CHANGE, "only neighbours"),
+        (lambda: join_tablets(EVEN, 2, 3, 9), InvalidTopologyChange, "move one of them to the other first"),
+        (lambda: join_tablets(EVEN, 2, 1, 9), InvalidTopologyChange, "join 1 and 2, in slot order"),
+        (lambda: join_tablets(EVEN, 1, 3, 9), InvalidTopologyChange, "only neighbours"),
+        (lambda: join_tablets(EVEN, 1, 1, 9), InvalidTopologyChange, "only neighbours"),
+        (lambda: split_tablet(EVEN, 1, None, (1, 9)), AssertionError, "ids"),  # those are our mistakes
+        (lambda: split_tablet(EVEN, 1, None, (9, 2)), AssertionError, "ids"),
+        (lambda: split_tablet(EVEN, 1, None, (9, 9)), AssertionError, "ids"),
+        (lambda: join_tablets(EVEN, 1, 2, 2), AssertionError, "ids"),
     ],
 )
 def test_a_change_that_cannot_be_is_refused_and_reported_what_to_do(
@@ -139,14 +142,35 @@ def test_a_change_that_cannot_be_is_refused_and_reported_what_to_do(
         change()
 
 
-def test_an_id_that_is_in_use_is_our_mistake() -> None:
-    placement = initial_placement(8, 2, [1])
-    changes: list[Callable[[], Placement]] = [
-        lambda: split_tablet(placement, 1, None, (1, 3)),
-        lambda: split_tablet(placement, 1, None, (3, 2)),
-        lambda: split_tablet(placement, 1, None, (3, 3)),
-        lambda: join_tablets(placement, 1, 2, 2),
-    ]
-    for change in changes:
-        with pytest.raises(AssertionError):
-            change()
+# One row per phase, one column per event; a dot is a refusal.
+TABLE = """
+                start_copy  copied     more_commits  switched       failed  owner_died
+planned         copying     .          .             .              undone  undone
+copying         .           caught_up  copying       .              undone  undone
+caught_up       .           .          copying       target_serves  undone  undone
+target_serves   .           .          .             .              .       .
+undone          .           .          .             .              .       .
+"""
+
+
+HEAD, *ROWS = TABLE.strip().splitlines()
+EXPECTED = {
+    (Phase(phase), Event(event)): after
+    for phase, *cells in map(str.split, ROWS)
+    for event, after in zip(HEAD.split(), cells, strict=True)
+}
+
+
+@pytest.mark.parametrize(("phase", "event"), list(product(Phase, Event)))
+def test_every_pair_does_what_the_table_says(phase: Phase, event: Event) -> None:
+    after, move = EXPECTED[phase, event], Move(7, source=1, target=2, phase=phase)
+    assert move.server == (2 if phase == Phase.TARGET_SERVES else 1)
+    if after != ".":
+        assert move.after(event) == Move(7, 1, 2, Phase(after))
+        return
+    with pytest.raises(InvalidTopologyChange) as caught:
+        move.after(event)
+    allowed = tuple(e for e in Event if EXPECTED[phase, e] != ".")
+    assert caught.value.fields == {"phase": phase, "event": event, "allowed": allowed}
+    for word in (phase, event, *allowed):
+        assert word in str(caught.value)

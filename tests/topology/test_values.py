@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -73,38 +75,35 @@ def test_placements_with_the_same_tablets_are_equal_values(placement: Placement,
         assert not same.changed_since(placement, SlotSet.span(0, SLOTS))
 
 
-def test_tablets_that_do_not_tile_are_our_mistake() -> None:
-    good = Tablet(1, 0, 4, 1, 1)
-    for tablets in (
-        (Tablet(1, 1, 4, 1, 1),),
-        (good, Tablet(2, 5, 8, 1, 1)),
-        (good, Tablet(2, 3, 8, 1, 1)),
-        (good, Tablet(2, 4, 4, 1, 1)),
-        (good, Tablet(1, 4, 8, 1, 1)),
-    ):
-        with pytest.raises(AssertionError):
-            Placement(tablets)
+FIRST = Tablet(1, 0, 4, 1, 1)
+PLACED = Placement((FIRST,))
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda: Placement((Tablet(1, 1, 4, 1, 1),)),
+        *(
+            partial(Placement, (FIRST, Tablet(2, start, end, 1, 1)))
+            for start, end in ((5, 8), (3, 8), (4, 4))
+        ),
+        lambda: Placement((FIRST, Tablet(1, 4, 8, 1, 1))),
+        lambda: PLACED.tablet_of(-1),
+        lambda: PLACED.tablet_of(4),
+        lambda: PLACED.split_by_shard(SlotSet.span(2, 5)),
+        lambda: PLACED.first_shard(SlotSet.span(2, 5)),
+        lambda: PLACED.changed_since(Placement((Tablet(1, 0, 8, 1, 1),)), SlotSet.span(0, 4)),
+        lambda: Placement(()).split_by_shard(SlotSet.span(0, 1)),
+    ],
+)
+def test_tablets_that_do_not_tile_and_slots_beyond_the_end_are_our_mistake(
+    mistake: Callable[[], object],
+) -> None:
+    with pytest.raises(AssertionError):
+        mistake()
 
 
 def test_the_empty_placement_holds_nothing_and_answers_all_the_same() -> None:
     empty = Placement(())
-    assert empty.slot_count == 0
-    assert empty.shards == ()
-    assert not empty.at(1)
-    assert empty.tablet(1) is None
+    assert (empty.slot_count, empty.shards, empty.at(1), empty.tablet(1)) == (0, (), SlotSet(), None)
     assert empty.split_by_shard(SlotSet()) == {}
-    with pytest.raises(AssertionError):
-        empty.split_by_shard(SlotSet.span(0, 1))
-
-
-def test_slots_beyond_the_end_are_our_mistake_and_never_lost_in_silence() -> None:
-    placement = Placement((Tablet(1, 0, 4, 1, 1),))
-    for slot in (-1, 4):
-        with pytest.raises(AssertionError):
-            placement.tablet_of(slot)
-    with pytest.raises(AssertionError):
-        placement.split_by_shard(SlotSet.span(2, 5))
-    with pytest.raises(AssertionError):
-        placement.first_shard(SlotSet.span(2, 5))
-    with pytest.raises(AssertionError):
-        placement.changed_since(Placement((Tablet(1, 0, 8, 1, 1),)), SlotSet.span(0, 4))

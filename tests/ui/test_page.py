@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import signal
 import socket
@@ -12,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from html import unescape
 from pathlib import Path
 
@@ -22,7 +21,7 @@ import pytest
 from elasticscan.base.errors import InvalidOption, StoreNotFound
 from elasticscan.store import Store
 from elasticscan.store.context.leases import hold_for_stream
-from elasticscan.ui import make_server, sections, server, size
+from elasticscan.ui import make_server, sections, server
 from elasticscan.ui.page import policy_of
 from elasticscan.ui.server import PageServer
 
@@ -56,22 +55,20 @@ def served(uri: str, host: str = "127.0.0.1") -> Iterator[PageServer]:
 def asked(
     made: PageServer, path: str, method: str = "GET", **headers: str
 ) -> tuple[int, Mapping[str, str], str]:
-    line = http.client.HTTPConnection("127.0.0.1", made.port, timeout=20)
-    try:
-        line.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    with closing(http.client.HTTPConnection("127.0.0.1", made.port, timeout=20)) as line:
+        line.request(method, path, headers=headers)
         answer = line.getresponse()
         return answer.status, {name.lower(): v for name, v in answer.getheaders()}, answer.read().decode()
-    finally:
-        line.close()
 
 
 def tables_of(page: str) -> dict[str, list[list[str]]]:
     """Return the cells of the page's tables by their titles."""
-    found = re.findall(r"<h2>(.*?)</h2><div><table><tr>.*?</tr>(.*?)</table>", page)
-    rows = {title: re.findall(r"<tr>(.*?)</tr>", body) for title, body in found}
     return {
-        title: [[unescape(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)] for row in each]
-        for title, each in rows.items()
+        title: [
+            [unescape(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+            for row in re.findall(r"<tr>(.*?)</tr>", body)
+        ]
+        for title, body in re.findall(r"<h2>(.*?)</h2><div><table><tr>.*?</tr>(.*?)</table>", page)
     }
 
 
@@ -102,15 +99,13 @@ def test_what_is_under_way_is_listed(uri: str) -> None:
     with Store.open(uri) as store:
         status = store.status()
     names = ("snapshot", "slots", "slots_done", "slots_moved", "rows", "pages")
-    scan = {"table": "trips", **dict.fromkeys(names, 1_234), "began_at": 0.0}
-    step = {"step": "merge", "owner": "me", "started_at": 0.0}
     times = {"started_at": 0.0, "silent_since": 60.0, "taken_over_from": None}
-    move = {"tablet": 1, "from": "a", "to": "b", "phase": "copying", **times}
-    upkeep = {**status["upkeep"], "running": [step]}
-    found = {
-        title: rows
-        for title, _, rows in sections({**status, "scans": [scan], "upkeep": upkeep, "moves": [move]})
+    status |= {
+        "scans": [{"table": "trips", **dict.fromkeys(names, 1_234), "began_at": 0.0}],
+        "upkeep": {**status["upkeep"], "running": [{"step": "merge", "owner": "me", "started_at": 0.0}]},
+        "moves": [{"tablet": 1, "from": "a", "to": "b", "phase": "copying", **times}],
     }
+    found = {title: rows for title, _, rows in sections(status)}
     began = "1970-01-01T00:00:00Z"
     assert found["scans in flight"] == [["trips", *[1_234] * 6, began]]
     assert found["upkeep under way"] == [["merge", "me", began]]
@@ -137,13 +132,6 @@ def test_a_store_that_goes_away_is_a_message_until_it_is_back(
         away.rename(uri)
         assert "[ES_" not in asked(made, "/")[2]
 
-        def broken(*_: object) -> None:
-            raise OSError("the disk of postgresql://ann:hidden-word@db/shown says no")
-
-        monkeypatch.setattr(Store, "status", broken)
-        reported = asked(made, "/")[2]
-        assert "says no" in reported and "hidden-word" not in reported
-
 
 def test_the_page_is_one_file_without_scripts_that_loads_nothing(uri: str) -> None:
     with served(uri) as made:
@@ -162,17 +150,13 @@ def test_the_page_is_one_file_without_scripts_that_loads_nothing(uri: str) -> No
 @pytest.mark.parametrize(
     "header", ["evil.example", "evil.example:8765", "localhost.evil.example", "10.0.0.1", "", "a@127.0.0.1"]
 )
-def test_who_comes_by_a_foreign_name_is_refused(uri: str, header: str) -> None:
+def test_who_comes_by_a_foreign_name_by_two_or_by_none_is_refused(uri: str, header: str) -> None:
     with served(uri) as made:
         for path in ("/", "/nothing"):
             status, headers, text = asked(made, path, host=header)
             assert (status, "--host" in text) == (421, True)
             assert "content-security-policy" in headers
         assert asked(made, "/", host=f"LOCALHOST:{made.port}")[0] == 200
-
-
-def test_a_request_with_two_names_or_none_is_refused(uri: str) -> None:
-    with served(uri) as made:
         for hosts in (b"", b"Host: 127.0.0.1\r\nHost: evil.example\r\n"):
             with socket.create_connection(("127.0.0.1", made.port), 20) as line:
                 line.sendall(b"GET / HTTP/1.1\r\n" + hosts + b"Connection: close\r\n\r\n")
@@ -194,12 +178,6 @@ def test_names_that_are_answered_are_those_of_what_was_bound(
         assert not any(map(everywhere, ["evil.example", "box.evil.example", ""]))
 
 
-def test_bytes_are_shown_in_a_unit_that_fits() -> None:
-    assert [size(count) for count in (0, 999, 1_000, 16_900_000, 2.5e12)] == [
-        *("0 bytes", "999 bytes", "1.0 kB", "16.9 MB", "2.5 TB")
-    ]
-
-
 def test_an_address_that_cannot_be_had_is_reported(uri: str, tmp_path: Path) -> None:
     with served(uri) as made:
         with pytest.raises(InvalidOption, match="--port 0"):
@@ -212,9 +190,8 @@ def test_an_address_that_cannot_be_had_is_reported(uri: str, tmp_path: Path) -> 
 
 def test_the_command_prints_where_it_is_and_ends_when_it_is_reported_to(uri: str) -> None:
     command = [sys.executable, "-m", "elasticscan", "ui", uri, "--port", "0", "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ))
-    try:
-        assert process.stdout is not None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
         reported = json.loads(process.stdout.readline())
         assert reported["url"] == f"http://127.0.0.1:{reported['port']}/"
         with socket.create_connection(("127.0.0.1", reported["port"]), 20) as line:
@@ -222,7 +199,4 @@ def test_the_command_prints_where_it_is_and_ends_when_it_is_reported_to(uri: str
             assert b"200 OK" in line.recv(1_000)
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
-        assert process.stderr is not None and process.stderr.read() == b""
-    finally:
-        process.kill()
-        process.communicate()
+        assert process.stderr.read() == b""

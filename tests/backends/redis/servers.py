@@ -21,21 +21,23 @@ from functools import cached_property
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import pytest
 import redis
 
-from elasticscan.backends.redis.names import SLOTS, slot_of
+from elasticscan.backends.redis.names import SLOTS
 
 KINDS = ("redis", "valkey")
 _BUS = 10_000  # added to a port, for the nodes among themselves
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _IN_A_CLUSTER = {
-    "cluster-enabled": "yes", "cluster-node-timeout": 2_000, "cluster-require-full-coverage": "no",
-    "cluster-allow-replica-migration": "no", "repl-diskless-sync-delay": 0,
-}  # fmt: skip
+    "cluster-enabled": "yes",
+    "cluster-node-timeout": 2_000,
+    "cluster-require-full-coverage": "no",
+    "cluster-allow-replica-migration": "no",
+    "repl-diskless-sync-delay": 0,
+}
 
 
 def program(kind: str) -> str | None:
@@ -76,9 +78,7 @@ class Server:
 
     def _has_started(self) -> bool:
         assert self.process.poll() is None, f"no server started at port {self.port}"
-        with suppress(redis.ConnectionError):
-            return bool(self.client.ping())
-        return False
+        return bool(self.client.info("server")["process_id"] == self.process.pid)  # and not another's
 
     def kill(self) -> None:
         self.process.kill()
@@ -107,9 +107,11 @@ class ServerCluster:
         bounds = [SLOTS * part // (masters - 1) for part in range(masters)]
         for server, start, end in zip(self.masters, bounds, bounds[1:], strict=False):
             server.client.execute_command("CLUSTER ADDSLOTSRANGE", start, end - 1)
-        self._wait(lambda said: said["cluster_state"] == "ok" and said["cluster_known_nodes"] == str(count))
+        wanted = {"cluster_state": "ok", "cluster_known_nodes": str(count)}.items()
+        for server in self.servers:
+            _until(lambda s=server: wanted <= s.client.execute_command("CLUSTER INFO").items())
         for master, replica in zip(self.masters, self.replicas, strict=False):
-            self._retried(replica, "CLUSTER REPLICATE", master.id)
+            _until(lambda m=master, r=replica: r.client.execute_command("CLUSTER REPLICATE", m.id))
         if replicas:
             self.wait_for_replicas()
 
@@ -137,11 +139,6 @@ class ServerCluster:
         pipe.execute()
         client.close()
 
-    def empty(self) -> None:
-        for server in self.servers:
-            with suppress(redis.RedisError):
-                server.client.flushall()
-
     def owner(self, slot: int) -> Server:
         """The master that itself says that it serves a slot: the view of another node may be old."""
         for server in self.masters:
@@ -151,6 +148,9 @@ class ServerCluster:
                         return server
         raise AssertionError(f"slot {slot} has no owner")
 
+    def other_than(self, master: Server) -> Server:
+        return next(other for other in self.masters if other is not master)
+
     def begin_move(self, slot: int, source: Server, target: Server) -> None:
         target.client.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", source.id)
         source.client.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", target.id)
@@ -158,9 +158,8 @@ class ServerCluster:
     def move_keys(self, slot: int, source: Server, target: Server, most: int = 1 << 20) -> None:
         keys = source.client.execute_command("CLUSTER GETKEYSINSLOT", slot, most)
         for start in range(0, len(keys), 10):
-            source.client.execute_command(
-                "MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys[start : start + 10]
-            )
+            some = keys[start : start + 10]
+            source.client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *some)
 
     def end_move(self, slot: int, target: Server) -> None:
         for server in (target, *(s for s in self.masters if s is not target)):
@@ -194,11 +193,9 @@ class ServerCluster:
         """Wait until each replica has all that its master has: a failover loses what was not copied."""
 
         def has_all(master: Server, replica: Server) -> bool:
-            with suppress(redis.RedisError):
-                copied, written = replica.client.info("replication"), master.client.info("replication")
-                is_up = copied.get("master_link_status") == "up"
-                return is_up and copied["slave_repl_offset"] == written["master_repl_offset"]
-            return False
+            copied, written = replica.client.info("replication"), master.client.info("replication")
+            is_up = copied.get("master_link_status") == "up"
+            return is_up and copied["slave_repl_offset"] == written["master_repl_offset"]
 
         for master, replica in zip(self.masters, self.replicas, strict=True):
             _until(lambda m=master, r=replica: has_all(m, r))
@@ -222,23 +219,14 @@ class ServerCluster:
 
         _until(agree)
 
-    def _retried(self, server: Server, *command: Any) -> None:
-        def done() -> bool:
-            with suppress(redis.ResponseError):
-                server.client.execute_command(*command)
-                return True
-            return False
-
-        _until(done)
-
-    def _wait(self, is_right: Any) -> None:
-        for server in self.servers:
-            _until(lambda s=server: is_right(s.client.execute_command("CLUSTER INFO")))
-
 
 def _until(is_so: Any, seconds: float = 90) -> None:
+    """Wait until something is so; while a server refuses to answer it is not."""
     end = time.monotonic() + seconds
-    while not is_so():
+    while True:
+        with suppress(redis.RedisError):
+            if is_so():
+                return
         assert time.monotonic() < end, "the cluster does not become what it should be"
         time.sleep(0.05)
 
@@ -251,7 +239,9 @@ def free_ports(count: int) -> list[int]:
     """Ports that are free together with their bus ports."""
     found: list[int] = []
     while len(found) < count:
-        port = random.randrange(12_000, 21_000)  # below the ports that systems give out
+        port = random.SystemRandom().randrange(
+            12_000, 21_000
+        )  # below those that systems give out
         with suppress(OSError), closing(socket.socket()) as one, closing(socket.socket()) as other:
             one.bind(("127.0.0.1", port))
             other.bind(("127.0.0.1", port + _BUS))
@@ -271,31 +261,3 @@ def alone() -> Iterator[int]:
             yield port
         finally:
             server.kill()
-
-
-@contextmanager
-def resharding(cluster: ServerCluster, keys: list[str], seed: int = 0) -> Iterator[list[int]]:
-    """Slots of some keys move key by key without pause for the length of a block; gives the moved slots.
-
-    As in `redis-cli --cluster reshard` a batch has one target, and the next one begins when all masters
-    agree: they decide by epochs who serves a slot, and learn the epochs of others within a second.
-    """
-    chance, stop, moved = random.Random(seed), Event(), list[int]()
-    slots = sorted({slot_of(key.encode()) for key in keys})
-
-    def run() -> None:
-        while not stop.is_set():
-            target = chance.choice(cluster.masters)
-            for slot in chance.sample(slots, min(40, len(slots))):
-                if not stop.is_set():
-                    cluster.move(slot, target)
-                    moved.append(slot)
-            cluster.settle()
-
-    thread = Thread(target=run)
-    thread.start()
-    try:
-        yield moved
-    finally:
-        stop.set()
-        thread.join()

@@ -77,26 +77,14 @@ def test_a_second_read_knows_where_slots_were(place: str | None) -> None:
     assert [base.at(2) for base in again] == [SlotSet.span(0, 100)] * 2
 
 
-def test_a_history_in_a_store_is_a_table(tmp_path: Path) -> None:
-    cluster, uri = Cluster(), str(tmp_path / "h.store")
-    with Store.create(uri, ["a"]) as store:
-        for slots in (0, 100, 100, 0):
-            record_topology(cluster.seen(slots), uri)
-        rows = store.table("topology_history").to_arrow(order_by="number", limit=10).to_pylist()
-    assert [(row["cluster"], row["number"]) for row in rows] == [(cluster.ids[0], n) for n in (1, 2, 3)]
-    assert json.loads(rows[1]["tablets"]) == [[0, 100, cluster.ids[1]], [100, SLOTS, cluster.ids[0]]]
-
-
 @pytest.mark.parametrize("in_file", [True, False])
 def test_two_drivers_at_once_lose_and_repeat_no_number(tmp_path: Path, in_file: bool) -> None:
     uri, most = str(tmp_path / "history"), 100 if in_file else 10
     if not in_file:
         Store.create(uri, ["a"]).close()
     seen = [range(first, first + most) for first in (100, 200)]
-    drivers = [
-        subprocess.Popen([sys.executable, "-c", DRIVER, uri, str(each.start), str(each.stop)])
-        for each in seen
-    ]
+    commands = [[sys.executable, "-c", DRIVER, uri, str(each.start), str(each.stop)] for each in seen]
+    drivers = [subprocess.Popen(command) for command in commands]
     assert [driver.wait(120) for driver in drivers] == [0, 0]
     if in_file:
         with closing(sqlite3.connect(uri)) as connection:
@@ -109,29 +97,19 @@ def test_two_drivers_at_once_lose_and_repeat_no_number(tmp_path: Path, in_file: 
     assert sorted(json.loads(tablets)[0][1] for _, tablets in rows) == [*seen[0], *seen[1]]
 
 
-def make_damaged(directory: Path, kind: str) -> str:
-    path = directory / "history"
+@pytest.mark.parametrize("kind", ["no store", "no database", "no directory", "a cluster", "damaged store"])
+def test_a_history_that_cannot_be_used_is_an_error_with_a_next_step(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "history"
     if kind == "no store":
         path.mkdir()
     elif kind == "no database":
         path.write_bytes(b"x" * 4_096)
-    elif kind == "no directory":
-        return str(path / "h.db")
-    elif kind == "a cluster":
-        return "redis://localhost:1"
     elif kind == "damaged store":
         Store.create(path, ["a"]).close()
         (path / "catalog.db").write_bytes(b"x" * 4_096)
-    return str(path)
-
-
-KINDS = ("no store", "no database", "no directory", "a cluster", "damaged store")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_history_that_cannot_be_used_is_an_error_with_a_next_step(tmp_path: Path, kind: str) -> None:
+    uri = {"no directory": str(path / "h.db"), "a cluster": "redis://localhost:1"}.get(kind, str(path))
     with pytest.raises(ElasticScanError, match=";"):
-        record_topology(Cluster().seen(0), make_damaged(tmp_path, kind))
+        record_topology(Cluster().seen(0), uri)
 
 
 @pytest.mark.parametrize("text", ["[[0, 16383, 1]]", "[[0, 1e400, 1]]", "{", "7", "[[0, 1]]"])

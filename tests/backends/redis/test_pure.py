@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import pyarrow as pa
-import pyarrow.json
 import pytest
 from redis.exceptions import ExecAbortError, ResponseError
 
@@ -43,11 +41,15 @@ def test_a_probe_lies_in_its_slot_and_begins_with_its_prefix(prefix: bytes, slot
 
 
 @pytest.mark.parametrize("prefix", [b"t:{a}:", b"{a}{", b"t:{a}"])
-def test_a_probe_of_a_prefix_with_a_tag_lies_in_the_slot_of_the_tag(prefix: bytes) -> None:
+def test_a_prefix_with_a_hash_tag_and_its_probe_are_of_one_slot(prefix: bytes) -> None:
     assert slot_of(probe_of(prefix, 7, b":x")) == slot_of(b"a")
+    assert slots_of_prefix(prefix) == SlotSet.span(slot_of(b"a"), slot_of(b"a") + 1)
+    assert len(slots_of_prefix(b"t:{a")) == SLOTS
+    with pytest.raises(InvalidOption, match="hash tag"):
+        slots_of_prefix(b"t:{}")
 
 
-def test_the_newest_view_of_each_slot_wins() -> None:
+def test_the_newest_view_of_each_slot_wins_and_replicas_own_nothing() -> None:
     old = read_nodes("\n".join([line(1, 7001, "0-16383", 1), line(2, 7002, "", 2)]), ("h", 1))
     new = read_nodes(
         "\n".join([line(1, 7001, "100-16383 [100->-abc]", 1, "myself,master"), line(2, 7002, "0-98", 3)]),
@@ -61,13 +63,8 @@ def test_the_newest_view_of_each_slot_wins() -> None:
     assert merge_views([read_nodes(line(1, 7001, "5"), ("h", 1))], {}).placement.at(UNSERVED) == SlotSet.of(
         [(0, 5), (6, SLOTS)]
     )
-
-
-def test_replicas_and_nodes_without_address_own_nothing() -> None:
-    text = "\n".join(
-        [line(1, 7001, "0-16383"), line(3, 7003, "", 1, "slave"), line(4, 7004, "", 0, "handshake")]
-    )
-    cluster = merge_views([read_nodes(text, ("h", 1))], {})
+    replicas = [line(1, 7001, "0-16383"), line(3, 7003, "", 1, "slave"), line(4, 7004, "", 0, "handshake")]
+    cluster = merge_views([read_nodes("\n".join(replicas), ("h", 1))], {})
     assert {node.id for node in cluster.nodes.values()} == {ID(1)}
     assert cluster.members == {ID(1), ID(3)}
 
@@ -97,13 +94,6 @@ def test_patterns_match_as_in_redis(
     assert kept.column("name").to_pylist() == matching
 
 
-def test_a_prefix_with_a_hash_tag_is_one_slot() -> None:
-    assert slots_of_prefix(b"t:{a}:") == SlotSet.span(slot_of(b"a"), slot_of(b"a") + 1)
-    assert len(slots_of_prefix(b"t:{a")) == SLOTS
-    with pytest.raises(InvalidOption, match="hash tag"):
-        slots_of_prefix(b"t:{}")
-
-
 def test_a_url_says_how_to_reach_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHE", "rediss://ann:p%40ss@h1,[::1]:7001/person")
     fields, table = split_uri("env:CACHE")
@@ -119,12 +109,7 @@ def test_a_url_says_how_to_reach_a_cluster(monkeypatch: pytest.MonkeyPatch) -> N
     [
         "[hunter2]",
         "\u2100hunter2",
-        "hunter2/x",
-        "hunter2#x",
-        "hunter2?",
-        "12/hunter2",
-        "12?hunter2",
-        "12#hunter2",
+        *(f"{before}hunter2x" for before in ("x/", "x#", "x?", "12/", "12?", "12#")),
     ],
 )
 def test_no_error_of_a_url_shows_its_password(password: str) -> None:
@@ -146,63 +131,40 @@ def test_options_that_are_wrong_are_refused(name: str, text: str) -> None:
         read_options({name: text}, ClusterOptions, TableOptions)
 
 
-def test_options_of_spark_redis_are_understood() -> None:
-    cluster, table = read_options(
-        {"keys.pattern": "a*", "KEY.column": "id", "auth": "x", "addressmap": "10.0.0.1:6379=h:7"},
-        ClusterOptions,
-        TableOptions,
-    )
+def test_options_are_those_of_spark_redis_and_of_python() -> None:
+    given = {"keys.pattern": "a*", "KEY.column": "id", "auth": "x", "addressmap": "10.0.0.1:6379=h:7"}
+    cluster, table = read_options(given, ClusterOptions, TableOptions)
     assert table == {"keys_pattern": "a*", "key_column": "id"}
     assert cluster == {"address_map": {("10.0.0.1", 6379): ("h", 7)}, "password": "x"}
-
-
-def test_options_in_python_are_those_of_spark() -> None:
-    (table,) = read_options(
-        {"mode": "failfast", "model": "HASH", "infer_schema": True, "sample_keys": 10, "ttl_column": None},
-        TableOptions,
-    )
+    typed = {"mode": "failfast", "model": "HASH", "infer_schema": True, "sample_keys": 10, "ttl_column": None}
+    (table,) = read_options(typed, TableOptions)
     assert table == {"mode": "FAILFAST", "model": "hash", "infer_schema": True, "sample_keys": 10}
 
 
-def rows(model: Model, values: list[object], columns: list[str]) -> list[dict[str, object]]:
+def rows(model: Model, values: Sequence[object], columns: list[str]) -> list[dict[str, object]]:
     names = pa.array([f"t:{number}".encode() for number in range(len(values))], pa.binary())
     found, there = model.read(names, values, None, columns)
     listed: list[dict[str, object]] = found.filter(pa.array(there)).to_pylist()
     return listed
 
 
-def test_hashes_become_rows() -> None:
+def test_hashes_become_rows_and_objects_with_what_is_none_as_null() -> None:
     model = Model("hash", pa.schema([("key", pa.string()), ("n", pa.int32()), ("s", pa.string())]), 2)
     found = rows(model, [[b"x", b"1"], None, [None, None], [b"\xff", b"x"]], ["key", "s", "n"])
     assert [tuple(row.values()) for row in found] == [("0", "x", 1), ("2", None, None), ("3", None, None)]
-
-
-def test_objects_become_rows_and_what_is_none_is_null() -> None:
-    model = Model(
-        "json", pa.schema([("key", pa.string()), ("a", pa.int64()), ("b", pa.list_(pa.string()))]), 2
-    )
+    fields = pa.schema([("key", pa.string()), ("a", pa.int64()), ("b", pa.list_(pa.string()))])
     values = [b'{"a": 1,\n"b": ["x"]}', b"nonsense", None, b'{"a": 2} {"a": 3}', b'{"a": 4, "z": 1}']
-    found = rows(model, values, ["key", "a", "b"])
+    found = rows(Model("json", fields, 2), values, ["key", "a", "b"])
     assert [row["a"] for row in found] == [1, None, None, 4]
-    strict = Model("json", model.fields, 2, fail_fast=True)
     with pytest.raises(SchemaMismatch):
-        rows(strict, values, ["a"])
+        rows(Model("json", fields, 2, fail_fast=True), values, ["a"])
 
 
 @pytest.mark.parametrize(
     "odd",
     [
-        b"",
-        b"null",
-        b'{"a": 3}\n{"a": 33}',
-        b'{"a": 3}}\n{"value":{"a": 33}',
-        b'{"a": "',
-        b'{"a":',
-        b'"}, {"',
-        b'{"a":1},"other":2',
-        b"[]",
-        b"[" * 100_000,
-        b'{"a": "\xff"}',
+        *(b"", b"null", b"[]", b"[" * 100_000, b'{"a": "', b'{"a":', b'"}, {"', b'{"a":1},"other":2'),
+        *(b'{"a": 3}\n{"a": 33}', b'{"a": 3}}\n{"value":{"a": 33}', b'{"a": "\xff"}'),
         '{"a": 1}'.encode("utf-16"),
     ],
 )
@@ -213,65 +175,21 @@ def test_a_value_that_is_no_object_takes_no_row_of_its_neighbours(odd: bytes) ->
     assert [row["key"] for row in found] == ["0", "1", "2", "3", "4"]
 
 
-def test_all_objects_of_an_exchange_are_parsed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed = []
-    read_json = pa.json.read_json
-
-    def counted(*arguments: object) -> pa.Table:
-        parsed.append(read_json(*arguments))
-        return parsed[-1]
-
-    monkeypatch.setattr(pa.json, "read_json", counted)
-    model = Model("json", pa.schema([("key", pa.string()), ("a", pa.int64())]), 2)
-    found = rows(model, [b'{"a": 1}', b'{"a": 2}', b'{"a": 3}'], ["a"])
-    assert [row["a"] for row in found] == [1, 2, 3]
-    assert [table.num_rows for table in parsed] == [3]
-
-
-def test_exchanges_grow_step_by_step_and_keys_that_are_gone_say_nothing() -> None:
-    model = Model("string", pa.schema([("key", pa.string()), ("v", pa.string())]), 2)
-    space = KeySpace(b"t:", None, model, 1_000_000, b":x")
-    names = [b"t:{a}%d" % number for number in range(4_000)]
-    slot = slot_of(b"a")
-    request = PageRequest(0, 1, (Cursor(SlotSet.span(slot, slot + 1)),), 0, ("key", "v"), 1 << 20, 1 << 30)
-    sizes: list[int] = []
-
-    def exchange(_: object, commands: Sequence[object]) -> list[object]:
-        if not sizes and commands[0] == (b"MULTI",):
-            return [b"OK", b"QUEUED", b"QUEUED", b"QUEUED", [0, len(names), names]]
-        sizes.append(len(commands))
-        # The first keys are gone, later ones small, and then large.
-        value = None if len(sizes) < 4 else b"x" if len(sizes) < 6 else b"x" * 100_000
-        return [value] * len(commands)
-
-    read_page(request, space, SlotProgress(), exchange, ("h", 1))
-    assert sizes[:4] == [pages.FIRST_CHUNK] * 4
-    assert all(after <= 2 * before for before, after in pairwise(sizes))
-    assert sizes[6:] and max(sizes[6:]) < 100
-
-
-def test_a_slot_that_grows_beyond_the_limit_while_it_is_listed_is_an_error(
+def test_a_slot_that_grows_beyond_the_limit_and_a_service_without_the_commands_are_errors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pages, "NAMES_AT_ONCE", 2)
     model = Model("string", pa.schema([("key", pa.string()), ("v", pa.string())]), 2)
-    slot = slot_of(b"a")
+    slot, space = slot_of(b"a"), KeySpace(b"t:", None, model, 3, b":x")
     request = PageRequest(0, 1, (Cursor(SlotSet.span(slot, slot + 1)),), 0, ("key", "v"), 9, 1 << 30)
+    queued = [b"OK", b"QUEUED", b"QUEUED"]
     lists = [[0, 3, [b"t:{a}1", b"t:{a}2"]], [0, 4, [b"t:{a}%d" % n for n in range(3)]]]
-    answers = iter([b"OK", b"QUEUED", b"QUEUED", b"QUEUED", each] for each in lists)
-    space = KeySpace(b"t:", None, model, 3, b":x")
+    answers = iter([*queued, b"QUEUED", each] for each in lists)
     with pytest.raises(LimitExceeded, match="maxSlotKeys"):
         read_page(request, space, SlotProgress(), lambda *_: next(answers), ("h", 1))
-
-
-def test_a_service_without_the_commands_is_an_error() -> None:
-    model = Model("string", pa.schema([("key", pa.string()), ("v", pa.string())]), 2)
-    request = PageRequest(0, 1, (Cursor(SlotSet.span(5, 6)),), 0, ("key", "v"), 9, 1 << 30)
-    space = KeySpace(b"t:", None, model, 3, b":x")
-    refused = ResponseError("unknown subcommand 'GETKEYSINSLOT'")
-    answers: list[object] = [b"OK", b"QUEUED", b"QUEUED", refused, ExecAbortError("discarded")]
+    refused = [ResponseError("unknown subcommand 'GETKEYSINSLOT'"), ExecAbortError("discarded")]
     with pytest.raises(ShardUnavailable, match="does not offer"):
-        read_page(request, space, SlotProgress(), lambda *_: answers, ("h", 1))
+        read_page(request, space, SlotProgress(), lambda *_: [*queued, *refused], ("h", 1))
 
 
 def test_names_that_are_no_text_need_a_binary_column() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
-from threading import Event, Thread
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
@@ -25,7 +24,7 @@ from elasticscan.base.errors import (
     ShardUnavailable,
     TableChanged,
 )
-from tests.backends.redis.servers import KINDS, ServerCluster, alone, resharding
+from tests.backends.redis.servers import KINDS, ServerCluster, alone
 
 SCHEMA = pa.schema([("key", pa.string()), ("name", pa.string()), ("age", pa.int64())])
 KEYS = 3_000
@@ -55,42 +54,12 @@ def check(rows: pa.Table) -> None:
             assert (row["name"], row["age"]) == (f"n{row['key']}", int(row["key"]))
 
 
-def test_a_scan_stops_at_a_page_and_goes_on_in_another_store(
-    cluster: ServerCluster, store: ClusterStore
-) -> None:
-    scan = store.table("person", SCHEMA).scan(page_rows=500)
-    first = next(scan)
-    with resharding(cluster, list(ROWS)):
-        time.sleep(0.2)
-        with elasticscan.open(cluster.url) as other:
-            rest = other.resume(first.key).to_table()
-    check(pa.concat_tables([pa.Table.from_batches([first.rows]), rest]))
-
-
-def test_a_slot_whose_move_was_given_up_is_read_at_both_masters(
-    cluster: ServerCluster, store: ClusterStore
-) -> None:
-    slot = slot_of(b"person:1")
-    source = cluster.owner(slot)
-    target = next(master for master in cluster.masters if master is not source)
-    cluster.load({f"open:{{person:1}}{n}": {"name": "o", "age": "1"} for n in range(20)})
-    cluster.begin_move(slot, source, target)
-    try:
-        cluster.move_keys(slot, source, target, most=7)
-        table = store.table("open", SCHEMA)
-        assert table.scan().to_table().num_rows == 20
-        check(store.table("person", SCHEMA).scan().to_table())
-    finally:
-        cluster.move_keys(slot, source, target)
-        cluster.end_move(slot, target)
-
-
 def test_keys_at_a_master_that_does_not_serve_their_slot_are_an_error(
     cluster: ServerCluster, store: ClusterStore
 ) -> None:
     slot = slot_of(b"torn:{x}")
     source = cluster.owner(slot)
-    target = next(master for master in cluster.masters if master is not source)
+    target = cluster.other_than(source)
     cluster.load({f"torn:{{x}}{n}": {"name": "t", "age": "1"} for n in range(4)})
     cluster.begin_move(slot, source, target)
     cluster.move_keys(slot, source, target, most=2)
@@ -132,9 +101,8 @@ def test_conditions_on_the_key_read_only_what_they_name(store: ClusterStore) -> 
     assert len(scan.slots) == 3
     assert sorted(scan.to_table().column("age").to_pylist()) == [17, 2000]
     assert table.scan(filter="key LIKE '29%' AND age > 2950").count() == 49
-    assert table.scan(filter="key = '5' OR age = 6", columns=["age"]).to_table().column(
-        "age"
-    ).to_pylist() in ([5, 6], [6, 5])
+    either = table.scan(filter="key = '5' OR age = 6", columns=["age"]).to_table()
+    assert sorted(either.column("age").to_pylist()) == [5, 6]
     assert table.scan(columns=["key"]).to_table().num_rows == table.scan().count() == KEYS
     assert table.scan(limit=10).to_table().num_rows == 10
 
@@ -170,45 +138,52 @@ def test_values_that_do_not_fit_are_null_or_an_error(store: ClusterStore, cluste
         store.table("odd", pa.schema([("age", pa.int64())]), model="string").scan().to_table()
 
 
-def test_what_a_cluster_cannot_do_is_an_error(store: ClusterStore, cluster: ServerCluster) -> None:
-    with pytest.raises(NotSupported, match="only read"):
-        store.create_table("t", SCHEMA, ["key"])
-    with pytest.raises(NotSupported, match="upsert"):
-        store.table("person", SCHEMA).upsert({})
-    assert not hasattr(store.table("person", SCHEMA), "collect"), "other libraries look for such names"
-    with pytest.raises(InvalidOption, match="did you mean 'mode'"):
-        store.table("person", SCHEMA, moed="FAILFAST")
-    cluster.client().set("nojson:1", "{")
-    with pytest.raises(SchemaMismatch, match="give a schema"):
-        store.table("nojson", model="json")
-    cluster.client().set("nulls:1", "null")
-    with pytest.raises(SchemaMismatch, match="give a schema"):
-        store.table("nulls", model="json")
-    nulls = store.table("nulls", pa.schema([("a", pa.int64())]), model="json").scan().to_table()
-    assert nulls.to_pylist() == [{"key": "1", "a": None}]
-    scan = store.table("person", SCHEMA).scan()
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda store: store.create_table("t", SCHEMA, ["key"]), NotSupported, "only read"),
+        (lambda store: store.table("person", SCHEMA).upsert({}), NotSupported, "upsert"),
+        (lambda store: store.table("person", SCHEMA).scan(snapshot=1), NotSupported, "snapshot"),
+        (lambda store: store.table("person", SCHEMA).scan(page_rows=0), InvalidOption, "page_rows"),
+        (lambda store: store.table("person", SCHEMA).scan(page_bytes=0), InvalidOption, "page_bytes"),
+        (lambda store: store.table("person", SCHEMA).scan(limit=-1), InvalidOption, "limit"),
+        (lambda store: store.table("person", SCHEMA, moed="FAILFAST"), InvalidOption, "did you mean 'mode'"),
+        (lambda store: store.table("person", "name string"), InvalidOption, r"pyarrow\.Schema"),
+        (lambda store: store.table("named"), InvalidOption, "keyColumn"),
+        (lambda store: store.table("nojson", model="json"), SchemaMismatch, "give a schema"),
+        (lambda store: store.table("nulls", model="json"), SchemaMismatch, "give a schema"),
+        (lambda store: store.resume("nonsense"), ContinuationKeyError, "start a new scan"),
+    ],
+)
+def test_what_a_cluster_cannot_do_is_an_error(
+    store: ClusterStore,
+    cluster: ServerCluster,
+    call: Callable[[ClusterStore], object],
+    error: type[Exception],
+    text: str,
+) -> None:
+    client = cluster.client()
+    client.set("nojson:1", "{")
+    client.set("nulls:1", "null")
+    client.close()
+    cluster.load({"named:1": {"key": "1", "x": "2"}})
+    with pytest.raises(error, match=text):
+        call(store)
+
+
+def test_a_table_is_no_more_than_it_says_and_a_scan_is_read_once(
+    cluster: ServerCluster, store: ClusterStore
+) -> None:
+    table = store.table("person", SCHEMA)
+    assert not hasattr(table, "collect"), "other libraries look for such names"
+    scan = table.scan()
+    assert scan.explain()["guarantee"].startswith("each key")
     scan.to_table()
     with pytest.raises(ScanConsumed):
         scan.to_table()
-    with pytest.raises(ContinuationKeyError):
-        store.resume("nonsense")
-    with pytest.raises(InvalidOption):
-        elasticscan.open(cluster.url, timeuot="1")
-    assert store.table("person", SCHEMA).scan().explain()["guarantee"].startswith("each key")
-    table = store.table("person", SCHEMA)
-    for wrong in ({"page_rows": 0}, {"page_bytes": 0}, {"limit": -1}, {"page_rows": -1}):
-        with pytest.raises(InvalidOption, match=next(iter(wrong))):
-            table.scan(**wrong)
-    with pytest.raises(NotSupported, match="snapshot"):
-        table.scan(snapshot=1)
-    with pytest.raises(InvalidOption, match=r"pyarrow\.Schema"):
-        store.table("person", "name string")
-    cluster.load({"named:1": {"key": "1", "x": "2"}})
-    with pytest.raises(InvalidOption, match="keyColumn"):
-        store.table("named")
-    assert store.table("named", key_column="id").scan().to_table().to_pylist() == [
-        {"id": "1", "key": "1", "x": "2"}
-    ]
+    cluster.load({"renamed:1": {"key": "1", "x": "2"}})
+    (row,) = store.table("renamed", key_column="id").scan().to_table().to_pylist()
+    assert row == {"id": "1", "key": "1", "x": "2"}
 
 
 def test_a_sealed_key_needs_its_secret(cluster: ServerCluster) -> None:
@@ -219,21 +194,11 @@ def test_a_sealed_key_needs_its_secret(cluster: ServerCluster) -> None:
             plain.resume(page.key)
 
 
-def test_another_cluster_is_noticed(cluster: ServerCluster, store: ClusterStore) -> None:
-    page = next(store.table("person", SCHEMA).scan(page_rows=10))
-    with (
-        ServerCluster("redis", masters=3) as other,
-        elasticscan.open(other.url) as elsewhere,
-        pytest.raises(TableChanged, match="another"),
-    ):
-        elsewhere.resume(page.key).to_table()
-
-
 def test_a_cluster_that_is_replaced_during_a_scan_is_noticed() -> None:
     with ServerCluster("valkey", masters=3) as cluster, elasticscan.open(cluster.url) as store:
         cluster.load(ROWS)
         scan = store.table("person", SCHEMA).scan(page_rows=100)
-        next(scan)
+        key = next(scan).key
         for server in cluster.masters:
             server.client.flushall()
             server.client.execute_command("CLUSTER RESET HARD")
@@ -244,6 +209,8 @@ def test_a_cluster_that_is_replaced_during_a_scan_is_noticed() -> None:
                 for _ in scan:
                     pass
         assert store.table("person", SCHEMA).scan().count() == 0, "another scan reads the new cluster"
+        with elasticscan.open(cluster.url) as other, pytest.raises(TableChanged, match="another"):
+            other.resume(key).to_table()
         with pytest.raises(TableChanged, match="replaced"):
             next(scan)
 
@@ -274,11 +241,10 @@ def test_servers_that_are_no_cluster_or_away_are_errors(cluster: ServerCluster) 
         elasticscan.open(f"redis://127.0.0.1:{port}")
 
 
-@pytest.mark.parametrize("killed", [0, 1])
-def test_slots_that_nobody_serves_are_an_error_in_the_end(killed: int) -> None:
+def test_slots_that_nobody_serves_are_an_error_in_the_end() -> None:
     with ServerCluster("redis", masters=3) as cluster:
         cluster.load(ROWS)
-        cluster.masters[killed].kill()
+        cluster.masters[0].kill()
         with (
             elasticscan.open(cluster.url, slotTimeout="1") as store,
             pytest.raises(NotReady, match="redis-cli --cluster check"),
@@ -291,8 +257,7 @@ def test_a_slot_that_moved_waits_however_long_a_caller_takes_over_pages(cluster:
         scan = store.table("person", SCHEMA).scan(page_rows=300)
         rows = [next(scan).rows]
         for slot in sorted({slot_of(key.encode()) for key in ROWS})[-5:]:
-            source = cluster.owner(slot)
-            cluster.move(slot, next(master for master in cluster.masters if master is not source))
+            cluster.move(slot, cluster.other_than(cluster.owner(slot)))
         for page in scan:
             rows.append(page.rows)
             time.sleep(0.05)
@@ -303,31 +268,8 @@ def test_columns_are_read_wherever_their_keys_are_now(cluster: ServerCluster, st
     cluster.load({f"crowd:{{q}}{n}": {"x": "1"} for n in range(100)} | {"solo:{q}": {"a": "1", "note": "2"}})
     assert store.table("solo").schema.names == ["key", "a", "note"]
     slot = slot_of(b"solo:{q}")
-    source = cluster.owner(slot)
-    cluster.move(slot, next(master for master in cluster.masters if master is not source))
+    cluster.move(slot, cluster.other_than(cluster.owner(slot)))
     assert store.table("solo").schema.names == ["key", "a", "note"]
-
-
-def test_connections_that_are_cut_in_the_middle_lose_and_repeat_nothing(
-    cluster: ServerCluster, store: ClusterStore
-) -> None:
-    stop, cuts = Event(), []
-
-    def cut() -> None:
-        while not stop.wait(0.01):
-            cuts.append(
-                [master.client.execute_command("CLIENT KILL TYPE normal") for master in cluster.masters]
-            )
-
-    thread = Thread(target=cut)
-    thread.start()
-    try:
-        for _ in range(3):
-            check(store.table("person", SCHEMA).scan(page_rows=200).to_table())
-    finally:
-        stop.set()
-        thread.join()
-    assert cuts
 
 
 def test_announced_addresses_are_mapped_or_named_in_the_error() -> None:
