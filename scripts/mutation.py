@@ -38,7 +38,7 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator
 
 LIST = Path(__file__).with_name("mutants.json")
-STORE, WRITING = "tests/store", "tests/store/writing"
+STORE, WRITING, TRANSCRIPTS = "tests/store", "tests/store/writing", "tests/transcripts"
 
 # How many mutants of a folder or file are drawn, and the tests that are nearest to its modules.
 COUNTS = {
@@ -60,14 +60,15 @@ TESTS = {
         f"{STORE}/test_shards_that_leave.py",
         "tests/simulation/test_simulation.py",
     ],
-    "store/writing": [f"{WRITING}/test_publishing.py", f"{STORE}/test_scenarios.py"],
+    "store/writing": [f"{WRITING}/test_publishing.py", f"{STORE}/test_scenarios.py", TRANSCRIPTS],
     "store/writing/definitions.py": [f"{STORE}/test_limits.py"],
     "store/writing/transactions.py": [
-        f"{WRITING}/test_{name}.py" for name in ("by_condition", "replacing", "transactions")
+        *(f"{WRITING}/test_{name}.py" for name in ("by_condition", "transactions")),
+        TRANSCRIPTS,
     ],
     "store/writing/indexing.py": [f"{STORE}/test_index_changes.py"],
-    "storage/merge.py": [f"tests/storage/test_{name}.py" for name in ("copying", "overlay", "pages")],
-    **{f"store/writing/{name}.py": [f"{WRITING}/test_{name}.py"] for name in OF_THEIR_NAME},
+    "storage/merge.py": [f"tests/storage/test_{name}.py" for name in ("copying", "overlay", "reading")],
+    **{f"store/writing/{name}.py": [f"{WRITING}/test_{name}.py", TRANSCRIPTS] for name in OF_THEIR_NAME},
 }
 PYTEST = "-m pytest -q -x -p no:cacheprovider -p pytest_timeout"
 MARKS = ["-m", "not long and not spark"]

@@ -44,13 +44,17 @@ TESTS = (
     *("tests/storage/test_conform.py", "tests/storage/test_definition.py", "tests/storage/test_disk.py"),
     "tests/store/test_scenarios.py",
     "tests/storage/disk",
-    *("tests/cli/test_app.py", "tests/cli/test_loading.py", "tests/cli/test_scan.py"),
+    *("tests/cli/test_app.py", "tests/cli/test_scan.py"),
     *("tests/processes/test_foreign_threads.py", "tests/processes/test_forks.py"),
 )
 # Of these the tests that take long are left out.
 TESTS_OF_TRUST = (
     *("tests/simulation/test_simulation.py", "tests/store/test_verifying.py"),
-    *("tests/store/test_repair.py", "tests/store/test_repairs.py", "tests/store/upkeep/test_garbage.py"),
+    *(
+        "tests/store/test_repair.py",
+        "tests/store/test_root_scenarios.py",
+        "tests/store/upkeep/test_garbage.py",
+    ),
     *("tests/store/test_permissions.py", "tests/store/test_access.py", "tests/store/test_readonly.py"),
 )
 NOT_WITHOUT_SPARK = ("tests/base/test_hashing.py", "tests/backends/redis/test_spark.py")
