@@ -3,8 +3,9 @@
 A program of `programs` makes the log: two checkpoints, a tail, a lease; and its files (the database, its
 write-ahead log and the index of that) are kept as they are after each of the last records, which is what a
 `kill -9` leaves there. A process may know the newest state, an older one, or none. Then something is altered.
-All that is read afterwards is what was written, or a typed error says why not; where the damage says so, a
-check of everything finds it; and where the files have all that was acknowledged nothing fails, and the log goes on.
+All that is read afterwards is what was written, or a typed error says why not; if the damage says so, a
+check of everything finds it; and where the files have all that was acknowledged nothing fails, and the log
+goes on.
 
 A damage is a function of the log and a generator, which alters the copy and says what must come of it.
 """

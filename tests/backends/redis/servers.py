@@ -239,9 +239,7 @@ def free_ports(count: int) -> list[int]:
     """Ports that are free together with their bus ports."""
     found: list[int] = []
     while len(found) < count:
-        port = random.SystemRandom().randrange(
-            12_000, 21_000
-        )  # below those that systems give out
+        port = random.SystemRandom().randrange(12_000, 21_000)  # below those that systems give out
         with suppress(OSError), closing(socket.socket()) as one, closing(socket.socket()) as other:
             one.bind(("127.0.0.1", port))
             other.bind(("127.0.0.1", port + _BUS))
