@@ -7,10 +7,8 @@ import random
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
-from elasticscan.base.errors import NotFound
-from elasticscan.store import FirstRows, can_be_sorted
+from elasticscan.store import FirstRows
 
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "i": (pa.int32(), [-(2**31), -1, 0, 1, 2**31 - 1]),
@@ -93,13 +91,3 @@ def _has_nan(row: dict[str, Any]) -> bool:
 
 def test_the_first_rows_are_those_of_a_sort() -> None:
     assert not differs(range(400))
-
-
-def test_columns_that_arrow_does_not_compare_as_spark_are_left_alone() -> None:
-    schema = pa.schema(
-        {"n": pa.timestamp("ns"), "l": pa.list_(pa.int32()), "h": pa.float16(), "i": pa.int8()}
-    )
-    assert [can_be_sorted([name], schema) for name in schema.names] == [False, False, False, True]
-    assert not can_be_sorted(["i", "n DESC"], schema)
-    with pytest.raises(NotFound, match="order_by names"):
-        can_be_sorted(["x DESC"], schema)
