@@ -31,6 +31,7 @@ from elasticscan.backends.redis.names import SLOTS
 KINDS = ("redis", "valkey")
 _BUS = 10_000  # added to a port, for the nodes among themselves
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_PORTS_TO_TRY = 5
 _IN_A_CLUSTER = {
     "cluster-enabled": "yes",
     "cluster-node-timeout": 2_000,
@@ -48,6 +49,10 @@ def program(kind: str) -> str | None:
         return None
     binaries = list(Path(found.origin).parent.glob("_binaries/*/valkey-server"))
     return str(binaries[0]) if binaries else None
+
+
+class _DidNotStart(Exception):
+    """The process of a server ended at once, as where its port is taken."""
 
 
 class Server:
@@ -77,7 +82,8 @@ class Server:
         _until(self._has_started)
 
     def _has_started(self) -> bool:
-        assert self.process.poll() is None, f"no server started at port {self.port}"
+        if self.process.poll() is not None:
+            raise _DidNotStart(f"no server started at port {self.port}")
         return bool(self.client.info("server")["process_id"] == self.process.pid)  # and not another's
 
     def kill(self) -> None:
@@ -95,9 +101,7 @@ class ServerCluster:
             pytest.fail(lacking) if os.environ.get("CI") else pytest.skip(lacking)
         self.kind, self.directory = kind, Path(tempfile.mkdtemp(prefix=f"{kind}-"))
         count = masters * (2 if replicas else 1)
-        self.servers = [
-            Server(binary, self.directory / str(port), port, **_IN_A_CLUSTER) for port in free_ports(count)
-        ]
+        self.servers = [_started(binary, self.directory, **_IN_A_CLUSTER) for _ in range(count)]
         self.masters, self.replicas = self.servers[:masters], self.servers[masters:]
         first = self.masters[0]
         for number, server in enumerate(self.servers, start=1):
@@ -235,27 +239,34 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that are free together with their bus ports."""
-    found: list[int] = []
-    while len(found) < count:
+def _started(binary: str, parent: Path, **options: object) -> Server:
+    """A new server, at another port where a process took the first one in the meantime."""
+    for _ in range(_PORTS_TO_TRY):
+        port = _free_port()
+        with suppress(_DidNotStart):
+            return Server(binary, parent / str(port), port, **options)
+    raise _DidNotStart(f"no server started at {_PORTS_TO_TRY} ports")
+
+
+def _free_port() -> int:
+    """A port that is free together with its bus port."""
+    while True:
         port = random.SystemRandom().randrange(12_000, 21_000)  # below those that systems give out
         with suppress(OSError), closing(socket.socket()) as one, closing(socket.socket()) as other:
             one.bind(("127.0.0.1", port))
             other.bind(("127.0.0.1", port + _BUS))
-            found.append(port)
-    return found
+            return port
 
 
 @contextmanager
 def alone() -> Iterator[int]:
     """The port of a server that is not in cluster mode."""
-    (port,), binary = free_ports(1), program("redis")
+    binary = program("redis")
     if binary is None:
         pytest.skip("no redis server is installed")
     with tempfile.TemporaryDirectory() as place:
-        server = Server(binary, Path(place), port)
+        server = _started(binary, Path(place))
         try:
-            yield port
+            yield server.port
         finally:
             server.kill()
