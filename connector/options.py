@@ -131,7 +131,7 @@ class Options:
     batch_rows: int = _option("batchSize", whole(1, MAX_PAGE_ROWS), DEFAULT_PAGE_ROWS, _READS,
         "most rows of an Arrow batch")
     split_bytes: int = _option("splitSize", byte_count, DEFAULT_SPLIT_BYTES, _READS,
-        "about how many bytes one task reads")
+        "about how many bytes one task reads; less if cores of the driver would be idle")
     partitions: int | None = _option("numPartitions", whole(1), None, _READS,
         "upper bound on tasks; while tablets have moved since the newest topology, at least 2")
     task_rows: int | None = _option("maxRowsPerTask", whole(0, MAX_NUMBER), None, (READ,),

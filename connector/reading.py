@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -109,10 +110,12 @@ class ElasticScanReader(DataSourceReader):
         read = self._request()
         if options.explain:
             return [Explained(_embedded_table(options).access_paths(read))]
-        start, most = table.begin(read), options.partitions
+        start, most, cores = table.begin(read), options.partitions, os.cpu_count() or 1
         if start.entries is not None:
-            most = most_index_parts(len(start.placement.shards), start.entries, most)
-        parts = cut(start.placement, start.base, start.weights, options.split_bytes, most, start.scan.slots)
+            most, cores = most_index_parts(len(start.placement.shards), start.entries, most), 1
+        parts = cut(
+            start.placement, start.base, start.weights, options.split_bytes, most, start.scan.slots, cores
+        )
         # Spark makes a partition of its own where it gets none.
         return list(partitions_of(backend, start.scan, parts or [NOTHING], start.shard_names))
 

@@ -14,6 +14,8 @@ from elasticscan.topology import Placement, SlotSet
 
 BASE, VIRTUAL = "base-shard scan", "virtual scan"
 
+LEAST_SPLIT_BYTES = 64 << 20  # less is read before a further task has begun
+
 # An index scan that looks at fewer entries is done before a second task has begun.
 ENTRIES_PER_TASK = 250_000
 
@@ -47,16 +49,18 @@ def cut(
     split_bytes: int,
     most: int | None = None,
     slots: SlotSet | None = None,
+    cores: int = 1,
 ) -> list[ScanPart]:
     """Parts that cover every slot once, or every one of `slots`.
 
     Each is a base-shard scan (slots where they were in the base topology) or a virtual scan
-    (slots elsewhere) at one shard, of at most about `split_bytes`. With fewer than that allowed,
-    parts grow first; then parts of one kind are put together. There is at least one of each kind that there
-    is to read, even if `most` is 1.
+    (slots elsewhere) at one shard, of at most about `split_bytes`. There are as many as `cores`, unless they
+    would be small. With fewer than that allowed, parts grow first; then parts of one kind are put together.
+    There is at least one of each kind that there is to read, even if `most` is 1.
     """
     places = _places(now, base, weights, SlotSet.span(0, now.slot_count) if slots is None else slots)
     counts = [min(max(1, -int(-place.size // split_bytes)), len(place.slots)) for place in places]
+    _raise(counts, places, cores)
     if most is not None:
         _lower(counts, [place.size for place in places], most)
         if len(places) > most:
@@ -80,6 +84,19 @@ def _places(now: Placement, base: Placement, weights: Weights, scanned: SlotSet)
 
 def _size(slots: SlotSet, weights: Weights) -> float:
     return float(sum(weights[start:end].sum() for start, end in slots))
+
+
+def _raise(counts: list[int], places: Sequence[ScanPart], wanted: int) -> None:
+    """Add cuts where the parts stay largest, until there are `wanted` or further ones would be small."""
+    while sum(counts) < wanted:
+        sizes = [
+            place.size / (count + 1) if count < len(place.slots) else 0.0
+            for place, count in zip(places, counts, strict=True)
+        ]
+        largest = max(sizes, default=0.0)
+        if largest < LEAST_SPLIT_BYTES:
+            return
+        counts[sizes.index(largest)] += 1
 
 
 def _lower(counts: list[int], sizes: Sequence[float], most: int) -> None:

@@ -64,6 +64,22 @@ def test_parts_are_of_one_kind_and_few_and_even() -> None:
     assert all(abs(part.size - 125 * MB) < 20 * MB for part in parts)
 
 
+def test_each_core_has_a_part_unless_parts_would_be_small() -> None:
+    now = placement(1, 2)
+    for cores, total, found in (
+        (1, 400, 2),
+        (4, 400, 4),
+        (6, 400, 6),
+        (16, 400, 6),
+        (4, 100, 2),
+        (40, 9_999, 32),
+    ):
+        parts = cut(now, now, even(now, total * MB), 9_999 * MB, cores=cores)
+        assert len(parts) == found
+        assert everything(parts) == SlotSet.span(0, 32)
+    assert len(cut(now, now, even(now, 400 * MB), 9_999 * MB, 3, cores=4)) == 3
+
+
 def test_a_fragment_weighs_on_the_slots_it_speaks_for() -> None:
     slots = SlotSet.of([(0, 2), (6, 8)])
     fragment = StagedFragment(1, "p", slots, 4, 400, True, 0, False, 0, 0).entered(1, 1, 1, 1)
