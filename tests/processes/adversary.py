@@ -35,7 +35,6 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from itertools import count
@@ -48,6 +47,7 @@ import pytest
 from elasticscan.base import limits
 from elasticscan.base.errors import DiskFull, StartAgain, TryAgain, UsageError
 from elasticscan.store import Scan, Store
+from elasticscan.store.moves.balancing import Balance
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import new_owner
 from elasticscan.store.moves.under_way import enter_moves
@@ -56,7 +56,6 @@ from elasticscan.store.upkeep.planning import Policy
 from elasticscan.topology import Move
 from tests.base.small_disks import fill, free, grow, small_disk
 from tests.base.topology_changes import change_topology
-from tests.store.upkeep.test_keeper import POLICY as KEEPERS_POLICY
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 SHARED = 400  # keys that all writers change; each has others that no one else has
@@ -67,7 +66,12 @@ WAITS = (0, 0, 0, 400, 1_200, 4_000)  # bytes of the journal from one kill to th
 MORE_MEGABYTES = 8  # for a small disk, each time that the oracle looks
 MOST_SECONDS = 5.0  # as long as that may take
 SUBREAPER = 36
-POLICY = replace(KEEPERS_POLICY, garbage_files=Policy().garbage_files)
+POLICY = Policy(
+    slot_fragments=3,
+    small_bytes=2_000,
+    step_bytes=30_000,
+    balance=Balance(split_bytes=9_000, join_bytes=4_000, fewest_tablets=4, share=0.1, bytes=1_000),
+)
 
 
 class Journal:

@@ -4,7 +4,8 @@ Below each line `> command` stands its answer. A command is a method of `Story`,
 (`split 1`), else one of `Table` (`upsert t 7=a if_unchanged_since=3`), with the options of the Python API. A
 row is written `7=a`: its key, and its other columns with commas between them. `other COMMAND` is done by
 another process, which has caches of its own. `at POINT: COMMAND` is done in the middle of a later command,
-when that comes to this point; what happens there is indented. Time stands still but for `advance 10m`.
+when that comes to this point; what happens there is indented. `repeat N COMMAND` answers as the last one did.
+Time stands still but for `advance 10m`.
 
 After a change that is meant, `TRANSCRIPTS=write pytest tests/transcripts` writes the answers again.
 """
@@ -30,10 +31,13 @@ from elasticscan.base.hashing import slots_of
 from elasticscan.catalog import Commit, Tag
 from elasticscan.metadata import IndexInfo, StagedFragment
 from elasticscan.store import Scan, Store, Table
+from elasticscan.store.moves.balancing import Balance
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import new_owner
 from elasticscan.store.moves.under_way import enter_moves
 from elasticscan.store.upkeep.flushing import flush
+from elasticscan.store.upkeep.keeper import Keeper
+from elasticscan.store.upkeep.planning import Policy
 from elasticscan.store.writing.publishing import CommitNumber, publish
 from elasticscan.store.writing.staging import stage
 from elasticscan.topology import Move, Topology
@@ -44,6 +48,7 @@ from tests.simulation.world import DEAD_OWNER, START
 PLACE = Path(__file__).parent
 STORIES = sorted(path.stem for path in PLACE.glob("*.txt"))
 WRITES = ("upsert", "insert", "overwrite", "delete", "merge", "update", "get")
+KEPT = Policy(balance=Balance(bytes=1))  # as by default, but a few rows make shards uneven
 _VARIES = re.compile(r"[\d,]+ s old|trash for [\d,]+ s")  # by the clock of the disk
 
 
@@ -51,7 +56,7 @@ class Story:
     """A store as two processes have it, and all that got a name: scans, keys, staged rows."""
 
     def __init__(self, place: Path, patch: pytest.MonkeyPatch) -> None:
-        self.place, self.patch, self.clock = place, patch, ManualClock(START)
+        self.place, self.patch, self.clock, self.upkeep = place, patch, ManualClock(START), "off"
         self.stores: list[Store] = []
         self.who = 0  # does the command at hand
         self.hooks: list[tuple[str, str]] = []
@@ -75,6 +80,9 @@ class Story:
             point, _, command = line[3:].partition(": ")
             self.hooks.append((point, command))
             return ""
+        if line.startswith("repeat "):
+            _, times, line = line.split(" ", 2)
+            return [self.do(line) for _ in range(int(times))][-1]
         words, before = shlex.split(line), self.who
         self.who = before or int(words[0] == "other")
         name, *words = words[words[0] == "other" :]
@@ -136,8 +144,11 @@ class Story:
 
     # Stores, tables and time
 
-    def do_create(self, *in_files: str, tablets: int = 4, slots: int = 16, retention: str = "0s") -> str:
+    def do_create(
+        self, *in_files: str, tablets: int = 4, slots: int = 16, retention: str = "0s", upkeep: str = "off"
+    ) -> str:
         """Make a store; of `create in files` small commits do not lie in the log."""
+        self.upkeep = upkeep
         if in_files:
             self.patch.setattr(limits, "INLINE_BYTES", 0)
         place, kept = self.place / "a.store", seconds_of("retention", retention)
@@ -148,9 +159,12 @@ class Story:
         for store in self.stores:
             store.close()
 
-    def do_open(self, place: Path) -> str:
+    def do_open(self, place: Path | None = None) -> str:
+        """Let other processes go on with the store."""
         self.close()
-        self.stores = [Store.open(place, self.clock, checkpoint=self.point, upkeep="off") for _ in range(2)]
+        place = place or self.place / "a.store"
+        way: dict[str, Any] = {"checkpoint": self.point, "upkeep": self.upkeep}
+        self.stores = [Store.open(place, self.clock, **way) for _ in range(2)]
         return self.do_placement()
 
     def do_from_backup(self, name: str) -> str:
@@ -269,8 +283,14 @@ class Story:
         flush(self.store.context, self.store.table(table).definition.id)
 
     def do_keep(self) -> str:
-        kept = self.store.keep()
-        return f"{kept.flushes} flushes, {kept.merges} merges, {kept.files_removed} files removed"
+        kept = Keeper(self.store.context, KEPT).keep()
+        done = [f"{kept.flushes} flushes, {kept.merges} merges", *[f"{kept.moves} moves"] * bool(kept.moves)]
+        problems = [problem.partition("]")[0].replace("[", "") for problem in kept.problems]
+        return "\n".join([", ".join([*done, f"{kept.files_removed} files removed"]), *problems])
+
+    def do_problem(self) -> str:
+        """Show why the last upkeep after a commit failed, if it did."""
+        return self.store.status()["upkeep"]["problem"] or "none"
 
     def do_files(self) -> list[str]:
         """Show what lies in the log, and in each shard's root."""

@@ -17,7 +17,6 @@ from elasticscan.base.errors import (
 from elasticscan.store import Store, Table
 from elasticscan.store.writing import merging
 from tests.base.manual_clock import ManualClock
-from tests.store.writing.test_by_condition import each_time
 
 SCHEMA = pa.schema(
     [
@@ -52,22 +51,6 @@ def table(store: Store) -> Table:
 def content(table: Table) -> dict[int, tuple[Any, ...]]:
     read = table.scan().to_table().to_pylist()
     return {row["id"]: (row["n"], row["city"], row["tags"]) for row in read}
-
-
-def test_what_others_write_meanwhile_is_read_again_also_by_a_stream_that_gives_rows_once(
-    store: Store, table: Table
-) -> None:
-    def set_n(times: int) -> None:
-        table.update({"n": str(times)}, "id = 1")
-
-    each_time(store, "rows staged", set_n, most=2)
-    batches = (rows([k], 5, "Lima").select(["id", "city"]).to_batches()[0] for k in (1, 2, 300))
-    schema = rows([]).select(["id", "city"]).schema
-    table.merge(pa.RecordBatchReader.from_batches(schema, batches), columns=["city"])
-    now = content(table)
-    assert now[1] == (2, "Lima", ["a", None])
-    assert now[2] == (0, "Lima", ["a", None])
-    assert now[300] == (None, "Lima", None)
 
 
 def test_columns_that_come_or_go_while_rows_are_read_begin_it_again(store: Store, table: Table) -> None:

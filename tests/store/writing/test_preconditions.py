@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import AlreadyExists, DiskFull, InvalidOption, RowsChanged
+from elasticscan.base.errors import AlreadyExists, DiskFull, RowsChanged
 from elasticscan.catalog.tables import DELETE_LEASE
 from elasticscan.store import Store, Table
 from elasticscan.store.context.lookups import KnownTable
@@ -82,12 +82,6 @@ def test_much_that_came_meanwhile_is_compared_without_the_lock(
     at(store, "keys compared", lambda: table.overwrite(rows(range(5))))
     with pytest.raises(RowsChanged):
         table.upsert(rows([8], 2), if_unchanged_since=6)
-
-
-@pytest.mark.parametrize("wrong", [-1, "2", 1.5, True])
-def test_a_commit_is_a_whole_number(table: Table, wrong: Any) -> None:
-    with pytest.raises((InvalidOption, TypeError)):
-        table.delete([1], if_unchanged_since=wrong)
 
 
 @pytest.mark.skipif(AT_SERVER, reason="statements of a catalog in a file")

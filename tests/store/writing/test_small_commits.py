@@ -5,7 +5,6 @@ How they are read, checked, flushed and backed up is in `tests/transcripts`.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,8 @@ import pytest
 
 from elasticscan.base.errors import InvalidKey, StoreDamaged
 from elasticscan.catalog.entries import ROWS
-from elasticscan.metadata import MEMORY, StagedFragment
-from elasticscan.store import Store, Table, repair_store
+from elasticscan.store import Store, Table
 from elasticscan.store.writing import staging
-from elasticscan.store.writing.publishing import publish
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("t", pa.string())])
 
@@ -49,10 +46,6 @@ def ids_of(table: Table, **asked: Any) -> list[int]:
     return sorted(table.scan(**asked).to_table()["id"].to_pylist())
 
 
-def staged(store: Store, some: pa.Table) -> list[StagedFragment]:
-    return staging.stage(store.context, store.table("t").definition, some.to_batches())
-
-
 def test_the_log_takes_so_much_and_no_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     table = store.table("t")
     table.upsert(rows(0, 3, "x" * 60_000))
@@ -69,23 +62,6 @@ def test_the_log_takes_so_much_and_no_more(store: Store, monkeypatch: pytest.Mon
     table.upsert(rows(6, 7))
     assert in_log(store) == 2
     assert ids_of(table) == list(range(7))
-
-
-@pytest.mark.parametrize("many", [False, True])
-def test_what_tasks_staged_is_one_commit_in_the_log_or_in_files_if_one_of_them_staged_many(
-    store: Store, many: bool
-) -> None:
-    """Each task is another process: what it staged is sent to the one that publishes it."""
-    parts = [part for task in range(9) for part in staged(store, rows(4 * task, 4 * task + 4))]
-    parts += staged(store, rows(36, 80, "x" * 9_000)) if many else []
-    assert {part.shard == MEMORY for part in parts} == ({True, False} if many else {True})
-    sent = pickle.dumps(parts)
-    del parts
-    commit = publish(store.context, store.table("t").definition, pickle.loads(sent))
-    assert commit.rows == (80 if many else 36)
-    assert in_log(store) == (not many)
-    assert len(files_of(store)) == (4 if many else 0)
-    assert ids_of(store.table("t"), filter="k < 7", index="by_k") == list(range(commit.rows))
 
 
 def test_what_an_index_cannot_take_is_refused_when_it_is_written_and_when_the_index_is_made(
@@ -117,25 +93,3 @@ def test_damaged_rows_stop_reads_of_their_table_alone(store: Store) -> None:
         with pytest.raises(StoreDamaged):
             ids_of(again.table("t"))
         assert again.verify()
-
-
-def test_a_repair_takes_rows_from_a_log_that_is_whole_and_says_which_are_lost_with_another(
-    store: Store, tmp_path: Path
-) -> None:
-    table = store.table("t")
-    table.upsert(rows(0, 50))
-    table.compact()
-    flushed = store.status()["snapshot"]
-    table.upsert(rows(40, 60, "b"))
-    table.delete([0])
-    wanted = table.scan().to_table().sort_by("id")
-    store.close()
-    report = repair_store(store.uri, tmp_path / "new")
-    assert (report.tables, report.lost, report.doubts) == ({"t": 59}, [], [])
-    with Store.open(tmp_path / "new") as repaired:
-        assert repaired.table("t").scan().to_table().sort_by("id").equals(wanted)
-        assert repaired.table("t").scan(filter="k = 1", index="by_k").count() == 9
-    (Path(store.uri) / "catalog.db").unlink()
-    report = repair_store(store.uri, tmp_path / "older")
-    assert report.tables == {"t": 50}
-    assert any(f"files know rows up to commit {flushed}" in text for text in report.doubts)

@@ -1,16 +1,18 @@
-"""A move whose switch is committed, and whose answer is lost: the files that the target serves stay."""
+"""One move: rounds while much is committed, and a switch whose answer is lost."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import apsw
+import pyarrow as pa
 import pytest
 
 from elasticscan.store import Store
-from elasticscan.store.moves.mover import Mover
+from elasticscan.store.moves.mover import MOST_ROUNDS, SMALL_REST_ROWS, Mover
 from elasticscan.store.moves.owners import owning
 from elasticscan.store.moves.under_way import enter_moves
 from elasticscan.topology import Move
@@ -18,6 +20,37 @@ from tests.base.connections import gate_statements
 from tests.base.manual_clock import ManualClock
 
 ROWS = [{"k": number, "v": number} for number in range(40)]
+
+
+def carry_out(store: Store, checkpoint: Callable[[str], None]) -> None:
+    """Move the first tablet from `a` to `b`."""
+    move = Move(1, source=1, target=2)
+    with owning() as owner:
+        with store.context.catalog.writing() as tx:
+            enter_moves(tx, [move], owner)
+        Mover(store.context, owner, checkpoint=checkpoint).carry_out(move)
+    assert {tablet["shard"] for tablet in store.status()["tablets"]} == {"b"}
+    assert store.status()["moves"] == []
+    assert store.verify() == []
+
+
+def test_rows_that_are_committed_while_a_tablet_is_copied_are_copied_in_further_rounds(
+    tmp_path: Path,
+) -> None:
+    points, much = Counter[str](), range(3 * SMALL_REST_ROWS)
+
+    def at(point: str) -> None:
+        points[point] += 1
+        if point == "copied" and points[point] < MOST_ROUNDS:
+            table.upsert(pa.table({"k": much, "v": [points[point]] * len(much)}))
+
+    with Store.create(tmp_path / "a.store", ["a", "b"], tablets=2, slots=8, upkeep="off") as store:
+        table = store.create_table("t", pa.table({"k": much, "v": [0] * len(much)}), primary_key="k")
+        carry_out(store, at)
+        assert points["copied"] == MOST_ROUNDS > 1
+        found = table.to_arrow()
+        assert sorted(found["k"].to_pylist()) == [*much]
+        assert set(found["v"].to_pylist()) == {MOST_ROUNDS - 1}
 
 
 class LostAnswer:
@@ -61,19 +94,11 @@ def test_a_switch_whose_answer_was_lost_is_not_undone(tmp_path: Path, refused: i
     clock.other = other if is_split else None
     table = store.create_table("t", ROWS, primary_key="k")
     table.compact()
-    move = Move(1, source=1, target=2)
-    with owning() as owner:
-        with store.context.catalog.writing() as tx:
-            enter_moves(tx, [move], owner)
-        end = gate_statements(store.context.catalog, lost.gate)
-        Mover(store.context, owner, checkpoint=lost.point).carry_out(move)
-        end()
-
+    end = gate_statements(store.context.catalog, lost.gate)
+    carry_out(store, lost.point)
+    end()
     assert lost.was_lost
     assert clock.other is None, "no one waited"
-    assert {tablet["shard"] for tablet in store.status()["tablets"]} == {"b"}
-    assert store.status()["moves"] == []
     assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["k"]) == ROWS
-    assert store.verify() == []
     store.close()
     other.close()
