@@ -49,7 +49,6 @@ from tests.store import (
 )
 from tests.store.context import test_high_water_marks
 from tests.store.reading import test_aggregating
-from tests.store.upkeep import test_flushing
 from tests.store.writing import test_small_commits
 from tests.transcripts import test_transcripts
 
@@ -71,7 +70,6 @@ _MODULES = (
     test_sqlite_files,
     test_transactions,
     test_small_commits,
-    test_flushing,
     test_transcripts,
 )
 Scenario = Callable[[Path], object]

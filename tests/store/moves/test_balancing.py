@@ -26,7 +26,7 @@ from elasticscan.topology import (
     split_tablet,
 )
 from tests.base.examples import examples
-from tests.store.upkeep.world import fragment
+from tests.store.upkeep.test_planning import fragment
 from tests.topology.moved import move_tablet
 
 BOUNDS = Balance(split_bytes=1_000, join_bytes=300, fewest_tablets=4, share=0.25, bytes=50)

@@ -124,6 +124,8 @@ def test_types_of_csv_are_named_or_those_of_the_table(store: Store, tmp_path: Pa
         ("a.jsonl", b'{"id":1,"v":1e400}\n', "JSON parse error"),
         ("a.jsonl", b'{"id":1,"v":[1}\n', "JSON parse error"),
         ("a.jsonl", b'{"id":1,"v":"x"}\n{"id":1,"v":1}\n', "JSON parse error"),
+        ("a.csv", b"", "Empty CSV file"),
+        ("a.csv", b"id,v\n1,a,3\n", "Expected 2 columns, got 3"),
         ("a.csv", b"id,stra\xdfe\n1,x\n", ""),
         ("a.csv", b"id,v\n1,stra\xdfe\n", ""),
         ("a.jsonl", b'{"id": 1, "stra\xdfe": "x"}\n', ""),

@@ -12,7 +12,6 @@ import pytest
 
 from elasticscan.base.errors import InvalidKey, NotFound, TableChanged
 from elasticscan.store import Store
-from tests.base.postgres import Server
 
 LONG = "x" * 70_000  # too long for a key of an index
 COMMITS = 70  # more than come between two commits that are transactions all the same
@@ -71,7 +70,7 @@ def test_what_changes_meanwhile_is_seen_by_the_next_commit(stores: tuple[Store, 
     assert one.verify() == []
 
 
-def test_what_an_index_cannot_hold_is_refused_also_if_the_index_is_new(stores: tuple[Store, Store]) -> None:
+def test_what_the_table_cannot_take_any_more_is_refused(stores: tuple[Store, Store]) -> None:
     one, other = stores
     table = one.table("t")
     table.upsert([{"k": 1, "v": "before"}])
@@ -79,12 +78,6 @@ def test_what_an_index_cannot_hold_is_refused_also_if_the_index_is_new(stores: t
     with pytest.raises(InvalidKey):
         table.upsert([{"k": 1, "v": LONG}])
     assert rows(other) == {0: "first", 1: "before"}
-
-
-def test_a_table_that_was_dropped_takes_no_commit(stores: tuple[Store, Store], postgres: Server) -> None:
-    one, other = stores
-    table = one.table("t")
-    table.upsert([{"k": 1, "v": "before"}])
     other.table("t").drop()
     with pytest.raises((NotFound, TableChanged)):
         table.upsert([{"k": 2, "v": "lost"}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -53,21 +54,6 @@ def table(store: Store) -> Table:
     return table
 
 
-def each_time(store: Store, point: str, happens: Callable[[int], object], most: int | None = None) -> None:
-    """Let others do something whenever the point is reached, but not while they do it; slowly if for ever."""
-    times, inside = 0, False
-
-    def checkpoint(name: str) -> None:
-        nonlocal times, inside
-        if name == point and not inside and (most is None or times < most):
-            times, inside = times + 1, True
-            happens(times)
-            inside = False
-            store.context.clock.sleep(10 if most is None else 0)
-
-    store.context.checkpoint = checkpoint
-
-
 def test_columns_get_new_values_in_one_commit(table: Table) -> None:
     new = {"n": "n + CAST(id AS INT)", "city": "upper(city) || '!'", "tags": ["b", "c"]}
     assert table.update(new, "id BETWEEN 10 AND 12") == 3
@@ -115,7 +101,16 @@ def test_wrong_calls_change_nothing(
 
 
 def test_rows_that_others_change_each_time_are_left_alone(store: Store, table: Table) -> None:
-    each_time(store, "rows staged", lambda n: table.upsert(rows([7], n)))
+    turns = count(1)
+
+    def checkpoint(point: str) -> None:
+        if point == "rows staged":
+            store.context.checkpoint = lambda _: None
+            table.upsert(rows([7], next(turns)))
+            store.context.clock.sleep(10)
+            store.context.checkpoint = checkpoint
+
+    store.context.checkpoint = checkpoint
     with pytest.raises(WriteConflict, match="each of the 10 times") as caught:
         table.update({"n": "n + 100"})
     assert caught.value.fields["keys"] == [{"id": 7}]

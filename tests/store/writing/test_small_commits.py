@@ -1,4 +1,4 @@
-"""Small commits: rows in the log, and in files only where the log may not have them.
+"""Small commits: rows in the log, in files only where the log may not have them; what is flushed and when.
 
 How they are read, checked, flushed and backed up is in `tests/transcripts`.
 """
@@ -12,17 +12,26 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from elasticscan.base import limits
 from elasticscan.base.errors import InvalidKey, StoreDamaged
+from elasticscan.catalog import checkpoints
 from elasticscan.catalog.entries import ROWS
 from elasticscan.store import Store, Table
+from elasticscan.store.upkeep import compaction, flushing
 from elasticscan.store.writing import staging
+from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("t", pa.string())])
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.create(tmp_path / "store", ["s1", "s2"], tablets=8, slots=64) as it:
+def clock() -> ManualClock:
+    return ManualClock(2_000_000_000.0)
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
+    with Store.create(tmp_path / "store", ["s1", "s2"], tablets=8, slots=64, clock=clock) as it:
         it.create_table("t", SCHEMA, ["id"]).create_index("by_k", ["k"])
         yield it
 
@@ -93,3 +102,88 @@ def test_damaged_rows_stop_reads_of_their_table_alone(store: Store) -> None:
         with pytest.raises(StoreDamaged):
             ids_of(again.table("t"))
         assert again.verify()
+
+
+# Flushes
+
+
+def check(store: Store, count: int) -> None:
+    with Store.open(store.uri) as again:
+        for handle in (store.table("t"), again.table("t")):
+            assert ids_of(handle) == list(range(count))
+            assert ids_of(handle, filter="k >= 0", index="by_k") == list(range(count))
+    assert store.verify() == []
+
+
+def test_a_tombstone_in_a_file_hides_an_older_row_in_the_log(
+    store: Store, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    table = store.table("t")
+    table.set_retention("1s")
+    table.upsert(rows(0, 40))
+    monkeypatch.setattr(limits, "INLINE_BYTES", 0)
+    table.delete(list(range(20, 40)))
+    clock.advance(100)
+    compaction.compact(store.context, table.definition)  # of files alone, without a flush
+    tablet = store.context.placement().tablets[0]
+    store.move(tablet.id, "s2" if tablet.shard == 1 else "s1")
+    assert in_log(store) == 1
+    check(store, 20)
+
+
+def test_writers_flush_what_is_much(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flushing, "FLUSH_COMMITS", 5)
+    for n in range(7):
+        store.table("t").upsert(rows(n, n + 1))
+    assert in_log(store) == 2
+    monkeypatch.setattr(flushing, "FLUSH_BYTES", 10)
+    store.table("t").upsert(rows(7, 8))
+    assert in_log(store) == 0
+    check(store, 8)
+
+
+def test_what_was_flushed_is_dropped_from_the_log_and_nothing_else(store: Store, clock: ManualClock) -> None:
+    store.table("t").upsert(rows(0, 40))
+    store.table("t").compact()
+    store.table("t").upsert(rows(40, 45))
+    catalog, log = store.context.catalog, store.context.catalog._log
+    for _ in range(checkpoints.KEPT):
+        assert log.write_checkpoint()
+        store.table("t").upsert(rows(45, 46))
+    with Store.open(store.uri) as sleeper:
+        sleeper.table("t")
+        clock.advance(10_000)
+        catalog.drop_values(1.0)
+        assert ids_of(sleeper.table("t")) == list(range(46))
+    check(store, 46)
+
+
+def test_a_flush_that_leaves_rows_is_not_tried_after_each_commit(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flushing, "FLUSH_COMMITS", 5)
+    root, flushed = Path(store.uri) / "shards" / "s1", list[str]()
+    root.rename(root.with_name("away"))
+    store.context.checkpoint = lambda point: flushed.append(point) if point == "rows flushed" else None
+    for n in range(20):
+        store.table("t").upsert(rows(n, n + 1))
+    assert 1 <= len(flushed) <= 5
+    assert "s1" in str(store.status()["upkeep"]["problem"])
+    root.with_name("away").rename(root)
+    for n in range(20, 40):
+        store.table("t").upsert(rows(n, n + 1))
+    assert in_log(store) < 20
+    assert store.status()["upkeep"]["problem"] is None
+    check(store, 40)
+
+
+def test_the_largest_table_is_flushed_where_the_store_has_much_in_the_log(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("large", "small"):
+        store.create_table(name, SCHEMA, ["id"]).upsert(rows(0, 300 if name == "large" else 1))
+    monkeypatch.setattr(flushing, "MEMORY_STORE_BYTES", flushing.FLUSH_BYTES + 5_000)
+    store.table("t").upsert(rows(0, 1))
+    with store.context.catalog.reading() as tx:
+        left = {table.name for table in tx.state.infos() if tx.state.memory(table.id)}
+    assert left == {"small", "t"}
