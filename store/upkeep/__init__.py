@@ -22,8 +22,8 @@ planning       the bounds, and merges, as a pure function; tablets: `elasticscan
 compaction     fragments merged: some of a shard's, or all of them
 flushing       rows in the log copied to files
 garbage        what becomes of each file, as a pure function; collector: carries it out
-steps          steps as leases, each with an owner; horizons: the oldest snapshots that are needed
-executor       steps with their owners; backlog: what is pending, and what runs
+horizons       the oldest snapshots that are needed
+executor       steps as leases, each with an owner; backlog: what is pending, and what runs
 after_commit   upkeep by writers
 keeper         all of it, by a process that does nothing else
 

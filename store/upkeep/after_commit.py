@@ -25,9 +25,9 @@ from elasticscan.store.moves.elasticity import Elasticity
 from elasticscan.store.moves.owners import owner_is_gone, owning
 from elasticscan.store.moves.under_way import moves_in
 from elasticscan.store.upkeep.collector import collect_dropped
-from elasticscan.store.upkeep.executor import Executor, Kept, Site, plan_at, states_of
+from elasticscan.store.upkeep.executor import Executor, Kept, Site, look_at, states_of
 from elasticscan.store.upkeep.flushing import has_much, pending_after_commit
-from elasticscan.store.upkeep.planning import Policy, depth_of, plan_scattered
+from elasticscan.store.upkeep.planning import Policy, plan_scattered
 
 # What a commit adds to the allowance: a fixed part, so that small commits keep up, and one by its own size,
 # so that large ones take no many times as long; and what the allowance never exceeds.
@@ -120,13 +120,9 @@ class AfterCommit(Upkeep):
     def _merge(self, site: Site, executor: Executor) -> None:
         """Carry out the first merges at a site that the allowance is enough for, all of them when overdue."""
         with self.context.catalog.reading() as tx:
-            state = states_of(tx, site.table, [site.shard]).get(site)
-            merges = () if state is None else plan_at(self.context, tx, site, state, self.policy)
-        overdue = (
-            state is not None and depth_of(state.current, self.policy) > OVERDUE * self.policy.slot_fragments
-        )
+            merges, depth = look_at(self.context, tx, site, self.policy)
         for merge in merges:
-            if merge.bytes > self._allowance and not overdue:
+            if merge.bytes > self._allowance and depth <= OVERDUE * self.policy.slot_fragments:
                 break
             self._allowance -= merge.bytes
             gone = executor.merge(site, merge).gone

@@ -10,9 +10,8 @@ from typing import Any
 from elasticscan.catalog import Tx
 from elasticscan.metadata import TableInfo
 from elasticscan.store.moves.owners import owner_is_gone
-from elasticscan.store.upkeep.executor import states_of
+from elasticscan.store.upkeep.executor import states_of, steps_in
 from elasticscan.store.upkeep.planning import Policy, depth_of, parts_of, plan_merges
-from elasticscan.store.upkeep.steps import steps_in
 
 
 def upkeep_of(tx: Tx, tables: Sequence[TableInfo], policy: Policy) -> dict[str, dict[str, Any]]:

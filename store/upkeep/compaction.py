@@ -63,13 +63,10 @@ class Merged:
     Attributes:
         gone: ids of the fragments that serve no slots any more.
         added: how many fragments took their place.
-        bytes_read, bytes_written: of files, index runs and stages included.
     """
 
     gone: frozenset[int] = frozenset()
     added: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
 
 
 @retry_interrupted
@@ -223,8 +220,6 @@ class Merging:
     keep: Keep
     hidden: tuple[Fragment, ...]
     copies: list[Copied] = field(default_factory=list)
-    bytes_read: int = 0
-    bytes_written: int = 0
     served: dict[int, SlotSet] = field(default_factory=dict)
 
     def carry_out(self, pace: Pace | None = None, finish: Callable[[Tx], None] = lambda _: None) -> Merged:
@@ -237,7 +232,7 @@ class Merging:
                 self._stage(pace)
                 self.context.checkpoint("fragments merged")
                 with self.context.unless_left(self.shard):  # so that there is less to do under the lock
-                    self.copies = self._index(self.indexes, self.copies)
+                    self.copies = indexed(self.context, self.table, self.indexes, self.copies)
                 with self.context.catalog.writing() as tx:
                     merged = self._enter(tx)
                     finish(tx)
@@ -275,13 +270,12 @@ class Merging:
         self.served = {f.id: f.slots for f in tx.state.fragments(self.table.id, self.shard)}
         slots = self._still_served(tx)
         if slots:  # else the shard need not be there any more
-            self.copies = self._index(tx.state.indexes(self.table.id), self.copies)
+            indexes = tx.state.indexes(self.table.id)
+            self.copies = indexed(self.context, self.table, indexes, self.copies)
             self.context.check_not_collected(tx, (copied.staged for copied in self.copies))
         if self.keep.horizon > now.oldest_snapshot:
             tx.append(HorizonRaised(self.table.id, self.keep.horizon))
         return self._swap(tx, self.copies, slots)
-
-    # ------------------------------------------------------------------ files
 
     def _copy(
         self,
@@ -297,20 +291,7 @@ class Merging:
         source = PageSource(
             self.table, View(sources), context.readers.opener(self.table), expect=context.readers.expect
         )
-        copies = copy_slots(source, _slots_of(sources), self.bounds, keep, to)
-        self.bytes_read += sum(f.serving_bytes for f in sources if self.bounds.touch(f))
-        self.bytes_written += sum(copied.staged.bytes for copied in copies)
-        return copies
-
-    def _index(self, indexes: Sequence[IndexInfo], copies: Sequence[Copied]) -> list[Copied]:
-        """Return the merged fragments with the runs that they lack."""
-        having = {run.path for copied in copies for run in copied.staged.runs}
-        whole = indexed(self.context, self.table, indexes, copies)
-        runs = (run for copied in whole for run in copied.staged.runs)
-        self.bytes_written += sum(run.bytes for run in runs if run.path not in having)
-        return whole
-
-    # ------------------------------------------------------------------ the transaction
+        return copy_slots(source, _slots_of(sources), self.bounds, keep, to)
 
     def _still_served(self, tx: Tx) -> SlotSet:
         """Return the slots that all sources serve as they did when the merge was planned."""
@@ -327,7 +308,7 @@ class Merging:
         added = [(c.staged.serving(slots), c.min_commit, c.max_commit) for c in copies]
         replace_fragments(tx, self.table.id, left, added, COMPACT)
         gone = frozenset(number for number, some in left.items() if not some)
-        return Merged(gone, len(copies), self.bytes_read, self.bytes_written)
+        return Merged(gone, len(copies))
 
 
 def _smallest(fragments: Sequence[Fragment], compressed: bool = False) -> list[Fragment]:

@@ -5,9 +5,10 @@ flush/<table>           a flush of its rows in the log
 balance                 splits, joins and moves of tablets
 garbage                 a collection of garbage
 
-Any number of processes may be at work, writers and keepers. A step has one owner,
-and what it changes becomes visible in one transaction. So a process that is killed leaves the store as it was
-before the step, or after it, and files that garbage collection removes; the next process takes the step over.
+Any number of processes may be at work, writers and keepers. A step is a lease without an end, entered before
+it begins, so that two never do the same, and what it changes becomes visible in one transaction. So a process
+that is killed leaves the store as it was before the step, or after it, and files that garbage collection
+removes; the next process takes the step over.
 """
 
 from __future__ import annotations
@@ -20,16 +21,38 @@ from typing import NamedTuple
 from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.metadata import MEMORY, Fragment, IndexRun, StagedFragment, floor_at
 from elasticscan.store.context import Context
+from elasticscan.store.moves.owners import OwnedStep, owner_is_gone
 from elasticscan.store.upkeep.compaction import Merged, Pace, plan_merge
 from elasticscan.store.upkeep.flushing import FLUSH, flush
 from elasticscan.store.upkeep.horizons import horizon_of
-from elasticscan.store.upkeep.planning import Merge, Policy, SiteState, is_current, plan_site
-from elasticscan.store.upkeep.steps import claim, end_step
+from elasticscan.store.upkeep.planning import Merge, Policy, SiteState, depth_of, is_current, plan_site
 
 BALANCE, GARBAGE = "balance", "garbage"
 _MERGE = "merge"
 
 OnStep = Callable[[str], None]
+
+
+def steps_in(tx: Tx) -> tuple[OwnedStep, ...]:
+    """Return all steps under way, the oldest first."""
+    found = (lease.value for lease in tx.leases(OwnedStep))
+    return tuple(sorted(found, key=lambda step: (step.started_at, step.target)))
+
+
+def claim(tx: Tx, target: str, owner: str) -> bool:
+    """Begin a step, or take it over, unless a live owner is at it."""
+    lease, at = tx.lease(OwnedStep, target), tx.times.stamp
+    if lease is not None and lease.value.owner != owner and not owner_is_gone(lease.value, tx.times.expiry):
+        return False
+    tx.put_lease(target, OwnedStep(target, owner, at, at))
+    return True
+
+
+def end_step(tx: Tx, target: str, owner: str) -> None:
+    """End the step of an owner, unless another one has taken it over."""
+    lease = tx.lease(OwnedStep, target)
+    if lease is not None and lease.value.owner == owner:
+        tx.remove_lease(OwnedStep, target)
 
 
 @dataclass(slots=True)
@@ -38,8 +61,7 @@ class Kept:
 
     Attributes:
         flushes: how many tables had rows copied from the log to files.
-        merges: how many, over `fragments_gone` fragments.
-        bytes_read, bytes_written: by merges.
+        merges: of fragments.
         splits, joins, moves: of tablets.
         files_removed: garbage.
         problems: what could not be done, and why; all else was done.
@@ -47,9 +69,6 @@ class Kept:
 
     flushes: int = 0
     merges: int = 0
-    fragments_gone: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
     splits: int = 0
     joins: int = 0
     moves: int = 0
@@ -98,6 +117,16 @@ def plan_at(
         horizon = horizon_of(tx, table.id, context.retention_of(table))
     oldest = floor_at(tx.state.overwrites(table.id), horizon)
     return plan_site(state, horizon, oldest, policy, tidy)
+
+
+def look_at(
+    context: Context, tx: Tx, site: Site, policy: Policy, tidy: bool = False
+) -> tuple[tuple[Merge, ...], int]:
+    """Return the merges that are planned at a site, and from how many fragments its worst slot is read."""
+    state = states_of(tx, site.table, [site.shard]).get(site)
+    if state is None:
+        return (), 0
+    return plan_at(context, tx, site, state, policy, tidy), depth_of(state.current, policy)
 
 
 class Executor:
@@ -169,7 +198,4 @@ class Executor:
             self.end(site.target)
             raise
         self.kept.merges += merged != Merged()
-        self.kept.fragments_gone += len(merged.gone) - merged.added
-        self.kept.bytes_read += merged.bytes_read
-        self.kept.bytes_written += merged.bytes_written
         return merged

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from elasticscan.base.errors import ElasticScanError, TryAgain, UsageError
 from elasticscan.base.limits import GC_GRACE_SECONDS
@@ -28,19 +29,28 @@ from elasticscan.store.upkeep.executor import (
     Kept,
     OnStep,
     Site,
+    end_step,
+    look_at,
     plan_at,
     states_of,
+    steps_in,
 )
 from elasticscan.store.upkeep.flushing import pending_tables
 from elasticscan.store.upkeep.garbage import GarbageRules
 from elasticscan.store.upkeep.planning import Policy
-from elasticscan.store.upkeep.steps import end_step, last_collection, note_collection, steps_in
 from elasticscan.topology import Move
 
 MOST_ROUNDS = 32  # of planning at one site; few are needed until nothing is pending
 MOST_MOVES = 8  # in one round: the next one plans with what has become of the store meanwhile
 MOST_CHANGES = 1_024  # likewise of splits, and of joins; writers wait during all of them
 MOST_REST_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LastCollection:
+    """The time of the last collection of garbage by a keeper, in seconds since 1970."""
+
+    at: float
 
 
 class Keeper:
@@ -120,8 +130,7 @@ class Keeper:
     def _merge_at(self, site: Site, executor: Executor) -> None:
         for _ in range(MOST_ROUNDS):
             with self._context.catalog.reading() as tx:
-                state = states_of(tx, site.table, [site.shard]).get(site)
-                merges = plan_at(self._context, tx, site, state, self._policy, tidy=True) if state else ()
+                merges, _ = look_at(self._context, tx, site, self._policy, tidy=True)
             merged = [executor.merge(site, merge) for merge in merges]
             if not any(each.gone or each.added for each in merged):
                 return
@@ -203,7 +212,7 @@ class Keeper:
                     f"collecting garbage at shard {shard!r}: {why}" for shard, why in collected.skipped
                 ]
                 with self._context.catalog.leasing() as tx:
-                    note_collection(tx)
+                    tx.put_lease(GARBAGE, LastCollection(tx.times.stamp))
 
     def _is_collection_pending(self, tx: Tx) -> bool:
         """Return whether dropped files are many, or have waited for a while.
@@ -211,7 +220,8 @@ class Keeper:
         Files that died writers left are in no catalog, so all roots are looked at now and then.
         """
         dropped = sum(tx.times.expiry - f.dropped_at >= GC_GRACE_SECONDS for f in tx.state.removed_files())
-        since = tx.times.expiry - last_collection(tx)
+        last = tx.lease(LastCollection, GARBAGE)
+        since = float("inf") if last is None else tx.times.expiry - last.value.at
         waited = self._policy.garbage_seconds if dropped else self._policy.orphan_seconds
         return dropped >= self._policy.garbage_files or since >= waited
 

@@ -53,8 +53,8 @@ from elasticscan.store.context.leases import kept_seconds, lease_end, leases_in,
 from elasticscan.store.moves.owners import OwnedMove, OwnedStep, beat
 from elasticscan.store.moves.under_way import enter_moves, give_up_moves, move_of, moves_in, transition
 from elasticscan.store.upkeep.collector import _first_dropped
+from elasticscan.store.upkeep.executor import claim, end_step, steps_in
 from elasticscan.store.upkeep.horizons import horizon_of
-from elasticscan.store.upkeep.steps import claim, end_step, steps_in
 from elasticscan.store.writing.indexing import add_runs, transition_index, without_runs
 from elasticscan.topology import Event, Move, Phase, Shard
 from tests.base.manual_clock import ManualClock

@@ -70,7 +70,7 @@ from elasticscan.store.moves import elasticity, mover, owners, under_way
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import OwnedMove
 from elasticscan.store.reading import rows_by_key, scan
-from elasticscan.store.upkeep import compaction, horizons, keeper, steps
+from elasticscan.store.upkeep import compaction, executor, horizons, keeper
 from elasticscan.store.writing import indexing, preconditions, publishing, transactions
 from elasticscan.store.writing.entering import replace_fragments
 from elasticscan.store.writing.preconditions import KeyCheck
@@ -564,7 +564,8 @@ def merge_outlives_its_owner(patch: Patch) -> None:
         if there & {fragment.id for fragment in merging.fragments}:
             return swap(merging, tx, copies, slots)
         merged = compaction._slots_of(merging.fragments) & tx.state.placement.at(merging.shard)
-        whole = merging._index(tx.state.indexes(merging.table.id), copies)
+        indexes = tx.state.indexes(merging.table.id)
+        whole = compaction.indexed(merging.context, merging.table, indexes, copies)
         added = [(replace(c.staged, slots=merged), c.min_commit, c.max_commit) for c in whole]
         replace_fragments(tx, merging.table.id, {}, added, compaction.COMPACT)
         return compaction.Merged(added=len(copies))
@@ -608,7 +609,7 @@ def tagged_versions_are_merged_away(patch: Patch) -> None:
 
 @fault("programs", "the steps of keepers that died are taken over", style="keepers")
 def dead_keepers_keep_their_steps(patch: Patch) -> None:
-    for module in (steps, keeper):
+    for module in (executor, keeper):
         patch.setattr(
             module,
             "owner_is_gone",

@@ -8,9 +8,9 @@ from itertools import islice
 from elasticscan.base.limits import SILENT_SECONDS
 from elasticscan.metadata import Fragment, IndexInfo
 from elasticscan.store.moves.under_way import moves_in
+from elasticscan.store.upkeep.executor import steps_in
 from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.store.upkeep.planning import depth_of, is_current, parts_of
-from elasticscan.store.upkeep.steps import steps_in
 from tests.simulation.conditions import always, literal, order_of, some_condition
 from tests.simulation.definitions import build
 from tests.simulation.oracle import TableOracle, comparable, rows_of

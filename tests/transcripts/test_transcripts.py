@@ -33,7 +33,7 @@ from elasticscan.metadata import IndexInfo, StagedFragment
 from elasticscan.store import Scan, Store, Table
 from elasticscan.store.moves.balancing import Balance
 from elasticscan.store.moves.mover import Mover
-from elasticscan.store.moves.owners import new_owner
+from elasticscan.store.moves.owners import machine, new_owner
 from elasticscan.store.moves.under_way import enter_moves
 from elasticscan.store.upkeep.flushing import flush
 from elasticscan.store.upkeep.keeper import Keeper
@@ -118,7 +118,7 @@ class Story:
         self.hooks = [hook for hook in self.hooks if hook[0] != name]
         for command in commands:
             self.said.append(f"  at {name}: {command}")
-            if command in ("fail", "die"):
+            if command in ("fail", "die", "die elsewhere"):
                 raise MoverStoppedError
             self.said += [f"    {line}" for line in self.do(command).splitlines()]
 
@@ -255,8 +255,11 @@ class Story:
         """Move a tablet. Where something is to happen `at` a point, the mover alone: nothing is published."""
         if not self.hooks:
             return self.store.move(int(tablet), target)
-        context, dies = self.store.context, any(command == "die" for _, command in self.hooks)
-        owner, ids = DEAD_OWNER if dies else new_owner(), {n: at for at, n in context.shard_names().items()}
+        context, fates = self.store.context, {command for _, command in self.hooks}
+        owners = {"die": DEAD_OWNER, "die elsewhere": DEAD_OWNER.replace(machine(), "elsewhere")}
+        owner = next((owners[fate] for fate in owners.keys() & fates), None)
+        dies, owner = owner is not None, owner or new_owner()
+        ids = {name: number for number, name in context.shard_names().items()}
         with context.catalog.writing() as tx:
             plan = Move(int(tablet), tx.state.tablet(int(tablet)).shard, ids[target])
             enter_moves(tx, [plan], owner)
@@ -267,8 +270,15 @@ class Story:
         return self.do_placement()
 
     def do_moves(self) -> list[str]:
-        moves = self.store.status()["moves"]
-        return [f"tablet {move['tablet']} to {move['to']}: {move['phase']}" for move in moves]
+        lines = []
+        for move in self.store.status()["moves"]:
+            lines.append(f"tablet {move['tablet']} to {move['to']}: {move['phase']}")
+            if move["silent_since"] is not None:
+                silent, due = (
+                    int(move[name] - self.clock.now()) for name in ("silent_since", "taken_over_from")
+                )
+                lines[-1] += f", silent for {-silent} s, to be taken over in {due} s"
+        return lines
 
     # Upkeep
 

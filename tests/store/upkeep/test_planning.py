@@ -55,7 +55,20 @@ class World:
         self.committed += self._enter(FILE_BYTES + ROW_BYTES * rows, slots or self.every_slot)
 
     def plan(self, tidy: bool = False) -> tuple[Merge, ...]:
-        return plan_merges(tuple(self.parts.values()), self.policy, tidy)
+        """Return the merges that are planned now, which are bounded and disjoint."""
+        done, bounds = SlotSet(), self.policy
+        merges = plan_merges(tuple(self.parts.values()), bounds, tidy)
+        for merge in merges:
+            assert len(merge.fragments) > 1
+            parts = [self.parts[number] for number in merge.fragments]
+            # One slot of many fragments cannot be cut any further, and small fragments are merged at once.
+            one_slot = sum(part.density for part in parts) * 2
+            small = sum(part.bytes for part in parts if part.bytes < bounds.small_bytes)
+            assert merge.bytes <= max(bounds.step_bytes + one_slot, small)
+            if small < merge.bytes:
+                assert not merge.slots & done
+                done |= merge.slots
+        return merges
 
     def carry_out(self, merge: Merge) -> None:
         size = FILE_BYTES
@@ -109,40 +122,23 @@ commits = st.lists(st.tuples(st.integers(1, 3_000), st.none() | slot_sets()), ma
 
 
 @settings(deadline=None, max_examples=examples(120))
-@given(commits, st.sampled_from([3, 8]), st.booleans())
+@given(commits, st.sampled_from([3, 8]), st.booleans(), st.sampled_from([1, 1, 7, 60]))
 def test_plans_settle_lose_no_slot_and_leave_none_more_fragments_than_allowed(
-    history: list[tuple[int, SlotSet | None]], most: int, tidy: bool
+    history: list[tuple[int, SlotSet | None]], most: int, tidy: bool, every: int
 ) -> None:
     world, served = World(replace(SMALL, slot_fragments=most), SLOTS), SlotSet()
-    for rows, slots in history:
+    for number, (rows, slots) in enumerate(history, 1):
         world.commit(rows, slots)
         served |= slots or world.every_slot
-        world.settle()
+        if number % every:
+            world.plan(tidy)
+            continue
+        world.settle(most_rounds=11 + every)
         assert max(world.depths()) <= most
         assert depth_of(tuple(world.parts.values()), world.policy) <= most
     world.settle(tidy, most_rounds=40)
     assert SlotSet.of(r for part in world.parts.values() for r in part.slots) == served
     assert world.plan(tidy) == ()
-
-
-@settings(deadline=None, max_examples=examples(60))
-@given(commits)
-def test_steps_are_bounded_and_disjoint(history: list[tuple[int, SlotSet | None]]) -> None:
-    world = World(replace(SMALL, most_pieces=1_000), SLOTS)
-    for rows, slots in history:
-        world.commit(rows, slots)
-    merges = world.plan(tidy=True)
-    done = SlotSet()
-    for merge in merges:
-        assert len(merge.fragments) > 1
-        parts = [world.parts[number] for number in merge.fragments]
-        # One slot of many fragments cannot be cut any further, and small fragments are merged at once.
-        one_slot = sum(part.density for part in parts) * 2
-        small = sum(part.bytes for part in parts if part.bytes < SMALL.small_bytes)
-        assert merge.bytes <= max(SMALL.step_bytes + one_slot, small)
-        if small < merge.bytes:
-            assert not merge.slots & done
-            done |= merge.slots
 
 
 def test_ten_thousand_small_commits_beside_a_large_fragment() -> None:
