@@ -40,17 +40,8 @@ def create(
     Example: elasticscan index create trips.store trips by_city --columns city
     """
     with elasticscan.open(uri) as store:
-        with progress(f"building {name}") as update:
-            store.table(table).create_index(
-                name,
-                names_of(columns) or [],
-                kind,
-                names_of(include) or [],
-                # Without rows `total` is 0, and a bar of total 0 is never complete.
-                lambda done, total: update(
-                    completed=done or 1, total=total or 1, note=f"{done:,} of {total:,} rows"
-                ),
-            )
+        with progress(f"building {name}"):
+            store.table(table).create_index(name, names_of(columns) or [], kind, names_of(include) or [])
         made = next((entry for entry in _found(store, table) if entry["name"] == name), None)
     outcome = "was dropped while it was built."
     if made is not None:

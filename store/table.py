@@ -31,7 +31,7 @@ from elasticscan.store.rows.keys import arrow_keys
 from elasticscan.store.upkeep import compaction
 from elasticscan.store.upkeep.flushing import flush
 from elasticscan.store.writing import merging
-from elasticscan.store.writing.indexing import OnIndexed, create_index, define_index, transition_index
+from elasticscan.store.writing.indexing import create_index, define_index, transition_index
 from elasticscan.store.writing.merging import INSERT, UPDATE, Clauses
 from elasticscan.store.writing.publishing import CommitNumber
 from elasticscan.store.writing.restoring import restore
@@ -457,7 +457,6 @@ class Table:
         columns: Names,
         kind: str = SORTED,
         include: Names | None = (),
-        on_progress: OnIndexed | None = None,
     ) -> IndexInfo:
         """Make a secondary index, while others write, scan and move; return when scans use it.
 
@@ -467,14 +466,12 @@ class Table:
             columns: what to index, the most significant first, or the name of one. Nulls are indexed too.
             kind: "sorted", for equality, ranges and order; or "hash", for equality alone.
             include: more columns to carry, so that queries of these need not fetch rows.
-            on_progress: called with (rows done, rows in all).
         """
         table = self.definition
-        arguments.callback("on_progress", on_progress)
         columns = arguments.names("columns", columns)
         include = [] if include is None else arguments.names("include", include)
         asked = define_index(table, index, columns, kind, include)
-        return create_index(self._context, table, asked, on_progress)
+        return create_index(self._context, table, asked)
 
     @retry_interrupted
     def drop_index(self, index: str) -> None:

@@ -8,11 +8,11 @@ leaves an index that scans do not use; building it again goes on where it ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from elasticscan.base.concurrency import completed, parallel
+from elasticscan.base.concurrency import parallel
 from elasticscan.base.errors import (
     AlreadyExists,
     ElasticScanError,
@@ -46,9 +46,6 @@ from elasticscan.store import arguments
 from elasticscan.store.context import Context
 from elasticscan.store.reading.scan import columns_of
 from elasticscan.store.writing.entering import replace_files
-
-# Called with (rows of fragments that have their runs, rows of all fragments).
-OnIndexed = Callable[[int, int], None]
 
 BUILDERS = 2
 TOGETHER = 64  # most fragments whose runs are entered together
@@ -147,9 +144,7 @@ def define_index(
 
 
 @retry_interrupted
-def create_index(
-    context: Context, table: TableInfo, definition: IndexInfo, on_progress: OnIndexed | None = None
-) -> IndexInfo:
+def create_index(context: Context, table: TableInfo, definition: IndexInfo) -> IndexInfo:
     """Enter an index and build it; goes on with a build of the same that was interrupted.
 
     Nothing is done if it is there already, so a caller that does not know whether a build came to its end
@@ -184,7 +179,7 @@ def create_index(
     try:
         _check_rows_in_log(context, table, index)
         while (index := _look_for_missing(context, index)).phase is IndexPhase.BUILDING:
-            _build(context, table, index, on_progress or (lambda _done, _total: None))
+            _build(context, table, index)
     except (InvalidKey, LimitExceeded):  # rows that are there cannot be in it, so it would never be ready
         with context.catalog.writing() as tx:
             transition_index(tx, index, IndexEvent.REFUSED)
@@ -249,30 +244,22 @@ def _look_for_missing(context: Context, index: IndexInfo) -> IndexInfo:
         return transition_index(tx, index, IndexEvent.RUNS_MISSING if missing else IndexEvent.COMPLETED)
 
 
-def _build(context: Context, table: TableInfo, index: IndexInfo, on_progress: OnIndexed) -> None:
+def _build(context: Context, table: TableInfo, index: IndexInfo) -> None:
     """Build runs for the fragments without one, several at a time; enter each when it is built.
 
     Those of many are entered some together: a transaction looks at all shards, however few it is about.
     """
     with context.catalog.reading() as tx:
         waiting = sorted(without_runs(tx.state, index), key=lambda fragment: -fragment.rows)
-        total = sum(fragment.rows for fragment in tx.state.fragments(table=table.id))
-    done = total - sum(fragment.rows for fragment in waiting)
-    on_progress(done, total)
     # So few together that a build which is cut off loses little.
     most = max(1, min(TOGETHER, len(waiting) // (4 * BUILDERS)))
     groups = [waiting[begin : begin + most] for begin in range(0, len(waiting), most)]
-    with completed(lambda some: _build_some(context, table, index, some), groups, BUILDERS) as built:
-        for outcome in built:
-            done += sum(fragment.rows for fragment in outcome.result())
-            on_progress(done, total)
+    parallel(lambda some: _build_some(context, table, index, some), groups, BUILDERS)
 
 
 @retry_interrupted
-def _build_some(
-    context: Context, table: TableInfo, index: IndexInfo, fragments: Sequence[Fragment]
-) -> Sequence[Fragment]:
-    """Build the runs of some fragments, and enter them; returns the fragments.
+def _build_some(context: Context, table: TableInfo, index: IndexInfo, fragments: Sequence[Fragment]) -> None:
+    """Build the runs of some fragments, and enter them.
 
     Of a shard that left the store others are there for them, and are looked for again.
     """
@@ -299,7 +286,6 @@ def _build_some(
     for disk, runs in refused:
         for run in runs:
             disk.delete(run.path)
-    return fragments
 
 
 def _runs_of(

@@ -74,7 +74,7 @@ def collection_not_noticed_while_staging(patch: Patch) -> None:
     patch.setattr(Context, "noticing_collection", lambda _: nullcontext())
 
 
-@noticed_by("invalid_store", refused, name="Table.create_index", option="on_progress", value=7)
+@noticed_by("invalid_store", refused, name="Store.elasticity", option="on_progress", value=7)
 def callback_not_checked(patch: Patch) -> None:
     patch.setattr(arguments, "callback", lambda *_: None)
 

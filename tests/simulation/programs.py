@@ -12,7 +12,6 @@ import shutil
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,7 +113,6 @@ class Programs(Engine[World]):
                     self._world.die_if_it_is_time()
             return runs
 
-        patch.setattr(indexing, "completed", _completed_in_turn)
         for module in (indexing, ingest):
             patch.setattr(module, "parallel", all_in_turn)
         patch.setattr(indexing, "_build_some", as_builder)
@@ -292,24 +290,6 @@ def _is_dying() -> bool:
 def all_in_turn(work: Callable[[Any], Any], items: Sequence[Any], _threads: int) -> list[Any]:
     """Run the work without threads, so that one seed gives one schedule."""
     return [work(item) for item in items]
-
-
-@contextmanager
-def _completed_in_turn(
-    work: Callable[[Any], Any], items: Sequence[Any], _threads: int
-) -> Iterator[Iterator[Future[Any]]]:
-    """Run the work without threads, so that one seed gives one schedule."""
-
-    def outcomes() -> Iterator[Future[Any]]:
-        for item in items:
-            outcome = Future[Any]()
-            try:
-                outcome.set_result(work(item))
-            except BaseException as error:
-                outcome.set_exception(error)
-            yield outcome
-
-    yield outcomes()
 
 
 def set_small_limits(patch: pytest.MonkeyPatch, rng: random.Random) -> None:
