@@ -22,7 +22,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.moves.balancing import Balance, after_moves, plan_even, tablet_bytes
 from elasticscan.store.moves.mover import Mover, when_possible
 from elasticscan.store.moves.owners import beating, owner_is_gone, owning
-from elasticscan.store.moves.under_way import enter_moves, give_up_moves, move_of, moves_in, transition
+from elasticscan.store.moves.under_way import enter_moves, move_of, moves_in, transition
 from elasticscan.store.roots import Claims
 from elasticscan.topology import (
     Change,
@@ -314,7 +314,9 @@ class Elasticity:
                     self._on_progress(done, len(plans))
         finally:
             # Moves that did not begin end, too. If the catalog stays away, the next process ends them.
-            when_possible(self._context, lambda tx: give_up_moves(tx, owner, plans))
+            when_possible(
+                self._context, lambda tx: [transition(tx, move, owner, Event.FAILED) for move in plans]
+            )
         if errors:
             raise errors[0]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import TypeAlias, TypeVar
 
 from elasticscan.base.errors import (
     CommitUnknown,
@@ -36,12 +36,8 @@ UNDO_WAITS_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0)
 T = TypeVar("T")
 
 
-class _TabletRows(NamedTuple):
-    """A table's rows, its oldest snapshot, and whether there are no older rows of the tablet elsewhere."""
-
-    rows: PageSource
-    oldest: int
-    is_complete: bool
+# A table's rows of a tablet, of which commits they are, and which of their versions stay.
+_TabletRows: TypeAlias = tuple[PageSource, Bounds, Keep]
 
 
 @dataclass(slots=True)
@@ -163,10 +159,7 @@ class Mover:
 
     def _copy(self, progress: _Progress, sources: list[_TabletRows], upto: int, to: Destination) -> int:
         size = 0
-        for source, oldest, is_complete in sources:
-            bounds = Bounds(progress.copied_to + 1, upto, since=oldest)
-            # What the first round copies is all there is in files; a later one brings what is newer.
-            keep = Keep(apart=Apart(source.floor, complete=is_complete and not progress.copied_to))
+        for source, bounds, keep in sources:
             copies = copy_slots(source, progress.tablet.slots, bounds, keep, to)
             first = len(progress.copies)
             # From here on they are removed if their runs cannot be built.
@@ -294,5 +287,7 @@ def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> list[_
                 whole, View(fragments), context.readers.opener(whole), floor, expect=context.readers.expect
             )
             in_files = all(commit.slots.isdisjoint(slots) for commit in tx.state.memory(table.id))
-            sources.append(_TabletRows(source, table.oldest_snapshot, in_files))
+            # What the first round copies is all there is in files; a later one brings what is newer.
+            keep = Keep(apart=Apart(floor, complete=in_files and not progress.copied_to))
+            sources.append((source, bounds, keep))
     return sources

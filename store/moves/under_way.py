@@ -6,7 +6,7 @@ and is removed with the phase that ends it. A test proves that no other code wri
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from elasticscan.base.errors import NotReady
@@ -41,15 +41,6 @@ def enter_moves(tx: Tx, planned: Sequence[Move], owner: str) -> None:
     at = tx.times.stamp
     for move in planned:
         _put_move(tx, OwnedMove(move.tablet, move.source, move.target, move.phase, owner, at, at))
-
-
-def give_up_moves(tx: Tx, owner: str, planned: Collection[Move]) -> None:
-    """Let the moves of an owner that are under way still fail."""
-    tablets = {move.tablet for move in planned}
-    for move in moves_in(tx):
-        if move.owner == owner and move.tablet in tablets:
-            assert move.after(Event.FAILED).is_over, "a move that failed is over"
-            tx.remove_lease(OwnedMove, str(move.tablet))
 
 
 def transition(tx: Tx, move: Move, owner: str, event: Event) -> Move | None:

@@ -51,7 +51,7 @@ from elasticscan.metadata import (
 )
 from elasticscan.store.context.leases import kept_seconds, lease_end, leases_in, renew_lease, take_lease
 from elasticscan.store.moves.owners import OwnedMove, OwnedStep, beat
-from elasticscan.store.moves.under_way import enter_moves, give_up_moves, move_of, moves_in, transition
+from elasticscan.store.moves.under_way import enter_moves, move_of, moves_in, transition
 from elasticscan.store.upkeep.collector import _first_dropped
 from elasticscan.store.upkeep.executor import claim, end_step, steps_in
 from elasticscan.store.upkeep.horizons import horizon_of
@@ -335,7 +335,8 @@ def test_moves_are_planned_and_given_up_together(catalog: Catalog) -> None:
         with pytest.raises(AssertionError, match="begins with a plan"):
             enter_moves(tx, [Move(4, 1, 2, Phase.CAUGHT_UP)], "me")
         for owner, left in (("you", {1, 2, 3}), ("me", {3}), ("me", {3})):
-            give_up_moves(tx, owner, plans)
+            for plan in plans:
+                transition(tx, plan, owner, Event.FAILED)
             assert {move.tablet for move in moves_in(tx)} == left
 
 

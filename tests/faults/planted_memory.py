@@ -94,8 +94,11 @@ def merges_forget_rows_in_the_log(honest: Any, some: Any, others: Any, _memory: 
 
 @fault("scenarios", "a move keeps a tombstone that hides an older row in the log", style=TOMBSTONE)
 @replacing(mover, "_sources")
-def moves_forget_rows_in_the_log(honest: Any, *args: Any) -> Any:
-    return [source._replace(is_complete=True) for source in honest(*args)]
+def moves_forget_rows_in_the_log(honest: Any, context: Any, tx: Tx, progress: Any, upto: int) -> Any:
+    def complete(keep: Keep) -> Keep:
+        return replace(keep, apart=replace(keep.apart, complete=not progress.copied_to))
+
+    return [(rows, bounds, complete(keep)) for rows, bounds, keep in honest(context, tx, progress, upto)]
 
 
 @fault("scenarios", "a condition of a write is compared with rows in the log")
