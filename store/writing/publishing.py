@@ -224,14 +224,15 @@ class _Publication:
                 earlier = self._made_before(tx)
                 if earlier is not None:
                     return earlier
-                is_there = self._check_is_there(tx)
+                if table.id not in tx.state.reserved:
+                    live_table(tx, table.id)
                 check_newest(tx, table, self._request.newest)
                 for _ in range(2 * at_last):  # nothing can change now, so this attempt is the last
                     if not self._is_settled(tx):
                         self._settle(tx.state.placement, tx.state.indexes(table.id))
                 is_settled = self._is_settled(tx)
                 if is_settled and (check is None or check.holds(tx, self._fragments, at_last)):
-                    return self._enter(tx, is_there), self._fragments
+                    return self._enter(tx), self._fragments
             if not is_settled:
                 self._settle(context.placement(), context.state().indexes(table.id))
         raise AssertionError("unreachable")
@@ -249,9 +250,14 @@ class _Publication:
             return None
         if len(tx.state.memory(table.id)) % TRANSACTION_EVERY == TRANSACTION_EVERY - 1:
             return None
+        return self._record(tx)
+
+    def _record(self, tx: Tx) -> Append:
+        """Return the commit as it is appended."""
+        request, rows = self._request, None if self._small is None else self._small.rows
         kind = _kind_of(request.kind, self._fragments)
-        metadata = request.user_metadata
-        return commit_of(tx.state, table.id, kind, self._fragments, None, metadata, small.rows)
+        said = request.txn, request.user_metadata
+        return commit_of(tx.state, self._table.id, kind, self._fragments, *said, rows)
 
     def _made_before(self, tx: Tx) -> tuple[int, list[StagedFragment]] | None:
         """Return the commit made under the same `txn`, to which these very files may have been handed in."""
@@ -262,36 +268,24 @@ class _Publication:
         known = tx.state.known_paths()
         return earlier, [fragment for fragment in self._all if (fragment.shard, fragment.path) in known]
 
-    def _check_is_there(self, tx: Tx) -> bool:
-        """Return False for a table reserved for its first write; raise `TableChanged` if it was dropped."""
-        if self._table.id in tx.state.reserved:
-            return False
-        live_table(tx, self._table.id)
-        return True
-
     def _is_settled(self, tx: Tx) -> bool:
         placement, indexes = tx.state.placement, tx.state.indexes(self._table.id)
         if self._small is not None:
             return self._small.fits(tx, self._table, indexes)
         return _in_place(placement, self._fragments) and not missing_runs(indexes, self._fragments)
 
-    def _enter(self, tx: Tx, is_there: bool) -> int:
+    def _enter(self, tx: Tx) -> int:
         """Make the commit."""
-        request, table, fragments, small = self._request, self._table, self._fragments, self._small
-        if small is None:
-            self._context.check_not_collected(tx, fragments, request.versions)
-        if not is_there:
-            self._enter_reserved(tx)
-        rows = None if small is None else small.rows
-        kind = _kind_of(request.kind, fragments)
-        metadata = request.user_metadata
-        number = tx.append(commit_of(tx.state, table.id, kind, fragments, request.txn, metadata, rows))
-        self.pending = self._context.upkeep.pending(tx, table.id, fragments)
+        if self._small is None:
+            self._context.check_not_collected(tx, self._fragments, self._request.versions)
+        if self._table.id in tx.state.reserved:
+            self._enter_reserved(tx, tx.state.reserved[self._table.id])
+        number = tx.append(self._record(tx))
+        self.pending = self._context.upkeep.pending(tx, self._table.id, self._fragments)
         return number
 
-    def _enter_reserved(self, tx: Tx) -> None:
+    def _enter_reserved(self, tx: Tx, table: TableInfo) -> None:
         """Let a reserved table be seen from here on. Raises `WriteConflict`: another has taken its name."""
-        table = tx.state.reserved[self._table.id]
         if any(other.name == table.name for other in tx.state.infos()):
             raise WriteConflict(
                 f"table {table.name!r} was made with another definition meanwhile; nothing was committed: "
