@@ -49,7 +49,7 @@ COUNTS = {
     "store/writing": 60,
     "storage/merge.py": 22,
 }
-OF_THEIR_NAME = ("loading", "merging", "preconditions", "restoring")
+OF_THEIR_NAME = ("loading", "merging", "preconditions", "restoring", "transactions")
 TESTS = {
     "topology": ["tests/topology"],
     "protocol/keys.py": ["tests/protocol"],
@@ -62,10 +62,6 @@ TESTS = {
     ],
     "store/writing": [f"{WRITING}/test_publishing.py", f"{STORE}/test_scenarios.py", TRANSCRIPTS],
     "store/writing/definitions.py": [f"{STORE}/test_limits.py"],
-    "store/writing/transactions.py": [
-        *(f"{WRITING}/test_{name}.py" for name in ("by_condition", "transactions")),
-        TRANSCRIPTS,
-    ],
     "store/writing/indexing.py": [f"{STORE}/test_index_changes.py"],
     "storage/merge.py": [f"tests/storage/test_{name}.py" for name in ("copying", "overlay", "reading")],
     **{f"store/writing/{name}.py": [f"{WRITING}/test_{name}.py", TRANSCRIPTS] for name in OF_THEIR_NAME},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,6 @@ from elasticscan.store import Store
 from tests.base.s3 import S3Server
 
 ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "name": [None, *(f"n{n % 7}" for n in range(99))]})
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.create(tmp_path / "made.store", ["s1", "s2"], tablets=4) as store:
-        yield store
 
 
 def read(store: Store, table: str = "t") -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +15,6 @@ from elasticscan.base.errors import (
 )
 from elasticscan.store import Store, Table
 from elasticscan.store.writing import merging
-from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema(
     [
@@ -30,14 +28,6 @@ SCHEMA = pa.schema(
 
 def rows(keys: Any, n: int = 0, city: str = "Oslo") -> pa.Table:
     return pa.Table.from_pylist([{"id": k, "n": n, "city": city, "tags": ["a", None]} for k in keys], SCHEMA)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.create(
-        tmp_path / "shop.store", ["s1", "s2"], tablets=4, slots=16, clock=ManualClock(1e6)
-    ) as made:
-        yield made
 
 
 @pytest.fixture

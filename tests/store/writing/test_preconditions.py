@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from elasticscan.store.context.lookups import KnownTable
 from elasticscan.store.writing import preconditions
 from elasticscan.store.writing.merging import Clauses, merge_rows
 from tests.base.connections import call_at_statements
-from tests.base.manual_clock import ManualClock
 from tests.conftest import AT_SERVER
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
@@ -24,12 +23,6 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64()
 
 def rows(keys: Any, v: int = 0) -> pa.Table:
     return pa.table({"id": [*keys], "v": [v] * len(keys)}, schema=SCHEMA)
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
-    with Store.create(tmp_path / "shop.store", ["s1", "s2"], tablets=4, slots=16, clock=clock) as made:
-        yield made
 
 
 @pytest.fixture
