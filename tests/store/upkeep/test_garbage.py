@@ -100,14 +100,6 @@ def test_each_file_has_its_fate(
     assert {decision.path: decision.action for decision in found.decisions} == expected
 
 
-@pytest.mark.parametrize("said", [{"after_commit": 10}, {"max_commit": 10}])
-def test_a_file_that_is_ahead_of_the_catalog_is_reported(said: dict[str, int]) -> None:
-    root = shelf({FILE: 10**6})
-    for newest, store, ahead in ((9, STORE, 10), (10, STORE, 0), (9, "6" * 32, 0)):
-        footers = {FILE: witness(FILE, store=store, **said)}
-        assert plan(root, RULES, footers, STORE, newest).ahead == ahead
-
-
 def test_too_much_at_once_is_counted_without_what_was_dropped() -> None:
     unknown, known = [path(n) for n in range(4)], [path(n) for n in range(10, 13)]
     ages = dict.fromkeys(unknown + known, 10**6)

@@ -74,7 +74,6 @@ def test_columns_get_new_values_in_one_commit(table: Table) -> None:
         (lambda t: t.update({"city": "Oslo"}), NotFound, "quotes inside: \"'Oslo'\""),
         (lambda t: t.update({"city": '"id"'}), FilterError, "may be a text or a name"),
         (lambda t: t.delete(where="\"city\" <> 'Oslo'"), FilterError, "write 'city' for text, `city` for a"),
-        (lambda t: t.aggregate('min("city")'), FilterError, "may be a text or a name"),
         (lambda t: t.delete(where="'city' <> 'Oslo'"), FilterError, "names no column; write TRUE"),
         (lambda t: t.delete(where=pc.scalar(False)), InvalidOption, "must be text"),
         (lambda t: t.update({"n": "1"}, "1 = 1"), FilterError, "names no column; write TRUE"),
