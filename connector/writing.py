@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -27,10 +26,8 @@ from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.store import (
     CommitRequest,
     IdempotencyKey,
-    KeyCheck,
     OutdatedLookError,
     Store,
-    absent,
     check_no_key_twice,
     complete_rows,
     has_forerunner,
@@ -94,7 +91,7 @@ class TableWriter:
         if self._replace_where is not None:
             Predicate.parse_for_change(self._replace_where, table.schema)
             self.replaces = False  # the other rows stay
-        with self._check(store, table, options.txn):
+        with unchanged(store.context, table, self._since, options.txn):
             pass  # a commit that is not known, or no longer, shows before any task runs
         self._definition = table.definition
 
@@ -162,18 +159,9 @@ class TableWriter:
             selection = replacing_in(store.context, table, self._replace_where, txn, self._user_metadata)
             publish_replacing(selection, table, staged)
             return
-        with self._check(store, table, txn) as check:
+        with unchanged(store.context, table, self._since, txn, self._insert_only) as check:
             request = CommitRequest(self._kind, txn, check, self._user_metadata)
             publish(store.context, table, staged, request)
-
-    @contextmanager
-    def _check(self, store: Store, table: TableInfo, txn: IdempotencyKey | None) -> Iterator[KeyCheck | None]:
-        """Yield the requirements of the write on its keys, if there are any."""
-        if self._since is None:
-            yield absent(store.context, table, txn) if self._insert_only else None
-            return
-        with unchanged(store.context, table, self._since, txn) as check:
-            yield check
 
     @property
     def _kind(self) -> str:

@@ -61,7 +61,7 @@ from elasticscan.store.table import Table
 from elasticscan.store.upkeep.executor import Kept
 from elasticscan.store.upkeep.garbage import Action
 from elasticscan.store.writing.definitions import has_forerunner, reserve_table, table_to_write
-from elasticscan.store.writing.preconditions import KeyCheck, absent, unchanged
+from elasticscan.store.writing.preconditions import unchanged
 from elasticscan.store.writing.publishing import CommitRequest, is_committed, publish
 from elasticscan.store.writing.staging import check_no_key_twice, remove_staged, stage
 from elasticscan.store.writing.transactions import (

@@ -163,16 +163,17 @@ class KeyCheck:
         )
 
 
-def absent(context: Context, table: TableInfo, txn: IdempotencyKey | None = None) -> KeyCheck:
-    """Require that no row has a key of the write when it is committed."""
-    return KeyCheck(context, table, None, txn)
-
-
 @contextmanager
 def unchanged(
-    context: Context, table: TableInfo, since: int | None, txn: IdempotencyKey | None = None
+    context: Context,
+    table: TableInfo,
+    since: int | None,
+    txn: IdempotencyKey | None = None,
+    is_insert: bool = False,
 ) -> Iterator[KeyCheck | None]:
-    """Require that no other write wrote or deleted keys of this one after a commit; None requires nothing.
+    """Require that no other write wrote or deleted keys of this one after a commit.
+
+    None requires nothing, but of an insert that no row has one of its keys.
 
     While the block runs, the changes since then stay readable: by a lease, where retention is short.
 
@@ -181,7 +182,7 @@ def unchanged(
         SnapshotExpired: the changes since then are no longer kept.
     """
     if since is None:
-        yield None
+        yield KeyCheck(context, table, None, txn) if is_insert else None
         return
     context.check_newest()
     lease = _hold(context, table, since, txn, secrets.token_hex(8))

@@ -47,7 +47,7 @@ from elasticscan.store.context.lookups import live_table
 from elasticscan.store.reading.scan import Scan, begin_scan
 from elasticscan.store.rows.conversion import arrow_constant
 from elasticscan.store.rows.keys import tombstones_of
-from elasticscan.store.writing.preconditions import absent, unchanged
+from elasticscan.store.writing.preconditions import unchanged
 from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, is_committed, publish, write
 from elasticscan.store.writing.staging import conformed_rows, remove_staged, stage
 
@@ -167,8 +167,7 @@ class WriteTransaction:
         self, table: TableInfo, data: Any, kind: str = "write", *, is_insert: bool = False
     ) -> CommitNumber:
         """Commit rows, or delete keys, that the caller has; an insert refuses keys that exist."""
-        with unchanged(self.context, table, self.since, self.txn) as since:
-            check = absent(self.context, table, self.txn) if is_insert else since
+        with unchanged(self.context, table, self.since, self.txn, is_insert) as check:
             request = CommitRequest(kind, self.txn, check, self.user_metadata)
             return write(self.context, table, data, request)
 
