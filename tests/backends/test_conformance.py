@@ -1,4 +1,4 @@
-"""The promises of every back end behind the cursor rule, each with its letter, against five of them.
+"""The promises of every back end behind the cursor rule, each with its letter, against four of them.
 
 F1  a finished slot is whole
 F2  one order at every shard
@@ -26,8 +26,7 @@ import elasticscan
 from elasticscan.backends import open_cluster
 from elasticscan.backends.redis.cluster import ClusterShards
 from elasticscan.backends.redis.names import slot_of
-from elasticscan.backends.redis.pages import ACL, KeySpace
-from elasticscan.backends.redis.values import Model
+from elasticscan.backends.redis.pages import ACL
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.hashing import slots_of as slots_of_keys
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, Placements, ShardReader
@@ -35,7 +34,6 @@ from elasticscan.reader.cursor import Accepted, accept_page, plan_read, remainin
 from elasticscan.reader.scan import drop_moved
 from elasticscan.topology import Placement, SlotSet, Tablet
 from tests.backends.redis.servers import ServerCluster
-from tests.backends.redis.simulated import SimulatedCluster
 from tests.reader.memory import SCHEMA, MemoryCluster
 
 KEYS, VALUE = 60, "v" * 200
@@ -141,41 +139,6 @@ def by_slot(names: list[str]) -> Expected:
     return found
 
 
-class Simulated:
-    def __init__(self) -> None:
-        self.expected = by_slot(NAMES)
-        self.cluster = SimulatedCluster(random.Random(1), list(self.expected), 3)
-        self.space = KeySpace(b"person:", None, Model("string", CLUSTER_SCHEMA, 7), 1_000, b":probe")
-        for name in NAMES:
-            self.cluster.write(name.encode(), VALUE.encode())
-
-    def open(self) -> tuple[Placements, ShardReader]:
-        shards = ClusterShards(self.cluster, self.space)  # type: ignore[arg-type]
-        return shards, shards
-
-    def request(self, shard: int, cursors: Cursors, rows: int, size: int) -> PageRequest:
-        return PageRequest(0, shard, cursors, 0, ("key", "value"), rows, size)
-
-    def move(self, slot: int) -> None:
-        owner = self.cluster.owner_of(slot)
-        masters = self.cluster.masters
-        self.cluster.hand_over(slot, owner, masters[(masters.index(owner) + 1) % 3])
-
-    def begin_move(self, slot: int) -> Callable[[], None]:
-        owner = self.cluster.owner_of(slot)
-        target = next(master for master in self.cluster.masters if master is not owner)
-        owner.migrating[slot], target.importing[slot] = target, owner
-        key = next(iter(owner.keys[slot]))
-        target.keys.setdefault(slot, {})[key] = owner.keys[slot].pop(key)
-        return lambda: self.cluster.hand_over(slot, owner, target)
-
-    @contextmanager
-    def broken(self) -> Iterator[None]:
-        self.cluster.is_cut = True
-        yield
-        self.cluster.is_cut = False
-
-
 class Servers:
     """Real servers, read by a user who has the documented permissions and no other."""
 
@@ -226,15 +189,13 @@ class Servers:
             self.cluster.settle()
 
 
-@pytest.fixture(params=["embedded", "twin", "simulated", "redis", "valkey"], scope="module")
+@pytest.fixture(params=["embedded", "twin", "redis", "valkey"], scope="module")
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
     match request.param:
         case "embedded":
             yield EmbeddedStore(tmp_path_factory.mktemp("embedded"))
         case "twin":
             yield Twin()
-        case "simulated":
-            yield Simulated()
         case kind:
             with ServerCluster(kind) as cluster:
                 yield Servers(cluster)

@@ -1,4 +1,4 @@
-"""Damage, missing files, shards that are away, keepers, passwords, stores that can only be read, streams."""
+"""Keepers, passwords, stores that can only be read, streams."""
 
 from __future__ import annotations
 
@@ -20,47 +20,6 @@ from tests.cli.conftest import Shell
 def test_status_as_json_is_exactly_the_status_of_the_store(shell: Shell, uri: str) -> None:
     with Store.open(uri) as store:
         assert shell.json("status", uri) == json.loads(json.dumps(store.status()))
-
-
-def test_topologies_are_drawn(shell: Shell, uri: str, tmp_path: Path) -> None:
-    shell.ok("move", uri, 1, "s2")
-    drawing = tmp_path / "map.svg"
-    assert [each["topology"] for each in shell.json("topologies", uri, "--svg", drawing)] == [1, 2]
-    with Store.open(uri) as store:
-        assert drawing.read_text() == store.slot_map().svg
-        assert store.slot_map().svg.count("<g>") == 2
-        assert "tablet 1 moved to s2" in store.slot_map(1).svg
-        assert store._repr_html_() == store.slot_map(40).svg
-
-
-def test_a_shard_that_is_away_is_named_by_gc(shell: Shell, uri: str) -> None:
-    Path(uri, "shards", "s1").rename(Path(uri, "away"))
-    assert [each["shard"] for each in shell.json("gc", uri)["skipped"]] == ["s1"]
-    code, _, err = shell.run("gc", uri)
-    assert (code, "shard s1 was skipped" in err) == (0, True)
-
-
-def test_damage_needs_an_operator(shell: Shell, uri: str) -> None:
-    fragment = max(Path(uri, "shards", "s1").rglob("*.arrow"))
-    content = bytearray(fragment.read_bytes())
-    content[len(content) // 2] ^= 1
-    fragment.write_bytes(content)
-    code, message = shell.fails("verify", uri)
-    assert (code, fragment.name in message) == (5, True)
-    code, out, _ = shell.run("verify", uri, "--json")
-    assert (code, len(json.loads(out)["damaged"])) == (5, 1)
-
-
-def test_files_that_are_gone_are_named_and_a_repair_without_them_ends_with_another_code(
-    shell: Shell, uri: str, tmp_path: Path
-) -> None:
-    gone = next(Path(uri).glob("shards/s*/t1/*.arrow"))
-    gone.unlink()
-    assert f"t1/{gone.name} of shard {gone.parts[-3]}, which is gone" in shell.ok("adopt", uri)
-    assert shell.json("adopt", uri)["missing"] == [[gone.parts[-3], f"t1/{gone.name}"]]
-    for more in ((), ("--json",)):
-        code, out, err = shell.run("repair", uri, tmp_path / f"new{len(more)}", *more)
-        assert (code, "is gone" in out + err) == (5, True)
 
 
 def test_a_keeper_goes_on_when_the_catalog_was_away_until_it_is_stopped(uri: str) -> None:

@@ -1,4 +1,4 @@
-"""Rows for people and for scripts and back from them, keys of any type, SQL."""
+"""Rows for people and for scripts and back from them, SQL."""
 
 from __future__ import annotations
 
@@ -6,21 +6,12 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from elasticscan.store import Store
 from tests.cli.conftest import Shell
-
-
-def lines(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def by_id(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(rows, key=lambda row: row["id"])
 
 
 def test_people_see_the_first_rows_and_that_there_are_more(shell: Shell, uri: str) -> None:
@@ -46,42 +37,10 @@ def test_control_characters_are_escaped_and_json_has_no_nan(shell: Shell, tmp_pa
     assert "\\x1b[31mred\\n[b]ß" in shown
 
 
-def test_a_scan_stops_after_some_pages_and_continues_by_its_key(shell: Shell, uri: str) -> None:
-    whole = by_id(lines(shell.ok("scan", uri, "t", "--json")))
-    _, first, err = shell.run("scan", uri, "t", "--page-rows", 1_000, "--pages", 2, "--json")
-    key = json.loads(err)["continuation_key"]
-    rest = shell.ok("scan", uri, "--key", key, "--json")
-    assert lines(first) and lines(rest)
-    assert by_id([*lines(first), *lines(rest)]) == whole
-    assert "[ES_INVALID_OPTION]" in shell.fails("scan", uri, "t", "--key", key)[1]
-    assert "leave columns out" in shell.fails("scan", uri, "--key", key, "--columns", "id")[1]
-
-
 def test_a_command_leaves_no_lease(shell: Shell, uri: str) -> None:
     for command, *more in (["scan"], ["scan", "--limit", 10], ["scan", "--json"], ["explain", "--analyze"]):
         shell.ok(command, uri, "t", *more)
     assert shell.json("status", uri)["leases"] == []
-
-
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [
-        (pa.string(), "a,b"),
-        (pa.date32(), "2024-02-29"),
-        (pa.timestamp("us"), "2024-02-29 01:02:03"),
-        (pa.bool_(), "true"),
-        (pa.int8(), "-5"),
-        (pa.decimal128(9, 2), "1.5"),
-    ],
-    ids=str,
-)
-def test_keys_of_any_type_are_typed_as_scan_prints_them(
-    shell: Shell, tmp_path: Path, kind: pa.DataType, text: str
-) -> None:
-    with Store.create(tmp_path / "s", ["a"], tablets=1, slots=8) as store:
-        rows = pa.table({"k": pa.array([text]).cast(kind), "v": [1]})
-        store.create_table("t", rows, primary_key="k")
-    assert lines(shell.ok("get", tmp_path / "s", "t", "--columns", "v", "--json", "--", text)) == [{"v": 1}]
 
 
 def test_a_query_reads_every_table_at_one_snapshot(shell: Shell, uri: str) -> None:

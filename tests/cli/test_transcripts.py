@@ -1,8 +1,8 @@
 """Transcripts of the command line: what each command prints, and how it fails.
 
-A line `$ command` is run in an empty directory, `@ file` makes a file of the lines below it. A command that
-fails shows its exit code and the code of its error. Sizes, times, ids, places, runs of spaces and
-line breaks of JSON are not compared.
+A line `$ command` is run in an empty directory, `% command` is one of a shell, and `@ file` makes a file of
+the lines below it. A command that fails shows its exit code and the code of its error. Sizes, times, ids,
+places, runs of spaces and line breaks of JSON are not compared. `KEY` is the continuation key printed last.
 After a change that is meant, `TRANSCRIPTS=write pytest tests/cli/test_transcripts.py` writes them again.
 """
 
@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ _VARIES = (
     (re.compile(r"[0-9a-f]{32}"), "ID"),
     (re.compile(r"\d{8}T\d{12,}"), "NAME"),
     (re.compile(r"since \d+ s\b"), "since some s"),
+    (re.compile(r"user \w+ at [\w.-]+"), "user USER at HOST"),
     (re.compile(r"--key \S+"), "--key KEY"),
     (re.compile(r'"continuation_key": "[^"]+"'), '"continuation_key": KEY'),
     (re.compile(r"[ ]{2,}"), "  "),
@@ -38,14 +40,15 @@ _VARIES = (
 )
 
 
-def _run(command: str, place: Path) -> str:
-    ended = CliRunner().invoke(app, shlex.split(command))
+def _run(command: str, place: Path, keys: list[str]) -> str:
+    words = [keys[-1] if word == "KEY" else word for word in shlex.split(command)]
+    ended = CliRunner().invoke(app, words)
     if ended.exception is not None and not isinstance(ended.exception, SystemExit):
         raise ended.exception
-    if ended.exit_code:
-        code = re.search(r"ES_\w+", ended.stderr)
-        return f"{ended.stdout}[{ended.exit_code}] {code[0] if code else ''}".rstrip()
-    shown = f"{_in_a_line(ended.stdout)}{ended.stderr}".replace(str(place), ".")
+    keys += re.findall(r'"continuation_key": "([^"]+)"', ended.stderr)
+    shown, code = _in_a_line(ended.stdout), re.search(r"ES_\w+", ended.stderr)
+    shown += f"[{ended.exit_code}] {code[0] if code else ''}" if ended.exit_code else ended.stderr
+    shown = shown.replace(str(place), ".")
     for pattern, instead in _VARIES:
         shown = pattern.sub(instead, shown)
     return shown.strip("\n")
@@ -64,16 +67,18 @@ def test_commands_print_what_the_transcript_says(
     transcript: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    if transcript.stem == "maintenance":  # its commands are about files
+    if transcript.stem in ("damage", "maintenance"):  # their commands are about files
         monkeypatch.setattr(limits, "INLINE_BYTES", 0)
     wanted = transcript.read_text(encoding="utf-8")
-    found = []
-    for block in re.split(r"^(?=[$@#] )", wanted, flags=re.MULTILINE):
+    found, keys = [], list[str]()
+    for block in re.split(r"^(?=[$%@#] )", wanted, flags=re.MULTILINE):
         head, _, body = block.partition("\n")
         if head.startswith("@ "):
             Path(head[2:]).write_text(body.rstrip("\n") + "\n")
         if head.startswith("$ "):
-            body = f"{_run(head[2:], tmp_path)}\n" + "\n" * f"\n{body}".endswith("\n\n")
+            body = f"{_run(head[2:], tmp_path, keys)}\n" + "\n" * f"\n{body}".endswith("\n\n")
+        if head.startswith("% "):
+            body = subprocess.check_output(["sh", "-c", head[2:]], text=True)
         found.append(f"{head}\n{body}" if head else "")
     again = "".join(found)
     if os.environ.get("TRANSCRIPTS") == "write":

@@ -53,7 +53,7 @@ class SimulatedCluster:
         self.masters = [Master(("node", number)) for number in range(1, masters + 1)]
         self.owners = np.arange(SLOTS) * masters // SLOTS  # by slot, the place of its master in the list
         self.options = ClusterOptions(seeds=(), slot_timeout=1e9)
-        self.changes_left, self.is_cut = 0, False
+        self.changes_left = 0
         self.during: Callable[[], None] = lambda: None
         self.can_walk_slots = chance.random() < 0.5
         self.leaves = 0.0  # how often copies of keys stay behind
@@ -76,8 +76,6 @@ class SimulatedCluster:
         return self.map
 
     def exchange(self, address: Address, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
-        if self.is_cut:
-            raise ConnectionResetError("the line was cut")
         if self.changes_left > 0 and self.random.random() < 0.03:  # the line is cut, or its master killed
             self.changes_left -= 1
             self.happen()
