@@ -10,35 +10,43 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from elasticscan.base.errors import ElasticScanError
 
 ROOT = Path(__file__).resolve().parents[1]
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n```\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
-_FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCED = re.compile(
+    r"(?:^<!-- ([^\n]*) -->\n)?^```(\w*)\n(.*?)^```$(?:\n```\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
+)
 _RAISED = re.compile(r"\w+: \[(ES_\w+)\]")
 _NUMBER = re.compile(r"\d+")
 
 
-def blocks(text: str, language: str = "python") -> list[tuple[str, str | None]]:
-    """The code of a text, each block with the output right under it, if any."""
-    return [(match[2], match[3]) for match in _BLOCK.finditer(text) if match[1] == language]
+class Block(NamedTuple):
+    """A block of a page: the remark above it, its language and its text, and the output right under it."""
+
+    remark: str
+    language: str
+    code: str
+    output: str
+
+
+def blocks(text: str, language: str | None = "python") -> list[Block]:
+    """The blocks of a text; with None those of any language."""
+    found = [Block(*(part or "" for part in match.groups())) for match in _FENCED.finditer(text)]
+    return [block for block in found if language in (None, block.language)]
 
 
 def steps(text: str) -> Iterator[tuple[str, str, str]]:
     """What a reader types, in order, each with what the page says that he sees: ("python", code, output),
     whose output is the block right under it, and ("shell", "elasticscan …", output), in one block."""
-    fenced = list(_FENCED.finditer(text))
-    for at, block in enumerate(fenced):
-        if text[: block.start()].rstrip().rpartition("\n")[2].startswith("<!-- not run: "):
+    for block in blocks(text, None):
+        if block.remark.startswith("not run: "):
             continue
-        if block[1] == "python":
-            after = fenced[at + 1] if at + 1 < len(fenced) else None
-            printed = after is not None and after.start() == block.end() + 1 and not after[1]
-            yield "python", block[2], after[2] if after is not None and printed else ""
-        elif not block[1] and block[2].startswith("$ "):
-            command, _, output = block[2][2:].partition("\n")
+        if block.language == "python":
+            yield "python", block.code, block.output
+        elif not block.language and block.code.startswith("$ "):
+            command, _, output = block.code[2:].partition("\n")
             yield "shell", command, output
 
 
@@ -71,19 +79,16 @@ def run(code: str, names: dict[str, Any]) -> list[str]:
         if not isinstance(statement, ast.Expr):
             exec(compile(ast.Module([statement], []), "a page", "exec"), names)
             continue
-        if remark is not None and (raised := _RAISED.match(remark)):
-            wrong += _raises(statement, raised[1], names)
+        raised, text = _RAISED.match(remark or ""), ast.unparse(statement)
+        try:
+            value = eval(compile(ast.Expression(statement.value), "a page", "eval"), names)  # noqa: S307
+        except ElasticScanError as error:
+            if raised is None:
+                raise
+            wrong += [] if error.code == raised[1] else [f"{text} is {error}, not {raised[1]}"]
             continue
-        value = eval(compile(ast.Expression(statement.value), "a page", "eval"), names)  # noqa: S307
-        if remark is not None and not promised(remark, value):
-            wrong.append(f"{ast.unparse(statement)} is {value!r}, not {remark}")
+        if raised is not None:
+            wrong.append(f"{text} is no {raised[1]}")
+        elif remark is not None and not promised(remark, value):
+            wrong.append(f"{text} is {value!r}, not {remark}")
     return wrong
-
-
-def _raises(statement: ast.Expr, code: str, names: dict[str, Any]) -> list[str]:
-    """Run a statement that promises an error."""
-    try:
-        eval(compile(ast.Expression(statement.value), "a page", "eval"), names)  # noqa: S307
-    except ElasticScanError as error:
-        return [] if error.code == code else [f"{ast.unparse(statement)} is {error}, not {code}"]
-    return [f"{ast.unparse(statement)} is no {code}"]

@@ -23,9 +23,8 @@ import elasticscan
 from examples.demo import KEY, flights
 from tests.base.s3 import KEY as S3_KEY
 from tests.base.s3 import SECRET, S3Server
-from tests.pages import ROOT, stripped
+from tests.pages import ROOT, blocks, stripped
 
-_FENCED = re.compile(r"(?:^<!-- (.*?) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(
     r"(\$ )?(\w+=\S+ )*(elasticscan|pip|make|python3?|install|mc|echo|export|spark-\w+|pyspark|docker|\.) "
 )
@@ -34,7 +33,7 @@ _PLACES = re.compile(r"(?<![\w/.])/(?=(?:data|backups|disk1|srv)/)")
 _VARIES = re.compile(r"^seconds .*$|\d+\.\d+ s$", re.MULTILINE)
 
 
-class Block(NamedTuple):
+class Commands(NamedTuple):
     """Commands of a page, the remark above them, and what the page says that they print."""
 
     page: str
@@ -46,17 +45,17 @@ class Block(NamedTuple):
         return f"{self.page}: {self.commands.splitlines()[0]}"
 
 
-def blocks_of(page: str, text: str) -> list[Block]:
+def commands_of(page: str, text: str) -> list[Commands]:
     """The blocks of a page that begin with a command; where `$` stands before it, other lines are output."""
     found = []
-    for remark, language, inner in _FENCED.findall(text):
-        if language not in ("", "sh") or not _COMMAND.match(inner):
+    for block in blocks(text, None):
+        if block.language not in ("", "sh") or not _COMMAND.match(block.code):
             continue
-        lines = inner.splitlines()
+        lines = block.code.splitlines()
         typed = [line for line in lines if line.startswith("$ ")] or lines
         output = "\n".join(line for line in lines if line not in typed)
         commands = "".join(f"{line.removeprefix('$ ')}\n" for line in typed)
-        found.append(Block(page, remark, commands, output))
+        found.append(Commands(page, block.remark, commands, output))
     return found
 
 
@@ -64,7 +63,7 @@ PAGES = [ROOT / "README.md", ROOT / "spark-conf" / "README.md", *sorted((ROOT / 
 BLOCKS = [
     block
     for path in PAGES
-    for block in blocks_of(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
+    for block in commands_of(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
 ]
 RUN = [block for block in BLOCKS if not block.remark]
 

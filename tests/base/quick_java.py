@@ -6,8 +6,6 @@ keeps for the next ones, is made by the first run that needs it, once for a chec
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
 import subprocess
 import sys
@@ -19,8 +17,7 @@ import pyspark
 
 # What runs for some minutes does not earn back what thorough compilation costs.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-SECONDS = 300
-KEPT = Path(__file__).resolve().parents[2] / ".pytest_cache"
+ARCHIVE = Path(__file__).resolve().parents[2] / ".pytest_cache" / f"java-{pyspark.__version__}.jsa"
 # Java ends, and writes, when the pipe to it is closed: wait for it, not only for this process.
 SESSION = """
 import sys
@@ -40,38 +37,19 @@ gateway.proc.wait()
 
 @cache
 def quick_java(make: bool = True) -> str:
-    """The options, with an archive of Spark's classes where there is one, or one can be made.
+    """The options, with an archive of Spark's classes where there is one, which a Java of its own kind reads.
 
     Args:
-        make: what makes it costs as much as ten sessions gain.
+        make: make one; it costs as much as ten sessions gain.
     """
-    archive = _archive(make)
+    if make and not ARCHIVE.exists():
+        ARCHIVE.parent.mkdir(exist_ok=True)
+        written = ARCHIVE.with_suffix(f".{os.getpid()}")
+        command = [sys.executable, "-c", SESSION, f"{QUICK} -XX:ArchiveClassesAtExit={written}"]
+        environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        with suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(command, env=environment, capture_output=True, timeout=300, check=True)
+            written.rename(ARCHIVE)
     # Java would say to standard output, where others expect an answer, that a program has other classes.
-    return f"{QUICK} -Xlog:disable -Xshare:auto -XX:SharedArchiveFile={archive}" if archive else QUICK
-
-
-def _archive(make: bool) -> Path | None:
-    with suppress(OSError, subprocess.SubprocessError):
-        java = subprocess.run(["java", "-version"], capture_output=True, check=True).stderr
-        of = hashlib.sha256(java + pyspark.__file__.encode() + pyspark.__version__.encode()).hexdigest()[:16]
-        KEPT.mkdir(exist_ok=True)
-        place = KEPT / f"java-{of}.jsa"
-        with place.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
-            if make and not place.exists():
-                _make(place)
-        return place if place.exists() else None
-    return None
-
-
-def _make(place: Path) -> None:
-    """Run a session for a moment, at whose end Java writes down what it has loaded."""
-    written = place.with_suffix(".unfinished")
-    subprocess.run(
-        [sys.executable, "-c", SESSION, f"{QUICK} -XX:ArchiveClassesAtExit={written}"],
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        timeout=SECONDS,
-        check=True,
-    )
-    written.rename(place)
+    shared = f" -Xlog:disable -Xshare:auto -XX:SharedArchiveFile={ARCHIVE}"
+    return f"{QUICK}{shared if ARCHIVE.exists() else ''}"

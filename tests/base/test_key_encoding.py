@@ -62,7 +62,7 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 def array_of(values: list[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_decimal128(kind):
         exact = decimal.Context(prec=76)
-        values = [decimal.Decimal(value).scaleb(-kind.scale, exact) for value in values]
+        values = [v if v is None else decimal.Decimal(v).scaleb(-kind.scale, exact) for v in values]
     return pa.array(values, kind)
 
 

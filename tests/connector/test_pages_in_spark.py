@@ -95,8 +95,8 @@ def test_the_block_of_security_finds_the_store_that_a_variable_names(tmp_path: P
     """In a process of its own: Spark's own processes have the variables with which it was started."""
     with elasticscan.create(tmp_path / "flights.store", shards=["s1"]) as store:
         store.create_table("flights", {"id": [1, 2]}, primary_key="id")
-    ((code, _),) = blocks((ROOT / "docs" / "security.md").read_text(encoding="utf-8"))
-    opened, read = code.splitlines()
+    (block,) = blocks((ROOT / "docs" / "security.md").read_text(encoding="utf-8"))
+    opened, read = block.code.splitlines()
     script = f"""
 import elasticscan
 from pyspark.sql import SparkSession
