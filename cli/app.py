@@ -12,18 +12,20 @@ from typer.core import TyperGroup
 
 from elasticscan.base.errors import ElasticScanError, InvalidOption
 from elasticscan.cli import files, index, maintenance, query, rows, snapshot, store, table, topology
-from elasticscan.cli.output import report_error
+from elasticscan.cli.output import is_json, report_error, take_json
 
 # The error of options that do not parse, of the click that typer brings along.
 ParseError = cast("type[Exception]", typer.BadParameter.__base__)
+
+
+JSON = "With --json it prints JSON, for scripts."
 
 
 class Commands(TyperGroup):
     """A group that reports errors of all its commands, with their exit codes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.meta["json"] = "--json" in args
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, take_json(args))
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -31,12 +33,12 @@ class Commands(TyperGroup):
             sys.stdout.flush()  # a reader that has gone is found here, not when Python ends
             return result
         except ElasticScanError as error:
-            raise typer.Exit(report_error(error, ctx.meta["json"])) from error
+            raise typer.Exit(report_error(error)) from error
         except ParseError as error:
-            if not ctx.meta["json"]:
+            if not is_json():
                 raise
             wrong = InvalidOption(cast("Any", error).format_message())
-            raise typer.Exit(report_error(wrong, as_json=True)) from error
+            raise typer.Exit(report_error(wrong)) from error
 
 
 app = typer.Typer(
@@ -84,6 +86,6 @@ COMMANDS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
 for panel, commands in COMMANDS.items():
     for command in commands:
         if isinstance(command, typer.Typer):
-            app.add_typer(command, rich_help_panel=panel)
+            app.add_typer(command, rich_help_panel=panel, epilog=JSON)
         else:
-            app.command(rich_help_panel=panel)(command)
+            app.command(rich_help_panel=panel, epilog=JSON)(command)

@@ -12,7 +12,6 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.cli.options import (
     Columns,
     Filter,
-    Json,
     Since,
     Snapshot,
     Table,
@@ -74,7 +73,6 @@ def load(
     format_: Annotated[str | None, typer.Option("--format", help="csv, json, parquet, arrow or orc.")] = None,
     if_unchanged_since: Since = None,
     user_metadata: UserMetadata = None,
-    json: Json = False,
 ) -> None:
     """Load files into a table: one commit, all or nothing; or, as a job, a commit for each file.
 
@@ -104,7 +102,7 @@ def load(
         )
     before = f"; {done.skipped:,} files were loaded by this job before" if done.skipped else ""
     last = "" if done.commit is None else f" as commit {done.commit}"
-    answer(json, asdict(done), f"{counted(done.rows, 'row')} loaded into {table}{last}{before}.")
+    answer(asdict(done), f"{counted(done.rows, 'row')} loaded into {table}{last}{before}.")
 
 
 def export(
@@ -120,7 +118,6 @@ def export(
     filter: Filter = None,  # noqa: A002 - the word users know
     snapshot: Snapshot = None,
     compression: Annotated[str, typer.Option(help="Of Parquet: zstd, snappy, lz4, gzip or none.")] = "zstd",
-    json: Json = False,
 ) -> None:
     """Write the rows of a snapshot to a file, or as Parquet files with _SUCCESS to a directory.
 
@@ -136,4 +133,4 @@ def export(
             on_progress=lambda rows: update(note=f"{rows:,} rows"),
         )
     rows, files = counted(done.rows, "row"), counted(done.files, "file")
-    answer(json, asdict(done), f"{rows} of snapshot {done.snapshot} written to {files}: {done.path}.")
+    answer(asdict(done), f"{rows} of snapshot {done.snapshot} written to {files}: {done.path}.")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import elasticscan
-from elasticscan.cli.options import AnyTable, Json, Table, Uri, names_of
+from elasticscan.cli.options import AnyTable, Table, Uri, names_of
 from elasticscan.cli.output import answer, progress, section
 from elasticscan.ui import INDEXES, size
 
@@ -31,7 +31,6 @@ def create(
         list[str] | None,
         typer.Option(metavar="C,D", help="More columns to carry, so that rows need no fetching."),
     ] = None,
-    json: Json = False,
 ) -> None:
     """Make an index, while others write, scan and move.
 
@@ -46,25 +45,25 @@ def create(
     outcome = "was dropped while it was built."
     if made is not None:
         outcome = f"of {table} ({', '.join(made['columns'])}): {size(made['bytes'])}, in use from now on."
-    answer(json, made, f"Index {name} {outcome}")
+    answer(made, f"Index {name} {outcome}")
 
 
 @indexes.command("drop")
-def drop(uri: Uri, table: Table, name: Name, json: Json = False) -> None:
+def drop(uri: Uri, table: Table, name: Name) -> None:
     """Remove an index; scans that read it have to start again."""
     with elasticscan.open(uri) as store:
         store.table(table).drop_index(name)
     text = f"Index {name} of {table} dropped; `elasticscan gc` frees its files."
-    answer(json, {"table": table, "dropped": name}, text)
+    answer({"table": table, "dropped": name}, text)
 
 
 @indexes.command("list")
-def list_indexes(uri: Uri, table: AnyTable = None, json: Json = False) -> None:
+def list_indexes(uri: Uri, table: AnyTable = None) -> None:
     """List indexes, with their bytes on disk."""
     with elasticscan.open(uri) as store:
         found = _found(store, table)
     none = "no indexes yet; `elasticscan index create` makes one"
-    answer(json, found, section(found, INDEXES) if found else none)
+    answer(found, section(found, INDEXES) if found else none)
 
 
 def _found(store: elasticscan.Store, table: str | None) -> list[dict[str, Any]]:

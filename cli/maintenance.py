@@ -17,8 +17,8 @@ from elasticscan.base.clock import seconds_of
 from elasticscan.base.errors import TryAgain
 from elasticscan.base.limits import GC_GRACE_SECONDS, GC_SHARE, TRASH_SECONDS
 from elasticscan.base.redaction import shown
-from elasticscan.cli.options import AnyTable, Json, Speed, Uri
-from elasticscan.cli.output import answer, counted, print_json_line, say, warn
+from elasticscan.cli.options import AnyTable, Speed, Uri
+from elasticscan.cli.output import answer, counted, is_json, print_json_line, say, warn
 
 DAMAGE_FOUND = PROBLEMS_MET = 5
 
@@ -30,7 +30,6 @@ def keep(
         str, typer.Option(metavar="TIME", help="How long to wait when no work is pending, as in 10s or 5m.")
     ] = "10s",
     bytes_per_second: Speed = None,
-    json: Json = False,
 ) -> None:
     """Maintain a store that others write to, until stopped: merge, split, join, move, collect garbage.
 
@@ -41,13 +40,13 @@ def keep(
         while True:
             try:
                 kept = store.keep(
-                    bytes_per_second=bytes_per_second, on_step=(lambda _: None) if json else say
+                    bytes_per_second=bytes_per_second, on_step=(lambda _: None) if is_json() else say
                 )
             except TryAgain as error:  # a catalog that is out of reach may be back in the next round
                 if once:
                     raise
                 warn(str(error), "red")
-                if json:
+                if is_json():
                     print_json_line({"problems": [str(error)]})
                 time.sleep(pause)
                 continue
@@ -56,11 +55,11 @@ def keep(
             if once:
                 done = {name: value for name, value in asdict(kept).items() if value and name != "problems"}
                 text = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in done.items())
-                answer(json, asdict(kept), f"{text}." if text else "Nothing was changed.")
+                answer(asdict(kept), f"{text}." if text else "Nothing was changed.")
                 if kept.problems:
                     raise typer.Exit(PROBLEMS_MET)
                 return
-            if json:
+            if is_json():
                 print_json_line(asdict(kept))
             if not kept.steps:
                 time.sleep(pause)
@@ -81,11 +80,11 @@ def until_stopped() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def compact(uri: Uri, table: AnyTable = None, json: Json = False) -> None:
+def compact(uri: Uri, table: AnyTable = None) -> None:
     """Merge small fragments into large ones."""
     with elasticscan.open(uri) as store:
         gone = store.compact() if table is None else store.table(table).compact()
-    answer(json, {"fragments_removed": gone}, f"{gone:,} fragments fewer.")
+    answer({"fragments_removed": gone}, f"{gone:,} fragments fewer.")
 
 
 def gc(
@@ -102,7 +101,6 @@ def gc(
     share: Annotated[
         float, typer.Option(help="Most of a shard's files that may go though the catalog never knew them.")
     ] = GC_SHARE,
-    json: Json = False,
 ) -> None:
     """Remove files that are not needed any more.
 
@@ -120,17 +118,17 @@ def gc(
         "skipped": [{"shard": shard, "why": why} for shard, why in collected.skipped],
         "refused": collected.refused,
     }
-    if not json:
+    if not is_json():
         for decision in collected.decisions if dry_run else ():
             say(f"{decision.action:7}  {decision.shard}:{decision.path}  {decision.reason}")
         for shard, why in collected.skipped:
             warn(f"shard {shard} was skipped: {why}")
         if collected.refused:
             warn(f"refused: {collected.refused}")
-    answer(json, value, f"{counted(collected.removed, 'file')} {'to remove' if dry_run else 'removed'}.")
+    answer(value, f"{counted(collected.removed, 'file')} {'to remove' if dry_run else 'removed'}.")
 
 
-def adopt(uri: Uri, json: Json = False) -> None:
+def adopt(uri: Uri) -> None:
     """Make this catalog the owner of its shards: after its backup was put back, or of a copied store."""
     with elasticscan.open(uri) as store:
         adopted = store.adopt()
@@ -140,15 +138,15 @@ def adopt(uri: Uri, json: Json = False) -> None:
         lines.append(f"Commits {had + 1} to {reached} are not in this catalog, and lost.")
     for shard, path in adopted.missing:
         lines.append(f"The catalog refers to {path} of shard {shard}, which is gone; `verify` says more.")
-    answer(json, asdict(adopted), "\n".join(lines))
+    answer(asdict(adopted), "\n".join(lines))
 
 
-def verify(uri: Uri, json: Json = False) -> None:
+def verify(uri: Uri) -> None:
     """Read every file; exit code 5 if one is damaged, with the rows, slots and commits that it had."""
     with elasticscan.open(uri) as store:
         damaged = store.verify()
-    if json or not damaged:
-        answer(json, {"damaged": [asdict(each) for each in damaged]}, "Every file is as it was written.")
+    if is_json() or not damaged:
+        answer({"damaged": [asdict(each) for each in damaged]}, "Every file is as it was written.")
     else:
         for each in damaged:
             warn(str(each), "red")
@@ -165,7 +163,6 @@ def repair(
             "--root", metavar="ROOT", help="A shard's root; those in the store's directory by default."
         ),
     ] = None,
-    json: Json = False,
 ) -> None:
     """Make a new store from a damaged one's files, which are only read; exit code 5 if something is lost.
 
@@ -173,8 +170,8 @@ def repair(
     """
     report = import_module("elasticscan.store").repair_store(uri, into, root or None)
     made = [f"{name}: {rows:,} rows." for name, rows in report.tables.items()]
-    answer(json, asdict(report), "\n".join(made) or "No table could be made.")
-    if not json:
+    answer(asdict(report), "\n".join(made) or "No table could be made.")
+    if not is_json():
         for text in report.lost:
             warn(f"lost: {text}", "red")
         for text in report.doubts:
@@ -189,11 +186,10 @@ def rotate_secret(
         bool,
         typer.Option("--revoke", help="End all keys and streams' checkpoints, where the old secret leaked."),
     ] = False,
-    json: Json = False,
 ) -> None:
     """Replace the secrets of continuation keys and of streams' offsets; those in use stay valid."""
     with elasticscan.open(uri) as store:
         number = store.rotate_secret(revoke=revoke)
     ended = "earlier keys have ended" if revoke else "earlier keys still open"
     text = f"Keys are sealed with secret {number} from now on; {ended}."
-    answer(json, {"secret": number, "revoked": revoke}, text)
+    answer({"secret": number, "revoked": revoke}, text)

@@ -18,7 +18,6 @@ AnyTable = Annotated[str | None, typer.Argument(metavar="TABLE", help="One table
 Tablet = Annotated[
     int, typer.Argument(metavar="TABLET", help="A tablet's id, as `status --tablets` lists it.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Columns = Annotated[list[str] | None, typer.Option("--columns", metavar="A,B", help="Which, in this order.")]
 Filter = Annotated[str | None, typer.Option("--filter", metavar="SQL", help="A condition on the rows.")]
 Snapshot = Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from elasticscan.ui import cells
 
 # Without a terminal there is no width to respect; a table is then better wide than wrapped.
 PIPE_WIDTH = 240
+_JSON = ContextVar("json", default=False)
 EXIT_CODES: Mapping[type[ElasticScanError], int] = {
     UsageError: 2,
     TryAgain: 3,
@@ -41,9 +43,21 @@ def say(text: RenderableType) -> None:
     console().print(text, soft_wrap=isinstance(text, str))
 
 
-def answer(as_json: bool, value: Any, text: RenderableType) -> None:
+def take_json(words: list[str]) -> list[str]:
+    """Return the words of a command line without `--json`, which holds for the command from now on."""
+    end = words.index("--") if "--" in words else len(words)
+    _JSON.set("--json" in words[:end])
+    return [word for at, word in enumerate(words) if at >= end or word != "--json"]
+
+
+def is_json() -> bool:
+    """Return whether the command prints JSON."""
+    return _JSON.get()
+
+
+def answer(value: Any, text: RenderableType) -> None:
     """Print the outcome of a command: the value as JSON, or the text."""
-    if as_json:
+    if is_json():
         print(json_text(value, indent=2))
     else:
         say(text)
@@ -100,10 +114,10 @@ def _text(value: Any) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def report_error(error: ElasticScanError, as_json: bool) -> int:
+def report_error(error: ElasticScanError) -> int:
     """Print an error on stderr and return the exit code."""
     code = next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), 1)
-    if as_json:
+    if is_json():
         report = {"code": error.code, "message": error.message, "fields": error.fields, "exit_code": code}
         print_json_line({"error": report}, stderr=True)
     else:

@@ -14,7 +14,6 @@ from elasticscan.cli.options import (
     Columns,
     Filter,
     IndexChoice,
-    Json,
     OrderBy,
     Snapshot,
     Table,
@@ -35,7 +34,6 @@ def aggregate(
     by: Annotated[list[str] | None, typer.Option(metavar="A,B", help="The columns to group by.")] = None,
     filter: Filter = None,  # noqa: A002 - the word users know
     snapshot: Snapshot = None,
-    json: Json = False,
 ) -> None:
     """Compute count, sum, min, max and avg of a snapshot's rows, by group.
 
@@ -49,14 +47,13 @@ def aggregate(
         rows = store.table(table).aggregate(values, groups, filter, snapshot)
     if groups:
         rows = rows.sort_by([(name, "ascending") for name in groups])
-    print_rows(rows.schema, rows.to_batches(), "json" if json else None, "of the result", None)
+    print_rows(rows.schema, rows.to_batches(), None, "of the result", None)
 
 
 def sql(
     uri: Uri,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="A SELECT of DuckDB's SQL, in quotes.")],
     limit: Annotated[int | None, typer.Option(min=0, help="Print so many rows of the result.")] = None,
-    json: Json = False,
 ) -> None:
     """Query the tables of a store with DuckDB: all of them at one snapshot, each row once.
 
@@ -80,7 +77,7 @@ def sql(
             found = database.sql(query)
             reader = (found if limit is None else found.limit(limit)).to_arrow_reader(SHOWN_ROWS * 1_000)
             most = None if limit is not None else SHOWN_ROWS
-            print_rows(reader.schema, reader, "json" if json else None, "of the result", most)
+            print_rows(reader.schema, reader, None, "of the result", most)
         except duckdb.Error as error:
             raise InvalidOption(f"DuckDB: {error}", option="QUERY") from error
 
@@ -106,7 +103,6 @@ def explain(
     analyze: Annotated[
         bool, typer.Option("--analyze", help="Run the scan, and compare the estimates with it.")
     ] = False,
-    json: Json = False,
 ) -> None:
     """Explain how a scan would read, where, and why.
 
@@ -144,4 +140,4 @@ def explain(
             for part in explained["scans"]
         ),
     )
-    answer(json, explained, Group(*text))
+    answer(explained, Group(*text))

@@ -20,7 +20,6 @@ from elasticscan.cli.options import (
     Columns,
     Filter,
     IndexChoice,
-    Json,
     OrderBy,
     Snapshot,
     Table,
@@ -31,6 +30,7 @@ from elasticscan.cli.options import (
 from elasticscan.cli.output import (
     answer,
     counted,
+    is_json,
     print_json_line,
     print_json_lines,
     say,
@@ -67,7 +67,6 @@ def scan(
         typer.Option(metavar="NAME=TEXT", help="Of a Redis or Valkey cluster, as model=json."),
     ] = None,
     format_: Format = None,
-    json: Json = False,
 ) -> None:
     """Read every row of a snapshot exactly once, while tablets move.
 
@@ -77,7 +76,6 @@ def scan(
 
     Example: elasticscan scan trips.store trips --filter 'km > 9' --columns id,km --format csv
     """
-    form = "json" if json else format_
     settings = {
         "columns": names_of(columns),
         "filter": filter,
@@ -91,7 +89,7 @@ def scan(
     if key is not None and (table or given):
         name = next(iter(given), "TABLE").replace("_", "-")
         raise InvalidOption(f"--key goes on with a scan as it was begun; leave {name} out", option=name)
-    is_preview = limit is None and pages is None and form is None
+    is_preview = limit is None and pages is None and format_ is None and not is_json()
     if is_preview and key is None:
         given["limit"] = SHOWN_ROWS + 1
     with _opened(uri, option) as store:
@@ -99,7 +97,7 @@ def scan(
         of = "of a cluster" if is_cluster(uri) else f"of snapshot {begun.snapshot}"
         batches = (page.rows for page in islice(begun, pages))
         try:
-            print_rows(begun.schema, batches, form, of, SHOWN_ROWS if is_preview else None)
+            print_rows(begun.schema, batches, format_, of, SHOWN_ROWS if is_preview else None)
         finally:
             if pages is None or begun.key is None:  # else the rest stays readable
                 begun.close()
@@ -117,7 +115,6 @@ def changes(
     columns: Columns = None,
     filter: Filter = None,  # noqa: A002 - the word users know
     format_: Format = None,
-    json: Json = False,
 ) -> None:
     """Read the changes of commits: each insert, update and delete exactly once, while tablets move.
 
@@ -130,14 +127,14 @@ def changes(
         store.table(table).changes(after, upto, names_of(columns), filter) as begun,
     ):
         of = f"of changes up to commit {begun.snapshot}"
-        print_rows(begun.schema, begun.batches(), "json" if json else format_, of, SHOWN_ROWS)
+        print_rows(begun.schema, begun.batches(), format_, of, SHOWN_ROWS)
 
 
 def print_rows(
     schema: pa.Schema, batches: Iterable[pa.RecordBatch], form: str | None, of: str, most: int | None
 ) -> None:
     """Print rows as CSV or JSON lines, or the first `most` as a table for people."""
-    if form == "csv":
+    if form == "csv" and not is_json():
         with naming_file("stdout", "written"):
             sink = pa.PythonFile(sys.stdout.buffer, "w")
             with import_module("pyarrow.csv").CSVWriter(sink, schema) as writer:
@@ -145,7 +142,7 @@ def print_rows(
                     writer.write_batch(batch)
         return
     rows = (row for batch in batches for row in batch.to_pylist())
-    if form == "json":
+    if form == "json" or is_json():
         return print_json_lines(rows)
     number = show_rows(schema, islice(rows, most))
     more = "; there are more: --limit or --format" if next(rows, None) is not None else ""
@@ -157,7 +154,6 @@ def count(
     table: Table,
     filter: Filter = None,  # noqa: A002 - the word users know
     snapshot: Snapshot = None,
-    json: Json = False,
 ) -> None:
     """Count the rows of a snapshot, or of a condition.
 
@@ -167,9 +163,9 @@ def count(
         begun = store.table(table).scan(filter=filter, snapshot=snapshot)
         rows = begun.count()
     if is_cluster(uri):
-        return answer(json, {"table": table, "rows": rows}, f"{counted(rows, 'key')}.")
+        return answer({"table": table, "rows": rows}, f"{counted(rows, 'key')}.")
     value = {"table": table, "rows": rows, "snapshot": begun.snapshot}
-    answer(json, value, f"{counted(rows, 'row')} of snapshot {begun.snapshot}.")
+    answer(value, f"{counted(rows, 'row')} of snapshot {begun.snapshot}.")
 
 
 def _opened(uri: str, options: list[str] | None = None) -> Any:
@@ -188,7 +184,6 @@ def get(
     ],
     columns: Columns = None,
     snapshot: Snapshot = None,
-    json: Json = False,
 ) -> None:
     """Read the rows of primary keys, in the order of the keys.
 
@@ -201,7 +196,7 @@ def get(
         opened = store.table(table)
         rows = opened.get(keys_of(keys, opened), names_of(columns), snapshot)
     of = f"of {counted(len(keys), 'key')}"
-    print_rows(rows.schema, rows.to_batches(), "json" if json else None, of, None)
+    print_rows(rows.schema, rows.to_batches(), None, of, None)
 
 
 def keys_of(texts: Sequence[str], table: elasticscan.Table) -> pa.Table:

@@ -16,8 +16,8 @@ from elasticscan.base.clock import seconds_of
 from elasticscan.base.limits import DEFAULT_SLOTS, DEFAULT_TABLETS
 from elasticscan.base.redaction import shown
 from elasticscan.cli.maintenance import until_stopped
-from elasticscan.cli.options import Json, Uri, pairs_of, shards_of
-from elasticscan.cli.output import answer, counted, listing, print_json_line, say, section, warn
+from elasticscan.cli.options import Uri, pairs_of, shards_of
+from elasticscan.cli.output import answer, counted, is_json, listing, print_json_line, say, section, warn
 from elasticscan.ui import TABLETS, make_server, sections, size
 
 PORT = 8765
@@ -34,7 +34,6 @@ def create(
     retention: Annotated[
         str, typer.Option(metavar="TIME", help="How long snapshots stay readable, as in 7d, 12h or 30m.")
     ] = "7d",
-    json: Json = False,
 ) -> None:
     """Make a store.
 
@@ -43,7 +42,7 @@ def create(
     shards, seconds = shards_of(shard), seconds_of("--retention", retention)
     with elasticscan.create(uri, shards, tablets, slots, retention_seconds=seconds) as store:
         made = store.status()
-    answer(json, made, f"Created {shown(uri)}: {len(made['tablets'])} tablets at {', '.join(shards)}.")
+    answer(made, f"Created {shown(uri)}: {len(made['tablets'])} tablets at {', '.join(shards)}.")
 
 
 def status(
@@ -51,7 +50,6 @@ def status(
     tablets: Annotated[
         bool, typer.Option("--tablets", help="Only the tablets: the ids that move, split and join take.")
     ] = False,
-    json: Json = False,
 ) -> None:
     """Show shards, tables, moves, streams and leases; or tablets, of which neighbours can be joined."""
     with elasticscan.open(uri) as store:
@@ -59,9 +57,9 @@ def status(
     if tablets:
         goes = {move["tablet"]: move["to"] for move in state["moves"]}
         rows = [{**each, "moving_to": goes.get(each["id"])} for each in state["tablets"]]
-        answer(json, rows, section(sorted(rows, key=lambda each: each["slots"]), TABLETS))
+        answer(rows, section(sorted(rows, key=lambda each: each["slots"]), TABLETS))
     else:
-        answer(json, state, _drawn(shown(uri), state))
+        answer(state, _drawn(shown(uri), state))
 
 
 def _drawn(uri: str, status: Mapping[str, Any]) -> RenderableType:
@@ -78,7 +76,7 @@ def _drawn(uri: str, status: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def tables(uri: Uri, json: Json = False) -> None:
+def tables(uri: Uri) -> None:
     """List the tables and their columns."""
     with elasticscan.open(uri) as store:
         figures = {table["name"]: table for table in store.status()["tables"]}
@@ -96,7 +94,7 @@ def tables(uri: Uri, json: Json = False) -> None:
     keys = "name", "rows", "bytes", "compression", "primary_key", "columns"
     rows = [{**each, "columns": [" ".join(column) for column in each["columns"].items()]} for each in found]
     none = "no tables yet; `elasticscan load` makes one"
-    answer(json, found, section(rows, keys) if rows else none)
+    answer(found, section(rows, keys) if rows else none)
 
 
 def backup(
@@ -104,7 +102,6 @@ def backup(
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="A new place for it: a directory or a URI.")
     ],
-    json: Json = False,
 ) -> None:
     """Copy a whole store as of now, with all snapshots that it keeps.
 
@@ -113,7 +110,7 @@ def backup(
     with elasticscan.open(uri) as store:
         made = store.backup(target)
     text = f"Snapshot {made.snapshot} is backed up: {counted(made.files, 'file')}, {size(made.bytes)}."
-    answer(json, asdict(made), text)
+    answer(asdict(made), text)
 
 
 def restore(
@@ -123,7 +120,6 @@ def restore(
         list[str] | None,
         typer.Option("--root", metavar="SHARD=ROOT", help="A shard's root; else in the store's directory."),
     ] = None,
-    json: Json = False,
 ) -> None:
     """Make a store of a backup.
 
@@ -134,7 +130,7 @@ def restore(
     tables = {table["name"]: table["rows"] for table in state["tables"]}
     value = {"store": shown(uri), "snapshot": state["snapshot"], "tables": tables}
     text = f"{shown(uri)} holds snapshot {state['snapshot']} with {counted(len(tables), 'table')}."
-    answer(json, value, text)
+    answer(value, text)
 
 
 def ui(
@@ -145,14 +141,13 @@ def ui(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="0 for any that is free.")] = PORT,
     open: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,  # noqa: A002
-    json: Json = False,
 ) -> None:
     """Serve a page for a browser that shows a store while it changes; reads only, until stopped.
 
     Example: elasticscan ui trips.store --port 0 --open
     """
     server = make_server(uri, host, port)
-    if json:
+    if is_json():
         print_json_line({"url": server.url, "host": server.host, "port": server.port})
     else:
         say(f"{shown(uri)}: {server.url}   (Ctrl-C ends it)")

@@ -8,7 +8,7 @@ import typer
 
 import elasticscan
 from elasticscan.base.errors import InvalidOption
-from elasticscan.cli.options import Json, Since, Table, Uri, UserMetadata, pairs_of
+from elasticscan.cli.options import Since, Table, Uri, UserMetadata, pairs_of
 from elasticscan.cli.output import answer, counted
 from elasticscan.cli.rows import keys_of
 
@@ -23,7 +23,6 @@ def drop(
     uri: Uri,
     table: Table,
     yes: Annotated[bool, typer.Option("--yes", help="Needed: the table's rows are gone then.")] = False,
-    json: Json = False,
 ) -> None:
     """Drop a table with its rows and its history; a later gc removes its files."""
     with elasticscan.open(uri) as store:
@@ -31,10 +30,10 @@ def drop(
         if not yes:
             raise InvalidOption(f"table {table!r} would lose all its rows; repeat with --yes", option="--yes")
         handle.drop()
-    answer(json, {"dropped": table}, f"Table {table} is dropped; gc removes its files.")
+    answer({"dropped": table}, f"Table {table} is dropped; gc removes its files.")
 
 
-def add_column(uri: Uri, table: Table, name: Name, kind: Kind, json: Json = False) -> None:
+def add_column(uri: Uri, table: Table, name: Name, kind: Kind) -> None:
     """Add a column to a table, while others write, scan and move; existing rows are null in it.
 
     Nested types and decimals are added in Python, with Table.add_columns.
@@ -46,15 +45,15 @@ def add_column(uri: Uri, table: Table, name: Name, kind: Kind, json: Json = Fals
         added = name not in handle.schema.names
         made = str(handle.add_columns({name: kind}).field(name).type)
     value = {"table": table, "column": name, "type": made, "added": added}
-    answer(json, value, f"Column {name} of {table}, {made}, {'added' if added else 'was there already'}.")
+    answer(value, f"Column {name} of {table}, {made}, {'added' if added else 'was there already'}.")
 
 
-def drop_column(uri: Uri, table: Table, name: Name, json: Json = False) -> None:
+def drop_column(uri: Uri, table: Table, name: Name) -> None:
     """Drop a column of a table, while others write, scan and move; merges remove its values later."""
     with elasticscan.open(uri) as store:
         store.table(table).drop_columns([name])
     value = {"table": table, "column": name, "dropped": True}
-    answer(json, value, f"Column {name} of {table} is dropped.")
+    answer(value, f"Column {name} of {table} is dropped.")
 
 
 def rename_column(
@@ -62,15 +61,14 @@ def rename_column(
     table: Table,
     name: Name,
     new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")],
-    json: Json = False,
 ) -> None:
     """Rename a column of a table, while others write, scan and move."""
     with elasticscan.open(uri) as store:
         store.table(table).rename_column(name, new)
-    answer(json, {"table": table, "column": new, "was": name}, f"Column {name} of {table} is {new} now.")
+    answer({"table": table, "column": new, "was": name}, f"Column {name} of {table} is {new} now.")
 
 
-def widen_column(uri: Uri, table: Table, name: Name, kind: Kind, json: Json = False) -> None:
+def widen_column(uri: Uri, table: Table, name: Name, kind: Kind) -> None:
     """Give a column of a table a wider type of the same kind: int32 to int64, float to double.
 
     Decimals are widened in Python, with Table.widen_column.
@@ -80,14 +78,13 @@ def widen_column(uri: Uri, table: Table, name: Name, kind: Kind, json: Json = Fa
     with elasticscan.open(uri) as store:
         wide = str(store.table(table).widen_column(name, kind).field(name).type)
     value = {"table": table, "column": name, "type": wide}
-    answer(json, value, f"Column {name} of {table} is {wide} now.")
+    answer(value, f"Column {name} of {table} is {wide} now.")
 
 
 def set_compression(
     uri: Uri,
     table: Table,
     form: Annotated[str, typer.Argument(metavar="FORM", help="none, lz4 or zstd.")],
-    json: Json = False,
 ) -> None:
     """Set how a table's files are compressed from now on; compact rewrites existing files.
 
@@ -98,7 +95,7 @@ def set_compression(
         handle.set_compression(form)
         now = handle.definition.compression
     value = {"table": table, "compression": now}
-    answer(json, value, f"Compression of new files of {table}: {now or 'none'}.")
+    answer(value, f"Compression of new files of {table}: {now or 'none'}.")
 
 
 def update(
@@ -111,7 +108,6 @@ def update(
     where: Annotated[str, typer.Option(metavar="SQL", help='A condition on the rows; "true" for all.')],
     if_unchanged_since: Since = None,
     user_metadata: UserMetadata = None,
-    json: Json = False,
 ) -> None:
     """Give columns new values in the rows that meet a condition: one commit, all or nothing.
 
@@ -123,7 +119,7 @@ def update(
             values, where, if_unchanged_since=if_unchanged_since, user_metadata=said
         )
     value = {"table": table, "rows": commit.rows, "commit": commit}
-    answer(json, value, f"{counted(commit.rows, 'row')} of {table} updated as commit {commit}.")
+    answer(value, f"{counted(commit.rows, 'row')} of {table} updated as commit {commit}.")
 
 
 def delete(
@@ -137,7 +133,6 @@ def delete(
     ] = None,
     if_unchanged_since: Since = None,
     user_metadata: UserMetadata = None,
-    json: Json = False,
 ) -> None:
     """Delete rows that meet a condition, or that have keys: one commit, all or nothing.
 
@@ -152,4 +147,4 @@ def delete(
         commit = handle.delete(keys, where=where, if_unchanged_since=if_unchanged_since, user_metadata=said)
     noun, which = ("row", "") if where is not None else ("key", ", whether there was a row or not")
     text = f"{counted(commit.rows, noun)} of {table} deleted as commit {commit}{which}."
-    answer(json, {"table": table, f"{noun}s": commit.rows, "commit": commit}, text)
+    answer({"table": table, f"{noun}s": commit.rows, "commit": commit}, text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,19 +16,16 @@ from elasticscan.backends import is_cluster, open_cluster
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.formatting import utc
 from elasticscan.base.user_files import naming_file
-from elasticscan.cli.options import Json, Limit, Speed, Tablet, Uri, shards_of
-from elasticscan.cli.output import answer, listing, print_json_line, progress, say, section
+from elasticscan.cli.options import Limit, Speed, Tablet, Uri, shards_of
+from elasticscan.cli.output import answer, listing, progress, section
 from elasticscan.topology import SlotMap, Topology
 from elasticscan.ui import SHARDS
-
-_WATCH_SECONDS = 0.5
 
 
 def expand(
     uri: Uri,
     shard: Annotated[list[str], typer.Argument(metavar="NAME[=ROOT]...", help="Shards to add.")],
     bytes_per_second: Speed = None,
-    json: Json = False,
 ) -> None:
     """Add shards that are not there yet, and move the fewest tablets that balance.
 
@@ -37,25 +34,24 @@ def expand(
     shards = shards_of(shard)
     with elasticscan.open(uri) as store, _moving(store, "moving tablets in", bytes_per_second) as how:
         before = store.topology.number
-        _report(store, store.expand(shards, how), json, before)
+        _report(store, store.expand(shards, how), before)
 
 
 def contract(
     uri: Uri,
     shard: Annotated[str, typer.Argument(metavar="SHARD", help="The shard to empty and remove.")],
     bytes_per_second: Speed = None,
-    json: Json = False,
 ) -> None:
     """Move all tablets off a shard and remove it."""
     with elasticscan.open(uri) as store, _moving(store, f"emptying {shard}", bytes_per_second) as how:
-        _report(store, how.contract(shard), json)
+        _report(store, how.contract(shard))
 
 
-def rebalance(uri: Uri, bytes_per_second: Speed = None, json: Json = False) -> None:
+def rebalance(uri: Uri, bytes_per_second: Speed = None) -> None:
     """Move the fewest tablets that balance the shards."""
     with elasticscan.open(uri) as store, _moving(store, "balancing", bytes_per_second) as how:
         before = store.topology.number
-        _report(store, how.rebalance(), json, before)
+        _report(store, how.rebalance(), before)
 
 
 def move(
@@ -68,7 +64,6 @@ def move(
         bool, typer.Option("--resume", help="Finish the moves of processes that died.")
     ] = False,
     bytes_per_second: Speed = None,
-    json: Json = False,
 ) -> None:
     """Move one tablet, or finish the moves of processes that died.
 
@@ -78,9 +73,9 @@ def move(
         raise InvalidOption("name a TABLET and a SHARD, or --resume and neither", option="--resume")
     with elasticscan.open(uri) as store, _moving(store, "moving", bytes_per_second) as how:
         if tablet is not None and shard is not None:
-            return _report(store, how.move(tablet, shard), json)
+            return _report(store, how.move(tablet, shard))
         resumed = how.resume()
-    answer(json, {"moves_resumed": resumed}, f"{resumed} interrupted moves finished.")
+    answer({"moves_resumed": resumed}, f"{resumed} interrupted moves finished.")
 
 
 def split(
@@ -89,14 +84,13 @@ def split(
     at: Annotated[
         int | None, typer.Option(help="The right half's first slot; the middle by default.")
     ] = None,
-    json: Json = False,
 ) -> None:
     """Cut a tablet in two; copies nothing.
 
     Example: elasticscan split trips.store 5
     """
     with elasticscan.open(uri) as store:
-        _report(store, store.split(tablet, at), json)
+        _report(store, store.split(tablet, at))
 
 
 def join(
@@ -105,49 +99,37 @@ def join(
         int, typer.Argument(metavar="LEFT", help="A tablet's id, as `status --tablets` lists it.")
     ],
     right: Annotated[int, typer.Argument(metavar="RIGHT", help="The id of its right neighbour.")],
-    json: Json = False,
 ) -> None:
     """Join two neighbouring tablets of one shard; copies nothing.
 
     Example: elasticscan join trips.store 5 6
     """
     with elasticscan.open(uri) as store:
-        _report(store, store.join(left, right), json)
+        _report(store, store.join(left, right))
 
 
 def topologies(
     uri: Uri,
-    json: Json = False,
     limit: Limit = None,
     svg: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draw them: slots across, time down; up to 1,000, 100 by default."),
     ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Of a cluster: print each change that is seen, until Ctrl-C.")
-    ] = False,
 ) -> None:
     """List the topologies that are kept, oldest first; the last may be of a plan that still moves tablets.
 
-    Of a Redis or Valkey cluster, which keeps none, the present one with its slots; with --watch also those
-    that follow.
+    A Redis or Valkey cluster keeps none: the present one is listed with its slots.
 
     Example: elasticscan topologies trips.store --svg slots.svg
     """
     slot_map: SlotMap | None = None
     if is_cluster(uri):
-        seen, values = [], []
-        with suppress(KeyboardInterrupt):
-            for now in _of_cluster(uri, limit if watch else 1):
-                names, at = dict(now.shard_names), now.placement.at
-                slots = {names.get(shard, "unserved"): len(at(shard)) for shard in now.placement.shards}
-                seen.append(now)
-                values.append(_value(now, slots))
-                if watch:
-                    _print_change(values[-1], json)
-        slot_map = SlotMap(tuple(seen)) if seen else None
-    elif watch:
-        raise InvalidOption("--watch is for clusters; `elasticscan ui` shows a store", option="--watch")
+        with open_cluster(uri) as cluster:
+            seen = cluster.connections.read_map()
+        names, placement = seen.shard_names, seen.placement
+        now = Topology(1, placement, tuple(sorted(names.items())), time.time(), "seen")
+        slots = {names.get(shard, "unserved"): len(placement.at(shard)) for shard in placement.shards}
+        values, slot_map = [_value(now, slots)], SlotMap((now,))
     else:
         with elasticscan.open(uri) as store:
             values = [_value(entry, dict(entry.tablets)) for entry in store.topology_history(limit)]
@@ -156,8 +138,6 @@ def topologies(
     if svg is not None and slot_map is not None:
         with naming_file(str(svg), "written"):
             svg.write_text(slot_map.svg, encoding="utf-8")
-    if watch:
-        return
     rows = [
         (
             str(each["topology"]),
@@ -167,31 +147,7 @@ def topologies(
         )
         for each in values
     ]
-    answer(json, values, listing(["topology", "published", "tablets", "reason"], rows))
-
-
-def _of_cluster(uri: str, most: int | None) -> Iterator[Topology]:
-    """Yield the placement of a cluster, then each that differs from the one before."""
-    before, number = None, 0
-    with open_cluster(uri) as store:
-        while True:
-            found = store.connections.read_map()
-            owners = [(tablet.start, tablet.end, tablet.shard) for tablet in found.placement.tablets]
-            if owners != before:
-                before, number = owners, number + 1
-                names = tuple(sorted(found.shard_names.items()))
-                yield Topology(number, found.placement, names, time.time(), "seen")
-            if number == most:
-                return
-            time.sleep(_WATCH_SECONDS)
-
-
-def _print_change(value: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json_line(value)
-    else:
-        slots = "  ".join(f"{name} {number:,}" for name, number in value["shards"].items())
-        say(f"{utc(value['created_at'])}   {slots}")
+    answer(values, listing(["topology", "published", "tablets", "reason"], rows))
 
 
 @contextmanager
@@ -204,13 +160,13 @@ def _moving(store: elasticscan.Store, title: str, bytes_per_second: float | None
         )
 
 
-def _report(store: elasticscan.Store, topology: Any, as_json: bool, before: int = 0) -> None:
+def _report(store: elasticscan.Store, topology: Any, before: int = 0) -> None:
     """Print the topology, and whether it changed."""
     text = f"Topology {topology.number}: {topology.reason}"
     if topology.number == before:
         text = "The shards are there and balanced; nothing moved."
     value = _value(topology.entry, dict(topology.entry.tablets))
-    answer(as_json, value, Group(text, section(store.status()["shards"], SHARDS)))
+    answer(value, Group(text, section(store.status()["shards"], SHARDS)))
 
 
 def _value(entry: Any, shards: dict[str, int]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from elasticscan.base import errors
 from elasticscan.base.clock import seconds_of
 from elasticscan.cli.app import COMMANDS, app
 from elasticscan.cli.options import bytes_of, names_of, shards_of
-from elasticscan.cli.output import report_error
+from elasticscan.cli.output import report_error, take_json
 from tests.cli.conftest import Shell
 
 HEAVY = """
@@ -41,7 +41,7 @@ def test_the_examples_of_the_help_are_calls() -> None:
     assert len(calls) > 20
     root = typer.main.get_command(app)
     for call in calls:
-        command, words, context = root, shlex.split(call), None
+        command, words, context = root, take_json(shlex.split(call)), None
         while hasattr(command, "commands"):
             context = typer.Context(command, parent=context, info_name=words[0])
             command, words = command.commands[words[0]], words[1:]
@@ -111,7 +111,7 @@ def test_with_json_an_error_is_json_on_stderr(
     ],
 )
 def test_the_exit_code_says_who_has_to_act(error: errors.ElasticScanError, code: int) -> None:
-    assert report_error(error, as_json=False) == report_error(error, as_json=True) == code
+    assert report_error(error) == code
 
 
 def test_keys_of_an_error_are_values_in_python_and_json_in_a_shell(
@@ -125,7 +125,8 @@ def test_keys_of_an_error_are_values_in_python_and_json_in_a_shell(
         with pytest.raises(errors.UsageError) as caught:
             table.insert([key])
     assert pickle.loads(pickle.dumps(caught.value)).fields["keys"] == [key]
-    assert report_error(caught.value, as_json=True) == 2
+    take_json(["--json"])
+    assert report_error(caught.value) == 2
     found = json.loads(capsys.readouterr().err)["error"]["fields"]["keys"]
     assert found == [{"day": "2026-01-31", "raw": "/w=="}]
 
