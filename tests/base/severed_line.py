@@ -5,10 +5,8 @@ from __future__ import annotations
 import select
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 BLOCK = 1 << 16
 
@@ -19,9 +17,6 @@ class SeveredLine:
     Attributes:
         trips: how many requests were sent since the last `cut_at`; those sent together count once.
         cuts: how many connections were broken.
-        piece: answers come in pieces of so many bytes.
-        rest: how many bytes of answers still come before a connection breaks during one; then, and
-            where it is None, all of them do.
     """
 
     def __init__(self, server: Path) -> None:
@@ -29,9 +24,7 @@ class SeveredLine:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.trips = self.cuts = 0
-        self.piece = BLOCK
-        self.rest: int | None = None
-        self._at: frozenset[int] | None = frozenset()
+        self._at = frozenset[int]()
         self._answered = False
         self._lock = threading.Lock()
         self._ends, self._end = socket.socketpair()
@@ -48,12 +41,6 @@ class SeveredLine:
         self._listener.close()
         self._ends.close()
 
-    @property
-    def address(self) -> dict[str, Any]:
-        """The way of a driver to the server through it."""
-        reached = {"host": "127.0.0.1", "port": self.port, "user": "elasticscan", "dbname": "postgres"}
-        return reached | {"sslmode": "disable", "gssencmode": "disable"}
-
     def cut_at(self, *trips: int, answered: bool = False) -> None:
         """Break a connection when it sends these requests, counted from 1 and from now over all connections.
 
@@ -65,14 +52,6 @@ class SeveredLine:
             self.trips = self.cuts = 0
             self._at, self._answered = frozenset(trips), answered
 
-    @contextmanager
-    def dead(self) -> Iterator[None]:
-        """Break every connection that sends anything."""
-        with self._lock:
-            self._at = None
-        yield
-        self.cut_at()
-
     def url(self, database: str, user: str = "elasticscan") -> str:
         place = f"127.0.0.1:{self.port}/{database}?sslmode=disable&gssencmode=disable"
         return f"postgresql+psycopg://{user}@{place}"
@@ -80,7 +59,6 @@ class SeveredLine:
     def _accept(self) -> None:
         while self._ends not in select.select([self._listener, self._ends], [], [])[0]:
             client, _ = self._listener.accept()
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # pieces are sent as they are
             self._threads.append(threading.Thread(target=self._carry, args=(client,)))
             self._threads[-1].start()
 
@@ -94,8 +72,9 @@ class SeveredLine:
                     return
                 if server in ready:
                     data = server.recv(BLOCK)
-                    if not data or lose_answer or not self._answer(client, data):
+                    if not data or lose_answer:
                         return
+                    client.sendall(data)
                     asking = False
                 if client in ready:
                     data = client.recv(BLOCK)
@@ -108,19 +87,9 @@ class SeveredLine:
                     asking = started = True
                     server.sendall(data)
 
-    def _answer(self, client: socket.socket, data: bytes) -> bool:
-        """Pass an answer on; false where the connection is to break during it."""
-        whole = self.rest is None or len(data) <= self.rest
-        if self.rest is not None:
-            data = data[: self.rest]
-            self.rest = self.rest - len(data) if whole else None
-        for start in range(0, len(data), self.piece):
-            client.sendall(data[start : start + self.piece])
-        return whole
-
     def _is_cut(self) -> bool:
         with self._lock:
             self.trips += 1
-            cut = self._at is None or self.trips in self._at
+            cut = self.trips in self._at
             self.cuts += cut
             return cut
