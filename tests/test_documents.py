@@ -1,9 +1,10 @@
-"""Blocks of Python in the README and in docs/, run in their order: what the remarks in them promise is so."""
+"""Blocks of Python in the README and in docs/, and notebooks, run in their order: what they promise is so."""
 
 from __future__ import annotations
 
 import collections.abc
 import inspect
+import json
 import re
 import shlex
 import typing
@@ -20,6 +21,7 @@ from elasticscan.base.errors import ElasticScanError, FilterError
 from elasticscan.cli.app import app
 from elasticscan.filters import Predicate
 from scripts import errors_page
+from scripts.notebooks import differences
 from tests.pages import ROOT, blocks, promised, run, statements, steps, stripped
 
 SPARK = ("spark.", "SparkSession", "shop.sql", "frame.", "attach(")  # blocks that need a session
@@ -87,6 +89,14 @@ def test_the_block_of_object_storage_makes_a_store_in_a_bucket(postgres_url: str
     with names["store"] as store:
         roots = [shard["root"] for shard in store.status()["shards"]]
     assert roots == [f"s3://{bucket}/s1", f"s3://{bucket}/s2"]
+
+
+def test_the_notebook_without_spark_gives_what_it_says() -> None:
+    """Where this fails, `python scripts/notebooks.py docs/notebooks/*.ipynb`."""
+    pytest.importorskip("duckdb")
+    pytest.importorskip("polars")
+    notebook = (ROOT / "docs" / "notebooks" / "python.ipynb").read_text(encoding="utf-8")
+    assert differences(json.loads(notebook)) == []
 
 
 def test_the_page_of_errors_is_made_of_their_classes() -> None:

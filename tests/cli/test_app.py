@@ -21,7 +21,7 @@ import elasticscan
 from elasticscan.base import errors
 from elasticscan.base.clock import seconds_of
 from elasticscan.cli.app import COMMANDS, app
-from elasticscan.cli.options import bytes_of, names_of, shards_of
+from elasticscan.cli.options import bytes_of
 from elasticscan.cli.output import report_error, take_json
 from tests.cli.conftest import Shell
 
@@ -151,13 +151,3 @@ def test_durations_and_sizes_have_units() -> None:
             seconds_of("--retention", text)
         with pytest.raises(errors.InvalidOption, match="--bytes-per-second"):
             bytes_of(text)
-
-
-def test_lists_are_split_at_commas_and_roots_at_equals_signs() -> None:
-    assert names_of(["a, b,,c ", "d"]) == ["a", "b", "c", "d"]
-    assert names_of(None) is names_of([]) is None
-    assert shards_of(["a", "b"]) == ["a", "b"]
-    assert shards_of(["a=/x", "b=/y=z"]) == {"a": "/x", "b": "/y=z"}
-    for wrong in (["a=/x", "b"], ["a=/x", "a=/y"]):
-        with pytest.raises(errors.InvalidOption, match="each name once"):
-            shards_of(wrong)

@@ -19,6 +19,7 @@ import elasticscan
 from benchmarks.peer_bars import drawn
 from elasticscan.cli.app import app
 from elasticscan.connector import register
+from scripts.notebooks import differences
 from tests.pages import ROOT, blocks, run, steps, stripped
 from tests.soak.processes import outcome
 
@@ -87,6 +88,17 @@ def test_the_blocks_of_a_page_do_what_it_says(
             names[name].close()
     assert wrong == []
     assert shown == 0
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("notebook", ["spark", "flights"])
+def test_a_notebook_gives_what_it_says(notebook: str) -> None:
+    pytest.importorskip("duckdb")
+    pytest.importorskip("polars")
+    text = (ROOT / "docs" / "notebooks" / f"{notebook}.ipynb").read_text(encoding="utf-8")
+    assert differences(json.loads(text)) == []
 
 
 @pytest.mark.long
