@@ -63,29 +63,14 @@ class Line:
     Attributes:
         fault: says for a request how it is to fail, or None; asked once for each request.
         requests: the answered ones.
-        most_at_once: how many were under way alongside each other.
     """
 
     fault: Callable[[Request], Fault | None] = lambda _: None
     requests: list[Request] = field(default_factory=list)
     lock: Lock = field(default_factory=Lock)
 
-    most_at_once: int = 0
-    _count: int = 0
-
     def clear(self) -> None:
-        self.requests, self.most_at_once = [], 0
-
-    @contextmanager
-    def under_way(self) -> Iterator[None]:
-        with self.lock:
-            self._count += 1
-            self.most_at_once = max(self.most_at_once, self._count)
-        try:
-            yield
-        finally:
-            with self.lock:
-                self._count -= 1
+        self.requests = []
 
     @property
     def answered(self) -> int:
@@ -111,29 +96,28 @@ class _Application:
         line, body = self.line, Received(environ).get_data()
         signed_by = environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")[2].partition("/")[0]
         request = Request(environ["REQUEST_METHOD"], environ["RAW_URI"], signed_by=signed_by)
-        with line.under_way():
-            with line.lock:
-                fault = line.fault(request)
-            if fault == "drop":
-                raise ConnectionResetError
-            if fault == "slow":
-                sleep(0.3)
-            if fault in _REFUSALS:
-                status, code = _REFUSALS[fault]
-                text = f"<Error><Code>{code}</Code><Message>as the test says</Message></Error>"
-                return Response(text, status, content_type="application/xml")(environ, start)
-            environ.pop("HTTP_TRANSFER_ENCODING", None)
-            environ |= {"wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(body))}
-            answer = Response.from_app(self._moto, environ, buffered=True)
-            content = answer.get_data()
-            with line.lock:
-                line.requests.append(replace(request, answered=len(content), signed_by=""))
-            if fault == "flip" and content:  # somewhere, but the same place for the same bytes
-                place = sum(content[:64]) * 7_919 % len(content)
-                answer.set_data(b"%s%c%s" % (content[:place], content[place] ^ 4, content[place + 1 :]))
-            if fault == "cut":
-                answer.response = _cut(content)
-            return answer(environ, start)
+        with line.lock:
+            fault = line.fault(request)
+        if fault == "drop":
+            raise ConnectionResetError
+        if fault == "slow":
+            sleep(0.3)
+        if fault in _REFUSALS:
+            status, code = _REFUSALS[fault]
+            text = f"<Error><Code>{code}</Code><Message>as the test says</Message></Error>"
+            return Response(text, status, content_type="application/xml")(environ, start)
+        environ.pop("HTTP_TRANSFER_ENCODING", None)
+        environ |= {"wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+        answer = Response.from_app(self._moto, environ, buffered=True)
+        content = answer.get_data()
+        with line.lock:
+            line.requests.append(replace(request, answered=len(content), signed_by=""))
+        if fault == "flip" and content:  # somewhere, but the same place for the same bytes
+            place = sum(content[:64]) * 7_919 % len(content)
+            answer.set_data(b"%s%c%s" % (content[:place], content[place] ^ 4, content[place + 1 :]))
+        if fault == "cut":
+            answer.response = _cut(content)
+        return answer(environ, start)
 
 
 def _cut(content: bytes) -> Iterator[bytes]:
