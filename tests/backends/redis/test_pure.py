@@ -150,8 +150,9 @@ def rows(model: Model, values: Sequence[object], columns: list[str]) -> list[dic
 
 def test_hashes_become_rows_and_objects_with_what_is_none_as_null() -> None:
     model = Model("hash", pa.schema([("key", pa.string()), ("n", pa.int32()), ("s", pa.string())]), 2)
-    found = rows(model, [[b"x", b"1"], None, [None, None], [b"\xff", b"x"]], ["key", "s", "n"])
-    assert [tuple(row.values()) for row in found] == [("0", "x", 1), ("2", None, None), ("3", None, None)]
+    found = rows(model, [[b"x", b"1"], None, [None, None], [b"\xff", b"x"], [b"y", b"z"]], ["key", "s", "n"])
+    rest = [("2", None, None), ("3", None, None), ("4", "y", None)]
+    assert [tuple(row.values()) for row in found] == [("0", "x", 1), *rest]
     fields = pa.schema([("key", pa.string()), ("a", pa.int64()), ("b", pa.list_(pa.string()))])
     values = [b'{"a": 1,\n"b": ["x"]}', b"nonsense", None, b'{"a": 2} {"a": 3}', b'{"a": 4, "z": 1}']
     found = rows(Model("json", fields, 2), values, ["key", "a", "b"])

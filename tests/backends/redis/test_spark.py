@@ -29,16 +29,14 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[ServerCluster]:
 def test_a_soak_finds_each_key_once(spark: SparkSession, kind: str, tmp_path: Path) -> None:
     register(spark)
     history = tmp_path / "topologies"
-    if kind == "redis":
-        Store.create(history, ["a"]).close()
+    Store.create(history, ["a"]).close()
     options = {"topologyHistory": str(history), "keySecret": "s3cret", "numPartitions": "4"}
     with soaked(kind, "Spark") as soak:
         frame = spark.read.format("elasticscan").schema("key string, name string, version long")
         url = f"{soak.cluster.url}/person"
         soak.scan(lambda: frame.options(**options).load(url).toArrow(), SCANS)
     spark.createDataFrame([(1,)], "a int")  # the soak's threads leave this one without an active session
-    if kind == "redis":
-        assert spark.read.format("elasticscan").load(f"{history}/topology_history").count() > 1
+    assert spark.read.format("elasticscan").load(f"{history}/topology_history").count() > 1
 
 
 @pytest.mark.long
