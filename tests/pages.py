@@ -31,16 +31,20 @@ class Block(NamedTuple):
     output: str
 
 
-def blocks(text: str, language: str | None = "python") -> list[Block]:
-    """The blocks of a text; with None those of any language."""
-    found = [Block(*(part or "" for part in match.groups())) for match in _FENCED.finditer(text)]
-    return [block for block in found if language in (None, block.language)]
+def fenced(text: str) -> list[Block]:
+    """The blocks of a text in any language."""
+    return [Block(*(part or "" for part in match.groups())) for match in _FENCED.finditer(text)]
+
+
+def blocks(text: str, language: str = "python") -> list[tuple[str, str]]:
+    """The code of a text, each block with the output right under it, if any."""
+    return [(block.code, block.output) for block in fenced(text) if block.language == language]
 
 
 def steps(text: str) -> Iterator[tuple[str, str, str]]:
     """What a reader types, in order, each with what the page says that he sees: ("python", code, output),
     whose output is the block right under it, and ("shell", "elasticscan …", output), in one block."""
-    for block in blocks(text, None):
+    for block in fenced(text):
         if block.remark.startswith("not run: "):
             continue
         if block.language == "python":

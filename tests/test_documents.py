@@ -79,10 +79,8 @@ def test_the_blocks_of_a_page_do_what_it_says(
 
 def test_the_block_of_object_storage_makes_a_store_in_a_bucket(postgres_url: str, bucket: str) -> None:
     page = (ROOT / "docs" / "object-storage.md").read_text(encoding="utf-8")
-    (block,) = blocks(page)
-    here = block.code.replace("postgresql+psycopg://…", postgres_url).replace(
-        "s3://flights/", f"s3://{bucket}/"
-    )
+    ((code, _),) = blocks(page)
+    here = code.replace("postgresql+psycopg://…", postgres_url).replace("s3://flights/", f"s3://{bucket}/")
     assert here.count(bucket) == 2 and postgres_url in here
     names: dict[str, Any] = {"elasticscan": elasticscan}
     assert run(here, names) == []

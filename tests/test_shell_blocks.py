@@ -23,7 +23,7 @@ import elasticscan
 from examples.demo import KEY, flights
 from tests.base.s3 import KEY as S3_KEY
 from tests.base.s3 import SECRET, S3Server
-from tests.pages import ROOT, blocks, stripped
+from tests.pages import ROOT, fenced, stripped
 
 _COMMAND = re.compile(
     r"(\$ )?(\w+=\S+ )*(elasticscan|pip|make|python3?|install|mc|echo|export|spark-\w+|pyspark|docker|\.) "
@@ -48,7 +48,7 @@ class Commands(NamedTuple):
 def commands_of(page: str, text: str) -> list[Commands]:
     """The blocks of a page that begin with a command; where `$` stands before it, other lines are output."""
     found = []
-    for block in blocks(text, None):
+    for block in fenced(text):
         if block.language not in ("", "sh") or not _COMMAND.match(block.code):
             continue
         lines = block.code.splitlines()

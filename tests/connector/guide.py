@@ -14,7 +14,7 @@ from typing import Any
 from tests import pages
 
 
-def blocks(section: str, language: str = "python") -> list[pages.Block]:
+def blocks(section: str, language: str = "python") -> list[tuple[str, str | None]]:
     """The code under a heading of the second level, each block with the output right under it, if any."""
     text = (pages.ROOT / "docs" / "spark-connect.md").read_text(encoding="utf-8")
     parts = {part.partition("\n")[0]: part for part in re.split(r"^## ", text, flags=re.MULTILINE)}
@@ -23,7 +23,7 @@ def blocks(section: str, language: str = "python") -> list[pages.Block]:
 
 def main(section: str, data: str) -> None:
     names: dict[str, Any] = {}
-    found = [block.code.replace('"/data/', f'"{data}/') for block in blocks(section)]
+    found = [code.replace('"/data/', f'"{data}/') for code, _ in blocks(section)]
     wrong = [each for code in found for each in pages.run(code, names)]
     sys.exit("\n".join(wrong) or None)
 

@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import elasticscan
+import scripts.notebooks
 from benchmarks.peer_bars import drawn
 from elasticscan.cli.app import app
 from elasticscan.connector import register
-from scripts.notebooks import differences
 from tests.pages import ROOT, blocks, run, steps, stripped
 from tests.soak.processes import outcome
 
@@ -98,7 +98,7 @@ def test_a_notebook_gives_what_it_says(notebook: str) -> None:
     pytest.importorskip("duckdb")
     pytest.importorskip("polars")
     text = (ROOT / "docs" / "notebooks" / f"{notebook}.ipynb").read_text(encoding="utf-8")
-    assert differences(json.loads(text)) == []
+    assert scripts.notebooks.differences(json.loads(text)) == []
 
 
 @pytest.mark.long
@@ -107,8 +107,8 @@ def test_the_block_of_security_finds_the_store_that_a_variable_names(tmp_path: P
     """In a process of its own: Spark's own processes have the variables with which it was started."""
     with elasticscan.create(tmp_path / "flights.store", shards=["s1"]) as store:
         store.create_table("flights", {"id": [1, 2]}, primary_key="id")
-    (block,) = blocks((ROOT / "docs" / "security.md").read_text(encoding="utf-8"))
-    opened, read = block.code.splitlines()
+    ((code, _),) = blocks((ROOT / "docs" / "security.md").read_text(encoding="utf-8"))
+    opened, read = code.splitlines()
     script = f"""
 import elasticscan
 from pyspark.sql import SparkSession

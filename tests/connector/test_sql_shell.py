@@ -21,8 +21,8 @@ def test_the_statements_of_the_page_run_in_spark_sql(tmp_path: Path) -> None:
         rows = {"id": [1, 2, 3], "city": ["Oslo", "Lima", "Pune"], "km": [1.5, 1.0, 0.5]}
         table = store.create_table("trips", rows, primary_key="id")
         text = (ROOT / "docs" / "sql.md").read_text(encoding="utf-8").partition("## In `spark-sql`")[2]
-        (script,) = blocks(text.partition("\n## ")[0], "sql")
-        (tmp_path / "tour.sql").write_text(script.code)
+        ((script, _),) = blocks(text.partition("\n## ")[0], "sql")
+        (tmp_path / "tour.sql").write_text(script)
         command, _, printed = text.partition("$ ")[2].partition("```")[0].partition("\n")
         ended = subprocess.run(
             ["bash", "-c", command],
