@@ -103,7 +103,7 @@ class Lived:
     known: int
 
     def __init__(self, directory: Path, seed: int, is_trimmed: bool) -> None:
-        self.path, self.moments = directory / "copy.db", list[Moment]()
+        self.path, self.moments, self.is_trimmed = directory / "copy.db", list[Moment](), is_trimmed
         sound = directory / "sound.db"
         world = World(sound, seed)
         left_out = ("checkpoint", "drop", "lease", "forget_topologies", "break_next", "adopt")
@@ -306,13 +306,20 @@ def older_row(lived: Lived, draw: Random) -> Must:
     return Must.NOTHING
 
 
+OLDER_STATISTICS = """UPDATE OR IGNORE checkpoint SET bytes = (SELECT older.bytes FROM checkpoint older
+    WHERE older.part = checkpoint.part AND older.number < checkpoint.number)
+    WHERE part LIKE 'statistics%' AND number > ?"""
+
+
 def damaged_statistics(lived: Lived, draw: Random) -> Must:
-    """Those of one record are left out, and no others."""
+    """Those of one record are left out, and no others; of a checkpoint's the records know."""
     files = [file for name, values in lived.seen.items() if name.startswith("values") for file in values]
     of_tail = [n for file in files if (n := file // MAX_FILES) >= lived.moments[0].number]
     number = draw.choice(of_tail or [0])  # others are in checkpoints, too
+    altered = "UPDATE payload SET bytes = x'00' WHERE part = 'statistics' AND number = ?"
+    if not lived.is_trimmed and draw.random() < 0.3:
+        number, altered = -1, OLDER_STATISTICS
     with closing(apsw.Connection(str(lived.path))) as connection:
-        altered = "UPDATE payload SET bytes = x'00' WHERE part = 'statistics' AND number = ?"
         connection.execute(altered, (number,))
     for name, values in lived.seen.items():
         if name.startswith("values"):
@@ -324,8 +331,13 @@ def damaged_statistics(lived: Lived, draw: Random) -> Must:
 def lost_part_of_a_checkpoint(lived: Lived, draw: Random) -> Must:
     """Another checkpoint leads to the state, also where values were dropped."""
     with closing(apsw.Connection(str(lived.path))) as connection:
-        parts = list(connection.execute("SELECT rowid FROM checkpoint WHERE part NOT LIKE 'statistics%'"))
-        connection.execute("UPDATE checkpoint SET bytes = x'00' WHERE rowid = ?", draw.choice(parts))
+        parts = list(
+            connection.execute("SELECT rowid, part, bytes FROM checkpoint WHERE part NOT LIKE 'stat%'")
+        )
+        row, lost, content = draw.choice(parts)
+        others = [other for _, part, other in parts if part == lost and other != content]
+        instead = draw.choice([b"\0", *others])
+        connection.execute("UPDATE checkpoint SET bytes = ? WHERE rowid = ?", (instead, row))
     with closing(lived.opened().home) as home:
         assert picture(Log(home).follow()) == lived.states[lived.newest]
     return Must.BE_FOUND

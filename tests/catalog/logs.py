@@ -18,9 +18,12 @@ from elasticscan.catalog.postgres import PostgresHome
 from elasticscan.catalog.retrying import retry
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.catalog.topology_history import first_topology
-from elasticscan.metadata import StoreCreated, table_of
+from elasticscan.metadata import StoreCreated, TimeObserved, table_of
+from elasticscan.topology import Shard, Tablet
 from tests.base.manual_clock import ManualClock
 
+CREATED = StoreCreated("s", 8, "murmur3", 60.0, (Shard(1, "a", "/a"),), (Tablet(1, 0, 8, 1, 1),))
+TIME = Append(TimeObserved())
 KILLED, DONE_AND_KILLED, NOT_DONE, ANSWER_LOST = "killed", "done, and killed", "not done", "answer lost"
 
 
@@ -31,7 +34,7 @@ def begin(home: LogHome, record: StoreCreated) -> Log:
     return Log(home)
 
 
-def append(log: Log, what: Append, content: str | None = None) -> int:
+def append(log: Log, what: Append = TIME, content: str | None = None) -> int:
     """Append a record, once the state as of the head allows it; a small commit at once, where that is so.
 
     The commit that an application has made under the same version is returned in its place.

@@ -58,6 +58,7 @@ from elasticscan.catalog.checkpoints import parts_of, state_of
 from elasticscan.catalog.database import micros
 from elasticscan.catalog.entries import LogEntry, check_chain, record_of
 from elasticscan.catalog.fold import apply, is_commit
+from elasticscan.catalog.leases import ENDLESS
 from elasticscan.catalog.log import CheckpointWriter, Log
 from elasticscan.catalog.retrying import retry
 from elasticscan.catalog.state import StoreState
@@ -233,7 +234,8 @@ class World:
         self.values: list[bytes] = []
         self.topologies: dict[int, tuple[Topology, int]] = {}  # with the times of their records
         self.oldest_topology = 1
-        self.leases: dict[str, tuple[Hold, int]] = {}  # with their ends
+        # With their ends; one ends with its owner.
+        self.leases = {"endless": (Hold(0, 0, "scan"), ENDLESS)}
         self.condemned = set[tuple[int, str]]()
         self.secrets: dict[int, Secret | None] = {}
         self.newest_commit = 0
@@ -247,6 +249,8 @@ class World:
         created = StoreCreated("store", SLOTS, "murmur3", 60.0, shards, tablets)
         self.observer = begin(home.opened(place, self.random), created)
         self.logs: list[Any] = [self._opened() for _ in range(3)]
+        with self.observer.writing() as tx:
+            tx.put_lease("endless", self.leases["endless"][0])
         (entry,) = self.catch_up()
         first = Topology(1, Placement.of(tablets), ((1, "a"), (2, "b")), 0.0, "created")
         self.topologies[1] = first, entry.time
@@ -393,7 +397,7 @@ class World:
         for name in over:
             del left[name]
         for name, (hold, until) in left.items() if tx.times.agreed else ():
-            left[name] = hold, min(until, most)
+            left[name] = hold, until if until == ENDLESS else min(until, most)
 
     def _is_gone(self, table: TableState | None, snapshot: int) -> type[Exception] | None:
         """How it is refused to read a snapshot."""

@@ -23,9 +23,8 @@ from elasticscan.catalog.appending import Append
 from elasticscan.catalog.database import Interrupted
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.sqlite import SqliteHome
-from elasticscan.metadata import StoreCreated, TimeObserved
-from elasticscan.topology import Tablet
-from tests.catalog.logs import append, begin
+from elasticscan.metadata import TimeObserved
+from tests.catalog.logs import CREATED, append, begin
 from tests.seeds import ranges_of_seeds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,8 +60,7 @@ def test_a_disk_that_fails_loses_no_commit_and_is_no_damage(
 def run(path: Path, seed: int) -> tuple[int, set[str]]:
     """Run one program; returns how many calls failed, and the codes of the errors that were raised."""
     draw, failing, failures, codes = Random(seed), ctypes.CDLL(None), 0, set[str]()
-    created = StoreCreated("s", 8, "murmur3", 60.0, (), (Tablet(1, 0, 8, 1, 1),))
-    log = begin(SqliteHome.create(path), created)
+    log = begin(SqliteHome.create(path), CREATED)
     there = {0}
     for step in range(STEPS):
         error = draw.choice((errno.EIO, errno.EIO, errno.ENOSPC))

@@ -5,9 +5,12 @@ Set ELASTICSCAN_SEEDS to one seed, or to a range such as 0-5000, to run others.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Self
 
 import pytest
 
@@ -15,15 +18,13 @@ from elasticscan.catalog.appending import Append
 from elasticscan.catalog.files import FileSet
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.sqlite import SqliteHome
-from elasticscan.metadata import Fragment, Secret, SecretChanged, StagedFragment, StoreCreated
-from elasticscan.topology import SlotSet, Tablet
+from elasticscan.metadata import Fragment, Secret, SecretChanged, StagedFragment
+from elasticscan.topology import SlotSet
 from tests.base.postgres import Server
 from tests.base.severed_line import SeveredLine
-from tests.catalog.logs import append, begin
+from tests.catalog.logs import CREATED, append, begin
 from tests.catalog.programs import DEFINITIONS, GARBAGE, INDEXES, TAGS, LogPrograms
 from tests.seeds import ranges_of_seeds
-
-CREATED = StoreCreated("s", 8, "murmur3", 60.0, (), (Tablet(1, 0, 8, 1, 1),))
 
 
 @pytest.mark.parametrize("seeds", ranges_of_seeds(15, 4, short=2), ids=str)
@@ -83,8 +84,7 @@ def test_a_set_of_files_is_what_a_dict_of_them_is_however_often_it_is_merged(see
 
 
 def test_a_tail_is_checkpointed_whenever_it_is_long_by_old_and_new_processes(tmp_path: Path) -> None:
-    home = SqliteHome.create(tmp_path / "log.db")
-    log = begin(home, CREATED)
+    log = begin(SqliteHome.create(tmp_path / "log.db"), CREATED)
     secret = Append(SecretChanged(1, Secret(1, "keys" * 9_000, b"", 0.0)))
     for _ in range(4):
         assert not log.checkpoint_if_long()
@@ -94,8 +94,23 @@ def test_a_tail_is_checkpointed_whenever_it_is_long_by_old_and_new_processes(tmp
     for _ in range(4):  # which fold a tail that is long, and live shortly
         for _ in range(2):
             append(log, secret)
-        new = Log(home)
+        new = Log(log.home)
         new.follow()
         assert new.checkpoint_if_long()
     assert not log.checkpoint_if_long(), "another process has written one"
-    home.close()
+
+
+def test_a_writer_counts_what_others_append_while_it_waits_for_its_turn(tmp_path: Path) -> None:
+    others = [begin(SqliteHome.create(tmp_path / "log.db"), CREATED)] * 200
+
+    class QueuedHome(SqliteHome):
+        @contextmanager
+        def writing(self, at_once: bool = False) -> Iterator[Self]:
+            while others:  # more than a checkpoint is written after
+                append(others.pop())
+            with super().writing(at_once) as home:
+                yield home
+
+    log = Log(QueuedHome(tmp_path / "log.db"))
+    append(log)
+    assert log.checkpoint_if_long()
