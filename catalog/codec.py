@@ -33,7 +33,7 @@ _UNFIT = (
 
 def pack_value(value: object) -> bytes:
     """Return a frozen value as bytes."""
-    packed: bytes = msgpack.packb(_plain(value))
+    packed: bytes = msgpack.packb(value, default=_plain)
     return packed
 
 
@@ -51,23 +51,17 @@ def unpack_value(kind: type[T], packed: bytes) -> T:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value in terms of msgpack."""
-    if isinstance(value, Enum):
-        return value.value
-    if value is None or isinstance(value, (bool, int, float, str, bytes)):
-        return value
+    """Return what msgpack does not know in terms of what it knows."""
     if isinstance(value, FileSet):  # what has one keeps it in a part of its own
         return None
     if isinstance(value, SlotSet):
         return list(chain.from_iterable(value.ranges))
     if is_dataclass(value):
-        return [_plain(getattr(value, field.name)) for field in fields(value) if field.init]
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
+        return [getattr(value, field.name) for field in fields(value) if field.init]
     if isinstance(value, frozenset):
-        return [_plain(item) for item in sorted(value)]
+        return sorted(value)
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return dict(value)
     if isinstance(value, pa.Schema):
         return value.serialize().to_pybytes()
     if isinstance(value, pa.DataType):

@@ -26,37 +26,19 @@ F = TypeVar("F", Fragment, IndexRun)
 
 _FEW_CHANGES = 64  # are never merged into the table
 
-FRAGMENT_COLUMNS: Final = pa.schema(
-    [
-        pa.field("id", pa.int64(), nullable=False),
-        pa.field("table", pa.int64(), nullable=False),
-        pa.field("shard", pa.int32(), nullable=False),
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("slots", pa.string(), nullable=False),
-        pa.field("slots_written", pa.int32(), nullable=False),
-        pa.field("rows", pa.int64(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("unique", pa.bool_(), nullable=False),
-        pa.field("tombstones", pa.int64(), nullable=False),
-        pa.field("versioned", pa.bool_(), nullable=False),
-        pa.field("tail", pa.int64(), nullable=False),
-        pa.field("digest", pa.int64(), nullable=False),
-        pa.field("superseded_at", pa.int64()),
-        pa.field("min_commit", pa.int64(), nullable=False),
-        pa.field("max_commit", pa.int64(), nullable=False),
-    ]
-)
-RUN_COLUMNS: Final = pa.schema(
-    [
-        pa.field("id", pa.int64(), nullable=False),
-        pa.field("index", pa.int64(), nullable=False),
-        pa.field("fragment", pa.int64(), nullable=False),
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("rows", pa.int64(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("tail", pa.int64(), nullable=False),
-        pa.field("digest", pa.int64(), nullable=False),
-    ]
+
+def _columns(optional: str = "", **types: pa.DataType) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=name == optional) for name, kind in types.items()])
+
+
+_INT, _SHORT, _TEXT, _FLAG = pa.int64(), pa.int32(), pa.string(), pa.bool_()
+FRAGMENT_COLUMNS: Final = _columns(
+    id=_INT, table=_INT, shard=_SHORT, path=_TEXT, slots=_TEXT, slots_written=_SHORT, rows=_INT, bytes=_INT,
+    unique=_FLAG, tombstones=_INT, versioned=_FLAG, tail=_INT, digest=_INT, superseded_at=_INT,
+    min_commit=_INT, max_commit=_INT, optional="superseded_at",
+)  # fmt: skip
+RUN_COLUMNS: Final = _columns(
+    id=_INT, index=_INT, fragment=_INT, path=_TEXT, rows=_INT, bytes=_INT, tail=_INT, digest=_INT
 )
 _COLUMNS: Final[Mapping[type, pa.Schema]] = {Fragment: FRAGMENT_COLUMNS, IndexRun: RUN_COLUMNS}
 
@@ -100,7 +82,8 @@ class FileSet(Generic[F]):
         """Return the set with other slots of some fragments."""
         if not slots:
             return self
-        changed = {file.id: _serving(file, slots[file.id]) for file in self.where("id", slots.keys())}
+        there: list[Any] = self.where("id", slots.keys())  # runs have no slots of their own
+        changed = {file.id: replace(file, slots=slots[file.id]) for file in there}
         return self._changed({**self.added, **changed}, self.removed.union(slots.keys() - self.added.keys()))
 
     def missing(self, ids: Collection[int]) -> set[int]:
@@ -155,11 +138,6 @@ class FileSet(Generic[F]):
             return changed
         decoded = [dict(changed.by_id())] if self._decoded else []
         return FileSet(self.kind, changed.merged(), _decoded=decoded)
-
-
-def _serving(file: F, slots: SlotSet) -> F:
-    assert isinstance(file, Fragment), "runs have no slots of their own"
-    return replace(file, slots=slots)
 
 
 def _row(file: Fragment | IndexRun, schema: pa.Schema) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
+from typing import TypeVar
 
 from elasticscan.base.errors import NotFound, SnapshotExpired
 from elasticscan.base.suggestions import suggest
@@ -32,6 +33,8 @@ from elasticscan.metadata import (
     TableInfo,
 )
 from elasticscan.topology import Placement, Shard, Tablet
+
+N = TypeVar("N", TableInfo, IndexInfo, Shard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +106,7 @@ class StoreState:
 
     def table_named(self, name: str) -> TableInfo:
         """Return a table. Raises `NotFound`, with a suggestion."""
-        named = {info.name: info for info in self.infos()}
-        if name not in named:
-            hint = suggest(name, named) or "; Store.tables() lists them"
-            raise NotFound(f"the store has no table {name!r}{hint}", table=name, kind="table")
-        return named[name]
+        return _named("store", "table", self.infos(), name, "; Store.tables() lists them")
 
     def indexes(self, table: int | None = None) -> tuple[IndexInfo, ...]:
         """Return the indexes of a table, or of all, that were not dropped."""
@@ -116,11 +115,8 @@ class StoreState:
 
     def index_named(self, table: int, name: str) -> IndexInfo:
         """Return an index of a table. Raises `NotFound`, with a suggestion."""
-        named = {index.name: index for index in self.indexes(table)}
-        if name not in named:
-            hint = suggest(name, named) or "; list them by Table.indexes() or `elasticscan index list`"
-            raise NotFound(f"the table has no index {name!r}{hint}", index=name, kind="index")
-        return named[name]
+        hint = "; list them by Table.indexes() or `elasticscan index list`"
+        return _named("table", "index", self.indexes(table), name, hint)
 
     def memory(self, table: int) -> tuple[InlineCommit, ...]:
         """Return the commits of which rows of at least one slot lie in the log alone; oldest first."""
@@ -199,11 +195,8 @@ class StoreState:
 
     def shard_named(self, name: str) -> Shard:
         """Return a shard. Raises `NotFound`, with a suggestion."""
-        named = {shard.name: shard for shard in self.shards.values()}
-        if name not in named:
-            hint = suggest(name, named) or f"; it has {', '.join(named)}"
-            raise NotFound(f"the store has no shard {name!r}{hint}", shard=name, kind="shard")
-        return named[name]
+        names = ", ".join(shard.name for shard in self.shards.values())
+        return _named("store", "shard", self.shards.values(), name, f"; it has {names}")
 
     def tablet(self, id: int) -> Tablet:  # noqa: A002
         """Return a tablet as it is now. Raises `NotFound`."""
@@ -215,3 +208,12 @@ class StoreState:
                 kind="tablet",
             )
         return tablet
+
+
+def _named(owner: str, kind: str, things: Iterable[N], name: str, hint: str) -> N:
+    """Return a thing by its name. Raises `NotFound`, with a suggestion or else a hint."""
+    named = {thing.name: thing for thing in things}
+    if name not in named:
+        why = f"the {owner} has no {kind} {name!r}{suggest(name, named) or hint}"
+        raise NotFound(why, kind=kind, **{kind: name})
+    return named[name]

@@ -15,7 +15,6 @@ from elasticscan.metadata import (
     IndexInfo,
     IndexRun,
     MoveSwitched,
-    StagedRun,
     TableInfo,
     file_id,
 )
@@ -154,10 +153,10 @@ def with_files(table: TableState, files: FileChanges, since: Since, first: int =
         fragments.append(fragment)
         ordinal += 1
         for run in added.file.runs:
-            runs.append(_entered(run, file_id(number, ordinal), fragment.id))
+            runs.append(run.entered(file_id(number, ordinal), fragment.id))
             ordinal += 1
     for extra in files.runs:
-        runs.append(_entered(extra.run, file_id(number, ordinal), extra.fragment))
+        runs.append(extra.run.entered(file_id(number, ordinal), extra.fragment))
         ordinal += 1
     memory = _unflushed(table.memory, files)
     return replace(
@@ -203,10 +202,6 @@ def without_runs(table: TableState, runs: Sequence[IndexRun], since: Since) -> T
     files = (_removed(run, of[run.fragment], since) for run in runs)
     left = table.runs.with_removed({run.id for run in runs})
     return replace(table, runs=left, removed=(*table.removed, *files))
-
-
-def _entered(run: StagedRun, id: int, fragment: int) -> IndexRun:  # noqa: A002
-    return IndexRun(id, run.index, fragment, run.path, run.rows, run.bytes, run.tail, run.digest)
 
 
 def not_forgotten(removed: tuple[RemovedFile, ...], files: FileChanges) -> tuple[RemovedFile, ...]:

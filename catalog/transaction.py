@@ -8,7 +8,7 @@ and all become visible together at its end, or none does.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -32,14 +32,7 @@ from elasticscan.catalog.leases import ENDLESS, Lease
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.store_time import Times, observe
 from elasticscan.catalog.table_state import InlineCommit
-from elasticscan.metadata import (
-    FragmentsReplaced,
-    MoveSwitched,
-    Record,
-    RowsCommitted,
-    TableInfo,
-    TimeObserved,
-)
+from elasticscan.metadata import Record, TableInfo, TimeObserved, file_changes
 
 if TYPE_CHECKING:
     from elasticscan.catalog.log import Log
@@ -161,7 +154,8 @@ class Tx:
             self.execute(tables.PUT_TOPOLOGY, values)
         self._first = self._first or draft.id
         self.tail_bytes += draft.tail_bytes
-        self.files_at |= _shards_of(record)
+        changes = file_changes(record).values()
+        self.files_at |= {added.file.shard for files in changes for added in files.added}
         return number
 
     def _next_number(self, what: Append) -> int:
@@ -395,16 +389,6 @@ class Tx:
 
 def identity_of(state: StoreState) -> Identity:
     return Identity(state.store_id, state.incarnation, state.layout, state.commit)
-
-
-def _shards_of(record: Record) -> frozenset[int]:
-    """Return the shards at which a record enters fragments."""
-    changes: Sequence[Any] = ()
-    if isinstance(record, (RowsCommitted, FragmentsReplaced)):
-        changes = [record.files]
-    elif isinstance(record, MoveSwitched):
-        changes = list(record.tables.values())
-    return frozenset(added.file.shard for files in changes for added in files.added)
 
 
 def _said(entry: LogEntry) -> dict[str, Any]:

@@ -78,6 +78,7 @@ from elasticscan.metadata.records import (
     TagChanged,
     TimeObserved,
     TopologyEntered,
+    file_changes,
     file_count,
     file_id,
     moved_tablet,

@@ -25,7 +25,7 @@ writer of what is kept of indexes (`transition_index` in `store/writing/indexing
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -116,8 +116,8 @@ class IndexInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedRun:
-    """An index run that is written and flushed: entries of some rows of one fragment, sorted.
+class RunFile:
+    """The file of an index run: entries of some rows of one fragment, sorted.
 
     A run belongs to a fragment, lies at its shard, and serves the slots that the fragment
     serves: where a tablet leaves, its rows and its entries go in the same step.
@@ -127,7 +127,6 @@ class StagedRun:
         path: its path below the shard's root.
         rows: how many entries it has (tombstones have none).
         bytes, tail, digest: of the file, see `Seal`.
-        histogram: packed `KeyHistogram` of the entries' index keys.
     """
 
     index: int
@@ -136,7 +135,6 @@ class StagedRun:
     bytes: int
     tail: int
     digest: int
-    histogram: Packed
 
     @property
     def seal(self) -> Seal:
@@ -144,18 +142,23 @@ class StagedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexRun:
+class StagedRun(RunFile):
+    """An index run that is written and flushed but that no commit refers to yet.
+
+    `histogram` is the packed `KeyHistogram` of the entries' index keys.
+    """
+
+    histogram: Packed
+
+    def entered(self, id: int, fragment: int) -> IndexRun:  # noqa: A002
+        """Return the run, once a catalog knows it."""
+        file = {field.name: getattr(self, field.name) for field in fields(RunFile)}
+        return IndexRun(id=id, fragment=fragment, **file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexRun(RunFile):
     """An index run that the catalog knows."""
 
     id: int
-    index: int
     fragment: int
-    path: str
-    rows: int
-    bytes: int
-    tail: int
-    digest: int
-
-    @property
-    def seal(self) -> Seal:
-        return Seal(self.bytes, self.tail, self.digest)

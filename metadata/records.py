@@ -320,22 +320,26 @@ def file_count(files: FileChanges) -> int:
     return len(files.added) + sum(len(each.file.runs) for each in files.added) + len(files.runs)
 
 
+def file_changes(record: Record) -> dict[int, FileChanges]:
+    """Return the changes of files that a record makes, by table, ascending."""
+    if isinstance(record, MoveSwitched):
+        return dict(sorted(record.tables.items()))
+    return {record.table: record.files} if isinstance(record, (RowsCommitted, FragmentsReplaced)) else {}
+
+
 def split_statistics(record: Record) -> tuple[Record, dict[int, bytes]]:
     """Return a record without what it says of the values in its files, and that, by the files' ordinals.
 
     Every process reads the values of records; only plans ask for statistics.
     """
-    if isinstance(record, (RowsCommitted, FragmentsReplaced)):
-        files, statistics = _without_statistics(record.files, 0)
-        return replace(record, files=files), statistics
-    if not isinstance(record, MoveSwitched):
-        return record, {}
     tables, everything, first = {}, dict[int, bytes](), 0
-    for table, changes in sorted(record.tables.items()):
+    for table, changes in file_changes(record).items():
         tables[table], statistics = _without_statistics(changes, first)
         everything |= statistics
         first += file_count(changes)
-    return replace(record, tables=tables), everything
+    if isinstance(record, (RowsCommitted, FragmentsReplaced)):
+        return replace(record, files=tables[record.table]), everything
+    return (replace(record, tables=tables) if isinstance(record, MoveSwitched) else record), everything
 
 
 def _without_statistics(changes: FileChanges, first: int) -> tuple[FileChanges, dict[int, bytes]]:

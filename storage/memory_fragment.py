@@ -170,10 +170,7 @@ def memory_runs(
     """
     disk = _HeldFiles()
     staged = build_runs(disk, table, index, fragment, _ORIGIN)
-    runs = [
-        IndexRun(number, index.id, fragment.id, run.path, run.rows, run.bytes, run.tail, run.digest)
-        for number, run in enumerate(staged)
-    ]
+    runs = [run.entered(number, fragment.id) for number, run in enumerate(staged)]
     return runs, disk.new
 
 

@@ -92,6 +92,7 @@ from elasticscan.metadata import (
     TagChanged,
     TimeObserved,
     TopologyEntered,
+    file_changes,
 )
 from elasticscan.store.context.leases import Hold, renew_lease, take_lease
 from elasticscan.store.upkeep.horizons import horizon_of
@@ -550,7 +551,7 @@ class World:
                 key = (record.table, *made.append.app)
                 assert key not in self.apps, "an application's commit is made once"
                 self.apps[key] = number, made.content
-        for table, changes in changes_in(record).items():
+        for table, changes in file_changes(record).items():
             self.forgotten |= {path for _, path in changes.forgotten}
             model = self.models[table] if table in self.models else self.dropped[table]
             model.files |= {added.run.path for added in changes.runs}
@@ -1015,10 +1016,3 @@ def by_shard(placement: Placement, versions: Collection[Version]) -> dict[int, l
 
 def fragments_at(table: TableState, shard: int) -> list[Fragment]:
     return table.fragments.where("shard", {shard})
-
-
-def changes_in(record: Record) -> dict[int, FileChanges]:
-    """The changes of files that a record makes, by table."""
-    if isinstance(record, MoveSwitched):
-        return dict(record.tables)
-    return {record.table: record.files} if isinstance(record, (RowsCommitted, FragmentsReplaced)) else {}
