@@ -114,6 +114,7 @@ from tests.simulation.engine import Engine, Step
 SLOTS, KEYS = 12, 30
 REFUSED = (WriteConflict, TableChanged, AlreadyExists, InvalidTopologyChange, SnapshotExpired, NotFound)
 SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.int64())])
+INFO = TableInfo(1, "t", SCHEMA, ("key",), ("key",), None, 0, 0)
 _ROWS = pa.schema([("_slot", pa.uint16()), *SCHEMA])
 FULL, OTHER_ROWS = "full", "other rows"
 FAULTS = (KILLED, DONE_AND_KILLED, NOT_DONE, ANSWER_LOST, FULL)
@@ -569,16 +570,7 @@ class World:
     def _create_table(self, state: StoreState, log: Log, table: Any) -> Append | None:
         if len(state.tables) > 2:
             return None
-        info = TableInfo(
-            state.newest_ids.get("table", 0) + 1,
-            self.random.choice("tuvw"),
-            SCHEMA,
-            ("key",),
-            ("key",),
-            None,
-            0,
-            0,
-        )
+        info = replace(INFO, id=state.newest_ids.get("table", 0) + 1, name=self.random.choice("tuvw"))
         taken = {table.info.name for table in state.tables.values()}
         if info.name in taken:
             return None

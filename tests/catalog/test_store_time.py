@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 
 from elasticscan.base.limits import CLAIM_SECONDS, TRUSTED_JUMP_SECONDS
 from elasticscan.catalog import Catalog
-from elasticscan.catalog.store_time import Belief, Times, observe
-from elasticscan.store.context.leases import take_lease
+from elasticscan.catalog.store_time import Belief, observe
 from elasticscan.store.moves.owners import beat
 from elasticscan.store.moves.under_way import enter_moves, moves_in
-from elasticscan.store.upkeep.horizons import horizon_of
 from elasticscan.topology import Move
 from tests.base.manual_clock import ManualClock
-from tests.catalog.small_store import add_commit, add_table, make
+from tests.catalog.small_store import make
 
 DAY, HOUR = 86_400.0, 3_600.0
 
@@ -71,29 +69,7 @@ def test_a_clock_ahead_beside_others_is_never_believed(start: float, skews: list
         assert belief.accepted_at <= start + 60 * minute
 
 
-def test_what_is_kept_is_judged_by_the_earlier_and_stamped_with_the_later_time() -> None:
-    assert (Times(5.0, 9.0).stamp, Times(5.0, 9.0).expiry, Times(5.0, 9.0).agreed) == (9.0, 5.0, False)
-    assert Times(9.0, 5.0).expiry == 5.0
-    assert Times(5.0, 5.0).agreed
-
-
 # ------------------------------------------------------------------------------ in the catalog
-
-
-def test_a_store_that_nobody_wrote_to_for_a_month_expires_in_the_end(catalog_url: Path | str) -> None:
-    clock = ManualClock(1e9)
-    with closing(make(catalog_url, clock)) as catalog:
-        table = add_table(catalog)
-        newest = [add_commit(catalog, table) for _ in range(3)][-1]
-        with catalog.writing() as tx:
-            take_lease(tx, "forgotten", table, 2, "scan", HOUR)
-        clock.advance(30 * DAY)
-        with catalog.writing() as tx:
-            assert horizon_of(tx, table.id, 7 * DAY) < newest, "one clock alone is not accepted at once"
-        clock.advance(HOUR)
-        with catalog.writing() as tx:
-            assert horizon_of(tx, table.id, 7 * DAY) == newest
-            assert tx.end_expired_leases() == 1
 
 
 def test_a_sign_of_life_of_a_process_behind_is_no_old_one(catalog_url: Path | str) -> None:

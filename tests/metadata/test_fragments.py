@@ -1,10 +1,10 @@
-"""Staged fragments that serve other slots than they were written for; columns that a table does not have."""
+"""Staged fragments that serve other slots than they were written for."""
 
 from __future__ import annotations
 
 import pytest
 
-from elasticscan.metadata import StagedFragment, no_such_column
+from elasticscan.metadata import StagedFragment
 from elasticscan.topology import SlotSet
 
 
@@ -26,10 +26,3 @@ def test_a_file_knows_of_how_many_slots_it_may_have_rows(
     assert served.slots == SlotSet.of(serving)
     assert served.slots_written == served.entered(1, 1, 1, 1).slots_written == written
     assert served.serving(SlotSet.of([(0, 4)])).slots_written >= 4
-
-
-def test_a_column_that_does_not_exist_is_reported_with_a_suggestion() -> None:
-    assert no_such_column("t", "KMM", ["id", "km"]).message.endswith(
-        "has no column 'KMM'; did you mean 'km'?"
-    )
-    assert no_such_column("t", "zip", ["id", "km"]).message.endswith("has no column 'zip'; it has id, km")
