@@ -14,7 +14,7 @@ the one before, and more of the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -121,11 +121,10 @@ def manifests(home: LogHome) -> list[CheckpointManifest]:
 Contents = Mapping[tuple[int, str], bytes]  # of parts, by the number under which they lie, and their names
 
 
-def _contents(home: LogHome, manifest: CheckpointManifest, statistics: bool) -> Contents:
-    """Return the parts of a checkpoint as they lie there, of statistics or of all else."""
-    statement = tables.CHECKPOINT_STATISTICS if statistics else tables.CHECKPOINT_STATE
+def _contents(home: LogHome, manifest: CheckpointManifest) -> Contents:
+    """Return the parts of a checkpoint, without statistics, as they lie there."""
     numbers = sorted({part.number for part in manifest.parts})
-    rows = (row for number in numbers for row in home.execute(statement, {"number": number}))
+    rows = (row for number in numbers for row in home.execute(tables.CHECKPOINT_STATE, {"number": number}))
     return {(number, name): content for number, name, content in rows}
 
 
@@ -152,7 +151,7 @@ def read_state(home: LogHome, manifest: CheckpointManifest) -> StoreState:
     logged = home.execute(tables.DIGEST, {"number": manifest.number})
     if logged != [(manifest.digest,)]:
         raise damaged_log(f"checkpoint {manifest.number} is of another log")
-    contents = _contents(home, manifest, statistics=False)
+    contents = _contents(home, manifest)
     return state_of(lambda name: read_part(contents, manifest.part(name)))
 
 
@@ -169,13 +168,12 @@ def write(
         rows = [{"id": file, "body": body} for file, body in sorted(statistics.get(id, {}).items())]
         parts[f"statistics/{id}"] = _stream(pa.Table.from_pylist(rows, schema=_STATISTICS))
     # Of the checkpoint before the last: what is damaged in one part is whole in the other that is kept.
-    known = dict[tuple[str, bytes], PartReference]()
-    for manifest in before[1:KEPT]:
-        there = {**_contents(home, manifest, False), **_contents(home, manifest, True)}
-        whole = (
-            part for part in manifest.parts if is_sealed(there.get((part.number, part.name)), part.digest)
-        )
-        known = {(part.name, part.digest): part for part in whole}
+    there = {
+        (number, name): content for number, name, _, content in home.execute(tables.ALL_CHECKPOINT_PARTS)
+    }
+    named = [part for manifest in before[1:KEPT] for part in manifest.parts]
+    whole = (part for part in named if is_sealed(there.get((part.number, part.name)), part.digest))
+    known = {(part.name, part.digest): part for part in whole}
     references = []
     for name, content in parts.items():
         digest = sha256(content).digest()
@@ -212,23 +210,15 @@ def _remove_old(home: LogHome) -> None:
     change(home, [(tables.DELETE_CHECKPOINT, {"number": number, "part": part}) for number, part in old])
 
 
-def statistics_in(
-    home: LogHome, manifest: CheckpointManifest, of: Collection[int]
-) -> dict[int, dict[int, bytes]]:
-    """Return what a checkpoint knows of the values in files, by table and file.
-
-    Tables that are newer, or of which it is damaged, are left out.
-    """
-    names = {f"statistics/{table}": table for table in of}
-    asked = [part for part in manifest.parts if part.name in names]
-    contents = _contents(home, manifest, statistics=True) if asked else {}
-    found = dict[int, dict[int, bytes]]()
-    for part in asked:
-        with suppress(StoreDamaged, ValueError):
-            rows = _table(read_part(contents, part), _STATISTICS)
-            bodies = zip(rows["id"].to_pylist(), rows["body"].to_pylist(), strict=True)
-            found[names[part.name]] = dict(bodies)
-    return found
+def statistics_in(home: LogHome, manifest: CheckpointManifest, table: int) -> dict[int, bytes] | None:
+    """Return what a checkpoint knows of the values in a table's files; None if that is damaged or newer."""
+    with suppress(StoreDamaged, ValueError):
+        part = manifest.part(f"statistics/{table}")
+        found = home.execute(tables.CHECKPOINT_PART, {"number": part.number, "part": part.name})
+        contents = {(number, name): content for number, name, content in found}
+        rows = _table(read_part(contents, part), _STATISTICS)
+        return dict(zip(rows["id"].to_pylist(), rows["body"].to_pylist(), strict=True))
+    return None
 
 
 def drop_covered(home: LogHome) -> int:

@@ -50,13 +50,6 @@ class LogHome(ABC):
     types: ClassVar[Mapping[str, str]]
     _pool: ConnectionPool[Any]
 
-    @classmethod
-    def create(cls, *place: Any) -> Self:
-        """Make the tables of a log in a place that has none."""
-        home = cls(*place)
-        home.make_tables()
-        return home
-
     @abstractmethod
     def make_tables(self) -> None:
         """Make the tables of a log, as far as they are not there."""

@@ -19,7 +19,7 @@ database gives it number, time and digest.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from secrets import token_hex
@@ -49,7 +49,7 @@ from elasticscan.catalog.entries import (
     linked_entry,
 )
 from elasticscan.catalog.fold import apply
-from elasticscan.catalog.replay import Replayed, TrimmedValue, replay, replay_newest, replay_whole
+from elasticscan.catalog.replay import Replayed, replay_newest
 from elasticscan.catalog.retrying import retry
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import InlineCommit, TableState
@@ -119,26 +119,17 @@ class Log:
         return retry(self.home, self._followed)
 
     def _followed(self) -> StoreState:
-        known, outdated = self.known, None
-        if known is not None:
-            try:
-                return self._advance(replay(self.home, known))
-            except TrimmedValue:  # this process has slept: a checkpoint has what it missed
-                pass
-            except CatalogOutdated as error:
-                outdated = error
-        with self.home.reading():
-            checkpoint = checkpoints.newest_state(self.home)
-            found = replay_whole(self.home, checkpoint)
-        if known is not None and outdated is not None:
+        known = self.known
+        try:
+            return self._advance(replay_newest(self.home, known))
+        except CatalogOutdated:
+            found = replay_newest(self.home, None)
+            assert known is not None, "nothing is older than nothing"
             is_same = (known.store_id, known.incarnation) == (found.state.store_id, found.state.incarnation)
             if is_same and not self.home.is_follower:
-                raise outdated
+                raise
             self.forget()  # it is another store, or another copy
-        with self._locked():
-            self._tail_bytes = 0
-            self._checkpointed = 0 if checkpoint is None else checkpoint.number
-        return self._advance(found)
+            return self._advance(found)
 
     def forget(self) -> None:
         """Read everything again next time: what was read may be damaged by now, or another log."""
@@ -153,6 +144,8 @@ class Log:
     def _advance(self, found: Replayed) -> StoreState:
         """Go on from a state that was committed, unless a newer one is known; returns it."""
         with self._locked():
+            if found.checkpoint is not None:
+                self._tail_bytes, self._checkpointed = 0, found.checkpoint
             if self.known is None or found.state.number > self.known.number:
                 self.known = found.state
                 self._tail_bytes += found.tail_bytes  # else another thread has counted them
@@ -287,22 +280,14 @@ class Log:
 
     def statistics_of(self, table: int, ids: Collection[int]) -> dict[int, bytes]:
         """Return what is known of the values in files; damaged or missing statistics are left out."""
-        return self._statistics_of_all({table: ids})
-
-    def _statistics_of_all(self, files: Mapping[int, Collection[int]]) -> dict[int, bytes]:
-        """As `statistics_of`, of the files of several tables, which are given by table."""
-        found, tail = dict[int, bytes](), set[int]()
-        manifests = checkpoints.manifests(self.home)[:1]
-        known = checkpoints.statistics_in(self.home, manifests[0], files) if manifests else {}
-        for table, ids in files.items():
-            found |= {file: body for file, body in known.get(table, {}).items() if file in ids}
-            covered = manifests[0].number if table in known else -1
-            tail |= {file // MAX_FILES for file in ids if file // MAX_FILES > covered}
-        for number in sorted(tail):
+        newest = checkpoints.manifests(self.home)[:1]
+        known = checkpoints.statistics_in(self.home, newest[0], table) if newest else None
+        covered = -1 if known is None else newest[0].number
+        found = known or {}
+        for number in sorted({file // MAX_FILES for file in ids if file // MAX_FILES > covered}):
             with suppress(StoreDamaged):
                 found |= self._statistics_brought(number)
-        every = {file for ids in files.values() for file in ids}
-        return {file: body for file, body in found.items() if file in every}
+        return {file: found[file] for file in found.keys() & set(ids)}
 
     def _statistics_brought(self, number: int) -> dict[int, bytes]:
         """Return the statistics that a record brought, by the files' ids."""
@@ -344,11 +329,7 @@ class Log:
             tx.put_lease("", me, _CHECKPOINT_SECONDS)
         try:
             state = self.follow()
-            files = {number: _file_ids(table) for number, table in state.tables.items()}
-            known = self._statistics_of_all(files)
-            of_tables = {
-                number: {file: known[file] for file in ids & known.keys()} for number, ids in files.items()
-            }
+            of_tables = {n: self.statistics_of(n, _file_ids(table)) for n, table in state.tables.items()}
             checkpoints.write(self.home, state, of_tables)
             self._checkpointed = state.number
         finally:

@@ -20,10 +20,16 @@ from elasticscan.catalog.state import StoreState
 
 
 class Replayed(NamedTuple):
-    """A state as of the head, and the size of the tail of the log that led to it, as `tail_bytes` has it."""
+    """A state as of the head.
+
+    Attributes:
+        tail_bytes: the size of the tail of the log that led to it, as `Tx.tail_bytes` has it.
+        checkpoint: the number of the checkpoint that it began with, 0 for none; None if a state was known.
+    """
 
     state: StoreState
     tail_bytes: int = 0
+    checkpoint: int | None = None
 
 
 class TrimmedValue(Exception):
@@ -70,11 +76,13 @@ def replay_whole(home: LogHome, state: StoreState | None) -> Replayed:
 
 
 def replay_newest(home: LogHome, known: StoreState | None) -> Replayed:
-    """As `replay`, of the log that this thread's transaction sees; from a checkpoint if need be."""
+    """As `replay`, from the newest checkpoint if nothing is known, or the values since then were dropped."""
     if known is not None:
-        with suppress(TrimmedValue):
+        with suppress(TrimmedValue):  # this process has slept
             return replay(home, known)
-    return replay_whole(home, checkpoints.newest_state(home))
+    with home.reading():
+        begun = checkpoints.newest_state(home)
+        return replay_whole(home, begun)._replace(checkpoint=0 if begun is None else begun.number)
 
 
 def head_of(state: StoreState) -> Row:

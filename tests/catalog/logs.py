@@ -27,8 +27,9 @@ TIME = Append(TimeObserved())
 KILLED, DONE_AND_KILLED, NOT_DONE, ANSWER_LOST = "killed", "done, and killed", "not done", "answer lost"
 
 
-def begin(home: LogHome, record: StoreCreated) -> Log:
+def begin(home: LogHome, record: StoreCreated = CREATED) -> Log:
     """Begin a log with its first record and topology."""
+    home.make_tables()
     with Log(home).beginning() as transaction:
         transaction.append(Append(record, topology=first_topology(record)))
     return Log(home)

@@ -246,7 +246,6 @@ class World:
         shards = (Shard(1, "a", "/a"), Shard(2, "b", "/b"))
         tablets = (Tablet(1, 0, 4, 1, 1), Tablet(2, 4, 8, 2, 1), Tablet(3, 8, SLOTS, 1, 1))
         home: Any = FileHome if isinstance(place, Path) else ServerHome
-        home.create(place).close()
         self._opened: Callable[[], Any] = lambda: Log(home.opened(place, self.random))
         created = StoreCreated("store", SLOTS, "murmur3", 60.0, shards, tablets)
         self.observer = begin(home.opened(place, self.random), created)

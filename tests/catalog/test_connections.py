@@ -27,7 +27,7 @@ from elasticscan.topology import SlotSet
 from tests.base.pooler import pooled
 from tests.base.postgres import Server
 from tests.base.severed_line import SeveredLine
-from tests.catalog.logs import CREATED, TIME, begin
+from tests.catalog.logs import TIME, begin
 from tests.catalog.logs import append as append_to
 from tests.processes.test_forks import ended_well, forked
 
@@ -47,7 +47,7 @@ def opened(url: str) -> PostgresHome:
 def database(postgres: Server) -> Iterator[str]:
     with postgres.database() as name:
         with make_home(postgres.url(name), CLOCK, "here") as home:
-            begin(home, CREATED)
+            begin(home)
         yield name
 
 
@@ -105,7 +105,7 @@ def test_a_log_is_made_once_or_not_at_all_wherever_its_connection_breaks(
             is_made = False
             try:
                 with make_home(line.url(name), CLOCK, "here") as home:
-                    begin(home, CREATED)
+                    begin(home)
                 is_made = True
             except Interrupted:
                 pass

@@ -24,7 +24,7 @@ from elasticscan.catalog.database import Interrupted
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.metadata import TimeObserved
-from tests.catalog.logs import CREATED, append, begin
+from tests.catalog.logs import append, begin
 from tests.seeds import ranges_of_seeds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ def test_a_disk_that_fails_loses_no_commit_and_is_no_damage(
 def run(path: Path, seed: int) -> tuple[int, set[str]]:
     """Run one program; returns how many calls failed, and the codes of the errors that were raised."""
     draw, failing, failures, codes = Random(seed), ctypes.CDLL(None), 0, set[str]()
-    log = begin(SqliteHome.create(path), CREATED)
+    log = begin(SqliteHome(path))
     there = {0}
     for step in range(STEPS):
         error = draw.choice((errno.EIO, errno.EIO, errno.ENOSPC))

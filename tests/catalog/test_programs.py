@@ -22,7 +22,7 @@ from elasticscan.metadata import Fragment, Secret, SecretChanged, StagedFragment
 from elasticscan.topology import SlotSet
 from tests.base.postgres import Server
 from tests.base.severed_line import SeveredLine
-from tests.catalog.logs import CREATED, append, begin
+from tests.catalog.logs import append, begin
 from tests.catalog.programs import DEFINITIONS, GARBAGE, INDEXES, TAGS, LogPrograms
 from tests.seeds import ranges_of_seeds
 
@@ -84,7 +84,7 @@ def test_a_set_of_files_is_what_a_dict_of_them_is_however_often_it_is_merged(see
 
 
 def test_a_tail_is_checkpointed_whenever_it_is_long_by_old_and_new_processes(tmp_path: Path) -> None:
-    log = begin(SqliteHome.create(tmp_path / "log.db"), CREATED)
+    log = begin(SqliteHome(tmp_path / "log.db"))
     secret = Append(SecretChanged(1, Secret(1, "keys" * 9_000, b"", 0.0)))
     for _ in range(4):
         assert not log.checkpoint_if_long()
@@ -101,7 +101,7 @@ def test_a_tail_is_checkpointed_whenever_it_is_long_by_old_and_new_processes(tmp
 
 
 def test_a_writer_counts_what_others_append_while_it_waits_for_its_turn(tmp_path: Path) -> None:
-    others = [begin(SqliteHome.create(tmp_path / "log.db"), CREATED)] * 200
+    others = [begin(SqliteHome(tmp_path / "log.db"))] * 200
 
     class QueuedHome(SqliteHome):
         @contextmanager

@@ -21,7 +21,7 @@ from elasticscan.catalog.log import Log
 from elasticscan.catalog.opening import make_home, open_home
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.metadata import TimeObserved
-from tests.catalog.logs import CREATED, append, begin
+from tests.catalog.logs import append, begin
 from tests.processes.test_forks import ended_well, forked
 
 # Python 3.12 and newer warn of forks alongside threads.
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     with make_home(tmp_path / "log.db", SystemClock(), "here") as home:
-        begin(home, CREATED)
+        begin(home)
     return tmp_path / "log.db"
 
 
