@@ -16,6 +16,7 @@ import pytest
 
 from elasticscan.base.clock import SystemClock
 from elasticscan.base.errors import CatalogOutdated, CatalogUnavailable
+from elasticscan.catalog import Catalog
 from elasticscan.catalog.database import Interrupted
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.opening import make_home, open_home
@@ -79,12 +80,16 @@ def test_a_commit_into_a_file_that_is_just_being_replaced_is_not_acknowledged(
         assert Log(home).follow().number == 0
 
 
-def test_an_older_file_that_is_put_back_is_refused(log: Log, path: Path, tmp_path: Path) -> None:
+def test_an_older_file_that_is_put_back_is_refused(path: Path, tmp_path: Path) -> None:
+    """Also by a check, which reads everything again."""
     older = copied(path, tmp_path / "older.db")
-    assert append(log) == 1
-    replace(path, older)
-    with pytest.raises(CatalogOutdated):
-        append(log)
+    with closing(Catalog(path, SystemClock(), "here")) as catalog:
+        with catalog.writing() as tx:
+            tx.append(TimeObserved())
+        replace(path, older)
+        for use in (lambda: catalog.writing().__enter__(), catalog.check_whole):
+            with pytest.raises(CatalogOutdated):
+                use()
 
 
 def test_a_reader_follows_to_another_file(log: Log, path: Path, tmp_path: Path) -> None:

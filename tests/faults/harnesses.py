@@ -25,7 +25,6 @@ import tests.faults.planted_past
 import tests.faults.planted_proofs
 import tests.faults.planted_roots  # noqa: F401 - enters its faults
 from elasticscan.base import limits
-from tests.catalog import test_damage as test_log_damage
 from tests.catalog import test_opening, test_sqlite_files
 from tests.catalog import test_programs as test_log_programs
 from tests.catalog.damage import befall_some
@@ -58,7 +57,6 @@ _MODULES = (
     test_partial_rows,
     test_faulty_disk,
     test_verifying,
-    test_log_damage,
     test_log_programs,
     test_opening,
     test_sqlite_files,

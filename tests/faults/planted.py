@@ -177,8 +177,7 @@ def follow_any_copy(patch: Patch) -> None:
     def trusting(home: Any, _: object) -> Any:
         return honest(home, checkpoints.newest_state(home))
 
-    for module in (replay, log):
-        patch.setattr(module, "replay", trusting)
+    patch.setattr(replay, "replay", trusting)
 
 
 @fault("simulation", "the placement is checked again after a page")

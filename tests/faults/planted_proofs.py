@@ -192,7 +192,7 @@ def transactions_end_with_their_first_record(patch: Patch) -> None:
 
 
 @fault("scenarios", "what was seen of a log is remembered when it is read again")
-@found_by("test_a_catalog_that_reads_everything_again_still_knows_how_far_it_was")
+@found_by("test_an_older_file_that_is_put_back_is_refused")
 @replacing(Catalog, "_state")
 def what_was_seen_is_forgotten(honest: Any, self: Catalog) -> Any:
     self._log.forget()
