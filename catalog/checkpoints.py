@@ -121,10 +121,10 @@ def manifests(home: LogHome) -> list[CheckpointManifest]:
 Contents = Mapping[tuple[int, str], bytes]  # of parts, by the number under which they lie, and their names
 
 
-def _contents(home: LogHome, manifest: CheckpointManifest) -> Contents:
-    """Return the parts of a checkpoint, without statistics, as they lie there."""
+def _contents(home: LogHome, manifest: CheckpointManifest, statement: str) -> Contents:
+    """Return parts of a checkpoint as they lie there."""
     numbers = sorted({part.number for part in manifest.parts})
-    rows = (row for number in numbers for row in home.execute(tables.CHECKPOINT_STATE, {"number": number}))
+    rows = (row for number in numbers for row in home.execute(statement, {"number": number}))
     return {(number, name): content for number, name, content in rows}
 
 
@@ -151,13 +151,11 @@ def read_state(home: LogHome, manifest: CheckpointManifest) -> StoreState:
     logged = home.execute(tables.DIGEST, {"number": manifest.number})
     if logged != [(manifest.digest,)]:
         raise damaged_log(f"checkpoint {manifest.number} is of another log")
-    contents = _contents(home, manifest)
+    contents = _contents(home, manifest, tables.CHECKPOINT_STATE)
     return state_of(lambda name: read_part(contents, manifest.part(name)))
 
 
-def write(
-    home: LogHome, state: StoreState, statistics: Mapping[int, Mapping[int, bytes]]
-) -> CheckpointManifest:
+def write(home: LogHome, state: StoreState, statistics: Mapping[int, Mapping[int, bytes]]) -> None:
     """Write the checkpoint of a state, read it back, and remove older checkpoints.
 
     `statistics` are, for each table, those of its files by id.
@@ -168,12 +166,11 @@ def write(
         rows = [{"id": file, "body": body} for file, body in sorted(statistics.get(id, {}).items())]
         parts[f"statistics/{id}"] = _stream(pa.Table.from_pylist(rows, schema=_STATISTICS))
     # Of the checkpoint before the last: what is damaged in one part is whole in the other that is kept.
-    there = {
-        (number, name): content for number, name, _, content in home.execute(tables.ALL_CHECKPOINT_PARTS)
-    }
-    named = [part for manifest in before[1:KEPT] for part in manifest.parts]
-    whole = (part for part in named if is_sealed(there.get((part.number, part.name)), part.digest))
-    known = {(part.name, part.digest): part for part in whole}
+    known = dict[tuple[str, bytes], PartReference]()
+    for manifest in before[1:KEPT]:
+        there = _contents(home, manifest, tables.CHECKPOINT)
+        whole = (p for p in manifest.parts if is_sealed(there.get((p.number, p.name)), p.digest))
+        known = {(part.name, part.digest): part for part in whole}
     references = []
     for name, content in parts.items():
         digest = sha256(content).digest()
@@ -183,7 +180,6 @@ def write(
     _write_parts(home, state.number, [*new, ("manifest", pack_value(manifest))])
     read_state(home, manifest)
     _remove_old(home)
-    return manifest
 
 
 def _write_parts(home: LogHome, number: int, parts: Sequence[tuple[str, bytes]]) -> None:

@@ -86,10 +86,9 @@ PART: Final = "SELECT bytes FROM payload WHERE number = :number AND table_id = :
 
 MANIFESTS: Final = """SELECT number, fold, digest, bytes FROM checkpoint
     WHERE part = 'manifest' ORDER BY number DESC"""
-CHECKPOINT_STATE: Final = """SELECT number, part, bytes FROM checkpoint
-    WHERE number = :number AND part NOT LIKE 'statistics/%'"""
-CHECKPOINT_PART: Final = """SELECT number, part, bytes FROM checkpoint
-    WHERE number = :number AND part = :part"""
+CHECKPOINT: Final = "SELECT number, part, bytes FROM checkpoint WHERE number = :number"
+CHECKPOINT_STATE: Final = f"{CHECKPOINT} AND part NOT LIKE 'statistics/%'"
+CHECKPOINT_PART: Final = f"{CHECKPOINT} AND part = :part"
 ALL_CHECKPOINT_PARTS: Final = "SELECT number, part, digest, bytes FROM checkpoint"
 CHECKPOINT_PARTS: Final = "SELECT number, part FROM checkpoint"
 PUT_CHECKPOINT: Final = """INSERT INTO checkpoint VALUES (:number, :part, :fold, :digest, :bytes)

@@ -21,8 +21,9 @@ import msgpack
 from elasticscan.base.errors import InvalidOption, NotFound, SnapshotExpired
 from elasticscan.catalog import tables
 from elasticscan.catalog.appending import Append
-from elasticscan.catalog.database import Row, micros
+from elasticscan.catalog.database import LogHome, Row, micros
 from elasticscan.catalog.entries import TOPOLOGY, check_part, damaged_log, linked_entry
+from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.transaction import Tx
 from elasticscan.metadata import STORE, StoreCreated, TopologyEntered
 from elasticscan.topology import Placement, Tablet, Topology, TopologyEntry
@@ -128,18 +129,22 @@ def _kept(tx: Tx, first: int, last: int) -> list[Topology]:
     return [_topology(*row) for row in _rows(tx, first, last)]
 
 
+def _rows(tx: Tx, first: int, last: int) -> list[tuple[Row, Row, bytes]]:
+    return topology_rows(tx.log.home, tx.state, first, last)
+
+
 def _topology(entry: Row, shards: Row, tablets: bytes) -> Topology:
     number, _, *rest = entry
     return Topology(number, _placement(tablets), tuple(map(tuple, shards)), *rest)
 
 
-def _rows(tx: Tx, first: int, last: int) -> list[tuple[Row, Row, bytes]]:
+def topology_rows(home: LogHome, state: StoreState, first: int, last: int) -> list[tuple[Row, Row, bytes]]:
     """Return (entry, shards, packed tablets) of topologies, each of which is what its record brought."""
     rows = list[tuple[Row, Row, bytes]]()
-    for row in tx.execute(tables.TOPOLOGIES, {"first": first, "last": last}):
+    for row in home.execute(tables.TOPOLOGIES, {"first": first, "last": last}):
         check_part(linked_entry(row), (STORE, TOPOLOGY), row[-2])
         rows.append(msgpack.unpackb(zlib.decompress(row[-2])))
-    newest, is_published = tx.state.topology
+    newest, is_published = state.topology
     published = all(entry[-1] for entry, *_ in rows if entry[0] < newest or is_published)
     if [entry[0] for entry, *_ in rows] != list(range(first, last + 1)) or not published:
         raise damaged_log(f"the topology history has not each number from {first} to {last} once")

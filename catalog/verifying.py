@@ -6,11 +6,9 @@ damaged, and no row depends on them.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import msgpack
 import pyarrow as pa
 
 from elasticscan.catalog import checkpoints, tables
@@ -28,13 +26,12 @@ from elasticscan.catalog.entries import (
     damaged_log,
     entry_of,
     is_sealed,
-    linked_entry,
     part_hashes,
 )
 from elasticscan.catalog.leases import lease_rows
 from elasticscan.catalog.replay import replay_whole
 from elasticscan.catalog.state import StoreState
-from elasticscan.metadata import STORE
+from elasticscan.catalog.topology_history import topology_rows
 
 _BATCH: Final = 500  # entries, with all that they have apart from them
 _ALL: Final = (1 << 63) - 1
@@ -55,7 +52,8 @@ def check_log(home: LogHome) -> None:
             for commit in table.memory:
                 if (commit.number, number) not in rows:
                     raise damaged_log(f"the rows of record {commit.number} are missing")
-        _check_topologies(home, state)
+        ((oldest,),) = home.execute(tables.OLDEST_TOPOLOGY)
+        topology_rows(home, state, oldest or 1, state.topology[0])
         lease_rows(home)
 
 
@@ -139,13 +137,3 @@ def _check_parts(
     for number, _, part in sorted(missing):
         raise damaged_log(f"the {part} of record {number} is missing")
     return {(number, table) for number, table, part in there if part == ROWS}
-
-
-def _check_topologies(home: LogHome, state: StoreState) -> None:
-    """Check that the rows of the topology history are those of their records, and that none is missing."""
-    numbers, newest = list[int](), state.topology[0]
-    for row in home.execute(tables.TOPOLOGIES, {"first": 1, "last": newest}):
-        check_part(linked_entry(row), (STORE, TOPOLOGY), row[-2])
-        numbers.append(msgpack.unpackb(zlib.decompress(row[-2]))[0][0])  # of its entry
-    if not numbers or numbers != list(range(numbers[0], newest + 1)):
-        raise damaged_log(f"the topology history has not each number up to {newest} once")

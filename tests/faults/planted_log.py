@@ -314,7 +314,7 @@ def checkpoints_of_any_log_are_used(
     _: Any, home: Any, manifest: checkpoints.CheckpointManifest
 ) -> StoreState:
     parts = {part.name: part for part in manifest.parts}
-    contents, read = checkpoints._contents(home, manifest), checkpoints.read_part
+    contents, read = checkpoints._contents(home, manifest, tables.CHECKPOINT_STATE), checkpoints.read_part
     return checkpoints.state_of(lambda name: read(contents, parts[name]))
 
 
