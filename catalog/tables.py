@@ -4,7 +4,7 @@
     log                the entries; none is ever changed or removed
     payload            what records have apart from their entries: values, rows, statistics
     checkpoint         the state as of a number, in parts; the manifest names them, and is written last
-    topology_history   placements, as differences; every 64th as a whole; `record` names what seals a row
+    topology_history   placements; `record` names the entry that seals a row
     lease              what ends by itself with time
 
 The statements are SQL that SQLite and PostgreSQL have in common; parameters are written as `:name`.
