@@ -48,10 +48,10 @@ def key_length_not_checked(patch: Patch) -> None:
     patch.setattr(ingest, "check_key_bytes", lambda *_: None)
 
 
-NESTED = test_limits.test_a_type_that_is_nested_too_deep_is_refused_and_all_else_goes_on
+NESTED = test_limits.test_a_definition_that_cannot_be_kept_is_refused_and_all_else_goes_on
 
 
-@noticed_by("limits_store", NESTED, make=test_limits.add, levels=64, kind="list")
+@noticed_by("limits_store", NESTED, make=test_limits.add, what="more levels than Arrow writes")
 def depth_not_checked(patch: Patch) -> None:
     patch.setattr(definition, "_check_limits", lambda _: None)
 

@@ -16,20 +16,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import CatalogUnavailable, SnapshotExpired
+from elasticscan.base.errors import CatalogUnavailable
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.store import Scan, Store
-from elasticscan.store.moves.mover import Mover
-from elasticscan.store.moves.owners import new_owner
-from elasticscan.store.moves.under_way import enter_moves
 from elasticscan.store.upkeep import compaction
-from elasticscan.topology import Move
 from tests.base.connections import call_at_statements
 from tests.base.manual_clock import ManualClock
 from tests.conftest import AT_SERVER
-from tests.simulation.elasticity import POINTS, MoverStoppedError
 from tests.simulation.programs import fast_store
-from tests.simulation.world import DEAD_OWNER, START
+from tests.simulation.world import START
 from tests.store.copies_of_stores import copied_store
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.int64())])
@@ -118,32 +113,6 @@ def tablets_at(store: Store, shard: str) -> list[int]:
     return [t.id for t in store.context.placement().tablets if t.shard == ids[shard]]
 
 
-def suspended_move(
-    store: Store,
-    tablet: int,
-    target: str,
-    at: Callable[[str], None],
-    owner: str | None = None,
-    mover: type[Mover] = Mover,
-) -> None:
-    """Move a tablet with something happening at each point; errors of the mover come out."""
-    found = store.context.placement().tablet(tablet)
-    assert found is not None
-    ids = {name: number for number, name in store.context.shard_names().items()}
-    plan = Move(tablet, found.shard, ids[target])
-    owner = owner or new_owner()
-    with store.context.catalog.writing() as tx:
-        enter_moves(tx, [plan], owner)
-    mover(store.context, owner, checkpoint=at).carry_out(plan)
-
-
-class DyingMover(Mover):
-    """A mover that leaves everything behind where it is stopped."""
-
-    def _undo(self, progress: Any) -> bool:
-        return False
-
-
 def while_reading(store: Store, happens: Callable[[], object], after: bool = True) -> None:
     """Let something happen after (or before) the next page's rows are read, before the second look."""
     quiet = store.context.checkpoint
@@ -159,70 +128,8 @@ def while_reading(store: Store, happens: Callable[[], object], after: bool = Tru
 # ------------------------------------------------------------------------------- moves and failures
 
 
-def test_limit_reached_on_aborted_batch(store: Store) -> None:
-    """All rows of a page are dropped: it is empty, but has a key and is not the end."""
-
-    def all_leave() -> None:
-        for tablet in tablets_at(store, "s1"):
-            store.move(tablet, "s2")
-
-    while_reading(store, all_leave)
-    page = next(store.table("t").scan(page_rows=7))
-    assert page.rows.num_rows == 0
-    assert page.key is not None
-    assert read(store.resume(page.key)) == EVERYTHING
-
-
-@pytest.mark.parametrize("mover", [Mover, DyingMover])
-@pytest.mark.parametrize("point", POINTS)
-def test_migration_aborted_at_each_stage(store: Store, point: str, mover: type[Mover]) -> None:
-    """The tablet is served from one place, whoever stops the mover and wherever; resuming finishes."""
-    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
-    number, dies = store.topology.number, mover is DyingMover
-
-    def stop(at: str) -> None:
-        if at == point:
-            raise MoverStoppedError
-
-    with pytest.raises(MoverStoppedError):
-        suspended_move(store, 1, "s2", stop, DEAD_OWNER if dies else None, mover)
-    arrived = point == "target_serves"
-    assert (1 in tablets_at(store, "s2")) == arrived
-    assert store.topology.number == number, (
-        "where it arrived, the placement is ahead of the topology for ever"
-    )
-    scan = store.table("t").scan()
-    assert scan.explain()["base_topology"] == number
-    assert read(scan) == EVERYTHING
-    assert (scan.stats.virtual_reads > 0) == arrived
-    assert sorted(got + read(store.resume(key))) == EVERYTHING
-    store.table("t").upsert(rows_of(range(COUNT), 1))
-    left_behind = 1 if dies and not arrived else 0
-    assert store.resume_moves() == left_behind
-    assert (1 in tablets_at(store, "s2")) == (arrived or left_behind == 1)
-    store.collect_garbage(grace_seconds=0)
-    assert read(store.table("t").scan()) == with_value(1)
-    assert store.verify() == []
-
-
-def test_an_empty_shard_is_never_asked_and_an_empty_table_has_no_rows(store: Store) -> None:
-    for tablet in tablets_at(store, "s1"):
-        store.move(tablet, "s2")
-    scan = store.table("t").scan()
-    assert read(scan) == EVERYTHING
-    assert len(scan.stats.shards) == 1
-    table = store.create_table("empty", SCHEMA, ["id"])
-    assert read(table.scan()) == []
-    table.upsert(rows_of([1]))
-    assert read(table.scan()) == [row_of(1)]
-    table.delete([1])
-    for _ in range(2):
-        assert read(table.scan()) == []
-        table.compact()
-
-
 @pytest.mark.long
-def test_key_size_after_many_moves(store: Store) -> None:
+def test_a_key_stays_small_after_many_moves(store: Store) -> None:
     largest = 0
     for number, page in enumerate(store.table("t").scan(page_rows=2)):
         names = store.context.shard_names()
@@ -233,20 +140,6 @@ def test_key_size_after_many_moves(store: Store) -> None:
 
 
 # ----------------------------------------------------------------------------- history and leases
-
-
-def test_lease_lost_by_client_crash(store: Store, clock: ManualClock) -> None:
-    """No one comes back for the lease: its time ends it, and the old versions go."""
-    table = store.table("t")
-    _, key = some_pages(table.scan(page_rows=7), 1)
-    table.upsert(rows_of(range(COUNT), 1))
-    for versions in (2, 1):
-        table.compact()
-        with store.context.catalog.reading() as tx:
-            assert sum(f.rows for f in tx.state.fragments(table.definition.id)) == versions * COUNT
-        clock.advance(LEASE_SECONDS + 1)
-    with pytest.raises(SnapshotExpired):
-        store.resume(key)
 
 
 def test_the_oldest_snapshot_never_goes_back(store: Store) -> None:

@@ -347,7 +347,7 @@ def _value(option: str, text: str) -> Any:
         return name, int(version)
     if option == "set":
         return dict(each.split("=", 1) for each in text.split(", "))
-    return text.split(",") if option == "columns" else _number(text)
+    return text.split(",") if option in ("columns", "names") else _number(text)
 
 
 def _rows(table: Table, words: Iterable[str]) -> pa.Table:
