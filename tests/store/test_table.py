@@ -411,6 +411,8 @@ def test_a_snapshot_is_chosen_by_time_too(tmp_path: Path) -> None:
             assert table.scan(snapshot=time).to_table()["v"].to_pylist() == [1]
             assert table.get([1], snapshot=time)["v"].to_pylist() == [1]
         assert table.tag("then", then).snapshot == table.history()[-2].number
+        for after in (then, texts[0], "then"):
+            assert table.changes(after, datetime.fromtimestamp(clock.now(), UTC)).count() == 2
         table.restore("1970-01-12T13:50:50Z")
         assert table.scan().to_table()["v"].to_pylist() == [1]
         for wrong, message in (

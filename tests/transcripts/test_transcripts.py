@@ -372,7 +372,7 @@ def _texts(rows: pa.Table) -> list[str]:
 
 
 def _sorted(rows: Iterable[str]) -> str:
-    return " ".join(sorted(rows, key=lambda row: int(row.partition("=")[0]))) or "no rows"
+    return " ".join(sorted(rows, key=lambda row: int(row.partition("=")[0].split()[-1]))) or "no rows"
 
 
 def _feed(changes: pa.Table) -> Iterator[str]:
