@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import elasticscan
-from elasticscan.base.errors import ElasticScanError
+from elasticscan.base.errors import ElasticScanError, NotFound, TableChanged
 from elasticscan.store import Scan, Store, Table
 from elasticscan.store.arguments import Reading
 
@@ -294,6 +294,31 @@ def test_the_calls_work_without_an_invalid_argument(place: Path, tmp_path: Path,
         store.adopt()
         others = {"key": next(store.table("t").scan(page_rows=1)).key} if name == "Store.resume" else {}
         call(store, name, **others)
+
+
+def test_a_handle_of_a_dropped_table_finds_nothing_and_touches_no_other_of_its_name(
+    place: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(place, tmp_path / "place")
+    calls = CALLS | {f"Table.{name}": {} for name in ("indexes", "tags", "compact", "drop")}
+    methods = {name[6:]: given for name, given in calls.items() if name.startswith("Table.")}
+    with contextlib.chdir(tmp_path / "place"), Store.open("a.store", upkeep="off") as store:
+        store.adopt()
+        dropped = store.table("t")
+
+        def check(error: type[ElasticScanError], message: str) -> None:
+            with pytest.raises(error, match=message):
+                _ = dropped.schema
+            for name, given in methods.items():
+                with pytest.raises(error, match=message):
+                    getattr(dropped, name)(**given)
+
+        with Store.open("a.store") as other:
+            other.table("t").drop()
+        check(NotFound, "'t'")
+        made = store.create_table("t", ROWS, "id")
+        check(TableChanged, r"take a new handle with Store\.table")
+        assert made.to_arrow().num_rows == 2 and made.schema.names == list(ROWS)
 
 
 def test_every_public_method_with_arguments_is_called() -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
 
 from elasticscan.store import FirstRows
+from elasticscan.store.reading import ordering
 
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "i": (pa.int32(), [-(2**31), -1, 0, 1, 2**31 - 1]),
@@ -64,3 +69,28 @@ def test_the_first_rows_are_those_of_a_sort() -> None:
         ], seed
         whole = [[place(value) for value in row.values()] for row in rows]
         assert all([place(value) for value in row.values()] in whole for row in found), seed
+
+
+# Planted faults
+
+
+def zeros_differ(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ordering, "ordered_floats", lambda values: values)
+
+
+def nulls_never_enter(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ordering, "pc", SimpleNamespace(**vars(pc) | {"fill_null": lambda values, _: values}))
+
+
+def equal_rows_never_enter(patch: pytest.MonkeyPatch) -> None:
+    less = {"greater_equal": pc.greater, "less_equal": pc.less}
+    patch.setattr(ordering, "pc", SimpleNamespace(**vars(pc) | less))
+
+
+@pytest.mark.parametrize("plant", [zeros_differ, nulls_never_enter, equal_rows_never_enter])
+def test_a_planted_fault_is_found(
+    monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        test_the_first_rows_are_those_of_a_sort()
