@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 Values = dict[str, Any]
@@ -24,7 +26,7 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 def rank(value: Any) -> Any:
     """Something that compares as values do: NaN equals itself and is above all, texts by their bytes."""
-    if isinstance(value, float):
+    if isinstance(value, int | float | Decimal):
         return (math.isnan(value), 0.0 if math.isnan(value) else value)
     return value.encode() if isinstance(value, str) else value
 
@@ -45,6 +47,8 @@ def literal(value: Any) -> str:
         if math.isfinite(value):
             return f"{value!r}D"
         return f"CAST('{'NaN' if math.isnan(value) else 'Infinity' if value > 0 else '-Infinity'}' AS DOUBLE)"
+    if isinstance(value, date):  # or a moment
+        return f"{'TIMESTAMP_NTZ' if isinstance(value, datetime) else 'DATE'} '{value}'"
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
 
 
