@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import InvalidOption, LimitExceeded, StoreDamaged
+from elasticscan.base.errors import InvalidOption, LimitExceeded
 from elasticscan.store import Store, Table
 from elasticscan.store.context.leases import hold_for_stream
 from tests.base.manual_clock import ManualClock
@@ -128,9 +128,6 @@ def test_a_status_tells_of_indexes(store: Store, table: Table) -> None:
     assert [index["name"] for index in of_table(store)["indexes"]] == ["by_v"]
 
 
-# ----------------------------------------------------------------------------------------- history
-
-
 def test_each_commit_is_reported_with_its_time_its_size_and_what_its_writer_said(
     store: Store, table: Table
 ) -> None:
@@ -152,13 +149,6 @@ def test_each_commit_is_reported_with_its_time_its_size_and_what_its_writer_said
         table.history(-1)
 
 
-def test_a_commit_that_a_damaged_catalog_hides_is_missed(store: Store, table: Table) -> None:
-    with store.context.catalog.writing() as tx:
-        tx.execute("DELETE FROM log WHERE number = 4")
-    with pytest.raises(StoreDamaged):
-        table.history(5)
-
-
 def test_what_a_writer_says_is_kept_first_and_bounded(table: Table) -> None:
     first = table.upsert(rows(1), ("job", 1), user_metadata={"try": "1"})
     assert table.upsert(rows(1), ("job", 1), user_metadata={"try": "2"}) == first
@@ -166,9 +156,6 @@ def test_what_a_writer_says_is_kept_first_and_bounded(table: Table) -> None:
     table.upsert(rows(1), user_metadata={"k": "x" * (4_096 - len('{"k": ""}'))})
     with pytest.raises(LimitExceeded, match=r"4,097 bytes"):
         table.upsert(rows(1), user_metadata={"k": "x" * (4_097 - len('{"k": ""}'))})
-
-
-# --------------------------------------------------------------------------------------- notebooks
 
 
 def test_scans_and_topologies_say_in_a_shell_and_in_a_notebook_where_they_stand(
