@@ -63,9 +63,16 @@ class PartialRows:
         used = [name for value in self.values for name in value.columns]
         return list(dict.fromkeys([*self.by, *used])) or list(primary_key[:1])
 
-    def of_values(self, values: Sequence[pa.Array]) -> pa.RecordBatch:
-        """Return the partial row without groups of one value each."""
-        return pa.RecordBatch.from_arrays(list(values), schema=self.schema)
+    @property
+    def counts_rows(self) -> bool:
+        """True if all values are the number of rows, of one group."""
+        return not self.by and all(value.function == COUNT_ROWS for value in self.values)
+
+    def of_count(self, count: int) -> pa.RecordBatch:
+        """Return the partial row of so many rows."""
+        return pa.RecordBatch.from_arrays(
+            [pa.array([count], pa.int64())] * len(self.values), schema=self.schema
+        )
 
 
 def read_partial_rows(
@@ -85,9 +92,8 @@ def read_partial_rows(
 
 
 def _partial_rows(scan: PartScan, partial: PartialRows) -> Iterator[pa.Table]:
-    if not partial.by and all(value.function == COUNT_ROWS for value in partial.values):
-        counted = pa.array([scan.count()], pa.int64())
-        yield pa.Table.from_batches([partial.of_values([counted] * len(partial.values))])
+    if partial.counts_rows:
+        yield pa.Table.from_batches([partial.of_count(scan.count())])
         return
     fold = Fold(partial.values, partial.by, scan.schema)
     for rows in scan.batches():

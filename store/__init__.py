@@ -46,7 +46,7 @@ from elasticscan.store.arguments import application, file_form, user_metadata, w
 from elasticscan.store.backend import EmbeddedTable, complete_rows, slot_bytes
 from elasticscan.store.context import Context
 from elasticscan.store.context.tags import check_tag_name
-from elasticscan.store.reading.aggregating import known_values
+from elasticscan.store.reading.aggregating import known_count
 from elasticscan.store.reading.changes import feed_fields
 from elasticscan.store.reading.ordering import MOST_FIRST, FirstRows, can_be_sorted
 from elasticscan.store.reading.paged_scan import Page, PagedScan

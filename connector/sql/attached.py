@@ -338,7 +338,7 @@ def _gives_the_answer(scan: TableScan, few: FewRows) -> bool:
 
 def _shown(few: FewRows) -> str:
     if few.is_known:
-        return "nothing: statistics of fragments tell it"
+        return "nothing: the fragments tell the number of rows"
     return f"alongside the driver: {few.rows.num_rows:,} rows"
 
 

@@ -23,7 +23,7 @@ from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.store_cache import open_store
 from elasticscan.filters import Fold
 from elasticscan.metadata import TableInfo
-from elasticscan.store import Scan, Store, known_values
+from elasticscan.store import Scan, Store, known_count
 
 # A read is made here if it gives no more than this, in all; more is for tasks.
 FEW_ROWS, FEW_BYTES = 20_000, 4 << 20
@@ -38,7 +38,7 @@ class FewRows:
     """Rows that were read alongside the driver, in the Arrow types that belong to Spark's schema.
 
     Attributes:
-        is_known: True if they come from statistics of fragments, and no row was read.
+        is_known: True if they come from the numbers of rows of fragments, and no row was read.
     """
 
     schema: StructType
@@ -96,8 +96,8 @@ def _folded(store: Store, table: TableInfo, options: Options, partial: PartialRo
     with begin_chosen(store, options, partial.columns(table.primary_key)) as scan:
         if scan.standing.definition != table.definition:
             return None  # its columns were changed just now
-        known = None if partial.by else known_values(store.context, scan.standing, partial.values)
-        rows = _fold(scan, partial) if known is None else partial.of_values(known)
+        known = known_count(store.context, scan.standing) if partial.counts_rows else None
+        rows = _fold(scan, partial) if known is None else partial.of_count(known)
     if rows is None:
         return None
     convert = ToSpark(partial.schema, partial.schema.names, schema)
