@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import ScanConsumed, ShardUnavailable, UsageError
+from elasticscan.base.errors import ScanConsumed, ShardUnavailable
 from elasticscan.store import Scan, Store, Table
 from tests.base.examples import examples
 
@@ -48,9 +48,6 @@ def at_page(store: Store, number: int, happens: Callable[[], object]) -> None:
 
 def fail() -> None:
     raise ShardUnavailable("the shard is away")
-
-
-# ------------------------------------------------------------------------------ one reader after another
 
 
 class Readers:
@@ -152,39 +149,35 @@ def test_a_failed_call_leaves_the_lease_and_the_rows_returned_as_they_were(
 @pytest.mark.parametrize("use", ALL)
 def test_a_call_during_which_the_scan_is_closed_raises(store: Store, table: Table, use: str) -> None:
     scan = table.scan(page_rows=7)
-
-    def close() -> None:
-        closing = Thread(target=scan.close)
-        closing.start()
-        closing.join()
-
-    at_page(store, 4, close)
+    at_page(store, 4, scan.close)
     with pytest.raises(ScanConsumed, match="was closed"):
         ALL[use](scan)
     assert store.resume(scan.key).count() == ROWS
 
 
-# ------------------------------------------------------------------------------------- several readers
+# Who reads, who comes in meanwhile, and whether in a thread of its own; threads may share pages.
+MEETINGS = [(use, other, in_thread) for use in ALL for other in (*ALL, "next") for in_thread in (True, False)]
+MEETINGS += [("next", other, False) for other in (*ALL, "next")]
 
 
-@pytest.mark.parametrize("use", ALL)
-@pytest.mark.parametrize("other", [*ALL, "next"])
-def test_another_thread_gets_nothing_of_the_rows_of_a_call(
-    store: Store, table: Table, use: str, other: str
+@pytest.mark.parametrize(("use", "other", "in_thread"), MEETINGS)
+def test_no_other_reader_gets_rows_of_a_call_or_of_the_page_that_a_thread_reads(
+    store: Store, table: Table, use: str, other: str, in_thread: bool
 ) -> None:
-    scan, outcomes = table.scan(page_rows=7), []
+    readers = ALL | {"next": lambda scan: sum(page.rows.num_rows for page in scan)}
+    scan, refused = table.scan(page_rows=7), list[str]()
 
     def read() -> None:
-        try:
-            outcomes.append(ALL[other](scan) if other in ALL else next(scan))
-        except UsageError as error:
-            outcomes.append(type(error))
+        with pytest.raises(ScanConsumed) as caught:
+            ALL[other](scan) if other in ALL else next(scan)
+        refused.append(str(caught.value))
 
     thread = Thread(target=read)
-    at_page(store, 4, thread.start)
-    assert ALL[use](scan) == ROWS
-    thread.join()
-    assert outcomes == [ScanConsumed]
+    at_page(store, 4, thread.start if in_thread else read)
+    assert readers[use](scan) == ROWS
+    if in_thread:
+        thread.join()
+    assert len(refused) == 1
 
 
 def test_threads_share_pages_and_each_goes_to_one_of_them(table: Table) -> None:
@@ -201,22 +194,6 @@ def test_threads_share_pages_and_each_goes_to_one_of_them(table: Table) -> None:
     for thread in threads:
         thread.join()
     assert sorted(key for page in taken for key in page) == list(range(ROWS))
-
-
-def test_a_page_that_is_asked_for_while_the_thread_reads_one_is_refused(store: Store, table: Table) -> None:
-    scan, refused = table.scan(page_rows=7), list[ScanConsumed]()
-
-    def ask() -> None:
-        with pytest.raises(ScanConsumed) as caught:
-            next(scan)
-        refused.append(caught.value)
-
-    at_page(store, 2, ask)
-    assert sum(page.rows.num_rows for page in scan) == ROWS
-    assert len(refused) == 1
-
-
-# -------------------------------------------------------------------------------------- closed stores
 
 
 def open_files(directory: Path) -> list[str]:

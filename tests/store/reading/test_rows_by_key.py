@@ -41,13 +41,6 @@ def trips(store: Store) -> Table:
     return store.table("trips")
 
 
-def test_no_keys_and_none_that_are_there_give_no_rows_with_all_columns(trips: Table) -> None:
-    for keys in ([], [1000], pa.table({"id": pa.array([], pa.int32())})):
-        got = trips.get(keys, ["day"])
-        assert (got.num_rows, got.schema) == (0, pa.schema([TRIPS.field("day")]))
-    assert trips.get([1000], ["day"], keep_missing=True).to_pydict() == {"day": [None]}
-
-
 def test_keys_are_those_of_a_scan_and_of_several_columns(store: Store, trips: Table) -> None:
     assert trips.get(trips.scan(["id"], "km > 48.5")).num_rows == 2
     legs = store.table("legs")
