@@ -116,27 +116,6 @@ def test_a_value_of_the_key_is_read_alone_and_its_slot_alone_too(store: Store) -
     assert scan.explain()["actual"]["rows_scanned"] == 1
 
 
-@pytest.mark.parametrize(
-    ("condition", "rows", "slots"),
-    [
-        ("id BETWEEN 10 AND 12", 3, 3),
-        ("id IN (5, 1000000, 7) AND k = 7", 1, 3),
-        ("id = 1 AND id = 2", 0, 0),
-        ("id IS NULL", 0, 0),
-        ("id = 4711.0D", 1, 1),
-        ("id = 1.5", 0, 0),
-        ("k = 7 AND id BETWEEN 0 AND 99", 1, 100),
-    ],
-)
-@pytest.mark.parametrize("index", ["auto", "none", "by_k"])
-def test_any_path_reads_only_slots_that_can_hold_rows(
-    store: Store, condition: str, rows: int, slots: int, index: str
-) -> None:
-    scan = store.table("t").scan(["id"], condition, index=index)
-    assert slots - 2 <= len(scan.slots) <= slots
-    assert scan.to_table().num_rows == rows
-
-
 def test_the_path_by_key_can_be_asked_for_where_there_is_one(store: Store) -> None:
     with pytest.raises(InvalidOption, match="limits no id"):
         store.table("t").scan(None, "k = 7", index="key")

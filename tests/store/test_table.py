@@ -329,15 +329,6 @@ def test_duckdb_polars_and_pandas_take_a_scan_as_it_is(trips: Table) -> None:
     assert pa.table(trips.scan(["km"], limit=3)).schema == pa.schema([SCHEMA.field("km")])
 
 
-def test_a_frame_of_another_library_is_upserted_as_it_is(trips: Table) -> None:
-    duckdb, polars = pytest.importorskip("duckdb"), pytest.importorskip("polars")
-    trips.overwrite(
-        polars.DataFrame({"id": [1], "day": ["sun"], "km": [0.5]}, schema_overrides={"id": polars.Int32})
-    )
-    trips.upsert(duckdb.sql("SELECT 2::INT AS id, 'sun' AS day, 1.5::DOUBLE AS km"))
-    assert trips.scan().to_table().sort_by("id")["km"].to_pylist() == [0.5, 1.5]
-
-
 def test_a_stream_leaves_out_pages_without_rows_and_pages_do_not(trips: Table) -> None:
     pages = list(trips.scan(filter="id % 1000 = 3", page_rows=10))
     assert sum(page.rows.num_rows == 0 for page in pages) > 5
@@ -397,16 +388,6 @@ def test_a_retention_period_has_a_unit(trips: Table) -> None:
     for period, seconds in (("7d", 604_800), ("1.5m", 90), (timedelta(7), 604_800), ("0s", 0), (None, None)):
         trips.set_retention(period)
         assert trips.definition.retention_seconds == seconds
-
-
-def test_a_batch_that_is_a_little_larger_than_a_page_is_cut_in_two(tmp_path: Path) -> None:
-    with Store.create(tmp_path / "store", ["a"], tablets=1) as store:
-        rows = pa.table({"k": range(40_000)})
-        table = store.create_table("t", rows, primary_key="k")
-        pages = list(table.scan(page_rows=30_000))
-        assert sorted(k for page in pages for k in page.rows["k"].to_pylist()) == list(range(40_000))
-        assert [round(page.rows.num_rows, -2) for page in pages] == [20_000, 20_000]
-        assert next(table.scan(page_rows=3)).rows.num_rows == 3
 
 
 def test_a_page_travels_with_its_key(store: Store, trips: Table) -> None:
