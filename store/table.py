@@ -547,24 +547,22 @@ class Table:
         """Drop a tag; retention and leases still keep its snapshot. Raises `NotFound`."""
         drop_tag(self._context, self._find, arguments.text("name", name))
 
-    @retry_interrupted
     def set_retention(self, period: timedelta | str | None) -> None:
         """Set how long snapshots and changes stay readable without a lease, also for scans that have begun.
 
         The period is "7d", "12h", "90m" or "30s", a timedelta, or None for the store's own retention period.
         """
-        retention = arguments.or_none(arguments.period, "period", period)
-        with self._context.catalog.writing() as tx:
-            table = self._find(tx)[0]
-            tx.append(TableDefined(replace(table, retention_seconds=retention), table.definition))
+        self._redefine(retention_seconds=arguments.or_none(arguments.period, "period", period))
 
-    @retry_interrupted
     def set_compression(self, compression: str | None) -> None:
         """Set how new files are written: None, "lz4" or "zstd"; `compact` rewrites the old ones."""
-        form = arguments.file_form("compression", compression)
+        self._redefine(compression=arguments.file_form("compression", compression))
+
+    @retry_interrupted
+    def _redefine(self, **changes: Any) -> None:
         with self._context.catalog.writing() as tx:
             table = self._find(tx)[0]
-            tx.append(TableDefined(replace(table, compression=form), table.definition))
+            tx.append(TableDefined(replace(table, **changes), table.definition))
 
     def compact(self) -> int:
         """Merge fragments; return how many were removed."""

@@ -155,32 +155,14 @@ def _gives(index: IndexInfo, table: TableInfo, order: Order) -> bool:
 # The first rows of an order that no index gives
 
 
-@dataclass(frozen=True, slots=True)
-class KeptOrder:
-    """The order of a scan that keeps its first rows: what was asked for, and then that of the primary key.
-
-    Attributes:
-        terms: such as "delay DESC"; each column once.
-        columns: those of the terms.
-        rows: how many are kept.
-    """
-
-    terms: tuple[str, ...]
-    columns: tuple[str, ...]
-    rows: int
-
-
-def kept_order(terms: Terms, limit: int | None, table: TableInfo) -> KeptOrder | None:
-    """Return the order of a scan that could sort its first rows itself; None of one that could not."""
+def kept_order(terms: Terms, limit: int | None, table: TableInfo) -> list[str] | None:
+    """Return an order down to the primary key, of a scan that sorts its first rows; None if it cannot."""
     if limit is None or limit > MOST_FIRST:
         return None
     # As an index that is read backwards gives it.
     given, down = {name for name, _ in terms}, all(descending for _, descending in terms)
-    whole = [*terms, *((name, down) for name in table.primary_key if name not in given)]
-    names = tuple(name for name, _ in whole)
-    if not all(_is_comparable(table.schema.field(name).type) for name in names):
-        return None
-    return KeptOrder(tuple(written(whole)), names, limit)
+    whole = written([*terms, *((name, down) for name in table.primary_key if name not in given)])
+    return whole if can_be_sorted(whole, table.schema) else None
 
 
 def can_be_sorted(order_by: Sequence[str], schema: pa.Schema) -> bool:
@@ -189,13 +171,10 @@ def can_be_sorted(order_by: Sequence[str], schema: pa.Schema) -> bool:
     Raises:
         NotFound: one is not there.
     """
-    return all(_is_comparable(schema.field(name).type) for name, _ in terms_of(order_by, schema))
-
-
-def _is_comparable(kind: pa.DataType) -> bool:
-    if pt.is_timestamp(kind):
-        return bool(kind.unit != "ns")  # which Spark cuts to microseconds, so that other rows are equal
-    return kind in _COMPARABLE or pt.is_integer(kind) or pt.is_decimal128(kind)
+    kinds = [schema.field(name).type for name, _ in terms_of(order_by, schema)]
+    # Spark cuts nanoseconds to microseconds, so that other rows are equal.
+    times = [kind for kind in kinds if pt.is_timestamp(kind) and kind.unit != "ns"]
+    return all(k in (*_COMPARABLE, *times) or pt.is_integer(k) or pt.is_decimal128(k) for k in kinds)
 
 
 class FirstRows:

@@ -40,7 +40,7 @@ from elasticscan.store.reading.changes import (
     feed_arrays,
     feed_fields,
 )
-from elasticscan.store.reading.ordering import FirstRows, KeptOrder, kept_order, order_of, terms_of
+from elasticscan.store.reading.ordering import FirstRows, kept_order, order_of, terms_of
 from elasticscan.store.reading.paged_scan import Page, PagedScan
 from elasticscan.store.reading.progress import Reporting
 from elasticscan.topology import SlotSet, Topology
@@ -76,14 +76,14 @@ class Scan(PagedScan):
         choose: Callable[[], Choice] | None = None,
         access: Access | None = None,
         leased: bool = True,
-        kept: KeptOrder | None = None,
+        kept: list[str] | None = None,
     ) -> None:
         super().__init__(table.name, key)
         self._opened = context
         self._table = table
         self.base = base  # the topology that was the newest when the scan began
         self._ends_lease = ends_lease
-        self._kept = kept  # the order that it sorts its first rows by
+        self._kept = kept  # the order in which it sorts its first rows itself
         self._choose = choose  # of a scan that begins; None of one that was resumed
         self._access = access or access_of(context, table, key)
         self.stats = ScanStats()
@@ -146,11 +146,12 @@ class Scan(PagedScan):
             end_lease(self._context, self._state.lease)
 
     def _sorted(
-        self, kept: KeptOrder, begin: ContinuationKey, columns: tuple[str, ...], returned: int
+        self, kept: list[str], begin: ContinuationKey, columns: tuple[str, ...], returned: int
     ) -> Page:
         """Read all pages, and return the first rows of an order as one."""
-        read = tuple(dict.fromkeys((*columns, *kept.columns)))
-        first = FirstRows(kept.terms, kept.rows, pa.schema([self._table.schema.field(name) for name in read]))
+        whole = self._table.schema
+        read = tuple(dict.fromkeys((*columns, *(name for name, _ in terms_of(kept, whole)))))
+        first = FirstRows(kept, begin.limit or 0, pa.schema([whole.field(name) for name in read]))
         for rows, reached in self._rows(begin, read):
             first.add(rows)
             self._note(reached, returned)
@@ -276,7 +277,7 @@ class Scan(PagedScan):
         is_leased = context.ask(lambda tx: lease_end(tx, state.lease) > tx.now)
         access = explain_access(self._access, self.choice, self._table)
         if self._kept is not None:
-            access["order_by"] = list(self._kept.terms)
+            access["order_by"] = self._kept
         return {
             "table": self._table.name,
             "snapshot": state.snapshot,

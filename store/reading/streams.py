@@ -17,16 +17,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, MAX_NUMBER
 from elasticscan.catalog import Commit, Tx, retry_interrupted
-from elasticscan.metadata import Fragment, TableInfo
+from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.store.context import Context
-from elasticscan.store.context.leases import keep_lease, leases_in, stream_of
+from elasticscan.store.context.leases import hold_for_stream, keep_lease, leases_in, stream_of
 from elasticscan.store.context.lookups import SlotPlaces, live_table
 from elasticscan.store.reading.access_paths import slots_of_filter
-from elasticscan.store.reading.scan import Scan, first_key
+from elasticscan.store.reading.changes import Counts, rows_by_slot
+from elasticscan.store.reading.scan import Scan, first_key, scan_changes
 from elasticscan.topology import SlotSet
 
 
@@ -71,94 +75,116 @@ class Lag:
     fragments: tuple[Fragment, ...]
 
 
-@retry_interrupted
-def look(
-    context: Context,
-    table_id: int,
-    after: int | None = None,
-    upto: int = MAX_NUMBER,
-    most: int = MAX_NUMBER,
-    fragments: bool = False,
-) -> StreamState:
-    """Return the facts that planning a micro-batch needs, in one transaction.
+class CommitReads:
+    """Reads of what commits changed, for streams and change feeds."""
 
-    Args:
-        context: the store.
-        table_id: the table.
-        after: the commit that the stream has reached; None if it needs no commits.
-        upto: the last commit that it needs.
-        most: as many commits, the oldest, suffice.
-        fragments: whether they are needed.
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.scan, self.hold = partial(scan_changes, context), partial(hold_for_stream, context)
 
-    Raises:
-        TableChanged: the table was dropped.
-        StoreDamaged: the topology history is empty or damaged.
-    """
-    with context.catalog.reading() as tx:
-        table = live_table(tx, table_id)
-        listed = context.fragments_in(tx, table) if fragments else ()
-        return StreamState(
-            table=table,
-            newest=tx.state.commit,
-            now=tx.now,
-            commits=() if after is None else tx.commits(table.id, after, upto, most),
-            fragments=listed,
-            places=SlotPlaces.at(tx),
-        )
+    @retry_interrupted
+    def look(
+        self,
+        table_id: int,
+        after: int | None = None,
+        upto: int = MAX_NUMBER,
+        most: int = MAX_NUMBER,
+        fragments: bool = False,
+    ) -> StreamState:
+        """Return the facts that planning a micro-batch needs, in one transaction.
 
+        Args:
+            table_id: the table.
+            after: the commit that the stream has reached; None if it needs no commits.
+            upto: the last commit that it needs.
+            most: as many commits, the oldest, suffice.
+            fragments: whether they are needed.
 
-@retry_interrupted
-def look_behind(context: Context, table_id: int, after: int, fragments: bool) -> Lag:
-    """Return the lag of a stream that has delivered everything up to a commit."""
-    with context.catalog.reading() as tx:
-        table = live_table(tx, table_id)
-        after = max(after, table.created_commit)
-        commits, rows, oldest = tx.behind(table.id, after)
-        first = tx.commits(table.id, after, most=1)
-        return Lag(
-            newest=tx.state.table(table.id).newest,
-            commits=commits,
-            rows=rows,
-            oldest=oldest,
-            first_rows=first[0].rows if first else 0,
-            fragments=context.fragments_in(tx, table) if fragments else (),
-        )
+        Raises:
+            TableChanged: the table was dropped.
+            StoreDamaged: the topology history is empty or damaged.
+        """
+        with self.context.catalog.reading() as tx:
+            table = live_table(tx, table_id)
+            return StreamState(
+                table=table,
+                newest=tx.state.commit,
+                now=tx.now,
+                commits=() if after is None else tx.commits(table.id, after, upto, most),
+                fragments=self.context.fragments_in(tx, table) if fragments else (),
+                places=SlotPlaces.at(tx),
+            )
 
+    @retry_interrupted
+    def look_behind(self, table_id: int, after: int, fragments: bool) -> Lag:
+        """Return the lag of a stream that has delivered everything up to a commit."""
+        with self.context.catalog.reading() as tx:
+            table = live_table(tx, table_id)
+            after = max(after, table.created_commit)
+            first = tx.commits(table.id, after, most=1)
+            listed = self.context.fragments_in(tx, table) if fragments else ()
+            newest, rows = tx.state.table(table.id).newest, first[0].rows if first else 0
+            return Lag(newest, *tx.behind(table.id, after), rows, listed)
 
-def scan_snapshot(
-    context: Context,
-    state: StreamState,
-    at: int,
-    slots: SlotSet,
-    columns: Sequence[str],
-    filter: str | None,  # noqa: A002 - the word users know
-    feed: bool,
-    page_rows: int,
-) -> Scan:
-    """Return a scan of some slots of a stream's first snapshot, limited to slots that the filter can match.
+    def scan_snapshot(
+        self,
+        state: StreamState,
+        at: int,
+        slots: SlotSet,
+        columns: Sequence[str],
+        filter: str | None,  # noqa: A002 - the word users know
+        feed: bool,
+        page_rows: int,
+    ) -> Scan:
+        """Return a scan of some slots of a stream's first snapshot, limited to those the filter can match.
 
-    Raises:
-        SnapshotExpired: it is gone.
-        TableChanged: the table was dropped.
-    """
-    base, named = state.places.base, f"{context.info.store_id}/{state.table.id}/{at}"
-    # All micro-batches of a snapshot share a lease, since none knows which is the last.
-    lease = hashlib.sha256(named.encode()).hexdigest()[:16]
-    slots &= slots_of_filter(context, state.table, filter)
-    limits = page_rows, DEFAULT_PAGE_BYTES
-    key = replace(first_key(state.table, at, base, slots, columns, filter, limits, lease), feed=feed)
-    return Scan(context, keep_lease(context, key), base, key, ends_lease=False)
+        Raises:
+            SnapshotExpired: it is gone.
+            TableChanged: the table was dropped.
+        """
+        context, base = self.context, state.places.base
+        named = f"{context.info.store_id}/{state.table.id}/{at}"
+        # All micro-batches of a snapshot share a lease, since none knows which is the last.
+        lease = hashlib.sha256(named.encode()).hexdigest()[:16]
+        slots &= slots_of_filter(context, state.table, filter)
+        limits = page_rows, DEFAULT_PAGE_BYTES
+        key = replace(first_key(state.table, at, base, slots, columns, filter, limits, lease), feed=feed)
+        return Scan(context, keep_lease(context, key), base, key, ends_lease=False)
 
+    def hold_snapshot(self, state: StreamState, at: int) -> None:
+        """Keep a snapshot readable until its next micro-batch, where retention alone would not.
 
-def hold_snapshot(context: Context, state: StreamState, at: int) -> None:
-    """Keep a snapshot readable until its next micro-batch, where retention alone would not.
+        Raises as `scan_snapshot`.
+        """
+        everything = SlotSet.span(0, self.context.info.slots)
+        self.scan_snapshot(state, at, everything, state.table.primary_key[:1], None, False, 1)
 
-    Raises:
-        SnapshotExpired: it is gone already.
-        TableChanged: the table was dropped.
-    """
-    everything = SlotSet.span(0, context.info.slots)
-    scan_snapshot(context, state, at, everything, (state.table.primary_key[0],), None, False, 1)
+    def commit_at(self, timestamp: float) -> int:
+        """As `Tx.commit_at`, after a check that no shard knows newer commits."""
+        self.context.check_newest()
+        return self.context.ask(lambda tx: tx.commit_at(timestamp))
+
+    def commit_before(self, timestamp: float) -> int:
+        """Return the newest commit made at or before a time, in seconds since 1970; 0 when there is none."""
+        return self.context.ask(lambda tx: tx.commit_before(timestamp))
+
+    def floor(self, table_id: int, snapshot: int, seen_from: int) -> int:
+        """Return the commit that overwrote everything before it, as seen from another one."""
+        return self.context.table_state(table_id, snapshot).floor(seen_from)
+
+    def count_rows(self, table: TableInfo, bounds: Bounds, filter: str | None) -> Counts:  # noqa: A002
+        """Count rows by slot, in the slots that a filter leaves. Counted once for a snapshot or a commit."""
+        context = self.context
+
+        def count() -> Counts:
+            counts, every = np.zeros(context.info.slots, dtype=np.int64), rows_by_slot(context, table, bounds)
+            for start, end in slots_of_filter(context, table, filter):
+                counts[start:end] = every[start:end]
+            return counts
+
+        key = ("rows by slot", table.id, table.definition, bounds, filter)
+        counts: Counts = context.derived.get(key, count)
+        return counts
 
 
 def streams_in(tx: Tx) -> list[dict[str, Any]]:
