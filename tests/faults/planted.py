@@ -757,7 +757,7 @@ def index_is_ready_around_its_table(patch: Patch) -> None:
 
 
 @fault("scenarios", "a commit brings the entries of all indexes there are")
-@found_by("test_an_index_that_comes_while_keys_are_compared_has_the_rows_of_that_write")
+@found_by("test_a_store_answers_as_the_transcript_says[index_made_meanwhile]")
 def commit_without_runs_of_a_new_index(patch: Patch) -> None:
     files_may_lack_runs(patch)
     patch.setattr(publishing, "missing_runs", lambda indexes, staged: False)
