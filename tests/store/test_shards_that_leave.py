@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,11 +13,9 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import InvalidTopologyChange, ShardUnavailable, WriteConflict
-from elasticscan.base.limits import GC_GRACE_SECONDS
 from elasticscan.storage import open_disk
-from elasticscan.store import Action, Store
+from elasticscan.store import Store
 from elasticscan.store.moves.under_way import moves_in, transition
-from elasticscan.store.upkeep.collector import collect_dropped
 from elasticscan.topology import Event
 from tests.base.manual_clock import ManualClock
 from tests.simulation.programs import fast_store
@@ -199,41 +196,3 @@ def test_a_shard_that_is_still_there_is_not_left_out(opened: Any) -> None:
         for work in (table.compact, lambda: table.create_index("again", ["v"]), lambda: store.contract("c")):
             with pytest.raises(ShardUnavailable):
                 work()
-
-
-@pytest.mark.parametrize("by", ["gc", "a keeper", "a writer"])
-def test_a_removed_shard_whose_disk_was_taken_out_is_listed_until_nothing_needs_its_files(
-    tmp_path: Path, by: str
-) -> None:
-    def collect() -> None:
-        if by == "a writer":
-            collect_dropped(store.context, 1, 512)
-        elif by == "gc":
-            assert store.collect_garbage().skipped == ()
-        else:
-            assert store.keep().problems == []
-
-    clock = ManualClock(round(time.time()))
-    roots = {name: str(tmp_path / name) for name in ("a", "c", "c2")}
-    for root in roots.values():
-        Path(root).mkdir()
-    shards = {name: roots[name] for name in "ac"}
-    with Store.create(tmp_path / "store", shards, tablets=4, slots=16, clock=clock, upkeep="off") as store:
-        table = store.create_table("t", SCHEMA, ["id"])
-        for number in range(25):
-            table.upsert(rows(number))
-        store.contract("c")
-        left = {"name": "c", "root": roots["c"], "files": 25, "kept_until": clock.now() + GC_GRACE_SECONDS}
-        assert store.status()["removed_shards"] == [left]
-        Path(roots["c"]).rename(tmp_path / "taken out")
-        store.expand({"c": roots["c2"]})
-        collect()
-        assert store.status()["removed_shards"] == [left], "scans under way may read them"
-        clock.advance(GC_GRACE_SECONDS)
-        collect()
-        assert store.status()["removed_shards"] == []
-        (tmp_path / "taken out").rename(roots["c"])
-        for file in Path(roots["c"]).rglob("t1/*"):
-            os.utime(file, (1, 1))
-        assert store.collect_garbage().count(Action.TRASH) == 25, "it came back, and is not refused"
-        assert table.scan().count() == len(KEYS) and store.verify() == []

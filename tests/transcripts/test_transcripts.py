@@ -35,6 +35,7 @@ from elasticscan.store.moves.balancing import Balance
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import machine, new_owner
 from elasticscan.store.moves.under_way import enter_moves
+from elasticscan.store.upkeep.collector import collect_dropped
 from elasticscan.store.upkeep.flushing import flush
 from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.store.upkeep.planning import Policy
@@ -288,6 +289,14 @@ class Story:
 
     def do_back(self, shard: str) -> None:
         (self.place / shard).rename(self.place / "a.store/shards" / shard)
+
+    def do_removed(self) -> list[str]:
+        """Show the removed shards of which files may still be needed."""
+        return [f"{each['name']}: {each['files']} files" for each in self.store.status()["removed_shards"]]
+
+    def do_tidy(self, table: str) -> None:
+        """Remove dropped files as a writer does after its commit."""
+        collect_dropped(self.store.context, self.store.table(table).definition.id, 512)
 
     def do_flush(self, table: str) -> None:
         flush(self.store.context, self.store.table(table).definition.id)
