@@ -101,13 +101,6 @@ def with_value(value: int) -> list[Row]:
 EVERYTHING = with_value(0)
 
 
-def some_pages(scan: Scan, count: int) -> tuple[list[Row], str]:
-    """Rows of some pages, and the key after them."""
-    got = [row for _ in range(count) for row in rows_in(next(scan).rows)]
-    assert scan.key is not None
-    return got, scan.key
-
-
 def tablets_at(store: Store, shard: str) -> list[int]:
     ids = {name: number for number, name in store.context.shard_names().items()}
     return [t.id for t in store.context.placement().tablets if t.shard == ids[shard]]

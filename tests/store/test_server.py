@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -125,77 +125,67 @@ def test_a_small_commit_is_checked_against_an_index_that_was_made_meanwhile(stor
 # Servers that crash, stand still, or are lost
 
 
-class Writers:
-    """Threads that write rows one by one, while another one moves a tablet and scans.
+Wait = Callable[[], None]
 
-    Attributes:
-        done: the keys that were acknowledged.
+
+def check_work_goes_on(store: Store, disturb: Callable[[Wait], object]) -> None:
+    """Whatever happens while some write, move and scan, each acknowledged write is there, and was done once.
+
+    `disturb` gets a function that waits until more rows were written.
     """
+    table, done, ending = store.table("t"), set[int](), threading.Event()
 
-    def __init__(self, store: Store) -> None:
-        self.done, self._store, self._ending = set[int](), store, threading.Event()
-
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        with ThreadPoolExecutor(WRITERS + 1) as pool:
-            works = [pool.submit(self._write, 1_000 * (number + 1)) for number in range(WRITERS)]
-            works.append(pool.submit(self._move))
-            try:
-                self.write_more()
-                yield
-                self.write_more()
-            finally:
-                self._ending.set()
-            for work in works:
-                work.result()
-
-    def write_more(self) -> None:
-        """Wait for more rows."""
-        wanted, until = len(self.done) + 5, time.monotonic() + 60
-        while len(self.done) < wanted and time.monotonic() < until:
-            time.sleep(0.01)
-
-    def _write(self, key: int) -> None:
-        while not self._ending.is_set():
-            self._store.table("t").upsert(rows(key, key + 1))
-            self.done.add(key)
+    def write(key: int) -> None:
+        while not ending.is_set():
+            table.upsert(rows(key, key + 1))
+            done.add(key)
             key += 1
 
-    def _move(self) -> None:
-        while not self._ending.is_set():
-            move(self._store)
-            found = self._store.table("t").scan(page_rows=50).to_table()["id"].to_pylist()
+    def move_and_scan() -> None:
+        while not ending.is_set():
+            move(store)
+            found = table.scan(page_rows=50).to_table()["id"].to_pylist()
             assert len(found) == len(set(found)) and set(range(30)) <= set(found)
 
+    def wait() -> None:
+        wanted, until = len(done) + 5, time.monotonic() + 60
+        while len(done) < wanted and time.monotonic() < until:
+            time.sleep(0.01)
 
-def check_work_goes_on(store: Store, disturb: Callable[[Writers], object]) -> None:
-    """Whatever happens meanwhile, each acknowledged write is there, and was done once."""
-    writers = Writers(store)
-    with writers.at_work():
-        disturb(writers)
-    assert keys(store) == sorted({*range(30)} | writers.done)
-    assert sum(commit.kind == "write" for commit in store.table("t").history()) == 2 + len(writers.done)
+    with ThreadPoolExecutor(WRITERS + 1) as pool:
+        works = [pool.submit(write, 1_000 * (number + 1)) for number in range(WRITERS)]
+        works.append(pool.submit(move_and_scan))
+        try:
+            wait()
+            disturb(wait)
+            wait()
+        finally:
+            ending.set()
+    for work in works:
+        work.result()
+    assert keys(store) == sorted({*range(30)} | done)
+    assert sum(commit.kind == "write" for commit in table.history()) == 2 + len(done)
 
 
-def crash(server: Server, writers: Writers) -> None:
+def crash(server: Server, wait: Wait) -> None:
     for _ in range(4):
         time.sleep(0.7)
         server.restart()
 
 
-def stand_still(server: Server, writers: Writers) -> None:
+def stand_still(server: Server, wait: Wait) -> None:
     for _ in range(3):
-        writers.write_more()
+        wait()
         with server.paused():
             time.sleep(0.7)
 
 
 @pytest.mark.parametrize("disturb", [crash, stand_still])
 def test_work_goes_on_when_a_server_does(
-    database: str, postgres: Server, tmp_path: Path, disturb: Callable[[Server, Writers], None]
+    database: str, postgres: Server, tmp_path: Path, disturb: Callable[[Server, Wait], None]
 ) -> None:
     with made(f"{postgres.url(database)}&connect_timeout=2", tmp_path) as store:
-        check_work_goes_on(store, lambda writers: disturb(postgres, writers))
+        check_work_goes_on(store, partial(disturb, postgres))
 
 
 def test_no_commit_is_lost_or_repeated_when_a_standby_takes_over(tmp_path: Path) -> None:
@@ -207,7 +197,7 @@ def test_no_commit_is_lost_or_repeated_when_a_standby_takes_over(tmp_path: Path)
         hosts = f"host={primary.directory}&host={standby.directory}"
         url = f"postgresql+psycopg://elasticscan@/catalog?{hosts}&target_session_attrs=read-write"
 
-        def take_over(_: Writers) -> None:
+        def take_over(_: Wait) -> None:
             primary.stop()
             time.sleep(1)
             standby.promote()

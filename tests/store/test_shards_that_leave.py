@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import InvalidTopologyChange, ShardUnavailable, WriteConflict
+from elasticscan.base.errors import InvalidTopologyChange, WriteConflict
 from elasticscan.storage import open_disk
 from elasticscan.store import Store
 from elasticscan.store.moves.under_way import moves_in, transition
@@ -22,7 +22,6 @@ from tests.simulation.programs import fast_store
 from tests.simulation.world import START
 from tests.storage.faulty_disk import FaultyDisk
 from tests.store.copies_of_stores import copied_store
-from tests.store.test_root_scenarios import away
 
 ROWS_IN_FILES = True
 
@@ -187,12 +186,3 @@ def test_a_mover_whose_target_has_gone_says_so(opened: Any) -> None:
     with pytest.raises(InvalidTopologyChange, match=r"left the store.*plan the move again"):
         store.move(tablet, "c")
     assert store.table("t").scan().count() == len(KEYS) and store.verify() == []
-
-
-def test_a_shard_that_is_still_there_is_not_left_out(opened: Any) -> None:
-    store, _ = opened("store")
-    table = store.table("t")
-    with away(Path(store.uri) / "shards" / "c"):
-        for work in (table.compact, lambda: table.create_index("again", ["v"]), lambda: store.contract("c")):
-            with pytest.raises(ShardUnavailable):
-                work()
