@@ -19,7 +19,6 @@ import pytest
 from elasticscan.base.errors import CatalogUnavailable
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.store import Scan, Store
-from elasticscan.store.upkeep import compaction
 from tests.base.connections import call_at_statements
 from tests.base.manual_clock import ManualClock
 from tests.conftest import AT_SERVER
@@ -94,11 +93,7 @@ def read(scan: Scan) -> list[Row]:
     return sorted(rows_in(scan.to_table()))
 
 
-def with_value(value: int) -> list[Row]:
-    return [row_of(i, value) for i in range(COUNT)]
-
-
-EVERYTHING = with_value(0)
+EVERYTHING = [row_of(i) for i in range(COUNT)]
 
 
 def tablets_at(store: Store, shard: str) -> list[int]:
@@ -118,9 +113,6 @@ def while_reading(store: Store, happens: Callable[[], object], after: bool = Tru
     store.context.checkpoint = interrupt
 
 
-# ------------------------------------------------------------------------------- moves and failures
-
-
 @pytest.mark.long
 def test_a_key_stays_small_after_many_moves(store: Store) -> None:
     largest = 0
@@ -130,24 +122,6 @@ def test_a_key_stays_small_after_many_moves(store: Store) -> None:
         store.move(tablet.id, next(name for shard, name in names.items() if shard != tablet.shard))
         largest = max(largest, len(page.key or ""))
     assert 0 < largest <= 1_024
-
-
-# ----------------------------------------------------------------------------- history and leases
-
-
-def test_the_oldest_snapshot_never_goes_back(store: Store) -> None:
-    """A compaction that began with an old idea of the table ends after a newer one."""
-    table = store.table("t")
-    stale = table.definition
-    table.upsert(rows_of(range(COUNT), 1))
-    leased = table.upsert(rows_of(range(COUNT), 2))
-    table.compact()
-    assert table.definition.oldest_snapshot == leased
-    held = table.scan(snapshot=leased)
-    table.upsert(rows_of(range(0, COUNT, 2), 3))
-    compaction.compact(store.context, stale)
-    assert table.definition.oldest_snapshot == leased
-    assert read(held) == with_value(2)
 
 
 def test_a_page_whose_lease_cannot_be_renewed_is_read_again_not_lost(
@@ -169,9 +143,6 @@ def test_a_page_whose_lease_cannot_be_renewed_is_read_again_not_lost(
     connect()
     assert is_read and scan.key is not None
     assert sorted(got + read(store.resume(scan.key))) == EVERYTHING
-
-
-# --------------------------------------------------- a shard that owns something else than was planned
 
 
 PATHS: dict[str, dict[str, Any]] = {

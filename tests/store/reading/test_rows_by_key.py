@@ -5,20 +5,18 @@ Which rows they are, whatever moves meanwhile, is a matter of tests/store/test_i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import elasticscan
 from elasticscan.base.errors import LimitExceeded, SchemaMismatch
-from elasticscan.catalog import Interrupted
 from elasticscan.store import Store, Table
 from elasticscan.store.reading import rows_by_key
-from tests.base.connections import call_at_statements, gate_statements
+from tests.base.connections import call_at_statements
 
 TRIPS = pa.schema([("id", pa.int32()), ("day", pa.string()), ("km", pa.float64())])
 
@@ -82,22 +80,6 @@ def test_a_warm_read_looks_at_the_catalog_twice(store: Store, trips: Table) -> N
         statements.clear()
         trips.get(asked)
         assert len([each for each in statements if each.startswith("SELECT")]) == 2
-
-
-def test_keys_of_a_stream_are_taken_once_where_the_catalog_is_interrupted(store: Store, trips: Table) -> None:
-    trips.tag("then")
-    interrupted = list[str]()
-
-    def lose_once(statement: str, execute: Callable[[], Any]) -> Any:
-        if not interrupted:
-            interrupted.append(statement)
-            raise Interrupted("the connection was lost")
-        return execute()
-
-    keys = pa.table({"id": pa.array([3, 7], pa.int32())}).to_reader()
-    gate_statements(store.context.catalog, lose_once)
-    assert trips.get(keys, ["id"], snapshot="then").column("id").to_pylist() == [3, 7]
-    assert interrupted
 
 
 def test_the_newest_snapshot_may_expire_while_it_is_read(store: Store, trips: Table) -> None:
