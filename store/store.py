@@ -35,7 +35,6 @@ from elasticscan.catalog import (
     topologies,
     topology_entries,
 )
-from elasticscan.protocol import ContinuationKey
 from elasticscan.storage import Disk, open_disk
 from elasticscan.store import arguments, verifying
 from elasticscan.store.adoption import Adopted, adopt
@@ -321,12 +320,9 @@ class Store:
             SnapshotExpired: it was given out too long ago.
             SnapshotExpired, TableChanged: its snapshot or table is gone; start a new scan.
         """
-        return self.resume_part(self.context.sealer.open(key))
-
-    def resume_part(self, key: ContinuationKey, ends_lease: bool = True) -> Scan:
-        """Continue a scan, as `resume`, from a key that was opened already."""
-        table = keep_lease(self.context, key)
-        return Scan(self.context, table, self.context.base_topology(key.base_topology), key, ends_lease)
+        context, state = self.context, self.context.sealer.open(key)
+        table = keep_lease(context, state)
+        return Scan(context, table, context.base_topology(state.base_topology), state)
 
     @retry_interrupted
     def rotate_secret(self, *, revoke: bool = False) -> int:

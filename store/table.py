@@ -76,15 +76,6 @@ class Table:
     def _context(self) -> Context:
         return self._opened.here()
 
-    def __eq__(self, other: object) -> bool:
-        return self._identity() == other._identity() if isinstance(other, Table) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._identity())
-
-    def _identity(self) -> tuple[str, int]:
-        return self._context.info.store_id, self._id
-
     def __reduce__(self) -> NoReturn:
         raise InvalidOption(
             "a Table cannot be pickled; send store.uri and table.name, and open the table there", kind="Table"

@@ -18,7 +18,8 @@ from elasticscan.base.errors import (
     TableChanged,
 )
 from elasticscan.base.limits import LEASE_SECONDS
-from elasticscan.store.context.leases import FRESH_LEASE, kept_seconds
+from elasticscan.store import Scan
+from elasticscan.store.context.leases import FRESH_LEASE, keep_lease, kept_seconds
 from tests.simulation.conditions import Condition, always, order_of, some_condition
 from tests.simulation.oracle import Row, TableOracle, comparable, rows_of
 from tests.simulation.tables import DEFINITIONS, DOMAINS, VALUES, WIDER
@@ -148,7 +149,9 @@ def _resume(world: World, key: str, got: list[Row], *must: Any) -> None:
     """Go on from a key, in another object."""
     opened = world.store.context.sealer.open(key)
     read_only = world.random.random() < 0.5
-    scan = world.store.resume_part(opened, ends_lease=not read_only)
+    context = world.store.context
+    table, base = keep_lease(context, opened), context.base_topology(opened.base_topology)
+    scan = Scan(context, table, base, opened, ends_lease=not read_only)
     now = world.clock.now()
     _note_lease(world, opened.lease)
     world.scans.append(

@@ -175,7 +175,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "open": {"uri": "a.store"},
 }
 # Methods of a truth value alone, for the layers above, or of Arrow's protocol.
-LEFT_OUT = {"Store.rotate_secret", "Store.resume_part", "Scan.part", "Scan.parts"}
+LEFT_OUT = {"Store.rotate_secret", "Scan.part", "Scan.parts"}
 # Parameters that are truth values, or for tests alone; an elasticity; and what other arguments leave unused.
 NOT_CHECKED = {"feed", "keep_missing", "dry_run", "read_only", "clock", "disks", "checkpoint", "how"}
 UNUSED = {"Store.load": {"primary_key", "shard_key", "compression"}, "Table.delete": {"parameters"}}
