@@ -29,16 +29,7 @@ aggregates         functions over groups; folding: rows into partial rows, and t
 Everything here is pure, and knows nothing of files, indexes or scans.
 """
 
-from elasticscan.filters.aggregates import (
-    AVG,
-    COUNT,
-    COUNT_DISTINCT,
-    COUNT_ROWS,
-    MAX,
-    MIN,
-    Aggregate,
-    check_groupable,
-)
+from elasticscan.filters.aggregates import AVG, COUNT_DISTINCT, COUNT_ROWS, Aggregate, check_groupable
 from elasticscan.filters.assignment import Assignment
 from elasticscan.filters.bounds import axis_of, decode_key, normalise, single_values
 from elasticscan.filters.casts import may_fail
