@@ -1,6 +1,6 @@
 """The embedded store as a back end: what Spark and the terminal ask of it beyond `Store` and `Table`.
 
-`EmbeddedBackend` reads, as every back end does. `CommitReads` are for streams, which follow commits in
+`EmbeddedBackend` reads, as every back end does; its `changes` are for streams, which follow commits in
 several processes. Writers in several processes, where tasks stage files and one publishes what all have
 staged, call `stage`, `publish` and the like.
 """

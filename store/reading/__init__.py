@@ -22,7 +22,7 @@ access_paths  paths, chosen and found again
 progress      how far scans are, for those who watch
 paged_scan    rows, given out once as pages, a table or a stream
 scan          a scan as users hold it, and how scans of rows and of changes begin
-aggregating   aggregates, folded page by page, or known without reading a row
+aggregating   aggregates, folded page by page; the number of rows, where fragments tell it
 rows_by_key   rows by their primary keys, many at once
 exporting     rows as files, one or several, of kinds by the ends of their names
 streams       what planning a micro-batch has to know, in one look; streams by their leases

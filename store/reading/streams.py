@@ -8,8 +8,8 @@ A stream writes down where it stands about once a minute while it runs, and when
 `commit` may be that much older than what it delivered, and while it still reads the snapshot that it
 began with, `commit` is that snapshot: rows of it that are not read yet are not in `behind_rows`.
 
-Planning takes one look at the catalog for each micro-batch (`look`): everything in a `StreamState` was true
-at the same moment, and nothing else is asked.
+Planning takes one look at the catalog for each micro-batch (`CommitReads.look`): everything in a
+`StreamState` was true at the same moment, and nothing else is asked.
 """
 
 from __future__ import annotations
