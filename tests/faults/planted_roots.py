@@ -65,14 +65,12 @@ def marker_of_any_shard_will_do(patch: Patch) -> None:
         patch.setattr(module, "check_owner", of_the_store)
 
 
-@fault(
-    "scenarios", "a root that knows more than the catalog stops writers", style=DOUBT.format("lacks commits")
-)
+@fault("scenarios", "a root that knows more than the catalog stops writers", style=DOUBT.format("older"))
 def marks_are_ignored(patch: Patch) -> None:
     patch.setattr(high_water_marks, "check_not_ahead", lambda *_: None)
 
 
-@fault("scenarios", "changes of the catalog alone check the marks, too", style=DOUBT.format("lacks commits"))
+@fault("scenarios", "changes of the catalog alone check the marks, too", style=DOUBT.format("older"))
 def marks_do_not_stop_the_catalog(patch: Patch) -> None:
     patch.setattr(RootMarks, "look_at_marks", lambda *_, **__: lambda _: None)
 
@@ -108,9 +106,7 @@ def markers_are_raised_at_once(patch: Patch) -> None:
     patch.setattr(markers, "alone_at", lambda _: nullcontext())
 
 
-@fault(
-    "scenarios", "readers do not take an older catalog for the newest", style=DOUBT.format("lacks commits")
-)
+@fault("scenarios", "readers do not take an older catalog for the newest", style=DOUBT.format("older"))
 def readers_believe_any_catalog(patch: Patch) -> None:
     patch.setattr(Context, "check_newest", lambda self: None)
 
@@ -152,7 +148,7 @@ def trash_is_emptied_by_age_alone(patch: Patch) -> None:
 
 
 @fault("scenarios", "a file that the catalog never knew goes to the trash first")
-@found_by("test_what_was_never_committed_stays_in_the_trash_for_a_while")
+@found_by("test_a_store_answers_as_the_transcript_says[garbage_never_committed]")
 @replacing(collector, "_act")
 def trash_is_skipped(honest: Any, disk: Disk, shelf: Shelf, decision: Decision) -> None:
     gone = decision.action is Action.TRASH
@@ -172,7 +168,7 @@ def condemned_files_are_committed(patch: Patch) -> None:
 
 
 @fault("scenarios", "files are removed without the catalog's lock")
-@found_by("test_files_leave_while_nobody_holds_the_write_lock")
+@found_by("test_a_file_that_is_about_to_be_moved_cannot_be_committed")
 def files_are_removed_under_the_lock(patch: Patch) -> None:
     honest = collector._act
     catalogs: list[Any] = []
