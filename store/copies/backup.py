@@ -92,6 +92,7 @@ def back_up(context: Context, target: str) -> BackedUp:
         FragmentMissing: files went again and again before they were copied; try again.
         ShardUnavailable, WrongRoot: a shard's disk is not mounted, or another's is in its place.
     """
+    context.check_newest()
     place = Location.of(target)
     disk = context.open_disk(place.text)
     roots = [(shard.name, context.root_of(shard.id)) for shard in context.state().shards.values()]
@@ -113,7 +114,6 @@ def back_up(context: Context, target: str) -> BackedUp:
                 if file.path not in copied:
                     _copy_from(context, disk, file)
                     copied.add(file.path)
-            context.check_newest()
             break
         except FragmentMissing:
             # A merge replaced it, and it was collected: the catalog refers to another one by now.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -32,6 +31,7 @@ from elasticscan.store.roots.location import MARKER
 from elasticscan.store.roots.markers import read_marker
 from elasticscan.topology import Shard
 from tests.base.manual_clock import ManualClock
+from tests.catalog.test_sqlite_files import copied as copied_database
 from tests.simulation.damage import live_files
 
 ROWS_IN_FILES = True
@@ -152,18 +152,13 @@ def older_catalog(store: Store, work: Callable[[], Any]) -> Iterator[Store]:
     """The store as it is when, after some work, a copy of the catalog from before is put back."""
     directory = Path(store.uri)
     saved, newest = directory / "saved.db", directory / "newest.db"
-    _copy_catalog(directory / "catalog.db", saved)
+    copied_database(directory / "catalog.db", saved)
     work()
-    _copy_catalog(directory / "catalog.db", newest)
+    copied_database(directory / "catalog.db", newest)
     store.close()
     _put_catalog(directory, saved)
     with Store.open(directory) as opened:
         yield opened
-
-
-def _copy_catalog(source: Path, target: Path) -> None:
-    with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target)) as two:
-        one.backup(two)
 
 
 def _put_catalog(directory: Path, source: Path) -> None:
@@ -343,6 +338,10 @@ def named_twice(place: Path, link: Callable[[Path, Path], object]) -> Iterator[S
         assert one.table("t").upsert(rows()) == 4
 
 
+def backup(store: Store) -> dict[str, Callable[[], Any]]:
+    return {"back up": lambda: store.backup(Path(store.uri).with_name("backup"))}
+
+
 def collection(store: Store) -> dict[str, Callable[[], Any]]:
     return {"gc": lambda: store.collect_garbage(grace_seconds=0, share=1.0, trash_seconds=0)}
 
@@ -355,7 +354,7 @@ DOUBTS: dict[str, tuple[Any, Any, str | None, tuple[Any, ...]]] = {
         f"marked: {name}": (partial(marked, content=content), (WrongRoot, ShardUnavailable), MARKER, ())
         for name, content in NOT_MARKED.items()
     },
-    "older": (older, CatalogOutdated, "put the newest", EVERYTHING),
+    "older": (older, CatalogOutdated, "put the newest", (backup, *EVERYTHING)),
     **{
         f"adopted {where}": (
             partial(adopted_since, where=where),
@@ -365,8 +364,8 @@ DOUBTS: dict[str, tuple[Any, Any, str | None, tuple[Any, ...]]] = {
         )
         for where in ("within", "elsewhere", "of a copy")
     },
-    "unmounted": (unmounted, ShardUnavailable, "not mounted", ()),
-    "swapped": (swapped, WrongRoot, r"should be shard '[ab]'.* but it is shard '[ab]'", (collection,)),
+    "unmounted": (unmounted, ShardUnavailable, "not mounted", (backup,)),
+    "swapped": (swapped, WrongRoot, r"should be shard '[ab]'.* but it is shard '[ab]'", (backup, collection)),
     "aliased": (aliased, WrongRoot, "no two shards", (collection,)),
     "copied": (copied, WrongRoot, "adopt", (collection, catalog_changes)),
     "copied, small": (copied, WrongRoot, "adopt", (collection, catalog_changes)),
@@ -640,7 +639,7 @@ def torn(store: Store) -> set[Path]:
 def newer(store: Store) -> set[Path]:
     """What a newer catalog knows, which was lost; no marker tells it."""
     directory, markers = Path(store.uri), markers_of(store)
-    _copy_catalog(directory / "catalog.db", directory / "saved.db")
+    copied_database(directory / "catalog.db", directory / "saved.db")
     for start in (1, 2, 3):
         store.table("t").upsert(rows(start * ROWS))
     kept = everything_alive(store)

@@ -175,6 +175,10 @@ class Story:
     def do_backup(self, name: str) -> str:
         return f"snapshot {self.store.backup(self.place / name).snapshot}"
 
+    def do_adopt(self) -> str:
+        known, lost = self.store.adopt().commits
+        return f"commits {known} to {lost}"
+
     def do_table(self, name: str, *columns: str) -> None:
         fields = (column.split(":") for column in columns or ["v:string"])
         schema = [("id", pa.int64()), *((field, pa.type_for_alias(kind)) for field, kind in fields)]

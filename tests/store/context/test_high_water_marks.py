@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -19,6 +17,7 @@ from elasticscan.store import Store
 from elasticscan.store.context.high_water_marks import WITNESSES
 from elasticscan.store.roots import Marker
 from elasticscan.store.roots.markers import alone_at, raise_marker, read_marker, write_marker
+from tests.catalog.test_sqlite_files import copied
 
 ROWS_IN_FILES = True
 
@@ -49,17 +48,11 @@ def known(store: Store) -> dict[int, Marker]:
     return {shard: mark for shard, mark in found.items() if mark is not None}
 
 
-def saved(place: Path) -> Callable[[], None]:
+def saved(place: Path) -> Callable[[], object]:
     """Save the catalog as it is; what is returned puts it back."""
     older, database = place.with_name("older.db"), place / "catalog.db"
-    with closing(sqlite3.connect(database)) as one, closing(sqlite3.connect(older)) as two:
-        one.backup(two)
-
-    def put_back() -> None:
-        with closing(sqlite3.connect(older)) as one, closing(sqlite3.connect(database)) as two:
-            one.backup(two)
-
-    return put_back
+    copied(database, older)
+    return lambda: copied(older, database)
 
 
 def beyond_the_witnesses(store: Store) -> int:

@@ -1,11 +1,10 @@
 """Backups: whole, incremental, verified, and stores made of them.
 
-Random programs (`tests/simulation/upkeep.py`) make backups while others write, merge and move.
+Random programs (`tests/simulation/upkeep.py`) and transcripts make some while others write, merge and move.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,14 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import (
-    CatalogOutdated,
     ContinuationKeyError,
     FragmentDamaged,
     InvalidOption,
-    ShardUnavailable,
     StoreDamaged,
     StoreNotFound,
-    WrongRoot,
 )
 from elasticscan.store import Store, Table
 from elasticscan.store.moves.owners import OwnedStep
-from tests.store.test_scenarios import suspended_move, tablets_at
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -91,46 +86,6 @@ def test_a_store_that_is_made_of_a_backup_is_the_one_that_was_backed_up(store: S
     assert store.verify() == []
 
 
-@pytest.mark.usefixtures("rows_in_files")
-def test_files_that_are_merged_away_meanwhile_do_no_harm(store: Store, tmp_path: Path) -> None:
-    steps = list[str]()
-
-    def meanwhile(step: str) -> None:
-        if step == "backup begun" and not steps:
-            steps.append(step)
-            store.table("t").upsert(rows(range(50), "b"))
-            store.table("t").compact()
-            store.collect_garbage(grace_seconds=0, trash_seconds=0)
-
-    with Store.open(store.uri, checkpoint=meanwhile) as other:
-        other.backup(tmp_path / "b")
-    assert steps
-    with Store.from_backup(tmp_path / "b", tmp_path / "new.store") as other:
-        assert everything(other) == everything(store)
-        assert other.verify() == []
-
-
-@pytest.mark.parametrize("phase", ["copying", "copied", "caught_up", "switching", "target_serves"])
-def test_a_move_that_was_under_way_ends_in_the_new_store_by_itself(
-    store: Store, tmp_path: Path, phase: str
-) -> None:
-    before, steps = contents(store.table("t")), list[str]()
-
-    def meanwhile(step: str) -> None:
-        if step == phase and not steps:
-            steps.append(step)
-            store.backup(tmp_path / "b")
-
-    suspended_move(store, tablets_at(store, "s1")[0], "s2", meanwhile)
-    assert steps == [phase]
-    with Store.from_backup(tmp_path / "b", tmp_path / "new.store") as other:
-        assert contents(other.table("t")) == before
-        other.resume_moves()
-        other.contract("s1")
-        assert contents(other.table("t")) == before
-        assert (other.status()["moves"], other.verify()) == ([], [])
-
-
 def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[100] ^= 1
@@ -139,13 +94,22 @@ def flip(path: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["elasticscan-backup", "**/*.arrow"])
 @pytest.mark.usefixtures("rows_in_files")
-def test_a_damaged_backup_makes_no_store(store: Store, tmp_path: Path, pattern: str) -> None:
+def test_damage_makes_no_store_of_a_backup_and_no_backup_of_a_store(
+    store: Store, tmp_path: Path, pattern: str
+) -> None:
     store.backup(tmp_path / "b")
     flip(sorted((tmp_path / "b").glob(pattern))[-1])
     with pytest.raises((FragmentDamaged, StoreDamaged)):
         Store.from_backup(tmp_path / "b", tmp_path / "new.store", {"s2": str(tmp_path / "other")})
     assert not (tmp_path / "new.store").exists()
     assert not list((tmp_path / "other").rglob("*.arrow"))
+    flip(next(Path(store.uri).rglob("*.arrow")))
+    with pytest.raises(FragmentDamaged, match="checksum"):
+        store.backup(tmp_path / "c")
+    with pytest.raises(StoreNotFound, match="no whole backup"):
+        Store.from_backup(tmp_path / "c", tmp_path / "new.store")
+    with pytest.raises(InvalidOption, match="not empty"):
+        store.backup(tmp_path / "b")
 
 
 def test_shards_go_where_they_are_reported_and_never_where_the_original_lies(tmp_path: Path) -> None:
@@ -168,47 +132,3 @@ def test_shards_go_where_they_are_reported_and_never_where_the_original_lies(tmp
         with pytest.raises(StoreNotFound, match="holds no whole backup"):
             Store.from_backup(tmp_path / "nothing", tmp_path / "x.store")
         assert not (tmp_path / "x.store").exists()
-
-
-def without_disk(place: Path, marker: Path | None) -> None:
-    root = place / "shards" / "s1"
-    root.rename(place / "away")
-    root.mkdir()
-    if marker is not None:
-        shutil.copy(marker, root)
-
-
-def older_catalog(place: Path) -> None:
-    shutil.copy(place / "catalog.db", place / "older.db")
-    with Store.open(place) as newer:
-        newer.table("t").upsert(rows(range(900, 910), "new"))
-    shutil.copy(place / "older.db", place / "catalog.db")
-
-
-# What befalls a store, and the error of its backup.
-UNFIT: dict[str, tuple[Any, type[Exception], str]] = {
-    "a bit": (lambda place: flip(next(place.rglob("*.arrow"))), FragmentDamaged, "checksum"),
-    "no disk": (lambda place: without_disk(place, None), ShardUnavailable, "mount"),
-    "another's disk": (
-        lambda place: without_disk(place, place / "shards" / "s2" / "elasticscan-shard"),
-        WrongRoot,
-        "mount",
-    ),
-    "an older catalog": (older_catalog, CatalogOutdated, "older than its shards"),
-}
-
-
-@pytest.mark.parametrize("what", UNFIT)
-@pytest.mark.usefixtures("rows_in_files")
-def test_a_store_that_is_not_whole_gets_no_backup(store: Store, tmp_path: Path, what: str) -> None:
-    befall, error, message = UNFIT[what]
-    store.close()
-    befall(tmp_path / "a.store")
-    with Store.open(tmp_path / "a.store") as opened:
-        with pytest.raises(error, match=message):
-            opened.backup(tmp_path / "b")
-        with pytest.raises(StoreNotFound, match="no whole backup"):
-            Store.from_backup(tmp_path / "b", tmp_path / "new.store")
-        if list((tmp_path / "b").iterdir()):
-            with pytest.raises(InvalidOption, match="not empty"):
-                opened.backup(tmp_path / "b")
