@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -47,10 +46,7 @@ def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -
 
 def as_reader(data: Any) -> Any:
     """Return a reader of a scan, table or dataset, whose errors keep their types; other data as it is."""
-    datasets = sys.modules.get("pyarrow.dataset")  # which takes half a second to import
-    # Another thread may be importing it at this moment; then there are no datasets yet.
-    dataset = getattr(datasets, "Dataset", None)
-    if dataset is not None and isinstance(data, dataset):
+    if hasattr(data, "scanner"):  # a dataset, whose module takes half a second to import
         return data.scanner().to_reader()
     return data.to_reader() if hasattr(data, "to_reader") and not isinstance(data, pa.Table) else data
 

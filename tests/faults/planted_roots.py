@@ -199,7 +199,7 @@ def any_share_may_go(patch: Patch) -> None:
 
 
 @fault("scenarios", "a copy of a store has secrets of its own once it is adopted")
-@found_by("test_a_copy_is_adopted[copied]")
+@found_by("test_a_store_answers_as_the_transcript_says[adopt]")
 @replacing(adoption, "take_incarnation")
 def copies_keep_their_secrets(_: Any, tx: Tx, incarnation: str, at_least: tuple[int, int]) -> None:
     tx.append(Append(StoreAdopted(incarnation, at_least[1]), beyond=max(at_least)))

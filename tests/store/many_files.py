@@ -31,10 +31,7 @@ def rows_of(commit: int) -> pa.Table:
 
 
 def rows_after(commits: int) -> dict[int, int]:
-    rows: dict[int, int] = {}
-    for commit in range(commits):
-        rows |= dict.fromkeys(range(commit * STEP, commit * STEP + ROWS), commit)
-    return rows
+    return {i: min(i // STEP, commits - 1) for i in range((commits - 1) * STEP + ROWS)}
 
 
 def values_in(scan: Scan) -> dict[int, int]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import SnapshotExpired
 from elasticscan.base.limits import GC_GRACE_SECONDS
 from elasticscan.store import Store
 from elasticscan.store.upkeep import after_commit
@@ -17,15 +15,6 @@ from tests.base.manual_clock import ManualClock
 ROWS_IN_FILES = True
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
-RETENTION = 1_000.0
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
-    with Store.create(tmp_path / "s", ["a", "b"], 4, 16, clock=clock) as made:
-        made.create_table("t", SCHEMA, ["id"]).create_index("by_v", ["v"])
-        made.table("t").set_retention(f"{RETENTION}s")
-        yield made
 
 
 def row(key: int, value: int) -> pa.Table:
@@ -44,9 +33,12 @@ def counts(store: Store) -> dict[str, int]:
 
 @pytest.mark.long
 def test_the_catalog_grows_by_the_history_alone(
-    store: Store, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where each writer ends after a commit."""
+    store = Store.create(tmp_path / "s", ["a", "b"], 4, 16, clock=clock)
+    store.create_table("t", SCHEMA, ["id"]).create_index("by_v", ["v"])
+    store.table("t").set_retention("1000s")
     monkeypatch.setattr(after_commit, "GARBAGE_EVERY", 32)
     largest: list[dict[str, int]] = [{}, {}]
     for number in range(280):
@@ -60,23 +52,3 @@ def test_the_catalog_grows_by_the_history_alone(
     assert {name: (early[name], rows) for name, rows in late.items() if rows > 1.3 * early[name] + 8} == {}
     assert len(store.table("t").history()) == 281
     assert len(list(tmp_path.rglob("*.arrow"))) < 120
-
-
-def test_what_is_gone_stays_gone_when_retention_is_prolonged(store: Store, clock: ManualClock) -> None:
-    table = store.table("t")
-    for number in range(12):
-        table.overwrite(row(number, number))
-        if number < 6:
-            clock.advance(2 * RETENTION)
-            store.keep()
-        if number in (5, 11):
-            table.compact()
-            table.set_retention(f"{100 * RETENTION}s")
-    oldest = table.definition.oldest_snapshot
-    for commit in table.history():
-        if commit.number < oldest:
-            with pytest.raises(SnapshotExpired):
-                table.scan(snapshot=commit.number)
-        else:
-            assert table.scan(snapshot=commit.number).count() == 1
-    assert table.history()[0].number < oldest < table.history()[-4].number

@@ -88,3 +88,14 @@ def test_a_shard_s_root_within_a_directory_for_all_is_private(
         store.create_table("t", {"id": range(100)}, "id")
     directory, file = MODES[mode]
     assert modes(tmp_path / "disk" / "a") == ({directory}, {file})
+
+
+def test_files_that_root_makes_are_their_roots_owners(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make files for others")
+    with Store.create(tmp_path / "s", ["a"], tablets=1, slots=8) as store:
+        table = store.create_table("t", {"id": range(10)}, "id")
+        for path in (tmp_path / "s", *(tmp_path / "s").rglob("*")):
+            os.chown(path, 65534, 65534)
+        table.upsert({"id": range(100_000)})
+        assert {path.stat().st_uid for path in (tmp_path / "s" / "shards").rglob("*")} == {65534}

@@ -36,10 +36,8 @@ def writes(store: Store) -> dict[str, Callable[[], object]]:
         changes(store)
         | catalog_changes(store)
         | {
-            "tag": lambda: store.table("t").tag("now"),
             "expand": lambda: store.expand(["z"]),
             "collect garbage": lambda: store.collect_garbage(grace_seconds=0),
-            "rotate secret": store.rotate_secret,
             "adopt": store.adopt,
         }
     )
@@ -50,7 +48,6 @@ class Reader:
 
     def __init__(self, uri: str, read_only: bool = False) -> None:
         self.store = Store.open(uri, read_only=read_only)
-        self.pages: Any = None
 
     def why(self) -> str | None:
         return self.store.read_only
@@ -73,11 +70,11 @@ class Reader:
         is_known = status["read_only"] == self.store.read_only
         return status["snapshot"], len(history), is_known, self.store.verify()
 
-    def ways_to_write(self) -> list[str]:
-        return [*writes(self.store)]
-
-    def write(self, how: str) -> None:
-        writes(self.store)[how]()
+    def write(self) -> None:
+        """Try everything that writes; each is refused."""
+        for write in writes(self.store).values():
+            with pytest.raises(ReadOnlyStore, match="nothing was changed"):
+                write()
 
     def close(self) -> None:
         self.store.close()
@@ -95,22 +92,18 @@ def become(user: int) -> None:
         with Store.create(Path(scratch) / "s", ["a"]) as store:
             store.create_table("t", rows(0, 1), "id")
         Reader(f"{scratch}/s", read_only=True).begin()
-    if user:
-        os.setgroups([])
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
 
 
 @pytest.fixture
-def opened_by(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
-    """How a user opens a store: this one where it is None."""
-    if request.param is None:
-        yield Reader
-        return
+def opened_by_another() -> Iterator[Callable[..., Any]]:
+    """How another user opens a store."""
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     readers = Readers(("127.0.0.1", 0), ctx=get_context("spawn"))
-    readers.start(become, (request.param,))
+    readers.start(become, (NOBODY_UID,))
     yield readers.Reader  # type: ignore[attr-defined]
     readers.shutdown()
 
@@ -160,9 +153,7 @@ def files_of(uri: str) -> dict[str, tuple[int, bytes]]:
 def check_reads(uri: str, reader: Any) -> None:
     """Nothing is written by a reader, who sees all that the owner writes."""
     before = files_of(uri)
-    for how in reader.ways_to_write():
-        with pytest.raises(ReadOnlyStore, match="nothing was changed"):
-            reader.write(how)
+    reader.write()
     assert reader.ids() == list(range(200))
     got, key, by = reader.begin()
     assert by == "retention" and sorted(got + reader.resume(key)) == list(range(200))
@@ -190,24 +181,20 @@ def test_nothing_writes_to_a_store_that_was_opened_for_reading(uri: str) -> None
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("opened_by", [NOBODY_UID], indirect=True)
 def test_another_user_reads_what_the_directory_lets_in(
-    uri: str, place: Path, opened_by: Callable[..., Any]
+    uri: str, place: Path, opened_by_another: Callable[..., Any]
 ) -> None:
-    reader = opened_by(uri)
+    reader = opened_by_another(uri)
     assert "may not write" in reader.why()
     check_reads(uri, reader)
     Store.create(place / "private", ["a"]).close()
     with pytest.raises(RemoteError, match="ES_STORE_NOT_FOUND"):
-        opened_by(str(place / "private"))
+        opened_by_another(str(place / "private"))
 
 
-@pytest.mark.parametrize("opened_by", [None, NOBODY_UID], indirect=True)
-def test_a_store_is_read_from_a_read_only_mount(
-    uri: str, mounted: str, opened_by: Callable[..., Any]
-) -> None:
-    reader = opened_by(mounted)
-    assert "mounted read-only" in reader.why()
+def test_a_store_is_read_from_a_read_only_mount(uri: str, mounted: str) -> None:
+    reader = Reader(mounted)
+    assert "mounted read-only" in str(reader.why())
     check_reads(uri, reader)
 
 

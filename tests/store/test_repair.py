@@ -115,32 +115,18 @@ def test_a_store_comes_back_as_it_was(tmp_path: Path, seeds: range) -> None:
         assert programs.outcomes["rebuild"] > len(seeds)
 
 
-def test_damaged_parts_are_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elasticscan.storage.fragment_writer.BATCH_ROWS", 10_000)
-    written = some(range(100_000))
-    with made(tmp_path / "old") as store:
-        store.table("t").upsert(written)
-    without_catalog(tmp_path / "old")
-    (file,) = (tmp_path / "old" / "shards" / "a" / "t1").glob("*.arrow")
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-    report = repair_store(tmp_path / "old", tmp_path / "new")
-    assert 1 <= len(report.lost) <= 2, "two batches may share the segment"
-    assert all("table 't'" in text and "checksum" in text for text in report.lost)
-    assert 80_000 < report.tables["t"] < 100_000
-    with Store.open(tmp_path / "new") as store:
-        found = rows_in(store)
-        assert len(found) == report.tables["t"]
-        assert found.items() <= as_rows(written).items()
-
-
 def test_what_cannot_be_repaired_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match="roots"):
         repair_store(tmp_path / "nothing", tmp_path / "new")
     (tmp_path / "old" / "shards" / "a").mkdir(parents=True)
     with pytest.raises(StoreDamaged, match="no file"):
         repair_store(tmp_path / "old", tmp_path / "new")
+    with made(tmp_path / "java") as store:
+        store.context.info = replace(store.context.info, hash="java")
+        store.create_table("u", SCHEMA, ["id"]).upsert(some(range(3)))
+    without_catalog(tmp_path / "java")
+    with pytest.raises(InvalidOption, match=r"hash='java' .* must be one of spark"):
+        repair_store(tmp_path / "java", tmp_path / "new")
     assert not (tmp_path / "new").exists()
     made(tmp_path / "other").close()
     with pytest.raises(AlreadyExists):
@@ -282,25 +268,6 @@ def test_a_shard_that_is_gone_is_named_wherever_it_was(tmp_path: Path) -> None:
     assert 0 < report.tables["t"] < 100
     with Store.open(tmp_path / "new") as store:
         assert store.status()["tables"][0]["retention_seconds"] == 7_200
-
-
-def test_a_handle_that_has_not_looked_writes_after_what_others_wrote(tmp_path: Path) -> None:
-    """Its files say so, too, which alone decide where there is no catalog; and to no shard that is gone."""
-    old = tmp_path / "old"
-    made(old, shards=["a", "b"], tablets=2, upkeep="off").close()
-    with Store.open(old) as store, Store.open(old) as other:
-        for text in ("first", "second"):
-            other.table("t").upsert(some(range(20), text))
-        (table,) = store.tables()
-        other.contract("b")
-        other.collect_garbage(grace_seconds=0, trash_seconds=0)
-        shutil.rmtree(old / "shards" / "b")
-        table.upsert(some(range(20), "third"))
-        assert rows_in(store) == as_rows(some(range(20), "third"))
-    without_catalog(old)
-    repair_store(old, tmp_path / "new")
-    with Store.open(tmp_path / "new") as store:
-        assert rows_in(store) == as_rows(some(range(20), "third"))
 
 
 # ------------------------------------------------------------------------------------ the plan alone

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,14 +95,3 @@ def test_what_is_kept_of_a_narrow_scan_is_its_columns(tmp_path: Path) -> None:
         buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer]
         whole = {id(b.parent): b.parent.size for b in buffers if b.parent}
         assert sum(whole.values()) <= 2 * sum(buffer.size for buffer in buffers) + 1_024
-
-
-def test_files_that_root_makes_are_their_roots_owners(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can make files for others")
-    with Store.create(tmp_path / "s", ["a"], tablets=1, slots=8) as store:
-        table = store.create_table("t", SCHEMA, ["id"])
-        for path in (tmp_path / "s", *(tmp_path / "s").rglob("*")):
-            os.chown(path, 65534, 65534)
-        table.upsert(rows(0, 10))
-        assert {path.stat().st_uid for path in (tmp_path / "s" / "shards").rglob("*")} == {65534}

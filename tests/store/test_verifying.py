@@ -65,7 +65,9 @@ def test_two_damages_of_a_file_are_reported_with_the_rows_and_slots_between_left
     assert 0 < found.rows < found.of_rows == ROWS
     lost = {slot for start, end in found.slots for slot in range(start, end)}
     assert {0, 15} <= lost < set(range(16))
-    repair_store(store.uri, tmp_path / "new")
+    report = repair_store(store.uri, tmp_path / "new")
+    assert len(report.lost) >= 2 and report.tables["t"] == ROWS - found.rows
+    assert all("table 't'" in text and "checksum" in text for text in report.lost)
     with Store.open(tmp_path / "new") as made:
         gone = np.setdiff1d(np.arange(ROWS), made.table("t").scan(["id"]).to_table()["id"])
     assert len(gone) == found.rows and lost == {*slots_of([pa.array(gone)], 16)}

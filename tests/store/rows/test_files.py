@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
-import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
+import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
@@ -23,6 +20,7 @@ from elasticscan.store import Store
 
 MOMENT = pa.timestamp("us", "UTC")
 AT = datetime(2024, 3, 1, 10, tzinfo=UTC)
+TEXTS = pa.list_(pa.string())
 IN_DAYS = pa.struct({"days": pa.list_(pa.date32())})
 
 
@@ -45,23 +43,13 @@ def written(path: Path, values: list[str]) -> Path:
     ("name", "values", "kind", "rows"),
     [
         ("a.csv", ["20240301", "-7"], pa.int64(), [20240301, -7]),
-        ("a.csv", ["0.5", "1e+30"], pa.float64(), [0.5, 1e30]),
-        ("a.csv", ["true", "false"], pa.bool_(), [True, False]),
-        ("a.csv", ["2024-03-05"], pa.date32(), [date(2024, 3, 5)]),
         ("a.csv", ["2024-03-01 10:00", ""], pa.timestamp("us"), [AT.replace(tzinfo=None), None]),
         ("a.csv", ["2024-03-01T10:00Z", "2024-03-01 12:00+02:00"], MOMENT, [AT, AT]),
         ("a.csv", ["10:00", "x"], pa.string(), ["10:00", "x"]),
         ("a.csv", ["NULL", '""', ""], pa.string(), ["NULL", "", None]),
         ("a.csv", ['"a\nb"'], pa.string(), ["a\nb"]),
-        ("a.jsonl", ["1", "null"], pa.int64(), [1, None]),
-        ("a.jsonl", ["6.02e23", "1"], pa.float64(), [6.02e23, 1.0]),
         ("a.jsonl", ['"007"', '"2024-03-01T10:00Z"'], pa.string(), ["007", "2024-03-01T10:00Z"]),
-        (
-            "a.jsonl",
-            ['{"at": [null, "2024-03-01T10:00Z"]}'],
-            pa.struct({"at": pa.list_(pa.string())}),
-            [{"at": [None, "2024-03-01T10:00Z"]}],
-        ),
+        ("a.jsonl", ['{"at": [null, "10:00"]}'], pa.struct({"at": TEXTS}), [{"at": [None, "10:00"]}]),
     ],
 )  # fmt: skip
 def test_a_new_column_has_the_type_that_arrow_infers(
@@ -75,20 +63,13 @@ def test_a_new_column_has_the_type_that_arrow_infers(
 @pytest.mark.parametrize(
     ("kind", "text", "value"),
     [
-        (pa.int32(), "7", 7),
-        (pa.float64(), "1", 1.0),
         (pa.decimal128(10, 2), "1.5", Decimal("1.50")),
-        (pa.date32(), '"2024-03-05"', date(2024, 3, 5)),
-        (pa.string(), '"2024-03-05"', "2024-03-05"),
         (MOMENT, '"2024-03-01T12:00:00+02:00"', AT),
-        (pa.list_(pa.int16()), "[1, null]", [1, None]),
         (IN_DAYS, '{"days": ["2024-03-05"]}', {"days": [date(2024, 3, 5)]}),
         # The type of the table would change these values.
         (pa.timestamp("us"), '"2024-03-01T12:00:00+02:00"', SchemaMismatch),
         (MOMENT, '"2024-03-01T10:00"', SchemaMismatch),
-        (pa.int8(), "300", SchemaMismatch),
         (pa.int64(), "1.5", SchemaMismatch),
-        (pa.decimal128(5, 2), "1.234", SchemaMismatch),
     ],
 )
 def test_json_is_read_in_the_types_of_the_table(
@@ -121,16 +102,12 @@ def test_types_of_csv_are_named_or_those_of_the_table(store: Store, tmp_path: Pa
     ("name", "content", "message"),
     [
         ("a.jsonl", b"null\n", "has to be one object"),
-        ("a.jsonl", b'{"id":1,"v":1e400}\n', "JSON parse error"),
-        ("a.jsonl", b'{"id":1,"v":[1}\n', "JSON parse error"),
         ("a.jsonl", b'{"id":1,"v":"x"}\n{"id":1,"v":1}\n', "JSON parse error"),
         ("a.csv", b"", "Empty CSV file"),
         ("a.csv", b"id,v\n1,a,3\n", "Expected 2 columns, got 3"),
         ("a.csv", b"id,stra\xdfe\n1,x\n", ""),
         ("a.csv", b"id,v\n1,stra\xdfe\n", ""),
-        ("a.jsonl", b'{"id": 1, "stra\xdfe": "x"}\n', ""),
-        ("a.jsonl", b'{"id": 1, "v": {"stra\xdfe": [1]}}\n', ""),
-        ("a.jsonl", b'{"id": 1, "v": ["stra\xdfe"]}\n', ""),
+        ("a.jsonl", b'{"id": 1, "v": {"stra\xdfe": ["stra\xdfe"]}}\n', ""),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_and_nothing_is_made_of_it(
@@ -160,30 +137,20 @@ def test_a_field_of_json_that_comes_after_the_first_block_is_not_dropped(
 
 
 def in_directory(folder: Path, form: str, rows: list[dict[str, Any]]) -> None:
-    folder.mkdir(parents=True)
-    if form == "json":
-        (folder / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    elif form == "csv":
-        pyarrow.csv.write_csv(pa.Table.from_pylist(rows), folder / "a.csv")
-    else:
-        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), folder / "a.parquet")
+    pyarrow.dataset.write_dataset(pa.Table.from_pylist(rows), folder, format=form)
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_the_name_counts_where_files_have_such_a_column(store: Store, tmp_path: Path, form: str) -> None:
-    in_directory(tmp_path / "in/year=2023", form, [{"id": 1, "year": "x"}])
-    in_directory(tmp_path / "in/year=2024", form, [{"id": 2, "year": "x"}])
+def test_the_name_counts_where_files_have_such_a_column(store: Store, tmp_path: Path) -> None:
+    in_directory(tmp_path / "in/year=2023", "csv", [{"id": 1, "year": "x"}])
+    in_directory(tmp_path / "in/year=2024", "parquet", [{"id": 2, "year": "x"}])
     store.load("t", tmp_path / "in", primary_key="id")
     rows = store.table("t").to_arrow().sort_by("id").to_pylist()
     assert rows == [{"id": 1, "year": 2023}, {"id": 2, "year": 2024}]
 
 
-@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
-def test_a_name_that_is_no_value_of_its_column_is_reported_so(
-    store: Store, tmp_path: Path, form: str
-) -> None:
-    in_directory(tmp_path / "in/year=2023", form, [{"id": 1}])
-    in_directory(tmp_path / "in/year=soon", form, [{"id": 2}])
+def test_a_name_that_is_no_value_of_its_column_is_reported_so(store: Store, tmp_path: Path) -> None:
+    in_directory(tmp_path / "in/year=2023", "csv", [{"id": 1}])
+    in_directory(tmp_path / "in/year=soon", "parquet", [{"id": 2}])
     table = store.create_table("t", pa.schema([("id", pa.int64()), ("year", pa.int16())]), ["id"])
     for name, types in (("t", None), ("u", {"year": "int64"})):
         with pytest.raises(SchemaMismatch, match=r"year=soon.* 'soon'"):
@@ -195,9 +162,7 @@ def test_a_name_that_is_no_value_of_its_column_is_reported_so(
 @pytest.mark.parametrize(
     ("kind", "text", "value"),
     [
-        ("date32", "2024-03-05", date(2024, 3, 5)),
         (MOMENT, "2024-03-01T12:00+02:00", AT),
-        (pa.decimal128(6, 2), "2024", Decimal("2024.00")),
         ("string", "a%20b", "a b"),
         ("int64", "__HIVE_DEFAULT_PARTITION__", None),
     ],
@@ -229,12 +194,11 @@ KINDS = {
     "at": MOMENT,
     "in": pa.struct({"n": pa.int32(), "at": pa.list_(MOMENT)}),
     "by": pa.map_(pa.string(), MOMENT),
-    "name": pa.string(),
 }
 ROWS = [
-    {"id": 1, "at": LAST, "in": {"n": 1, "at": [FIRST, None, LAST]}, "by": [("x", LAST)], "name": "a"},
-    {"id": 2, "at": FIRST, "in": None, "by": [("y", FIRST)], "name": None},
-    {"id": 3, "at": None, "in": {"n": None, "at": []}, "by": None, "name": "c"},
+    {"id": 1, "at": LAST, "in": {"n": 1, "at": [FIRST, None, LAST]}, "by": [("x", LAST)]},
+    {"id": 2, "at": FIRST, "in": None, "by": [("y", FIRST)]},
+    {"id": 3, "at": None, "in": {"n": None, "at": []}, "by": None},
 ]
 
 
@@ -253,12 +217,3 @@ def test_times_of_int96_are_moments_in_every_year(store: Store, tmp_path: Path) 
     store.load("without", file)
     times = store.table("without").to_arrow().sort_by("id")["at"].to_pylist()
     assert times == [LAST.replace(tzinfo=None), FIRST.replace(tzinfo=None), None]
-
-
-def test_rows_are_written_while_another_thread_imports_what_reads_files(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow.dataset", ModuleType("pyarrow.dataset"))  # as far as it got
-    table = store.create_table("t", pa.schema([pa.field("id", pa.int64(), nullable=False)]), ["id"])
-    table.upsert({"id": [1, 2]})
-    assert table.get([2]).num_rows == 1
