@@ -141,8 +141,8 @@ def adopt(uri: Uri) -> None:
     answer(asdict(adopted), "\n".join(lines))
 
 
-def verify(uri: Uri) -> None:
-    """Read every file; exit code 5 if one is damaged, with the rows, slots and commits that it had."""
+def verify(uri: Uri, json: Json = False) -> None:
+    """Read every file; exit code 5 if one is damaged, with its rows, slots and commits."""
     with elasticscan.open(uri) as store:
         damaged = store.verify()
     if is_json() or not damaged:

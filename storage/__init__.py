@@ -128,8 +128,6 @@ from elasticscan.storage.point_reads import read_listed, read_rows
 from elasticscan.storage.ranges import read_ranges
 from elasticscan.storage.sealed_file import (
     SMALL_FILE_BYTES,
-    FileDamage,
-    find_damage,
     find_seal,
     read_manifest,
     verify_file,

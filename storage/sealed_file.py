@@ -21,8 +21,8 @@ checks and kernels then find in the processor's cache.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import msgpack
@@ -35,8 +35,6 @@ from elasticscan.base.errors import (
     RESTORE,
     FragmentDamaged,
     FragmentMissing,
-    OperatorNeeded,
-    ShardUnavailable,
 )
 from elasticscan.metadata import Manifest, Seal
 from elasticscan.storage.batches.layout import BatchLayout
@@ -305,29 +303,11 @@ class SealedFile:
                     "they were written (their checksum differs)"
                 )
 
-    def damages(self) -> Iterator[tuple[int, int, OperatorNeeded]]:
-        """Read the whole file, also what was read before; yields [start, end) of what cannot be, and why.
-
-        Where the disk does not answer the rest is not tried.
-        """
+    def prove_all(self) -> None:
+        """Read the whole file, also what was read before. Raises `FragmentDamaged` where it has changed."""
         self._whole = None
         for start in range(0, self._data_bytes, SEGMENT_BYTES):
-            end = min(start + SEGMENT_BYTES, self._data_bytes)
-            try:
-                self.read(start, end - start)
-            except ShardUnavailable as error:
-                yield start, self._data_bytes, error
-                return
-            except OperatorNeeded as error:
-                yield start, end, error
-
-    def batches_in(self, start: int, end: int) -> Iterator[tuple[Any, ...]]:
-        """Yield the values kept with the file of the record batches in, or partly in, bytes [start, end)."""
-        begin = 0
-        for number, (*facts, stop) in enumerate(self.more["batches"]):
-            if begin < end and stop > start:
-                yield number, *facts
-            begin = stop
+            self.read(start, min(SEGMENT_BYTES, self._data_bytes - start))
 
     def as_arrow_file(self) -> pa.NativeFile:
         """Return the file as Arrow's readers take it."""
@@ -421,35 +401,6 @@ def read_manifest(disk: Disk, path: str, written_as: str | None = None) -> Manif
     return find_seal(disk, path, written_as)[0]
 
 
-@dataclass(frozen=True, slots=True)
-class FileDamage:
-    """The fault of a file.
-
-    Attributes:
-        error: the first thing.
-        batches: what was kept of each record batch that cannot be read, by its number; None where none can.
-    """
-
-    error: OperatorNeeded
-    batches: Mapping[int, Sequence[Any]] | None
-
-
-def find_damage(disk: Disk, path: str, seal: Seal, label: str = "") -> FileDamage | None:
-    """Read all of a file, also behind what is damaged; None where it is as it was written."""
-    first: OperatorNeeded | None = None
-    try:
-        file = SealedFile(disk.uncached, path, seal, label)
-        lost: dict[int, Sequence[Any]] = {}
-        for start, end, error in file.damages():
-            first = first or error
-            lost |= {number: facts for number, *facts in file.batches_in(start, end)}
-    except OperatorNeeded as error:
-        return FileDamage(first or error, None)
-    return None if first is None else FileDamage(first, lost)
-
-
 def verify_file(disk: Disk, path: str, seal: Seal, label: str = "") -> None:
     """Read all of a file. Raises `FragmentDamaged` when it has changed since it was written."""
-    damage = find_damage(disk, path, seal, label)
-    if damage is not None:
-        raise damage.error
+    SealedFile(disk.uncached, path, seal, label).prove_all()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from elasticscan.base.errors import OperatorNeeded
 from elasticscan.metadata import Fragment, IndexRun
-from elasticscan.storage import FileDamage, find_damage
+from elasticscan.storage import verify_file
 from elasticscan.store.context import Context
 from elasticscan.topology import SlotSet
 
@@ -20,9 +20,9 @@ class Finding:
         error: what is wrong, with its code.
         shard, path: the damaged file; None for what is no file: the catalog, a root.
         table, index: what it is of; `index` is None for a table's own rows.
-        slots: ranges [start, end) of the slots of which rows cannot be read.
-        rows, of_rows: how many rows (of an index: entries) cannot be read, and how many the file has:
-            versions of rows, and deletions, each counted.
+        slots: ranges [start, end) of the slots whose rows the file has.
+        rows: how many rows (of an index: entries) it has, some or all of which cannot be read: versions of
+            rows, and deletions, each counted.
         commits: the first and the last that wrote rows of the file.
     """
 
@@ -33,18 +33,16 @@ class Finding:
     index: str | None = None
     slots: tuple[tuple[int, int], ...] = ()
     rows: int = 0
-    of_rows: int = 0
     commits: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         if self.path is None:
             return self.error
+        lost = f"up to {self.rows:,} rows in slots {SlotSet.of(self.slots)}"
         if self.index is not None:
-            lost = f"{self.rows:,} of its {self.of_rows:,} entries; no row is lost: make the index again"
-        elif not self.rows:
+            lost = f"up to {self.rows:,} entries; no row is lost: make the index again"
+        elif not self.slots:
             lost = "no row that the table still has: compact it"
-        else:
-            lost = f"{self.rows:,} of its {self.of_rows:,} rows, in slots {SlotSet.of(self.slots)}"
         if self.commits is not None:
             first, last = self.commits
             lost += f", of commit {first}" if first == last else f", of commits {first} to {last}"
@@ -75,44 +73,24 @@ def verify(context: Context) -> Iterator[Finding]:
         except OperatorNeeded as error:
             yield Finding(str(error), shard=shard.name)
     shard_names = {shard.id: shard.name for shard in shards}
-    for fragment in fragments.values():
-        found = Finding("", shard_names[fragment.shard], table=names.get(fragment.table))
-        yield from _look(context, fragment, fragment, found)
-    for run in runs:
-        fragment, index = fragments[run.fragment], indexes.get(run.index, "")
-        found = Finding("", shard_names[fragment.shard], table=names.get(fragment.table), index=index)
-        yield from _look(context, fragment, run, found)
-
-
-def _look(
-    context: Context, fragment: Fragment, file: Fragment | IndexRun, found: Finding
-) -> Iterator[Finding]:
-    """Read a fragment's own file, or that of one of its runs."""
-    label = f" (table {found.table!r}, slots {fragment.slots}"
-    label += ")" if found.index is None else f", index {found.index!r})"
-    damage: FileDamage | None
-    try:
-        damage = find_damage(context.disk_of(fragment.shard), file.path, file.seal, label)
-    except OperatorNeeded as error:
-        damage = FileDamage(error, None)
-    if damage is None:
-        return
-    slots, rows, commits = fragment.slots, file.rows, None
-    if isinstance(file, IndexRun):  # no order of slots
-        if damage.batches is not None:
-            rows = sum(count for count, _ in damage.batches.values())
-    else:
-        commits = fragment.min_commit, fragment.max_commit
-        if damage.batches is not None:
-            batches = damage.batches.values()
-            lost = [(count, SlotSet.span(first, last + 1) & slots) for count, first, last in batches]
-            slots, rows = SlotSet.union(of for _, of in lost), sum(count for count, of in lost if of)
-    yield replace(
-        found,
-        error=str(damage.error),
-        path=file.path,
-        slots=slots.ranges,
-        rows=rows,
-        of_rows=file.rows,
-        commits=commits,
-    )
+    files: list[tuple[Fragment, Fragment | IndexRun]] = [(each, each) for each in fragments.values()]
+    files += [(fragments[run.fragment], run) for run in runs]
+    for fragment, file in files:
+        table, index = names.get(fragment.table), None
+        label = f" (table {table!r}, slots {fragment.slots}"
+        if isinstance(file, IndexRun):
+            index = indexes.get(file.index, "")
+            label += f", index {index!r}"
+        try:
+            verify_file(context.disk_of(fragment.shard), file.path, file.seal, f"{label})")
+        except OperatorNeeded as error:
+            yield Finding(
+                str(error),
+                shard_names[fragment.shard],
+                file.path,
+                table,
+                index,
+                fragment.slots.ranges,
+                file.rows,
+                (fragment.min_commit, fragment.max_commit) if index is None else None,
+            )

@@ -51,7 +51,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.repair.catalog import KnownStore, all_of, ask_catalog, loss
 from elasticscan.store.repair.plan import FoundFile, StorePlan, TablePlan, plan_repair
 from elasticscan.store.roots import Location
-from elasticscan.store.roots.location import place_of, remove_directories
+from elasticscan.store.roots.location import check_apart, remove_directories
 from elasticscan.store.roots.markers import read_marker
 from elasticscan.store.store import Store
 from elasticscan.store.writing import publishing
@@ -109,7 +109,8 @@ def repair_store(
         )
     report, catalog = RepairReport(), ask_catalog(uri)
     all_roots = list(roots) if roots is not None else _roots_in(uri, catalog, disks, report)
-    _check_apart(into, [uri, *all_roots])
+    for old in (uri, *all_roots):
+        check_apart([("that is repaired", Location.of(old).uri), ("of the new store", new_place.uri)])
     opened = dict(enumerate(map(disks, all_roots), 1))
     plan = _plan(opened, catalog, report)
     names = [f"s{number}" for number in opened]
@@ -158,25 +159,6 @@ def _roots_in(
     return roots
 
 
-def _check_apart(into: str | Path, sources: Sequence[str | Path]) -> None:
-    """Raise if the new store and a damaged one lie in each other: they would be mixed up."""
-    new = place_of(Location.of(into).uri)
-    for old in (place_of(Location.of(source).uri) for source in sources):
-        if new.overlaps(old):
-            raise InvalidOption(
-                f"{new} and {old} overlap; name a directory outside of the store that is to be repaired",
-                option="into",
-            )
-
-
-def _commit_known_at(disk: Disk) -> int:
-    """Return the newest commit that a root's marker names; 0 where it names none, or is damaged."""
-    with suppress(WrongRoot):
-        marker = read_marker(disk, "")
-        return 0 if marker is None else marker.commit
-    return 0
-
-
 def _plan(disks: Mapping[int, Disk], catalog: KnownStore | str, report: RepairReport) -> StorePlan:
     """Plan a store by its catalog, or by its files; raises `StoreDamaged` when there are none."""
     files = {
@@ -187,7 +169,12 @@ def _plan(disks: Mapping[int, Disk], catalog: KnownStore | str, report: RepairRe
     }
     plan: StorePlan | str | None = catalog if isinstance(catalog, str) else None
     if isinstance(catalog, KnownStore):
-        plan = catalog.plan(files, disks, map(_commit_known_at, disks.values()))
+        marks = list[int]()
+        for disk in disks.values():
+            with suppress(WrongRoot):  # a marker that is damaged
+                marker = read_marker(disk, "")
+                marks += [] if marker is None else [marker.commit]
+        plan = catalog.plan(files, disks, marks)
     if not isinstance(plan, StorePlan):
         report.doubts.append(f"the catalog was not used: {plan}")
         plan = plan_repair(*_footers(disks, files))

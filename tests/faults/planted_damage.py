@@ -126,7 +126,7 @@ def footers_are_believed_by_a_repair(honest: Any, data: Any) -> int:
 
 
 @fault("damage", "verify reads index runs, too", style="flipped_bit")
-@replacing(verifying, "find_damage")
+@replacing(verifying, "verify_file")
 def runs_are_not_verified(honest: Any, disk: Any, path: str, seal: Any, label: str = "") -> Any:
     return None if ", index " in label else honest(disk, path, seal, label)
 

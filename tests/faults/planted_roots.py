@@ -118,7 +118,7 @@ def progress_is_forgotten(patch: Patch) -> None:
 
 
 @fault("scenarios", "a commit into a file that is no longer the catalog does not count")
-@found_by("test_a_write_begins_again_in_the_file_that_has_taken_the_place_of_its_own")
+@found_by("test_a_commit_into_a_file_that_is_just_being_replaced_is_not_acknowledged")
 def replaced_files_are_written(patch: Patch) -> None:
     patch.setattr(OpenedFiles, "are_there", lambda self: True)
 

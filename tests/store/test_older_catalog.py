@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import CatalogOutdated, CatalogUnavailable, StoreDamaged
-from elasticscan.catalog import Identity
 from elasticscan.storage import LocalDisk
 from elasticscan.store import Store
 from elasticscan.store.roots.markers import read_marker
@@ -147,29 +146,6 @@ def test_scans_and_keys_do_not_go_on_over_an_older_catalog_until_it_is_adopted(t
     assert values(case.first) == values(case.second) == {1}
     assert case.second.table("t").upsert(rows(9)) > lost[1]
     assert values(case.first) == {9}
-    case.close()
-
-
-def test_a_write_begins_again_in_the_file_that_has_taken_the_place_of_its_own(tmp_path: Path) -> None:
-    case = Case(tmp_path)
-    catalog = case.first.context.catalog
-    look, replacements = catalog.before_writing, iter([tmp_path / "newest.db"])
-
-    def replacing(is_small: bool) -> Callable[[Identity], None]:
-        check = look(is_small)
-
-        def inside(identity: Identity) -> None:
-            check(identity)
-            for newest in replacements:
-                copied(case.database, newest)
-                as_another_file(newest, case.database)
-
-        return inside
-
-    catalog.before_writing = replacing
-    case.first.table("t").upsert(rows(8))
-    with Store.open(case.place) as other:
-        assert values(other) == values(case.first) == values(case.second) == {8}
     case.close()
 
 

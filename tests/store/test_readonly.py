@@ -7,18 +7,16 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from multiprocessing import get_context
-from multiprocessing.managers import BaseManager, RemoteError
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import ReadOnlyStore, SnapshotExpired
+from elasticscan.base.errors import ReadOnlyStore, SnapshotExpired, StoreNotFound
 from elasticscan.store import Store
 from elasticscan.store.context.leases import Hold, leases_in
 from tests.base.manual_clock import ManualClock
+from tests.processes.test_forks import ended_well, forked
 from tests.store.test_root_scenarios import catalog_changes, changes
 
 ROWS_IN_FILES = True
@@ -43,69 +41,8 @@ def writes(store: Store) -> dict[str, Callable[[], object]]:
     )
 
 
-class Reader:
-    """A store that can only be read, step by step; in a process of its own if it is another user's."""
-
-    def __init__(self, uri: str, read_only: bool = False) -> None:
-        self.store = Store.open(uri, read_only=read_only)
-
-    def why(self) -> str | None:
-        return self.store.read_only
-
-    def ids(self) -> list[int]:
-        return sorted(self.store.table("t").scan().to_table()["id"].to_pylist())
-
-    def begin(self) -> tuple[list[int], str, str]:
-        """Read a page: its ids, the key after it, and what keeps the snapshot."""
-        scan = self.store.table("t").scan(page_rows=20)
-        page = next(scan)
-        return page.rows["id"].to_pylist(), str(page.key), scan.explain()["kept_by"]
-
-    def resume(self, key: str) -> list[int]:
-        found: list[int] = self.store.resume(key).to_table()["id"].to_pylist()
-        return found
-
-    def look(self) -> tuple[int, int, bool, list[Any]]:
-        status, history = self.store.status(), self.store.table("t").history()
-        is_known = status["read_only"] == self.store.read_only
-        return status["snapshot"], len(history), is_known, self.store.verify()
-
-    def write(self) -> None:
-        """Try everything that writes; each is refused."""
-        for write in writes(self.store).values():
-            with pytest.raises(ReadOnlyStore, match="nothing was changed"):
-                write()
-
-    def close(self) -> None:
-        self.store.close()
-
-
-class Readers(BaseManager):
-    """The process of another user, who has `Reader`s."""
-
-
-Readers.register("Reader", Reader)
-
-
-def become(user: int) -> None:
-    with tempfile.TemporaryDirectory() as scratch:  # imports whatever is imported late, while it may
-        with Store.create(Path(scratch) / "s", ["a"]) as store:
-            store.create_table("t", rows(0, 1), "id")
-        Reader(f"{scratch}/s", read_only=True).begin()
-    os.setgroups([])
-    os.setresgid(user, user, user)
-    os.setresuid(user, user, user)
-
-
-@pytest.fixture
-def opened_by_another() -> Iterator[Callable[..., Any]]:
-    """How another user opens a store."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can become another user")
-    readers = Readers(("127.0.0.1", 0), ctx=get_context("spawn"))
-    readers.start(become, (NOBODY_UID,))
-    yield readers.Reader  # type: ignore[attr-defined]
-    readers.shutdown()
+def ids(store: Store) -> list[int]:
+    return sorted(store.table("t").scan().to_table()["id"].to_pylist())
 
 
 @pytest.fixture
@@ -150,52 +87,62 @@ def files_of(uri: str) -> dict[str, tuple[int, bytes]]:
     return {str(p): (p.stat().st_mode, p.read_bytes()) for p in Path(uri).rglob("*") if p.is_file()}
 
 
-def check_reads(uri: str, reader: Any) -> None:
+def check_reads(uri: str, reader: Store) -> None:
     """Nothing is written by a reader, who sees all that the owner writes."""
     before = files_of(uri)
-    reader.write()
-    assert reader.ids() == list(range(200))
-    got, key, by = reader.begin()
-    assert by == "retention" and sorted(got + reader.resume(key)) == list(range(200))
-    assert reader.look() == (2, 2, True, [])
+    for write in writes(reader).values():
+        with pytest.raises(ReadOnlyStore, match="nothing was changed"):
+            write()
+    assert ids(reader) == list(range(200))
+    scan = reader.table("t").scan(page_rows=20)
+    page, key = next(scan).rows["id"].to_pylist(), str(scan.key)
+    assert scan.explain()["kept_by"] == "retention"
+    status = reader.status()
+    assert (status["snapshot"], status["read_only"], reader.verify()) == (2, reader.read_only, [])
     assert files_of(uri) == before
     with Store.open(uri) as store:
         for turn in range(200, 205):
             store.table("t").upsert(rows(turn, turn + 1))
-            assert reader.ids() == list(range(turn + 1))
-            assert reader.look()[0] == store.status()["snapshot"]
-        got, key, _ = reader.begin()
+            assert ids(reader) == list(range(turn + 1))
         store.expand(["c"])
         store.contract("a")
-        assert sorted(got + reader.resume(key)) == list(range(205))
+        rest = reader.resume(key).to_table()["id"].to_pylist()
+        assert sorted(page + rest) == list(range(200))
         store.compact()
-        assert reader.ids() == list(range(205))
-    assert reader.ids() == list(range(205))
+        assert ids(reader) == list(range(205))
+    assert ids(reader) == list(range(205))
     reader.close()
 
 
 def test_nothing_writes_to_a_store_that_was_opened_for_reading(uri: str) -> None:
-    reader = Reader(uri, read_only=True)
-    assert reader.why() == "it was opened with read_only=True"
+    reader = Store.open(uri, read_only=True)
+    assert reader.read_only == "it was opened with read_only=True"
     check_reads(uri, reader)
-
-
-@pytest.mark.long
-def test_another_user_reads_what_the_directory_lets_in(
-    uri: str, place: Path, opened_by_another: Callable[..., Any]
-) -> None:
-    reader = opened_by_another(uri)
-    assert "may not write" in reader.why()
-    check_reads(uri, reader)
-    Store.create(place / "private", ["a"]).close()
-    with pytest.raises(RemoteError, match="ES_STORE_NOT_FOUND"):
-        opened_by_another(str(place / "private"))
 
 
 def test_a_store_is_read_from_a_read_only_mount(uri: str, mounted: str) -> None:
-    reader = Reader(mounted)
-    assert "mounted read-only" in str(reader.why())
+    reader = Store.open(mounted)
+    assert "mounted read-only" in str(reader.read_only)
     check_reads(uri, reader)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_reads_what_the_directory_lets_in(uri: str, place: Path) -> None:
+    Store.create(place / "private", ["a"]).close()
+
+    def read() -> None:
+        os.setgroups([])
+        os.setgid(NOBODY_UID)
+        os.setuid(NOBODY_UID)
+        with Store.open(uri) as reader:
+            assert "may not write" in str(reader.read_only)
+            assert ids(reader) == list(range(200))
+            with pytest.raises(ReadOnlyStore):
+                reader.table("t").delete([1])
+        with pytest.raises(StoreNotFound):
+            Store.open(place / "private")
+
+    assert ended_well(forked(read))
 
 
 def test_changes_that_a_killed_writer_left_beside_the_catalog_are_read(uri: str, tmp_path: Path) -> None:
@@ -207,17 +154,9 @@ def test_changes_that_a_killed_writer_left_beside_the_catalog_are_read(uri: str,
     (copy / "catalog.db-shm").unlink()
     assert (copy / "catalog.db-wal").stat().st_size
     before = files_of(str(copy))
-    assert Reader(str(copy), read_only=True).ids() == list(range(210))
+    with Store.open(copy, read_only=True) as reader:
+        assert ids(reader) == list(range(210))
     assert files_of(str(copy)) == before
-
-
-def test_readers_do_not_stay_with_a_log_that_was_removed(uri: str) -> None:
-    with Store.open(uri) as store, Store.open(uri, read_only=True) as reader:
-        assert reader.context.catalog.versions()[1] == 2
-        for end in ("-wal", "-shm"):
-            Path(f"{uri}/catalog.db{end}").unlink()
-        store.table("t").upsert(rows(200, 210))
-        assert reader.context.catalog.versions()[1] == 3
 
 
 def test_a_scan_without_a_lease_goes_on_until_its_snapshot_is_gone(tmp_path: Path) -> None:
