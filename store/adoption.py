@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from elasticscan.base.errors import ElasticScanError, ShardUnavailable
-from elasticscan.catalog import take_incarnation
+from elasticscan.catalog import Identity, take_incarnation
 from elasticscan.storage import newest_commit_of
 from elasticscan.store.context import Context
-from elasticscan.store.roots import Mark, Marker
+from elasticscan.store.roots import Marker
 from elasticscan.store.roots.location import place_of
 from elasticscan.store.roots.markers import alone_at, check_owner, read_marker, write_marker
 from elasticscan.topology import Shard
@@ -61,7 +61,8 @@ def adopt(context: Context) -> Adopted:
             missing += [(shard.name, path) for path in lost]
             layout, commit = max(layout, reached[0]), max(commit, reached[1])
         incarnation = secrets.token_hex(16)
-        _take_over(context, every, {shard.id for shard in active}, Mark(incarnation, layout, commit))
+        mark = Identity(identity.store_id, incarnation, layout, commit)
+        _take_over(context, every, {shard.id for shard in active}, mark)
         take_incarnation(tx, incarnation, (layout, commit))
     context.roots.note_newest(shard.id for shard in active)
     return Adopted(incarnation, (identity.last_commit, commit), tuple(missing))
@@ -87,7 +88,7 @@ def _inspect(context: Context, shard: Shard, live: set[str]) -> tuple[list[str],
     return lost, (layout, commit)
 
 
-def _take_over(context: Context, shards: Sequence[Shard], active: Collection[int], mark: Mark) -> None:
+def _take_over(context: Context, shards: Sequence[Shard], active: Collection[int], mark: Identity) -> None:
     """Make the roots of shards those of an incarnation; of removed ones, as far as they can be reached.
 
     What they know stays known, so that nothing is lost where this is cut off.

@@ -20,7 +20,7 @@ from elasticscan.base.limits import SHARDS_AT_ONCE
 from elasticscan.catalog import Catalog, Identity, StoreState, retry_interrupted
 from elasticscan.metadata import MEMORY
 from elasticscan.storage import MEMORY_DISK, Disk
-from elasticscan.store.roots import Claims, Location, Mark, Marker
+from elasticscan.store.roots import Claims, Location, Marker
 from elasticscan.store.roots.markers import (
     check_not_ahead,
     check_owner,
@@ -37,9 +37,9 @@ WITNESSES = 3
 MARK_SECONDS = 1.0  # so often small commits compare markers with the catalog, and raise some
 
 
-def mark_of(state: StoreState) -> Mark:
+def mark_of(state: StoreState) -> Identity:
     """Return the mark that says how far the catalog of a state has got."""
-    return Mark(state.incarnation, *state.versions)
+    return Identity(state.store_id, state.incarnation, *state.versions)
 
 
 class RateLimit:
@@ -68,8 +68,8 @@ class RootMarks:
         self._seen_afar: dict[int, Marker] = {}  # in object storage, before a write
         self._looking, self._noting = RateLimit(), RateLimit()
         self._noted_at = self.local_shards()  # when a mark was left last
-        self._committed: Mark | None = None  # by this process
-        self._pending: Mark | None = None  # of small commits, not left at the roots yet
+        self._committed: Identity | None = None  # by this process
+        self._pending: Identity | None = None  # of small commits, not left at the roots yet
         self._known_newest = False
         self._known_owner = False  # it is no copy, which may be read
         self._place: str | None = None  # of the catalog; what is open is found again by its file
@@ -82,12 +82,12 @@ class RootMarks:
         """Return the newest state that was seen, without asking the catalog."""
         return self._catalog.known or self.state()
 
-    def seen(self) -> Mark:
+    def seen(self) -> Identity:
         """Return how far the catalog was seen to have got, without asking it."""
         known, own = mark_of(self.seen_state()), self._committed
-        if own is None or own.incarnation != known.incarnation or own.versions < known.versions:
+        if own is None or own.incarnation != known.incarnation:
             return known
-        return own
+        return max(known, own, key=lambda mark: (mark.layout, mark.last_commit))
 
     def local_shards(self) -> tuple[int, ...]:
         """Return the active shards whose roots are directories: to look at these costs no network."""
@@ -116,12 +116,11 @@ class RootMarks:
     def root_of(self, shard: int) -> str:
         return self._location.root(self._shard_and_disk(shard)[0].root)
 
-    def marker_of(self, shard: int, mark: Mark) -> Marker:
+    def marker_of(self, shard: int, mark: Identity) -> Marker:
         """Return the marker that a shard's root has where it knows no more than the catalog."""
         name = self._shard_and_disk(shard)[0].name
-        return Marker(
-            self._store, mark.incarnation, shard, name, mark.layout, mark.commit, self._catalog_place()
-        )
+        known = mark.layout, mark.last_commit
+        return Marker(self._store, mark.incarnation, shard, name, *known, self._catalog_place())
 
     def claim(self, claims: Claims, added: Shard, taken: Collection[int]) -> None:
         """Make a new shard's root its own; in the transaction that enters the shard."""
@@ -134,7 +133,7 @@ class RootMarks:
         found = read_marker(self.disk_of(shard), self.root_of(shard))
         return self.marker_of(shard, mark_of(self.state())).precedes(found)
 
-    def check(self, shard: int, now: Callable[[], Mark]) -> Disk:
+    def check(self, shard: int, now: Callable[[], Identity]) -> Disk:
         """Return a shard's disk once its root is proven, and knows no more than the catalog does `now`.
 
         Raises:
@@ -149,12 +148,12 @@ class RootMarks:
             if found is not None and found.owner == expected.owner:
                 break
         found = check_owner(found, root, expected)
-        check_not_ahead(found, root, (known.layout, known.commit))
+        check_not_ahead(found, root, (known.layout, known.last_commit))
         if disk.is_far:
             self._seen_afar[shard] = found
         return disk
 
-    def check_all(self, shards: Collection[int], now: Callable[[], Mark]) -> dict[int, Disk]:
+    def check_all(self, shards: Collection[int], now: Callable[[], Identity]) -> dict[int, Disk]:
         """As `check`, for each of some shards; those in object storage at once."""
         order = sorted(shards)
         if not any(self.disk_of(shard).is_far for shard in order):
@@ -175,8 +174,8 @@ class RootMarks:
 
         Where shards joined or left, at all in directories; where no files were entered, in all buckets.
         """
-        mark = self._committed = Mark(committed.incarnation, committed.layout, committed.last_commit)
-        self._pending = mark if is_small and not self._noting.allows() else None
+        self._committed = committed
+        self._pending = committed if is_small and not self._noting.allows() else None
         if self._pending is not None:
             return
         with suppress(ElasticScanError):
@@ -185,9 +184,9 @@ class RootMarks:
             active = self.seen_state().shards.keys()
             written = files_at & active or active - set(local)
             if before == local:
-                self._note_some(local, written, mark)
+                self._note_some(local, written, committed)
             else:  # an older catalog may have other witnesses
-                self._note({*local, *written}, mark)
+                self._note({*local, *written}, committed)
 
     def note_pending(self) -> None:
         """Leave the mark that was left out for the last small commit, without asking the catalog."""
@@ -195,13 +194,13 @@ class RootMarks:
             with suppress(ElasticScanError):
                 self._note_some(self.local_shards(), (), self._pending)
 
-    def _note_some(self, local: Sequence[int], written: Collection[int], mark: Mark) -> None:
+    def _note_some(self, local: Sequence[int], written: Collection[int], mark: Identity) -> None:
         """Raise the markers of witnesses and of shards that were written: a few directories, all buckets."""
         witnesses, others = local[:WITNESSES], local[WITNESSES:]
         some_written = [shard for shard in others if shard in written][:WITNESSES]
         self._note({*witnesses, *some_written, *set(written).difference(local)}, mark)
 
-    def _note(self, shards: Iterable[int], mark: Mark, again: bool = False) -> set[int]:
+    def _note(self, shards: Iterable[int], mark: Identity, again: bool = False) -> set[int]:
         """Raise the markers of shards, with `again` also where nothing is new; returns the shards reached."""
 
         def reached(shard: int) -> bool:

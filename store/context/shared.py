@@ -126,7 +126,8 @@ class Context:
     @property
     def seen(self) -> tuple[int, int]:
         """The newest versions that were seen: enough for what a later transaction compares with its own."""
-        return self.roots.seen().versions
+        seen = self.roots.seen()
+        return seen.layout, seen.last_commit
 
     def writable_disk(self, shard: int) -> Disk:
         """Return the disk of a shard for writes, moves and deletions, after its root was verified.

@@ -206,8 +206,7 @@ def _make_table(
         return
     first = replace(info, definition=1, columns=(), created_commit=0, oldest_snapshot=0)  # as of a new table
     table = enter_table(context, replace(first, name=plan.name))
-    rows = TableRows(plan, info, slots, disks, report)
-    reader = pa.RecordBatchReader.from_batches(info.schema, iter(rows))
+    reader = pa.RecordBatchReader.from_batches(info.schema, _rows_of(plan, info, slots, disks, report))
     report.tables[plan.name] = publishing.write(context, table, reader).rows
     for index in plan.indexes:
         try:
@@ -238,59 +237,49 @@ def _definition_in_files(plan: TablePlan, disks: Mapping[int, Disk]) -> TableInf
     return None
 
 
-class TableRows:
-    """The rows of one planned table at its newest state, in pages, as far as its files can be read."""
+def _rows_of(
+    plan: TablePlan, info: TableInfo, slots: int, disks: Mapping[int, Disk], report: RepairReport
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a planned table at its newest state, in pages, as far as its files can be read."""
+    cache, damaged = BatchCache(), dict[int, set[int]]()  # by number of the fragment: unreadable batches
 
-    def __init__(
-        self, plan: TablePlan, info: TableInfo, slots: int, disks: Mapping[int, Disk], report: RepairReport
-    ) -> None:
-        self._plan, self._info, self._slots = plan, info, slots
-        self._disks, self._report = disks, report
-        self._cache = BatchCache()
-        self._damaged: dict[int, frozenset[int]] = {}  # by number of the fragment, its unreadable batches
+    def open_fragment(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
+        disk, without = disks[fragment.shard], frozenset(damaged.get(fragment.id, ()))
+        return FragmentReader(disk, fragment.path, columns, fragment.seal, info, cache, without=without)
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        numbered = [replace(fragment, id=number) for number, fragment in enumerate(self._plan.fragments)]
-        fragments = [fragment for fragment in numbered if self._is_readable(fragment)]
-        open_fragment = lru_cache(maxsize=MOST_READERS)(self._open)
-        source = PageSource(self._info, View(fragments), open_fragment, self._plan.floor)
-        request = PageRequest(
-            self._info.id,
-            shard=0,
-            cursors=(Cursor(SlotSet.span(0, self._slots)),),
-            snapshot=max((f.max_commit for f in fragments), default=0),
-            columns=tuple(self._info.schema.names),
-            page_rows=DEFAULT_PAGE_ROWS,
-            page_bytes=DEFAULT_PAGE_BYTES,
-        )
-        while request.cursors:
-            page = read_page(source, request)
-            request = replace(request, cursors=page.after)
-            if page.rows.num_rows:
-                yield page.rows
-
-    def _open(self, fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
-        disk, without = self._disks[fragment.shard], self._damaged.get(fragment.id, frozenset())
-        return FragmentReader(
-            disk, fragment.path, columns, fragment.seal, self._info, self._cache, without=without
-        )
-
-    def _is_readable(self, fragment: Fragment) -> bool:
+    def is_readable(fragment: Fragment) -> bool:
         """Note which of a fragment's batches cannot be read; false when none can."""
         try:
-            reader = self._open(fragment, tuple(self._info.schema.names))
+            reader = open_fragment(fragment, tuple(info.schema.names))
         except OperatorNeeded as error:
-            self._report.lost.append(all_of(self._plan.name, fragment, error.message))
+            report.lost.append(all_of(plan.name, fragment, error.message))
             return False
-        damaged = set()
+        lost = damaged[fragment.id] = set()
         for number in range(reader.batch_count):
             try:
                 reader.batch(number)
             except OperatorNeeded as error:
-                damaged.add(number)
+                lost.add(number)
                 rows = int(reader.starts[number + 1] - reader.starts[number])
                 first, last = reader.slot_range(number)
                 what = f"{rows:,} rows in slots {first}-{last + 1}"
-                self._report.lost.append(loss(self._plan.name, fragment, what, error.message))
-        self._damaged[fragment.id] = frozenset(damaged)
-        return len(damaged) < reader.batch_count
+                report.lost.append(loss(plan.name, fragment, what, error.message))
+        return len(lost) < reader.batch_count
+
+    numbered = (replace(fragment, id=number) for number, fragment in enumerate(plan.fragments))
+    fragments = [fragment for fragment in numbered if is_readable(fragment)]
+    source = PageSource(info, View(fragments), lru_cache(MOST_READERS)(open_fragment), plan.floor)
+    request = PageRequest(
+        info.id,
+        shard=0,
+        cursors=(Cursor(SlotSet.span(0, slots)),),
+        snapshot=max((fragment.max_commit for fragment in fragments), default=0),
+        columns=tuple(info.schema.names),
+        page_rows=DEFAULT_PAGE_ROWS,
+        page_bytes=DEFAULT_PAGE_BYTES,
+    )
+    while request.cursors:
+        page = read_page(source, request)
+        request = replace(request, cursors=page.after)
+        if page.rows.num_rows:
+            yield page.rows

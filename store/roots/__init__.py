@@ -14,7 +14,7 @@ root         the directory or prefix of one shard's files
 marker       a file in a root that names its store, its shard and the incarnation of its catalog, and how far
              the catalog had got: one that is ahead of the catalog proves that the catalog is an older copy
 incarnation  one life of a catalog; an adoption begins another one
-mark         how far a catalog has got: incarnation, layout, commit
+mark         how far a catalog has got (its `Identity`): incarnation, layout, commit
 
 How a root is used: it is claimed by a marker when a shard is made, the marker is read before anything is
 written or deleted there, and commits raise what it knows.
@@ -29,6 +29,6 @@ again, since those are compared with the catalog (`adoption`, of the facade).
 """
 
 from elasticscan.store.roots.location import Location
-from elasticscan.store.roots.markers import Claims, Mark, Marker
+from elasticscan.store.roots.markers import Claims, Marker
 
-__all__ = ["Claims", "Location", "Mark", "Marker"]
+__all__ = ["Claims", "Location", "Marker"]

@@ -345,21 +345,14 @@ def _make_directory(path: Path, mode: int, store: Path | None = None) -> list[Pa
 
     Returns the new ones, the innermost first.
     """
-    if path.is_dir():
-        return []
-    if store is not None and path.parent.is_relative_to(store):
-        above = _make_directory(path.parent, mode, store)
-    else:
-        above = [parent for parent in path.parents if not parent.exists()]
-        path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        path.mkdir(PRIVATE)
-    except FileExistsError:
-        if path.is_dir():  # made by another process at the same time
-            return above
-        raise
-    path.chmod(mode)
-    return [path, *above]
+    new = [directory for directory in (path, *path.parents) if not directory.exists()]
+    for directory in reversed(new):
+        if directory == path or (store is not None and directory.is_relative_to(store)):
+            directory.mkdir(PRIVATE, exist_ok=True)  # another process may make it at the same time
+            directory.chmod(mode)
+        else:
+            directory.mkdir(exist_ok=True)
+    return new
 
 
 def remove_directories(made: Iterable[Path]) -> None:

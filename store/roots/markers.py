@@ -43,19 +43,6 @@ _LOCK_SECONDS, _PAUSE_SECONDS = 10.0, 0.002
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """The least progress of a store's catalog."""
-
-    incarnation: str
-    layout: int
-    commit: int
-
-    @property
-    def versions(self) -> tuple[int, int]:
-        return self.layout, self.commit
-
-
-@dataclass(frozen=True, slots=True)
 class Marker:
     """The owner of a root, and what is known there.
 

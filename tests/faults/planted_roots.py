@@ -212,7 +212,7 @@ def copies_are_taken_for_originals(patch: Patch) -> None:
 
 
 @fault("scenarios", "a file's age is reported by the clock that stamped it")
-@found_by("test_a_clock_that_is_ahead_makes_no_staged_file_old")
+@found_by(LITTER.format("what is young, by the disk's clock alone"))
 @replacing(collector._Collection, "_look")
 def ages_by_the_machines_clock(honest: Any, self: Any, *arguments: Any) -> Any:
     look = honest(self, *arguments)

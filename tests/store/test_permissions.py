@@ -13,11 +13,8 @@ import pytest
 from elasticscan.store import Store
 from elasticscan.store.copies.backup import BACKUP_FILE
 
-# The most careless mask and the strictest say what those between say, too.
-LONG_MASKS = [pytest.param(mask, marks=pytest.mark.long, id=oct(mask)) for mask in (0o022, 0o077)]
 
-
-@pytest.fixture(params=[pytest.param(0o000, id="0o0"), *LONG_MASKS, pytest.param(0o277, id="0o277")])
+@pytest.fixture(params=[0o000, 0o277], ids=oct)
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     before = os.umask(request.param)
     yield request.param
