@@ -88,7 +88,7 @@ def closed_stores_leave_no_mark(patch: Patch) -> None:
 
 
 @fault("scenarios", "a commit is noted at witnesses, not only where its rows were written")
-@found_by("test_an_older_catalog_is_noticed_by_who_looked_at_all_shards_before")
+@found_by("test_an_older_catalog_is_noticed_by_who_looked_before_and_by_who_opens[none]")
 def witnesses_are_not_told(patch: Patch) -> None:
     patch.setattr(RootMarks, "_note_some", lambda self, _, written, mark: self._note(written, mark))
 
@@ -112,7 +112,7 @@ def readers_believe_any_catalog(patch: Patch) -> None:
 
 
 @fault("scenarios", "a process that has seen a newer catalog does not go on with an older one")
-@found_by("test_scans_and_keys_do_not_go_on_over_an_older_catalog_until_it_is_adopted")
+@found_by(DOUBT.format("set back"))
 def progress_is_forgotten(patch: Patch) -> None:
     follow_any_copy(patch)
 

@@ -18,6 +18,7 @@ from elasticscan.storage import LocalDisk
 from elasticscan.store import Store
 from elasticscan.store.roots.markers import read_marker
 from tests.catalog.test_sqlite_files import copied, files_of
+from tests.store.test_root_scenarios import as_another_file
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 KEYS = range(40)
@@ -53,12 +54,6 @@ def beside_the_newer_log(older: Path, database: Path) -> None:
     shutil.copy(older, f"{database}.new")
     sleep(0.02)  # a reader's last look stands for a moment
     os.replace(f"{database}.new", database)
-
-
-def as_another_file(older: Path, database: Path) -> None:
-    beside_the_newer_log(older, database)
-    for file in files_of(database):
-        file.unlink(missing_ok=True)
 
 
 def over_the_bytes_beside_the_newer_log(older: Path, database: Path) -> None:
@@ -122,30 +117,6 @@ def test_a_store_that_has_seen_a_newer_catalog_never_reads_an_older_one_and_lose
             continue
         with Store.open(case.place) as other:
             assert values(other) == {100 + number}
-    case.close()
-
-
-def test_scans_and_keys_do_not_go_on_over_an_older_catalog_until_it_is_adopted(tmp_path: Path) -> None:
-    case = Case(tmp_path)
-    pages = iter(case.first.table("t").scan(page_rows=5))
-    key = str(next(pages).key)
-    as_another_file(case.older, case.database)
-    for use in (
-        lambda: list(pages),
-        lambda: case.second.resume(key).to_table(),
-        lambda: case.second.table("t").history(),
-        lambda: case.second.create_table("u", SCHEMA, ["id"]),
-        lambda: case.second.expand(["c"]),
-        lambda: case.second.collect_garbage(grace_seconds=0),
-    ):
-        with pytest.raises(CatalogOutdated, match="put the newest"):
-            use()
-    lost = case.first.adopt().commits
-    assert lost == (2, 4)
-    assert case.second.verify() == [], "another incarnation is no older one"
-    assert values(case.first) == values(case.second) == {1}
-    assert case.second.table("t").upsert(rows(9)) > lost[1]
-    assert values(case.first) == {9}
     case.close()
 
 

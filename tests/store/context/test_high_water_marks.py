@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -48,13 +46,6 @@ def known(store: Store) -> dict[int, Marker]:
     return {shard: mark for shard, mark in found.items() if mark is not None}
 
 
-def saved(place: Path) -> Callable[[], object]:
-    """Save the catalog as it is; what is returned puts it back."""
-    older, database = place.with_name("older.db"), place / "catalog.db"
-    copied(database, older)
-    return lambda: copied(older, database)
-
-
 def beyond_the_witnesses(store: Store) -> int:
     """A key whose shard is no witness."""
     others = sorted(store.context.roots.local_shards())[WITNESSES:]
@@ -69,50 +60,26 @@ def test_new_shards_are_reported_to_all(tmp_path: Path) -> None:
         assert min(mark.layout for mark in known(store).values()) > before
 
 
-def test_an_older_catalog_is_noticed_by_who_looked_at_all_shards_before(tmp_path: Path) -> None:
-    """It has not seen the commit that is gone, which wrote to a shard that it does not look at."""
+@pytest.mark.parametrize("away", ["none", "a witness", "all witnesses", "the shard that was written"])
+def test_an_older_catalog_is_noticed_by_who_looked_before_and_by_who_opens(tmp_path: Path, away: str) -> None:
+    """The first has not seen the commit that is gone, which wrote to a shard that it does not look at."""
     place = tmp_path / "s"
     with made(place, 24) as store, Store.open(place) as other:
         key = beyond_the_witnesses(store)
-        put_back = saved(place)
+        written, names = shard_of(store, key), store.context.shard_names()
+        witnesses = sorted(store.context.roots.local_shards())[:WITNESSES]
+        older = copied(place / "catalog.db", tmp_path / "older.db")
         other.table("t").upsert(row(key))
-        put_back()
-        with pytest.raises(CatalogOutdated):
-            store.table("t").tag("now")
-
-
-@pytest.mark.parametrize("away", ["a witness", "the shard that was written"])
-def test_an_older_catalog_is_noticed_while_a_shard_is_away(tmp_path: Path, away: str) -> None:
-    place = tmp_path / "s"
-    with made(place, 24) as store, Store.open(place) as other:
-        key = beyond_the_witnesses(store)
-        where = shard_of(store, key)
-        if away == "a witness":
-            (where, *_) = sorted(store.context.roots.local_shards())
-        put_back = saved(place)
-        other.table("t").upsert(row(key))
-        root = place / "shards" / store.context.shard_names()[where]
-        root.rename(root.with_name("away"))
-        put_back()
-        with pytest.raises(CatalogOutdated):
-            store.table("t").tag("now")
+        gone = {"none": [], "a witness": witnesses[:1], "all witnesses": witnesses}.get(away, [written])
+        for shard in gone:
+            root = place / "shards" / names[shard]
+            root.rename(root.with_name(f"{root.name} away"))
+        copied(older, place / "catalog.db")
+        if away != "all witnesses":
+            with pytest.raises(CatalogOutdated):
+                store.table("t").tag("now")
         with Store.open(place) as fresh, pytest.raises(CatalogOutdated):
             fresh.table("t").tag("now")
-
-
-def test_who_opens_a_store_looks_at_all_shards_once(tmp_path: Path) -> None:
-    """Where all witnesses are lost with what they knew, the others are asked."""
-    place = tmp_path / "s"
-    with made(place, 24) as store:
-        key = beyond_the_witnesses(store)
-        put_back = saved(place)
-        store.table("t").upsert(row(key))
-        names = store.context.shard_names()
-        for shard in sorted(store.context.roots.local_shards())[:WITNESSES]:
-            shutil.rmtree(place / "shards" / names[shard])
-    put_back()
-    with Store.open(place) as fresh, pytest.raises(CatalogOutdated):
-        fresh.table("t").tag("now")
 
 
 @pytest.mark.parametrize("by", ["a raise", "an adoption"])
