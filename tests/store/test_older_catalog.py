@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from time import sleep
 
@@ -18,7 +17,7 @@ from elasticscan.storage import LocalDisk
 from elasticscan.store import Store
 from elasticscan.store.roots.markers import read_marker
 from tests.catalog.test_sqlite_files import copied, files_of
-from tests.store.test_root_scenarios import as_another_file
+from tests.store.test_root_scenarios import put_back
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 KEYS = range(40)
@@ -43,37 +42,14 @@ def get(store: Store) -> set[int]:
     return set(store.table("t").get(list(KEYS))["v"].to_pylist())
 
 
-# How a file takes the place of another one
-
-
-def through_sqlite(older: Path, database: Path) -> None:
-    copied(older, database)
-
-
-def beside_the_newer_log(older: Path, database: Path) -> None:
-    shutil.copy(older, f"{database}.new")
-    sleep(0.02)  # a reader's last look stands for a moment
-    os.replace(f"{database}.new", database)
-
-
-def over_the_bytes_beside_the_newer_log(older: Path, database: Path) -> None:
-    sleep(0.02)
-    shutil.copy(older, database)
-
-
-def over_the_bytes(older: Path, database: Path) -> None:
-    over_the_bytes_beside_the_newer_log(older, database)
-    for file in files_of(database):
-        file.unlink(missing_ok=True)
-
-
-WAYS = (
-    through_sqlite,
-    as_another_file,
-    beside_the_newer_log,
-    over_the_bytes,
-    over_the_bytes_beside_the_newer_log,
-)
+# How a file takes the place of another one, next to the newer log or without it.
+WAYS: dict[str, Callable[[Path, Path], object]] = {
+    "through SQLite": copied,
+    "as another file": partial(put_back, over=False),
+    "as another file, alone": partial(put_back, over=False, keeps_log=True),
+    "over the bytes": put_back,
+    "over the bytes, alone": partial(put_back, keeps_log=True),
+}
 
 
 class Case:
@@ -102,10 +78,10 @@ class Case:
 @pytest.mark.parametrize("checkpoint", [False, True])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_store_that_has_seen_a_newer_catalog_never_reads_an_older_one_and_loses_no_commit(
-    tmp_path: Path, way: Callable[[Path, Path], None], checkpoint: bool
+    tmp_path: Path, way: str, checkpoint: bool
 ) -> None:
     case = Case(tmp_path, checkpoint)
-    way(case.older, case.database)
+    WAYS[way](case.older, case.database)
     for store in (case.first, case.second, case.first):
         for read in (values, get):
             with suppress(CatalogOutdated, StoreDamaged):
@@ -146,7 +122,7 @@ def test_a_closed_store_has_told_its_shards_of_its_last_small_commits(tmp_path: 
     for shard in ("a", "b"):
         mark = read_marker(LocalDisk(place / "shards" / shard), "")
         assert mark is not None and mark.commit == newest
-    over_the_bytes(tmp_path / "older.db", place / "catalog.db")
+    put_back(tmp_path / "older.db", place / "catalog.db")
     with Store.open(place) as store:
         for use in (lambda: store.table("t").upsert(rows(4)), lambda: store.table("t").scan()):
             with pytest.raises(CatalogOutdated):

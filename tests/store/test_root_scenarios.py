@@ -159,26 +159,21 @@ def older_catalog(store: Store, work: Callable[[], Any]) -> Iterator[Store]:
     work()
     copied_database(directory / "catalog.db", newest)
     store.close()
-    _put_catalog(directory, saved)
+    put_back(saved, directory / "catalog.db")
     with Store.open(directory) as opened:
         yield opened
 
 
-def as_another_file(older: Path, database: Path) -> None:
-    shutil.copy(older, f"{database}.new")
+def put_back(older: Path, database: Path, over: bool = True, keeps_log: bool = False) -> None:
+    """Put a copy of a catalog in its place: over the same file, as `cp` does, or as another file."""
     sleep(0.02)  # a reader's last look stands for a moment
-    Path(f"{database}.new").replace(database)
-    for file in files_of(database):
+    if over:
+        shutil.copy(older, database)
+    else:
+        shutil.copy(older, f"{database}.new")
+        Path(f"{database}.new").replace(database)
+    for file in () if keeps_log else files_of(database):
         file.unlink(missing_ok=True)
-
-
-def _put_catalog(directory: Path, source: Path) -> None:
-    """Into the same file, as `cp` does it."""
-    for rest in ("-wal", "-shm"):
-        (directory / f"catalog.db{rest}").unlink(missing_ok=True)
-    with (directory / "catalog.db").open("r+b") as file:
-        file.write(source.read_bytes())
-        file.truncate()
 
 
 @contextmanager
@@ -260,7 +255,7 @@ def set_back(place: Path) -> Iterator[Store]:
         store.table("t").upsert(rows(ROWS))
         pages = iter(store.table("t").scan(page_rows=50))
         key = str(next(pages).key)
-        as_another_file(place / "older.db", place / "store" / "catalog.db")
+        put_back(place / "older.db", place / "store" / "catalog.db", over=False)
         yield store
         for use in (lambda: list(pages), lambda: store.resume(key).to_table()):
             with pytest.raises(CatalogOutdated, match="put the newest"):
@@ -494,7 +489,7 @@ def test_what_an_older_catalog_does_not_know_is_trashed_and_comes_back_with_the_
         found = store.collect_garbage(grace_seconds=0)
         assert found.count(Action.TRASH) > 0 == found.count(Action.DELETE)
         assert (count(store), store.verify()) == (ROWS, [])
-    _put_catalog(tmp_path / "store", tmp_path / "store" / "newest.db")
+    put_back(tmp_path / "store" / "newest.db", tmp_path / "store" / "catalog.db")
     with Store.open(tmp_path / "store") as store:
         store.adopt()
         assert store.collect_garbage(grace_seconds=0, trash_seconds=0).count(Action.RESTORE) > 0
@@ -634,7 +629,7 @@ def newer(store: Store) -> set[Path]:
     for name, content in markers.items():
         (root(store, name) / MARKER).write_bytes(content)
     store.close()
-    _put_catalog(directory, directory / "saved.db")
+    put_back(directory / "saved.db", directory / "catalog.db")
     return kept
 
 
