@@ -1,8 +1,9 @@
-"""Files to load rows from: types of CSV and JSON, names of directories as columns, times of INT96."""
+"""Files to load rows from: nested types, names of directories, INT96. More is in `tests/cli/transcripts`."""
 
 from __future__ import annotations
 
 import gzip
+import json
 import os
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
@@ -15,12 +16,11 @@ import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
-from elasticscan.base.errors import InvalidOption, SchemaMismatch
+from elasticscan.base.errors import SchemaMismatch
 from elasticscan.store import Store
 
 MOMENT = pa.timestamp("us", "UTC")
 AT = datetime(2024, 3, 1, 10, tzinfo=UTC)
-TEXTS = pa.list_(pa.string())
 IN_DAYS = pa.struct({"days": pa.list_(pa.date32())})
 
 
@@ -30,96 +30,45 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def written(path: Path, values: list[str]) -> Path:
-    """Write rows whose `v` are such pieces of text, as CSV or JSON."""
-    if path.suffix == ".csv":
-        path.write_text("id,v\n" + "".join(f"{at},{value}\n" for at, value in enumerate(values)))
-    else:
-        path.write_text("".join(f'{{"id":{at},"v":{value}}}\n' for at, value in enumerate(values)))
-    return path
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "kind", "rows"),
-    [
-        ("a.csv", ["20240301", "-7"], pa.int64(), [20240301, -7]),
-        ("a.csv", ["2024-03-01 10:00", ""], pa.timestamp("us"), [AT.replace(tzinfo=None), None]),
-        ("a.csv", ["2024-03-01T10:00Z", "2024-03-01 12:00+02:00"], MOMENT, [AT, AT]),
-        ("a.csv", ["10:00", "x"], pa.string(), ["10:00", "x"]),
-        ("a.csv", ["NULL", '""', ""], pa.string(), ["NULL", "", None]),
-        ("a.csv", ['"a\nb"'], pa.string(), ["a\nb"]),
-        ("a.jsonl", ['"007"', '"2024-03-01T10:00Z"'], pa.string(), ["007", "2024-03-01T10:00Z"]),
-        ("a.jsonl", ['{"at": [null, "10:00"]}'], pa.struct({"at": TEXTS}), [{"at": [None, "10:00"]}]),
-    ],
-)  # fmt: skip
-def test_a_new_column_has_the_type_that_arrow_infers(
-    store: Store, tmp_path: Path, name: str, values: list[str], kind: pa.DataType, rows: list[Any]
+def test_json_is_read_in_the_types_of_the_table_unless_they_would_change_a_value(
+    store: Store, tmp_path: Path
 ) -> None:
-    store.load("t", written(tmp_path / name, values), primary_key="id")
-    read = store.table("t").to_arrow().sort_by("id")
-    assert (read["v"].type, read["v"].to_pylist()) == (kind, rows)
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "value"),
-    [
-        (pa.decimal128(10, 2), "1.5", Decimal("1.50")),
-        (MOMENT, '"2024-03-01T12:00:00+02:00"', AT),
-        (IN_DAYS, '{"days": ["2024-03-05"]}', {"days": [date(2024, 3, 5)]}),
-        # The type of the table would change these values.
-        (pa.timestamp("us"), '"2024-03-01T12:00:00+02:00"', SchemaMismatch),
-        (MOMENT, '"2024-03-01T10:00"', SchemaMismatch),
-        (pa.int64(), "1.5", SchemaMismatch),
-    ],
-)
-def test_json_is_read_in_the_types_of_the_table(
-    store: Store, tmp_path: Path, kind: pa.DataType, text: str, value: Any
-) -> None:
-    table = store.create_table("t", pa.schema([("id", pa.int64()), ("v", kind)]), "id")
-    file = written(tmp_path / "rows.jsonl", [text, "null"])
-    if value is SchemaMismatch:
+    kinds = {"id": pa.int64(), "d": pa.decimal128(10, 2), "at": MOMENT, "in": IN_DAYS}
+    table = store.create_table("t", pa.schema(list(kinds.items())), "id")
+    row = {"id": 1, "d": 1.5, "at": "2024-03-01T12:00:00+02:00", "in": {"days": ["2024-03-05", None]}}
+    (file := tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    store.load("t", file)
+    days = {"days": [date(2024, 3, 5), None]}
+    assert table.to_arrow().to_pylist() == [{"id": 1, "d": Decimal("1.50"), "at": AT, "in": days}]
+    for change in ({"at": "2024-03-01T10:00"}, {"d": 1.234}):
+        file.write_text(json.dumps(row | change | {"id": 2}))
         with pytest.raises(SchemaMismatch, match=r"rows\.jsonl cannot be read"):
             store.load("t", file)
-        assert table.scan().count() == 0
-    else:
-        store.load("t", file)
-        assert table.to_arrow().sort_by("id")["v"].to_pylist() == [value, None]
-
-
-def test_types_of_csv_are_named_or_those_of_the_table(store: Store, tmp_path: Path) -> None:
-    path = written(tmp_path / "rows.csv", ["007", "5"])
-    for types in ({"v": "string"}, None):
-        store.load("t", path, primary_key="id", types=types)
-        assert store.table("t").to_arrow().sort_by("id")["v"].to_pylist() == ["007", "5"]
-    with pytest.raises(InvalidOption, match="types name 'Kms'; the columns are id, v"):
-        store.load("t", path, types={"Kms": "int64"})
-    (tmp_path / "bytes.csv").write_bytes('id,v\n1,"å\nb"\n'.encode("latin-1"))
-    store.load("u", tmp_path / "bytes.csv", primary_key="id", types={"v": "binary"})
-    assert store.table("u").to_arrow()["v"].to_pylist() == [b"\xe5\nb"]
+    assert table.scan().count() == 1
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content"),
     [
-        ("a.jsonl", b"null\n", "has to be one object"),
-        ("a.jsonl", b'{"id":1,"v":"x"}\n{"id":1,"v":1}\n', "JSON parse error"),
-        ("a.csv", b"", "Empty CSV file"),
-        ("a.csv", b"id,v\n1,a,3\n", "Expected 2 columns, got 3"),
-        ("a.csv", b"id,stra\xdfe\n1,x\n", ""),
-        ("a.csv", b"id,v\n1,stra\xdfe\n", ""),
-        ("a.jsonl", b'{"id": 1, "v": {"stra\xdfe": ["stra\xdfe"]}}\n', ""),
+        ("a.csv", b"id,stra\xdfe\n1,x\n"),
+        ("a.csv", b"id,v\n1,stra\xdfe\n"),
+        ("a.jsonl", b'{"id": 1, "v": {"stra\xdfe": ["stra\xdfe"]}}\n'),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named_and_nothing_is_made_of_it(
-    store: Store, tmp_path: Path, name: str, content: bytes, message: str
+def test_a_file_of_another_encoding_is_named_and_nothing_is_made_of_it(
+    store: Store, tmp_path: Path, name: str, content: bytes
 ) -> None:
     (tmp_path / name).write_bytes(content)
     there = store.create_table("there", pa.schema([("id", pa.int64()), ("v", pa.string())]), "id")
     for table in ("new", "there"):
-        with pytest.raises(SchemaMismatch, match=f"{name} cannot be read: .*{message}"):
+        with pytest.raises(SchemaMismatch, match=f"{name} cannot be read: "):
             store.load(table, tmp_path / name, primary_key="id")
     assert [table.name for table in store.tables()] == ["there"]
     assert there.scan().count() == 0
+    if name == "a.csv":  # it can be read as bytes
+        (tmp_path / name).write_bytes('id,v\n1,"å\nb"\n'.encode("latin-1"))
+        store.load("u", tmp_path / name, primary_key="id", types={"v": "binary"})
+        assert store.table("u").to_arrow()["v"].to_pylist() == [b"\xe5\nb"]
 
 
 def test_a_field_of_json_that_comes_after_the_first_block_is_not_dropped(
