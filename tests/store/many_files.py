@@ -35,10 +35,10 @@ def rows_after(commits: int) -> dict[int, int]:
 
 
 def values_in(scan: Scan) -> dict[int, int]:
-    table = scan.to_table()
-    rows = dict(zip(table["id"].to_pylist(), table["v"].to_pylist(), strict=True))
-    assert len(rows) == table.num_rows
-    return rows
+    rows = scan.to_table()
+    found = dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
+    assert len(found) == rows.num_rows
+    return found
 
 
 def check(table: Table, numbers: Sequence[int]) -> None:

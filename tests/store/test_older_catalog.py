@@ -9,7 +9,6 @@ from pathlib import Path
 from time import sleep
 
 import apsw
-import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import CatalogOutdated, CatalogUnavailable, StoreDamaged
@@ -17,21 +16,9 @@ from elasticscan.storage import LocalDisk
 from elasticscan.store import Store
 from elasticscan.store.roots.markers import read_marker
 from tests.catalog.test_sqlite_files import copied, files_of
-from tests.store.test_root_scenarios import put_back
+from tests.store.test_root_scenarios import ROWS, made, put_back, rows
 
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
-KEYS = range(40)
 NEWEST = 7
-
-
-def rows(value: int) -> pa.Table:
-    return pa.table({"id": pa.array(KEYS), "v": pa.array([value] * len(KEYS))}, SCHEMA)
-
-
-def made(place: Path) -> Store:
-    store = Store.create(place, ["a", "b"], tablets=4, slots=16)
-    store.create_table("t", SCHEMA, ["id"]).upsert(rows(1))
-    return store
 
 
 def values(store: Store) -> set[int]:
@@ -39,7 +26,7 @@ def values(store: Store) -> set[int]:
 
 
 def get(store: Store) -> set[int]:
-    return set(store.table("t").get(list(KEYS))["v"].to_pylist())
+    return set(store.table("t").get(list(range(ROWS)))["v"].to_pylist())
 
 
 # How a file takes the place of another one, next to the newer log or without it.
@@ -63,7 +50,7 @@ class Case:
         copied(self.database, self.older)
         self.second = Store.open(self.place)
         for store in (self.first, self.second):
-            store.table("t").upsert(rows(NEWEST))
+            store.table("t").upsert(rows(value=NEWEST))
         if checkpoint:  # all of the log is in the file, where it is about to be overwritten
             with closing(apsw.Connection(str(self.database))) as connection:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -88,7 +75,7 @@ def test_a_store_that_has_seen_a_newer_catalog_never_reads_an_older_one_and_lose
                 assert read(store) == {NEWEST}
     for number, store in enumerate((case.first, case.second)):
         try:
-            store.table("t").upsert(rows(100 + number))
+            store.table("t").upsert(rows(value=100 + number))
         except (CatalogOutdated, StoreDamaged):
             continue
         with Store.open(case.place) as other:
@@ -102,7 +89,7 @@ def test_a_catalog_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
     case.database.rename(tmp_path / "away.db")
     for file in files_of(case.database):
         file.unlink()
-    for use in (values, get, lambda store: store.table("t").upsert(rows(9))):
+    for use in (values, get, lambda store: store.table("t").upsert(rows())):
         with pytest.raises(CatalogUnavailable, match=r"no .*catalog\.db"):
             use(case.first)
     assert not case.database.exists()
@@ -115,7 +102,7 @@ def test_a_closed_store_has_told_its_shards_of_its_last_small_commits(tmp_path: 
     store = made(place)
     copied(place / "catalog.db", tmp_path / "older.db")
     for value in (2, 3):
-        newest = store.table("t").upsert(rows(value))
+        newest = store.table("t").upsert(rows(value=value))
     (place / "catalog.db").rename(away)
     store.close()
     away.rename(place / "catalog.db")
@@ -124,6 +111,6 @@ def test_a_closed_store_has_told_its_shards_of_its_last_small_commits(tmp_path: 
         assert mark is not None and mark.commit == newest
     put_back(tmp_path / "older.db", place / "catalog.db")
     with Store.open(place) as store:
-        for use in (lambda: store.table("t").upsert(rows(4)), lambda: store.table("t").scan()):
+        for use in (lambda: store.table("t").upsert(rows()), lambda: store.table("t").scan()):
             with pytest.raises(CatalogOutdated):
                 use()

@@ -45,13 +45,17 @@ def test_a_place_is_its_owner_s_alone_unless_an_operator_let_a_group_in(
     tmp_path: Path, umask: int, mode: int | None
 ) -> None:
     """A store, a shard elsewhere, a backup and what is made of it; the secrets in a backup never."""
-    places = {name: tmp_path / name for name in ("store", "root", "backup", "new", "new root")}
+    (tmp_path / "for all").mkdir()
+    (tmp_path / "for all").chmod(0o755)
+    places = {name: tmp_path / name for name in ("store", "for all/root", "backup", "new", "new root")}
     for place in places.values():
         if mode is not None:
             place.mkdir()
             place.chmod(mode)
     rows = pa.table({"id": range(100), "v": range(100)})
-    with Store.create(places["store"], {"a": str(places["root"]), "b": str(places["store"] / "b")}) as store:
+    with Store.create(
+        places["store"], {"a": str(places["for all/root"]), "b": str(places["store"] / "b")}
+    ) as store:
         table = store.create_table("t", rows, "id")
         table.create_index("by_v", ["v"])
         store.expand(["c"])
@@ -70,21 +74,6 @@ def test_a_place_is_its_owner_s_alone_unless_an_operator_let_a_group_in(
         assert files == {file}, name
         # Of a directory that all may read others are made for the owner alone.
         assert directories == {directory} if mode != 0o755 else directories <= {directory, "0o700"}, name
-
-
-@pytest.mark.parametrize("mode", [None, 0o750], ids=lambda mode: mode and oct(mode))
-def test_a_shard_s_root_within_a_directory_for_all_is_private(
-    tmp_path: Path, umask: int, mode: int | None
-) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "disk").chmod(0o755)
-    if mode is not None:
-        (tmp_path / "disk" / "a").mkdir()
-        (tmp_path / "disk" / "a").chmod(mode)
-    with Store.create(tmp_path / "s", {"a": str(tmp_path / "disk" / "a")}) as store:
-        store.create_table("t", {"id": range(100)}, "id")
-    directory, file = MODES[mode]
-    assert modes(tmp_path / "disk" / "a") == ({directory}, {file})
 
 
 def test_files_that_root_makes_are_their_roots_owners(tmp_path: Path) -> None:

@@ -74,22 +74,6 @@ def test_a_repair_loses_the_rows_and_slots_that_it_names_of_a_file_with_two_dama
     assert {0, 15} <= slots == {*slots_of([pa.array(gone)], 16)} < set(range(16))
 
 
-def test_a_file_that_is_gone_is_all_of_its_rows_of_all_of_its_commits(store: Store) -> None:
-    table = store.table("t")
-    table.upsert({"id": np.arange(10), "v": np.zeros(10, np.int64)})
-    table.compact()
-    path = file_of(store)
-    content = path.read_bytes()
-    path.unlink()
-    (found,) = store.verify()
-    assert (found.slots, found.commits) == (((0, 16),), (2, 3))
-    trashed = Path(store.uri) / "shards" / "a" / "trash" / "7" / found.path  # type: ignore[operator]
-    trashed.parent.mkdir(parents=True)
-    trashed.write_bytes(content)
-    store.collect_garbage()
-    assert store.verify() == []
-
-
 def test_damage_of_an_index_costs_no_row(store: Store) -> None:
     store.table("t").create_index("by_v", ["v"])
     with store.context.catalog.reading() as tx:
