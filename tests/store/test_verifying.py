@@ -22,13 +22,12 @@ from tests.base.manual_clock import ManualClock
 
 ROWS_IN_FILES = True
 
-START = 1_000_000.0
 ROWS = 300_000
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.create(tmp_path / "s", ["a"], tablets=4, slots=16, clock=ManualClock(START)) as made:
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
+    with Store.create(tmp_path / "s", ["a"], tablets=4, slots=16, clock=clock) as made:
         table = made.create_table("t", pa.schema({"id": pa.int64(), "v": pa.int64()}), ["id"])
         table.upsert({"id": np.arange(ROWS), "v": np.arange(ROWS)})
         yield made

@@ -14,14 +14,8 @@ from elasticscan.protocol import keys
 from elasticscan.store import Store
 from tests.base.manual_clock import ManualClock
 
-START = 1_000_000.0
 YEAR = 365 * 86_400.0
 IDS = list(range(40))
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START)
 
 
 @pytest.fixture
