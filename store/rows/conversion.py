@@ -46,9 +46,10 @@ def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -
 
 def as_reader(data: Any) -> Any:
     """Return a reader of a scan, table or dataset, whose errors keep their types; other data as it is."""
-    if hasattr(data, "scanner"):  # a dataset, whose module takes half a second to import
+    kind = type(data)  # a frame of pandas has its columns as attributes
+    if hasattr(kind, "scanner"):  # a dataset, whose module takes half a second to import
         return data.scanner().to_reader()
-    return data.to_reader() if hasattr(data, "to_reader") and not isinstance(data, pa.Table) else data
+    return data.to_reader() if hasattr(kind, "to_reader") and not isinstance(data, pa.Table) else data
 
 
 def _check_complete(number: int, row: Mapping[Any, Any], names: Sequence[str], is_all: bool) -> None:
