@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -12,32 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.errors import FragmentDamaged
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION
-from elasticscan.protocol import ChangeSpan, Cursors, PageRows
+from elasticscan.protocol import ChangeSpan, PageRequest, PageRows
 from elasticscan.storage import changes as changes_module
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage.changes import DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE, read_changes
-from elasticscan.storage.fragment import FragmentReader
-from elasticscan.storage.fragment_writer import FragmentTarget, write_fragment
-from elasticscan.storage.pages import PageSource, cursors_of, pieces_of
+from elasticscan.storage.pages import PageSource
 from tests.base.examples import examples
-from tests.storage.versions import (
-    ORIGIN,
-    PLENTY,
-    Key,
-    Limits,
-    Row,
-    Scenario,
-    Shelf,
-    keys_of,
-    request_of,
-    shelf_of,
-    varying,
-)
-
-SEEDS = st.integers(0, 1 << 32)
+from tests.storage.versions import SEEDS, Key, Row, Scenario, keys_of, read_all, varying
 
 
 @pytest.fixture(autouse=True)
@@ -91,37 +73,17 @@ def replay(scenario: Scenario, span: ChangeSpan) -> list[Row]:
 # ------------------------------------------------------------------------------- reading
 
 
-def read_all(
-    shelf: Shelf,
-    source: PageSource,
-    cursors: Cursors,
-    changes: ChangeSpan,
-    columns: Sequence[str],
-    limits: Iterator[Limits],
-) -> list[PageRows]:
-    """Page after page, each from the cursors of the one before it, as if by another process."""
-    fields = [shelf.table.schema.field(name) for name in columns]
-    fields += [pa.field(CHANGE_TYPE, pa.string(), nullable=False)] if changes.feed else []
-    fields += [pa.field(COMMIT_VERSION, pa.int64(), nullable=False)]
-    pages: list[PageRows] = []
-    while cursors:
-        limit = next(limits)
-        page = read_changes(source, request_of(cursors, changes.upto, columns, limit, changes=changes))
-        assert page.rows.schema == pa.schema(fields)
-        page.rows.validate(full=True)
-        assert page.rows.num_rows == len(page.slots)
-        # Either rows or the end: no page without rows can be followed by another, so none loops.
-        assert page.rows.num_rows or not page.after
-        too_large = page.rows.num_rows > limit[0] or page.rows.nbytes > limit[1]
-        if set(shelf.table.primary_key) <= set(columns):
-            keys = keys_of(page.rows, shelf.table)
-            assert not too_large or len(set(keys)) == 1
-            if pages and keys:
-                assert keys[0] != keys_of(pages[-1].rows, shelf.table)[-1], "a key is on one page"
-        pages.append(page)
-        cursors = page.after
-        assert set(cursors) == set(cursors_of(pieces_of(cursors)))
-    return pages
+def read_one(source: PageSource, request: PageRequest) -> PageRows:
+    """A page; changes of one key come together, also where they are more than it may hold."""
+    page = read_changes(source, request)
+    fields = [source.table.schema.field(name) for name in request.columns]
+    if request.changes is not None and request.changes.feed:
+        fields.append(pa.field(CHANGE_TYPE, pa.string(), nullable=False))
+    assert page.rows.schema == pa.schema([*fields, pa.field(COMMIT_VERSION, pa.int64(), nullable=False)])
+    if page.rows.num_rows > request.page_rows or page.rows.nbytes > request.page_bytes:
+        keys = set(source.table.primary_key)
+        assert not keys <= set(request.columns) or len(set(keys_of(page.rows, source.table))) == 1
+    return page
 
 
 def events_of(page: PageRows) -> list[tuple[Any, ...]]:
@@ -145,7 +107,8 @@ def test_changes_of_any_slots_are_what_a_replay_of_the_commits_tells(
     rng.shuffle(shelf.fragments)
     names = scenario.columns() if columns is None else columns
     for span in spans(scenario, after, rng.randint(after, scenario.commits), feed):
-        pages = read_all(shelf, shelf.source(), cursors, span, names, varying(rng, least_bytes=60))
+        limits, of = varying(rng, least_bytes=60), {"changes": span, "whole_keys": True}
+        pages = read_all(read_one, shelf.source(), cursors, span.upto, names, limits, **of)
         expected = beyond(replay(scenario, span))
         assert [event for page in pages for event in events_of(page)] == [
             (commit, kind, value if "v" in names else None) for _, _, (commit, kind, value) in expected
@@ -154,19 +117,3 @@ def test_changes_of_any_slots_are_what_a_replay_of_the_commits_tells(
         if columns is None:
             keys = [key for page in pages for key in keys_of(page.rows, shelf.table)]
             assert keys == [key for _, key, _ in expected]
-
-
-def test_a_null_in_a_key_is_damage_and_not_a_change() -> None:
-    shelf = shelf_of([(key, 1, "v") for key in (1, 2, 3)], [(2, 2, "v")])
-    fragment = shelf.fragments[0]
-    (rows,) = FragmentReader(shelf.disk, fragment.path, ["k", "v"], fragment.seal)
-    nullable = pa.schema([field.with_nullable(True) for field in rows.schema], metadata=rows.schema.metadata)
-    keys = pa.array([1, None, 3], pa.int64())
-    nulls = pa.RecordBatch.from_arrays([keys, *rows.columns[1:]], schema=nullable)
-    target = FragmentTarget(shelf.disk, 1, shelf.table, nullable, ORIGIN)
-    staged = write_fragment(target, fragment.slots, [nulls])
-    file = {name: getattr(staged, name) for name in ("path", "bytes", "tail", "digest")}
-    source = shelf.source([replace(fragment, **file), shelf.fragments[1]])
-    changes = ChangeSpan(0, 2, 0, overwrite=False, feed=True)
-    with pytest.raises(FragmentDamaged):
-        read_changes(source, request_of(shelf.everything(), 2, ["k", "v"], PLENTY, changes=changes))

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from itertools import repeat
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from elasticscan.base.errors import InvalidKey, StoreDamaged
-from elasticscan.metadata import Bounds, Fragment
+from elasticscan.metadata import Bounds
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage import merge as merge_module
 from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
-from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
 from elasticscan.storage.pages import read_page
 from elasticscan.storage.sealed_file import find_seal, verify_file
 from elasticscan.storage.view import View, most_rows
@@ -25,18 +22,16 @@ from tests.base.examples import examples
 from tests.storage.versions import (
     ORIGIN,
     PLENTY,
+    SEEDS,
     Scenario,
     Shelf,
     Version,
-    copy_all,
-    keys_of,
     needed,
     read_all,
     shelf_of,
     together,
+    versions_in,
 )
-
-SEEDS = st.integers(0, 1 << 32)
 
 
 @pytest.fixture(autouse=True, params=["in windows", "at once"])
@@ -47,27 +42,13 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
         monkeypatch.setattr(merge_module, "_MOST_BITS", 1)
 
 
-def versions_in(copied: Copied, shelf: Shelf) -> list[Version]:
-    """What a copy's file holds, row by row."""
-    staged, found = copied.staged, list[Version]()
-    for batch in FragmentReader(shelf.disk, staged.path, shelf.table.schema.names, staged.seal):
-        names, rows = batch.schema.names, batch.num_rows
-        commits = batch.column(COMMIT).to_pylist() if COMMIT in names else [copied.min_commit] * rows
-        deleted = batch.column(DELETED).to_pylist() if DELETED in names else [False] * rows
-        values = [None if gone else v for gone, v in zip(deleted, batch.column("v").to_pylist(), strict=True)]
-        columns = keys_of(batch, shelf.table), commits, values, batch.column(SLOT).to_pylist()
-        found += [Version(*row) for row in zip(*columns, strict=True)]
-    return found
-
-
 def check_honest(copied: Copied, rows: list[Version], shelf: Shelf, slots: SlotSet) -> None:
     """What the catalog is reported about a copy is true of its file."""
     staged = copied.staged
     assert rows == sorted(rows, key=lambda v: (v.slot, v.key, -v.commit))
     assert staged.rows == len(rows) > 0
     assert staged.tombstones == sum(version.value is None for version in rows)
-    assert staged.slots == slots
-    assert all(version.slot in slots for version in rows)
+    assert (staged.shard, staged.slots) == (2, slots)
     if staged.unique:
         assert len({version.key for version in rows}) == len(rows)
     assert all(copied.min_commit <= version.commit <= copied.max_commit for version in rows)
@@ -80,54 +61,31 @@ def check_honest(copied: Copied, rows: list[Version], shelf: Shelf, slots: SlotS
     verify_file(shelf.disk, staged.path, staged.seal)
 
 
-def within(scenario: Scenario, bounds: Bounds, slots: SlotSet) -> list[Version]:
-    return [
-        version
-        for version in scenario.shelf.versions()
-        if version.slot in slots and bounds.floor <= version.commit <= bounds.snapshot
-    ]
-
-
-@settings(max_examples=examples(120), deadline=None)
-@given(SEEDS)
-def test_a_copy_for_a_move_keeps_every_version_within_its_bounds(seed: int) -> None:
+@pytest.mark.parametrize("compacts", [False, True], ids=["a move", "a merge"])
+@settings(max_examples=examples(130), deadline=None)
+@given(seed=SEEDS)
+def test_a_copy_keeps_every_version_that_snapshots_from_its_horizon_on_see(compacts: bool, seed: int) -> None:
+    """A move copies some slots as they are, a merge all slots."""
     scenario = Scenario(seed, apart=False)
-    rng, shelf = scenario.rng, scenario.shelf
-    floor = rng.randint(0, scenario.commits + 1)
-    bounds = Bounds(floor, rng.randint(floor, scenario.commits + 1))
-    starts = [rng.randrange(shelf.slot_count) for _ in range(rng.randint(1, 2))]
-    slots = SlotSet.of((start, rng.randint(start + 1, shelf.slot_count)) for start in starts)
-    expected = within(scenario, bounds, slots)
-    copied = copy_all(shelf.source(), slots, bounds, Keep(), Destination(shelf.disk, 2, ORIGIN))
-    if copied is None:
-        assert not expected
-        return
-    rows = versions_in(copied, shelf)
-    assert Counter(rows) == Counter(expected)
-    assert copied.staged.shard == 2
-    assert bounds.floor <= copied.min_commit <= copied.max_commit <= bounds.snapshot
-    check_honest(copied, rows, shelf, slots)
-
-
-@settings(max_examples=examples(150), deadline=None)
-@given(SEEDS)
-def test_compaction_keeps_what_snapshots_from_the_horizon_on_see(seed: int) -> None:
-    scenario = Scenario(seed, apart=False)
-    rng, shelf = scenario.rng, scenario.shelf
-    horizon = scenario.snapshot()
-    bounds = Bounds(scenario.floor(horizon), scenario.commits)
-    keep = Keep(horizon, drop_tombstones=rng.random() < 0.7)
-    expected = needed(within(scenario, bounds, shelf.slots), keep)
-    copied = copy_all(shelf.source(), shelf.slots, bounds, keep, Destination(shelf.disk, 1, ORIGIN))
-    rows = [] if copied is None else versions_in(copied, shelf)
-    assert Counter(rows) == Counter(expected)
-    fragments: Sequence[Fragment] = ()
-    if copied is not None:
-        check_honest(copied, rows, shelf, shelf.slots)
-        fragments = [copied.as_fragment(99, shelf.table)]
-    for snapshot in range(horizon, scenario.commits + 1):
-        source = shelf.source(fragments, scenario.floor(snapshot))
-        names = scenario.columns()
+    rng, shelf, slots, keep = scenario.rng, scenario.shelf, scenario.shelf.slots, Keep()
+    if compacts:
+        keep = Keep(scenario.snapshot(), drop_tombstones=rng.random() < 0.7)
+        bounds = Bounds(scenario.floor(keep.horizon), scenario.commits)
+    else:
+        floor = rng.randint(0, scenario.commits + 1)
+        bounds = Bounds(floor, rng.randint(floor, scenario.commits + 1))
+        starts = [rng.randrange(shelf.slot_count) for _ in range(rng.randint(1, 2))]
+        slots = SlotSet.of((start, rng.randint(start + 1, shelf.slot_count)) for start in starts)
+    within = [v for v in shelf.versions() if v.slot in slots and bounds.floor <= v.commit <= bounds.snapshot]
+    copies = copy_slots(shelf.source(), slots, bounds, keep, Destination(shelf.disk, 2, ORIGIN))
+    assert len(copies) <= 1
+    rows = [v for copied in copies for v in versions_in(shelf, copied.staged, copied.min_commit)]
+    assert Counter(rows) == Counter(needed(within, keep))
+    for copied in copies:
+        check_honest(copied, rows, shelf, slots)
+    fragments = [copied.as_fragment(99, shelf.table) for copied in copies]
+    for snapshot in range(keep.horizon, scenario.commits + 1) if compacts else ():
+        source, names = shelf.source(fragments, scenario.floor(snapshot)), scenario.columns()
         pages = read_all(read_page, source, shelf.everything(), snapshot, names, repeat(PLENTY))
         assert together(pages, shelf) == scenario.rows(snapshot)
 

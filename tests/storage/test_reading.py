@@ -49,6 +49,7 @@ from tests.storage.versions import (
     KEY_KINDS,
     ORIGIN,
     PLENTY,
+    SEEDS,
     Key,
     Scenario,
     Shelf,
@@ -64,8 +65,6 @@ from tests.storage.versions import (
     varying,
     visible,
 )
-
-SEEDS = st.integers(0, 1 << 32)
 
 
 @pytest.fixture(autouse=True)

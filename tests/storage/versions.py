@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 import pyarrow as pa
+from hypothesis import strategies as st
 
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.key_encoding import encode_row
@@ -30,7 +31,7 @@ from elasticscan.metadata import (
 )
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
 from elasticscan.storage.batches.cache import BatchCache
-from elasticscan.storage.copying import Copied, Destination, Keep, copy_slots
+from elasticscan.storage.copying import Destination, Keep, copy_slots
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader, fragment_schema
 from elasticscan.storage.fragment_writer import Contents, FragmentTarget, write_fragment
@@ -45,6 +46,7 @@ Values = tuple[Any, ...]
 Limits = tuple[int, int]  # rows and bytes of a page
 Row = tuple[int, Key, Any]  # slot, key, value
 
+SEEDS = st.integers(0, 1 << 32)
 PLENTY: Limits = (1 << 20, 1 << 30)
 NAN = math.nan
 _DAY = datetime.datetime(2024, 2, 29, tzinfo=datetime.UTC)
@@ -235,16 +237,23 @@ def read_all(
     snapshot: int,
     columns: Sequence[str],
     limits: Iterator[Limits],
+    whole_keys: bool = False,
     **more: Any,
 ) -> list[PageRows]:
-    """Page after page, each from the cursors of the one before it, as if by another process."""
+    """Page after page, each from the cursors of the one before it, as if by another process.
+
+    With `whole_keys` a page may hold more than its limits say, if it is of one key.
+    """
     pages: list[PageRows] = []
     while cursors:
         page_rows, page_bytes = next(limits)
         page = read(source, request_of(cursors, snapshot, columns, (page_rows, page_bytes), **more))
-        assert page.rows.schema.names == list(columns)
-        assert page.rows.num_rows == len(page.slots) <= page_rows
-        assert page.rows.num_rows <= 1 or page.rows.nbytes <= page_bytes
+        page.rows.validate(full=True)
+        assert page.rows.schema.names[: len(columns)] == list(columns)
+        assert page.rows.num_rows == len(page.slots)
+        if not whole_keys:
+            assert page.rows.num_rows <= page_rows
+            assert page.rows.num_rows <= 1 or page.rows.nbytes <= page_bytes
         # Either rows or the end: no page without rows can be followed by another, so none loops.
         assert page.rows.num_rows or not page.after
         pages.append(page)
@@ -520,6 +529,19 @@ class Scenario:
         return tuple(cursors), beyond
 
 
+def versions_in(shelf: Shelf, staged: StagedFragment, commit: int = 1) -> list[Version]:
+    """What the file of a fragment holds, row by row; `commit` is that of rows of one commit alone."""
+    found = list[Version]()
+    for batch in FragmentReader(shelf.disk, staged.path, shelf.table.schema.names, staged.seal):
+        has, count = batch.schema.names, batch.num_rows
+        commits = batch.column(COMMIT).to_pylist() if COMMIT in has else [commit] * count
+        deleted = batch.column(DELETED).to_pylist() if DELETED in has else [False] * count
+        values = [None if gone else v for gone, v in zip(deleted, batch.column("v").to_pylist(), strict=True)]
+        columns = keys_of(batch, shelf.table), commits, values, batch.column(SLOT).to_pylist()
+        found += [Version(*row) for row in zip(*columns, strict=True)]
+    return found
+
+
 def keys_of(batch: pa.RecordBatch, table: TableInfo) -> list[Key]:
     return list(zip(*(batch.column(name).to_pylist() for name in table.primary_key), strict=True))
 
@@ -528,9 +550,3 @@ def addresses(batches: Sequence[pa.RecordBatch]) -> set[int]:
     """Where the values of batches are in memory."""
     columns = [column for batch in batches for column in batch.columns]
     return {buffer.address for column in columns for buffer in column.buffers() if buffer is not None}
-
-
-def copy_all(*args: Any) -> Copied | None:
-    """A copy that keeps all together, so that it is one fragment at most."""
-    copies = copy_slots(*args)
-    return copies[0] if copies else None

@@ -177,34 +177,10 @@ def test_a_forked_child_asks_on_a_line_of_its_own(objects: Bucket) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-# ------------------------------------------------------------------------------------------- large objects
-
-
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_module, "PART_BYTES", 1)
-    monkeypatch.setattr(bucket_module, "_COPY_PART_BYTES", 5 << 20)
-
-
-def test_an_upload_in_parts_is_seen_when_it_is_whole(objects: Bucket, small_parts: None) -> None:
-    content = b"".join(bytes([number]) * (5 << 20) for number in range(2))
-    with objects.upload("large") as upload:
-        upload.write(content[: 5 << 20])
-        upload.write(content[5 << 20 :] + b"end")
-        assert [key for key, _ in objects.list("large")] == []
-        assert [key for key, _, _ in objects.uploads("la")] == ["large"]
-    objects.copy("large", "copy")
-    for key in ("large", "copy"):
-        assert objects.read(key, f"0-{len(content) + 3}")[0].to_pybytes() == content + b"end"
-    failed = objects.upload("failed")
-    failed.write(bytes(5 << 20))
-    failed.__exit__(KeyError, KeyError())
-    assert list(objects.uploads("")) == [] and [key for key, _ in objects.list("failed")] == []
-
-
 def test_an_answer_that_was_lost_is_no_failure_of_an_upload_and_a_collection_is(
-    objects: Bucket, s3_server: S3Server, small_parts: None
+    objects: Bucket, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(bucket_module, "PART_BYTES", 1)
     with objects.upload("large") as upload:
         upload.write(b"x")
         s3_server.line.fault = first(["cut", "gone"])

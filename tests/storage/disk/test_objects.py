@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import FragmentDamaged
@@ -22,6 +21,7 @@ from elasticscan.storage.disk.objects import TAIL_BYTES, BlockCache, Object, Str
 from elasticscan.storage.disk.prefix import ObjectDisk
 
 PATH = "t1/0123456789abcdef0123456789abcdef.arrow"
+OTHER = "t2/0123456789abcdef0123456789abcdef.arrow"
 CONTENT = random.Random(1).randbytes(3 << 20)
 BLOCK_BYTES = 64 << 10
 FETCHED_BYTES = 8 * BLOCK_BYTES
@@ -71,33 +71,9 @@ def test_a_scan_is_few_requests_each_for_a_long_stretch(
     assert line.answered <= len(CONTENT) + TAIL_BYTES + again * FETCHED_BYTES
 
 
-def test_what_is_expected_comes_with_one_request(opened: Callable[[], Object], s3_server: S3Server) -> None:
-    file = opened()
-    file.expect(1_000_000, 1_300_000)
-    assert part(file, 1_000_000, 8) and part(file, 1_000_008, 1_000) and part(file, 1_200_000, 100_000)
-    assert s3_server.line.methods == {"GET": 2}
-    assert s3_server.line.answered <= TAIL_BYTES + 300_000 + 2 * BLOCK_BYTES
-    for _ in range(2):  # blocks are shared by all who open it
-        assert part(opened(), 1_000_000, 300_000)
-    assert s3_server.line.methods == {"GET": 2}
-
-
-def test_blocks_stay_within_their_bound_and_the_ones_used_last_stay() -> None:
-    blocks = BlockCache(1_000)
-    for number in range(100):
-        blocks.keep("x", pa.py_buffer(b"x" * 90), 90)
-        blocks.block("y", number * 100, number * 100 + 100, 1 << 20)
-        assert blocks._bytes <= 1_000
-    assert blocks.find("x", 89) and blocks.find("y", 9_950) and not blocks.find("y", 0)
-    assert blocks.block("y", 8_900, 10_000, 1 << 20)[0].end == 9_100  # where the next one begins
-    blocks.forget("x")
-    blocks.forget("y")
-    assert blocks._bytes == 0 and blocks.size_of("y") is None
-
-
 def test_threads_share_objects_whose_blocks_come_and_go(objects: Bucket) -> None:
     """With room for few blocks, so that some are pushed out on their way; half of the threads scan."""
-    stride, blocks = Stride(), BlockCache(4 * BLOCK_BYTES)
+    stride, blocks, most = Stride(), BlockCache(4 * BLOCK_BYTES), max(4 * BLOCK_BYTES, FETCHED_BYTES)
     shared = Object(objects, "x", stride, blocks)
 
     def read(number: int) -> bool:
@@ -105,21 +81,21 @@ def test_threads_share_objects_whose_blocks_come_and_go(objects: Bucket) -> None
         places = [(offset, 100_000) for offset in range(0, len(CONTENT) - 100_000, 50_000)]
         if number % 4 > 1:
             places = [(offset, dice.randrange(400_000)) for offset, _ in dice.sample(places, 40)]
-        return all(part(file, offset, min(length, len(CONTENT) - offset)) for offset, length in places)
+        pieces = ((offset, min(length, len(CONTENT) - offset)) for offset, length in places)
+        return all(part(file, *piece) and blocks._bytes <= most for piece in pieces)
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(read, range(8)))
     with pytest.raises(FragmentDamaged, match="ends before"):
         shared.read_at(len(CONTENT) - 1, 2)
+    assert blocks.size_of(f"{objects.name}/x") == len(CONTENT)
+    assert shared.forget() and blocks._bytes == 0
 
 
 # ---------------------------------------------------------------------------- files of a shard, as objects
 
 
-def test_a_small_file_is_one_request_and_a_large_one_is_sent_in_parts_under_its_own_name(
-    bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bucket_module, "PART_BYTES", 5 << 20)
+def test_a_small_file_is_one_request(bucket: str, s3_server: S3Server) -> None:
     disk, line = ObjectDisk(f"s3://{bucket}/x"), s3_server.line
     line.clear()
     with disk.create(PATH) as file:
@@ -128,26 +104,35 @@ def test_a_small_file_is_one_request_and_a_large_one_is_sent_in_parts_under_its_
         opened = place.open(PATH)
         assert opened.size == 50_000 and opened.read_at(5, 40_000).size == 40_000
         assert line.methods == requests
-    line.clear()
+
+
+def test_a_large_file_is_sent_in_parts_and_seen_when_it_is_whole(
+    bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a dead writer sent is listed as unfinished, alone below its prefix, and can be removed."""
+    monkeypatch.setattr(bucket_module, "PART_BYTES", 5 << 20)
+    monkeypatch.setattr(bucket_module, "_COPY_PART_BYTES", 5 << 20)
+    disk, others = ObjectDisk(f"s3://{bucket}/x"), ObjectDisk(f"s3://{bucket}/xy")
+    dead = [others.create(path) for path in (PATH, OTHER)]
+    for block in dead:
+        block.__enter__().write(bytes(5 << 20))
+    s3_server.line.clear()
     content = os.urandom(12 << 20)
     with disk.create(PATH) as file:
         for start in range(0, len(content), 1 << 20):
             file.write(content[start : start + (1 << 20)])
-    assert line.methods == {"POST": 2, "PUT": 3}
-    assert all(f"/{bucket}/x/{PATH}" in request.path for request in line.requests)
-    opened = disk.open(PATH)
+    assert s3_server.line.methods == {"POST": 2, "PUT": 3}
+    assert all(f"/{bucket}/x/{PATH}" in request.path for request in s3_server.line.requests)
+    disk.rename(PATH, OTHER)
+    failing = disk.create(PATH)
+    failing.__enter__().write(bytes(5 << 20))
+    assert {path for path, _ in disk.list()} == {f"{PATH}.unfinished", OTHER}
+    assert not failing.__exit__(KeyError, KeyError(), None)
+    assert [path for path, _ in disk.list()] == [OTHER]
+    opened = disk.open(OTHER)
     assert opened.read_at(0, opened.size).to_pybytes() == content
-
-
-def test_what_a_dead_writer_sent_is_listed_as_unfinished_and_can_be_removed(bucket: str) -> None:
-    disk, others = ObjectDisk(f"s3://{bucket}/x"), ObjectDisk(f"s3://{bucket}/xy")
-    writing = [place.create(PATH) for place in (disk, others)]
-    for block in writing:
-        block.__enter__().write(bytes(bucket_module.PART_BYTES))
-    ((path, began),) = disk.list()
-    assert path == f"{PATH}.unfinished" and began > 0
-    disk.delete(path)
-    assert disk.list() == [] and len(others.list()) == 1
-    others.rename(path, f"trash/1/{path}")
+    unfinished = [path for path, began in others.list() if began > 0]
+    assert sorted(unfinished) == [f"{PATH}.unfinished", f"{OTHER}.unfinished"]
+    others.delete(unfinished[0])
+    others.rename(unfinished[1], f"trash/1/{unfinished[1]}")
     assert others.list() == []
-    del writing

@@ -29,6 +29,7 @@ from tests.storage.indexed import COLUMNS, Indexed
 from tests.storage.versions import (
     NAN,
     PLENTY,
+    SEEDS,
     Key,
     Limits,
     Values,
@@ -40,8 +41,6 @@ from tests.storage.versions import (
 
 EVERYTHING = IndexOrder(3, ((b"", END),))
 ONE_ROW = (1, 1 << 20)
-SEEDS = st.integers(0, 1 << 32)
-
 Row = tuple[int, Key, Values]
 
 

@@ -28,9 +28,7 @@ from tests.base.examples import examples
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.indexed import Indexed
 from tests.storage.memory_disk import MemoryDisk
-from tests.storage.versions import ORIGIN, Version
-
-SEEDS = st.integers(0, 1 << 32)
+from tests.storage.versions import ORIGIN, SEEDS, Version
 
 
 @pytest.fixture(autouse=True)
