@@ -277,7 +277,8 @@ def _words_of(block: pa.Array) -> Sequence[Words]:
     if pa.types.is_timestamp(kind):
         words = _microseconds(block).view(np.uint32)
     elif pa.types.is_floating(kind):
-        values = raw_values(block, np.dtype(f"f{kind.bit_width // 8}")) + kind.to_pandas_dtype()(0)
+        with np.errstate(invalid="ignore"):  # of a signalling NaN
+            values = raw_values(block, np.dtype(f"f{kind.bit_width // 8}")) + kind.to_pandas_dtype()(0)
         values[np.isnan(values)] = np.nan  # minus zero is zero now, and there is one NaN
         words = values.view(np.uint32)
     else:

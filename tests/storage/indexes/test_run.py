@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import datetime
-
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.errors import DiskFull, FragmentDamaged
+from elasticscan.base.errors import FragmentDamaged
 from elasticscan.base.key_encoding import (
     can_be_sought,
     encode_value,
     encode_values,
-    index_hash,
     place_of,
     successor,
-    value_sort_codes,
 )
 from elasticscan.metadata import HASH, KEY_BYTES, IndexInfo, StagedRun, unpack_histogram
 from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage.indexes import run as index_run
 from elasticscan.storage.indexes.run import RunReader, build_runs
 from tests.base.examples import examples
-from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.indexed import Indexed
 from tests.storage.memory_disk import MemoryDisk
 from tests.storage.versions import ORIGIN, SEEDS, Version
@@ -118,46 +113,6 @@ def test_the_histogram_of_a_run_is_exact(seed: int) -> None:
         assert (histogram.bounds[0], histogram.bounds[-1]) == (keys[0][:KEY_BYTES], keys[-1][:KEY_BYTES])
         steps = np.linspace(0, len(keys) - 1, len(histogram.bounds))
         assert list(histogram.bounds) == [keys[int(at)][:KEY_BYTES] for at in steps]
-
-
-def test_equal_values_of_any_type_have_equal_hashes() -> None:
-    day = datetime.datetime(2024, 2, 29, tzinfo=datetime.UTC)
-    columns = [
-        pa.array([-0.0, 0.0, float("nan"), -float("nan"), 1.5, None], kind)
-        for kind in (pa.float16(), pa.float32(), pa.float64())
-    ]
-    columns += [pa.array([0, 0, 200, 200, 3, None], kind) for kind in (pa.uint8(), pa.uint32(), pa.uint64())]
-    columns += [pa.array([0, 0, 5, 5, 3, None], kind) for kind in (pa.time32("s"), pa.time64("us"))]
-    columns += [pa.array([day, day, None, None, day.replace(year=4), day.replace(year=8)], pa.timestamp("s"))]
-    columns += [pa.array([1 << 61, 1 << 61, 0, 0, 1, 2], pa.timestamp("s"))]
-    columns += [pa.array(["", "", "a", "a", "b", None], kind) for kind in (pa.string(), pa.string_view())]
-    for column in columns:
-        hashes = index_hash([column])
-        assert hashes.dtype == np.int32
-        for one in range(len(column)):
-            for other in range(len(column)):
-                same = encode_value(column[one]) == encode_value(column[other])
-                assert (hashes[one] == hashes[other]) == same
-    assert len(value_sort_codes(columns[0])) == 2
-
-
-# ----------------------------------------------------------------------------------- what goes wrong
-
-
-def test_runs_that_were_written_before_the_disk_was_full_are_removed() -> None:
-    indexed = next(t for t in map(filled, range(100)) if t.fragments[0].rows > 25)
-    (fragment,) = indexed.fragments
-    assert isinstance(indexed.disk, MemoryDisk)
-    before = set(indexed.disk.files)
-    staged = build_runs(indexed.disk, indexed.table, indexed.index, fragment, ORIGIN)
-    assert len(staged) > 3
-    for run in staged:
-        indexed.disk.delete(run.path)
-    faulty = FaultyDisk(indexed.disk)
-    faulty.full_after = staged[0].bytes + staged[1].bytes + 100
-    with pytest.raises(DiskFull):
-        build_runs(faulty, indexed.table, indexed.index, fragment, ORIGIN)
-    assert set(indexed.disk.files) == before
 
 
 def test_a_run_of_another_index_or_that_was_cut_is_damaged() -> None:
