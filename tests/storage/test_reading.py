@@ -7,8 +7,9 @@ skip batches, lists and ranges of primary keys, rows in the log, keys in common 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,18 @@ from hypothesis import strategies as st
 
 from elasticscan.base.errors import StoreDamaged
 from elasticscan.base.key_encoding import END, NULL, encode_value
-from elasticscan.filters.key_sets import Interval, KeySet, KeySets
+from elasticscan.filters.key_sets import Interval, KeySet
 from elasticscan.metadata import SORTED, Bounds, Fragment, IndexInfo
-from elasticscan.protocol import Cursor, IndexOrder, KeyList, KeyRange, KeyRanges, RowRequest
+from elasticscan.protocol import (
+    Cursor,
+    IndexOrder,
+    KeyList,
+    KeyRange,
+    KeyRanges,
+    PageRequest,
+    PageRows,
+    RowRequest,
+)
 from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage import key_filter, lookup, merge, point_reads, ranges, shared_keys
 from elasticscan.storage.copying import Destination, Keep, copy_slots
@@ -51,6 +61,7 @@ from tests.storage.versions import (
     PLENTY,
     SEEDS,
     Key,
+    Row,
     Scenario,
     Shelf,
     Version,
@@ -71,32 +82,10 @@ from tests.storage.versions import (
 def _small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slots are larger than batches, lists and ranges than what is looked at together."""
     monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
-    monkeypatch.setattr(ranges, "LEAST_ROWS", 3)
-    monkeypatch.setattr(ranges, "_SLICED_ROWS", 2)
     monkeypatch.setattr(point_reads, "LEAST_KEYS", 3)
 
 
 # ---------------------------------------------------------------------------------------- pages of a scan
-
-
-@dataclass
-class Range:
-    """The filter low <= value key of a column < high, and what statistics say about it."""
-
-    shelf: Shelf
-    column: str
-    low: bytes
-    high: bytes
-
-    @property
-    def key_sets(self) -> KeySets:
-        return {self.column: KeySet.of([Interval(self.low, self.high)])}
-
-    def accepts(self, version: Version) -> bool:
-        return self.low <= encoded_value(self.shelf, version, self.column) < self.high
-
-    def pruned(self, source: PageSource) -> PageSource:
-        return replace(source, statistics=lambda fragment: self.shelf.statistics[fragment.id])
 
 
 def encoded_value(shelf: Shelf, version: Version, column: str) -> bytes:
@@ -105,8 +94,22 @@ def encoded_value(shelf: Shelf, version: Version, column: str) -> bytes:
     return encode_value(pa.scalar(values[column], shelf.table.schema.field(column).type))
 
 
-def some_range(scenario: Scenario) -> Range:
-    """Between two of a column's values, or something that no row or every row meets."""
+@dataclass
+class Way:
+    """A way of reading, what it is asked, and which rows it gives; others, too, where it only prunes."""
+
+    read: Callable[[PageSource, PageRequest], PageRows]
+    source: PageSource
+    asked: dict[str, Any]
+    gives: Callable[[Row], bool]
+
+
+def in_pages(scenario: Scenario, snapshot: int) -> Way:
+    return Way(read_page, scenario.source(snapshot), {}, lambda _: True)
+
+
+def pruned(scenario: Scenario, snapshot: int) -> Way:
+    """By a range between two of a column's values, or one that no row or every row is in."""
     rng, shelf = scenario.rng, scenario.shelf
     column = rng.choice(shelf.table.schema.names)
     keys = {b"", NULL, b"\1", b"\2"}
@@ -114,42 +117,93 @@ def some_range(scenario: Scenario) -> Range:
         key = encoded_value(shelf, version, column)
         keys |= {key, key + b"\0"}
     low, high = sorted(rng.choices(sorted(keys), k=2))
-    return Range(shelf, column, low, high)
+    versions = {(v.key, v.value): v for v in shelf.versions()}
+
+    def gives(row: Row) -> bool:
+        return low <= encoded_value(shelf, versions[row[1:]], column) < high
+
+    asked = {"key_sets": {column: KeySet.of([Interval(low, high)])}}
+    return Way(read_page, scenario.source(snapshot), asked, gives)
 
 
-@settings(max_examples=examples(250), deadline=None)
-@given(SEEDS)
-def test_pages_of_any_limits_and_cursors_hold_each_visible_row_once_and_in_order(seed: int) -> None:
+def by_list(scenario: Scenario, snapshot: int) -> Way:
+    rng = scenario.rng
+    keys = rng.sample(sorted(scenario.slots), rng.randint(0, len(scenario.slots)))
+    keys += [scenario.some_key() for _ in range(3)]
+    listed = list_of(scenario.shelf, keys)
+    return Way(read_listed, scenario.source(snapshot), {"keys": listed}, lambda row: row[1] in keys)
+
+
+def by_ranges(scenario: Scenario, snapshot: int) -> Way:
+    rng, encoded = scenario.rng, scenario.shelf.encoded
+    slots = [slot for slot in range(scenario.shelf.slot_count) if rng.random() < 0.7]
+    if rng.random() < 0.4:
+        keys = KeyRanges(some_ranges(scenario))
+    else:
+        keys = KeyRanges(by_slot={slot: found for slot in slots if (found := some_ranges(scenario))})
+    gives = partial(holds, keys)
+    source = scenario.source(snapshot)
+    return Way(read_ranges, source, {"keys": keys}, lambda row: gives(row[0], encoded(row[1])))
+
+
+def some_ranges(scenario: Scenario) -> tuple[KeyRange, ...]:
+    """Disjoint ranges whose ends are keys that are there, are not, or begin like some."""
+    rng = scenario.rng
+    keys = [scenario.shelf.encoded(key) for key in [*scenario.slots, *(scenario.some_key() for _ in "abc")]]
+    bounds = {b""}
+    for key in rng.sample(keys, rng.randint(0, len(keys))):
+        bounds.add(rng.choice((key, key + b"\0", key[: rng.randint(0, len(key))])))
+    pairs: list[KeyRange] = [*pairwise(sorted(bounds)), (max(bounds), None)]
+    return tuple(pair for pair in pairs if rng.random() < 0.4)
+
+
+def holds(key_ranges: KeyRanges, slot: int, key: bytes) -> bool:
+    return any(
+        low <= key and (high is None or key < high)
+        for _, spans in key_ranges.within(slot, slot + 1)
+        for low, high in spans
+    )
+
+
+@pytest.mark.parametrize("way", [in_pages, pruned, by_list, by_ranges])
+@settings(max_examples=examples(280), deadline=None)
+@given(seed=SEEDS)
+def test_each_way_of_reading_gives_each_visible_row_that_it_is_asked_for_once_and_in_order(
+    way: Callable[[Scenario, int], Way], seed: int
+) -> None:
+    """In pages of any limits, from any cursors: keys are sought alone, together, or denied by a filter."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fragment_module, "BATCH_ROWS", 1 + seed % 8)
+        patch.setattr(ranges, "LEAST_ROWS", (1, 2, 3, 64)[seed % 4])  # cut, or slices
+        patch.setattr(ranges, "_SLICED_ROWS", 1 + seed % 5)
+        patch.setattr(lookup, "FEW_KEYS", 100 if seed % 3 == 1 else 0)
+        patch.setattr(key_filter, "MOST_ROWS", 1 << 20 if seed % 3 == 2 else 0)
         if seed % 2:  # keys of several columns do not fit into one integer
             patch.setattr(merge, "_MOST_BITS", 1)
-        scenario = Scenario(seed)
+        scenario = Scenario(seed, style="layered" if way is by_ranges and seed % 3 else None)
         snapshot, (cursors, beyond) = scenario.snapshot(), scenario.cursors()
-        limits = varying(scenario.rng)
-        pages = read_all(read_page, scenario.source(snapshot), cursors, snapshot, scenario.columns(), limits)
-        rows = beyond(scenario.rows(snapshot))
-        assert together(pages, scenario.shelf) == rows
+        how, limits, names = way(scenario, snapshot), varying(scenario.rng), scenario.columns()
+        pages = read_all(how.read, how.source, cursors, snapshot, names, limits, **how.asked)
+        found, rows = together(pages, scenario.shelf), beyond(scenario.rows(snapshot))
+        given_rows = [row for row in rows if how.gives(row)]
+        if way is pruned:
+            assert found == [row for row in rows if row in set(found)], "none that was replaced"
+            assert set(given_rows) <= set(found)
+        else:
+            assert found == given_rows
+        if way is by_list:
+            check_rows(how.source, snapshot, how.asked["keys"], scenario)
 
 
-@settings(max_examples=examples(250), deadline=None)
-@given(SEEDS)
-def test_no_row_that_matches_is_skipped_and_none_that_was_replaced_comes_back(seed: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fragment_module, "BATCH_ROWS", 1 + seed % 5)
-        scenario = Scenario(seed)
-        snapshot, (cursors, beyond) = scenario.snapshot(), scenario.cursors()
-        wanted, limits = some_range(scenario), varying(scenario.rng)
-        source = wanted.pruned(scenario.source(snapshot))
-        names, more = scenario.columns(), {"key_sets": wanted.key_sets}
-        found = together(
-            read_all(read_page, source, cursors, snapshot, names, limits, **more), scenario.shelf
-        )
-        rows = beyond(scenario.rows(snapshot))
-        assert found == [row for row in rows if row in set(found)], "each once, in order"
-        versions = {(v.key, v.value): v for v in scenario.shelf.versions()}
-        matching = {row for row in rows if wanted.accepts(versions[row[1:]])}
-        assert matching <= set(found)
+def check_rows(source: PageSource, snapshot: int, keys: KeyList, scenario: Scenario) -> None:
+    """A list without pages gives the row of each key, with values or without."""
+    request = RowRequest(1, 1, snapshot, ("v",), keys.slots, keys.keys)
+    answer, now = read_rows(source, request), scenario.visible(snapshot)
+    values = [*answer.rows.column("v").to_pylist(), None]
+    asked = keys_of(keys.keys, scenario.shelf.table)
+    assert [values[place] for place in answer.places] == [now.get(key) for key in asked]
+    nothing_more = read_rows(source, replace(request, columns=()))
+    assert ((nothing_more.places >= 0) == (answer.places >= 0)).all()
 
 
 @settings(max_examples=examples(80), deadline=None)
@@ -161,8 +215,9 @@ def test_pages_without_the_columns_of_the_key_end_where_those_with_them_do(seed:
         read_all(read_page, scenario.source(snapshot), cursors, snapshot, names, repeat((rows, 1 << 30)))
         for names in (["v"], scenario.columns())
     )
-    assert [page.after for page in alone] == [page.after for page in whole]
-    assert [page.rows["v"] for page in alone] == [page.rows["v"] for page in whole]
+    assert [(page.after, page.rows["v"]) for page in alone] == [
+        (page.after, page.rows["v"]) for page in whole
+    ]
 
 
 def loaded(count: int, value: str = "v") -> list[tuple[int, int, str | None]]:
@@ -198,15 +253,14 @@ def test_a_page_ends_and_goes_on_around_a_long_run_of_batches_passed_over(rows: 
     kept = [*range(6), *range(394, 400)]
     shelf = shelf_of([(key, 1, "wanted" if key in kept else "no") for key in range(400)])
     key = encode_value(pa.scalar("wanted"))
-    wanted = Range(shelf, "v", key, key + b"\0")
     opened, source = list[FragmentReader](), shelf.source()
 
     def opening(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
         opened.append(source.open(fragment, columns))
         return opened[-1]
 
-    pruning = wanted.pruned(replace(source, open=opening))
-    limits, more = repeat((rows, 1 << 30)), {"key_sets": wanted.key_sets}
+    pruning, limits = replace(source, open=opening), repeat((rows, 1 << 30))
+    more = {"key_sets": {"v": KeySet.of([Interval(key, key + b"\0")])}}
     pages = read_all(read_page, pruning, shelf.everything(), 1, ["k", "v"], limits, **more)
     found = [key for _, (key,), value in together(pages, shelf) if value == "wanted"]
     assert found == kept
@@ -225,32 +279,6 @@ def list_of(shelf: Shelf, keys: Sequence[Key]) -> KeyList:
     arrays = [pa.array([key[at] for key in keys], field.type) for at, field in enumerate(fields)]
     slots = np.array([shelf.slot_of(key) for key in keys], dtype=np.uint16)
     return KeyList.of(slots, pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
-
-
-@pytest.mark.parametrize("way", ["one by one", "at once", "filtered"])
-@settings(max_examples=examples(100), deadline=None)
-@given(seed=SEEDS)
-def test_a_list_of_keys_gives_each_visible_row_that_has_one_once_and_in_order(way: str, seed: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lookup, "FEW_KEYS", 100 if way == "one by one" else 0)
-        patch.setattr(key_filter, "MOST_ROWS", 1 << 20 if way == "filtered" else 0)
-        scenario = Scenario(seed)
-        rng, shelf, snapshot = scenario.rng, scenario.shelf, scenario.snapshot()
-        asked = rng.sample(sorted(scenario.slots), rng.randint(0, len(scenario.slots)))
-        asked += [scenario.some_key() for _ in range(3)]
-        source, keys = scenario.source(snapshot), list_of(shelf, asked)
-        names, limits = scenario.columns(), varying(rng)
-        pages = read_all(read_listed, source, shelf.everything(), snapshot, names, limits, keys=keys)
-        assert together(pages, shelf) == [row for row in scenario.rows(snapshot) if row[1] in asked]
-        request = RowRequest(1, 1, snapshot, ("v",), keys.slots, keys.keys)
-        answer = read_rows(source, request)
-        values = [*answer.rows.column("v").to_pylist(), None]
-        now = scenario.visible(snapshot)
-        assert [values[place] for place in answer.places] == [
-            now.get(key) for key in keys_of(keys.keys, shelf.table)
-        ]
-        nothing_more = read_rows(source, replace(request, columns=()))
-        assert ((nothing_more.places >= 0) == (answer.places >= 0)).all()
 
 
 def test_hashes_of_keys_side_by_side_differ() -> None:
@@ -297,51 +325,6 @@ def test_history_that_a_snapshot_has_left_behind_does_not_count() -> None:
 
 
 # --------------------------------------------------------------------------------- ranges of primary keys
-
-
-def some_ranges(scenario: Scenario) -> tuple[KeyRange, ...]:
-    """Disjoint ranges whose ends are keys that are there, are not, or begin like some."""
-    rng = scenario.rng
-    keys = [scenario.shelf.encoded(key) for key in [*scenario.slots, *(scenario.some_key() for _ in "abc")]]
-    bounds = {b""}
-    for key in rng.sample(keys, rng.randint(0, len(keys))):
-        bounds.add(rng.choice((key, key + b"\0", key[: rng.randint(0, len(key))])))
-    pairs: list[KeyRange] = [*pairwise(sorted(bounds)), (max(bounds), None)]
-    return tuple(pair for pair in pairs if rng.random() < 0.4)
-
-
-def any_ranges(scenario: Scenario) -> KeyRanges:
-    if scenario.rng.random() < 0.4:
-        return KeyRanges(some_ranges(scenario))
-    slots = [slot for slot in range(scenario.shelf.slot_count) if scenario.rng.random() < 0.7]
-    return KeyRanges(by_slot={slot: found for slot in slots if (found := some_ranges(scenario))})
-
-
-def holds(key_ranges: KeyRanges, slot: int, key: bytes) -> bool:
-    return any(
-        low <= key and (high is None or key < high)
-        for _, spans in key_ranges.within(slot, slot + 1)
-        for low, high in spans
-    )
-
-
-@pytest.mark.parametrize("kind", [None, *sorted(KEY_KINDS)])
-@settings(max_examples=examples(40), deadline=None)
-@given(seed=SEEDS)
-def test_ranges_of_any_keys_give_each_visible_row_in_them_once_and_in_order(
-    kind: str | None, seed: int
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranges, "LEAST_ROWS", (1, 2, 3, 64)[seed % 4])  # cut, or slices
-        patch.setattr(ranges, "_SLICED_ROWS", 1 + seed % 5)
-        scenario = Scenario(seed, kind, "layered" if seed % 3 else None)
-        shelf, snapshot = scenario.shelf, scenario.snapshot()
-        keys = any_ranges(scenario)
-        source, names, limits = scenario.source(snapshot), scenario.columns(), varying(scenario.rng)
-        pages = read_all(read_ranges, source, shelf.everything(), snapshot, names, limits, keys=keys)
-        assert together(pages, shelf) == [
-            row for row in scenario.rows(snapshot) if holds(keys, row[0], shelf.encoded(row[1]))
-        ]
 
 
 def test_only_the_rows_of_ranges_are_looked_at() -> None:

@@ -199,7 +199,9 @@ class Shelf:
             return FragmentReader(self.disk, fragment.path, columns, fragment.seal, self.table, kept)
 
         view = View(self.fragments if fragments is None else fragments)
-        return PageSource(self.table, view, open_fragment, floor)
+        return PageSource(
+            self.table, view, open_fragment, floor, lambda fragment: self.statistics[fragment.id]
+        )
 
     def everything(self) -> Cursors:
         return (Cursor(self.slots),)
