@@ -16,7 +16,6 @@ from elasticscan.storage import merge as merge_module
 from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.pages import read_page
 from elasticscan.storage.sealed_file import find_seal, verify_file
-from elasticscan.storage.view import View, most_rows
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
 from tests.storage.versions import (
@@ -88,16 +87,6 @@ def test_a_copy_keeps_every_version_that_snapshots_from_its_horizon_on_see(compa
         source, names = shelf.source(fragments, scenario.floor(snapshot)), scenario.columns()
         pages = read_all(read_page, source, shelf.everything(), snapshot, names, repeat(PLENTY))
         assert together(pages, shelf) == scenario.rows(snapshot)
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(SEEDS)
-def test_what_is_known_without_a_file_is_never_too_few_rows_and_says_whether_it_is_exact(seed: int) -> None:
-    scenario = Scenario(seed, apart=False)
-    for snapshot in range(scenario.oldest, scenario.commits + 1):
-        rows, exact = most_rows(View(scenario.shelf.fragments), Bounds(scenario.floor(snapshot), snapshot))
-        actual = len(scenario.visible(snapshot))
-        assert rows == actual if exact else rows >= actual
 
 
 @pytest.mark.parametrize("rows", [1, 30])

@@ -248,21 +248,6 @@ def test_few_files_stay_open_however_many_are_read(tmp_path: Path) -> None:
     assert open_files() - before <= OPEN_FILES
 
 
-def test_a_file_is_only_for_whom_its_root_is(tmp_path: Path) -> None:
-    for mode, wanted, below in (
-        (0o700, 0o600, 0o700),
-        (0o750, 0o640, 0o750),
-        (0o755, 0o600, 0o700),  # which `mkdir` makes: no one chose it
-        (0o2755, 0o640, 0o2750),
-    ):
-        root = tmp_path / oct(mode)
-        root.mkdir()
-        root.chmod(mode)
-        write(LocalDisk(root), PATH, b"x")
-        assert (root / PATH).stat().st_mode & 0o777 == wanted
-        assert (root / PATH).parent.stat().st_mode & 0o7777 == below
-
-
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
 def test_a_directory_that_cannot_be_read_is_not_an_empty_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import FragmentDamaged, OperatorNeeded, OutOfResources, ShardUnavailable
+from elasticscan.base.errors import FragmentDamaged, OutOfResources
 from elasticscan.metadata import Seal, StagedFragment, TableInfo
 from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage.disk import OpenFile
@@ -19,7 +19,6 @@ from elasticscan.storage.fragment_writer import FragmentTarget, write_fragment
 from elasticscan.storage.sealed_file import (
     PIECE_BYTES,
     SEGMENT_BYTES,
-    SMALL_FILE_BYTES,
     SealedFile,
     digest_of,
     read_manifest,
@@ -31,7 +30,6 @@ from tests.storage.memory_disk import MemoryDisk
 from tests.storage.versions import ORIGIN
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
-SIZES = {"small": 200, "large": 20_000}
 
 
 def staged(disk: FaultyDisk, rows: int, seed: int = 0, compression: str | None = None) -> StagedFragment:
@@ -55,70 +53,19 @@ def rows_in(disk: FaultyDisk, fragment: StagedFragment) -> list[tuple[int, str]]
     return [(int(number), str(text)) for number, text in found]
 
 
-def _vanish(how: str) -> Callable[[FaultyDisk, StagedFragment], None]:
-    return lambda disk, _: setattr(disk, "vanished", how)
-
-
-def _stale(disk: FaultyDisk, fragment: StagedFragment) -> None:
-    other = staged(disk, fragment.rows, seed=1)
-    disk.stale[fragment.path] = disk.content(other.path)
-    with pytest.raises(FragmentDamaged):
-        FragmentReader(disk, fragment.path, ["id"], other.seal)
-    with pytest.raises(FragmentDamaged, match="written as"):
-        read_manifest(disk, fragment.path)
-
-
-def _never_sealed(disk: FaultyDisk, fragment: StagedFragment) -> None:
-    sink = pa.BufferOutputStream()
+def test_a_file_that_is_another_one_or_was_never_sealed_says_so() -> None:
+    disk, sink = FaultyDisk(MemoryDisk()), pa.BufferOutputStream()
+    fragment, other = staged(disk, 200), staged(disk, 200, seed=1)
     with pa.ipc.new_file(sink, SCHEMA):
         pass
-    content = disk.stale[fragment.path] = sink.getvalue().to_pybytes()
-    for tail in (1, 40, len(content)):
-        sealed = Seal(len(content), tail, digest_of(content[-tail:]))
-        with pytest.raises(FragmentDamaged):
-            FragmentReader(disk, fragment.path, ["id"], sealed)
-    with pytest.raises(FragmentDamaged, match="never sealed"):
-        read_manifest(disk, fragment.path)
-
-
-def _zeros(disk: FaultyDisk, fragment: StagedFragment) -> None:
-    disk.stale[fragment.path] = bytes(fragment.bytes)
-
-
-def _flip_one(disk: FaultyDisk, fragment: StagedFragment) -> None:
-    disk.flips[fragment.path] = {8 * (fragment.bytes // 3)}
-
-
-# By fault: how it begins, the error that tells of it.
-FAULTS: dict[str, tuple[Callable[[FaultyDisk, StagedFragment], None], type[OperatorNeeded]]] = {
-    "a flipped bit": (_flip_one, FragmentDamaged),
-    "another file's content": (_stale, FragmentDamaged),
-    "a file that was never sealed": (_never_sealed, FragmentDamaged),
-    "zeros": (_zeros, FragmentDamaged),
-    "a root that is gone": (_vanish("gone"), ShardUnavailable),
-    "a root that is empty": (_vanish("empty"), FragmentDamaged),
-    "no file can be opened": (lambda disk, _: disk.raise_always.add("open"), ShardUnavailable),
-    "nothing can be read": (lambda disk, _: disk.raise_always.add("read_at"), ShardUnavailable),
-}
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_file_on_a_disk_with_faults_is_not_read_and_is_there_again_when_they_are_over(
-    fault: str, size: str
-) -> None:
-    disk = FaultyDisk(MemoryDisk())
-    fragment = staged(disk, SIZES[size])
-    assert (fragment.bytes > SMALL_FILE_BYTES) == (size == "large")
-    right = rows_in(disk, fragment)
-    begin, message = FAULTS[fault]
-    begin(disk, fragment)
-    with pytest.raises(message):
-        rows_in(disk, fragment)
-    with pytest.raises(message):
-        verify_file(disk, fragment.path, fragment.seal)
-    disk.flips, disk.stale, disk.raise_always, disk.vanished = {}, {}, set(), None
-    assert rows_in(disk, fragment) == right
+    for content, says in ((disk.content(other.path), "written as"), (sink.getvalue(), "never sealed")):
+        disk.stale[fragment.path] = bytes(content)
+        with pytest.raises(FragmentDamaged, match=says):
+            read_manifest(disk, fragment.path)
+        for tail in (1, 40, len(content)):
+            sealed = Seal(len(content), tail, digest_of(content[-tail:]))
+            with pytest.raises(FragmentDamaged):
+                FragmentReader(disk, fragment.path, ["id"], sealed)
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])

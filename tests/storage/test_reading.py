@@ -52,7 +52,7 @@ from elasticscan.storage.memory_fragment import (
 from elasticscan.storage.pages import PageSource, read_page
 from elasticscan.storage.point_reads import read_listed, read_rows
 from elasticscan.storage.ranges import read_ranges
-from elasticscan.storage.view import View
+from elasticscan.storage.view import View, most_rows
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
 from tests.storage.versions import (
@@ -184,13 +184,16 @@ def test_each_way_of_reading_gives_each_visible_row_that_it_is_asked_for_once_an
         snapshot, (cursors, beyond) = scenario.snapshot(), scenario.cursors()
         how, limits, names = way(scenario, snapshot), varying(scenario.rng), scenario.columns()
         pages = read_all(how.read, how.source, cursors, snapshot, names, limits, **how.asked)
-        found, rows = together(pages, scenario.shelf), beyond(scenario.rows(snapshot))
+        visible_now = scenario.rows(snapshot)
+        found, rows = together(pages, scenario.shelf), beyond(visible_now)
         given_rows = [row for row in rows if how.gives(row)]
         if way is pruned:
             assert found == [row for row in rows if row in set(found)], "none that was replaced"
             assert set(given_rows) <= set(found)
         else:
             assert found == given_rows
+        most, is_exact = most_rows(how.source.view, how.source.bounds(snapshot))
+        assert most == len(visible_now) if is_exact else most >= len(visible_now), "known without a file"
         if way is by_list:
             check_rows(how.source, snapshot, how.asked["keys"], scenario)
 

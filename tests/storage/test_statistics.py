@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base import key_encoding
-from elasticscan.base.key_encoding import NULL, encode_value, index_hash, successor
+from elasticscan.base.key_encoding import NULL, can_be_sought, encode_value, index_hash, place_of, successor
 from elasticscan.metadata import KEY_BYTES, TableInfo, unpack_statistics
 from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage.fragment import FragmentReader, fragment_schema
@@ -82,6 +83,9 @@ def test_blocks_bound_every_value_of_any_type_as_tightly_as_they_can(
     column = pa.array(data.draw(st.lists(st.none() | values_of(kind), min_size=1, max_size=15)), kind)
     hashes, own_keys = index_hash([column]).tolist(), list(map(encode_value, column))
     assert len({*zip(hashes, own_keys, strict=True)}) == len({*hashes}) == len({*own_keys})
+    if can_be_sought(kind):
+        order = sorted(range(len(column)), key=own_keys.__getitem__)
+        check_places(column.take(pa.array(order)), sorted(own_keys), own_keys[0])
     table, disk = pa.schema([("a", kind), ("b", kind)]), MemoryDisk()
     schema = fragment_schema(table, versioned=False, tombstones=False)
     slots = pa.array(np.zeros(len(column), dtype=np.uint16))
@@ -103,6 +107,17 @@ def test_blocks_bound_every_value_of_any_type_as_tightly_as_they_can(
         assert block.low == keys[0][:KEY_BYTES]
         last = keys[-1]
         assert block.high == (last + b"\0" if len(last) <= KEY_BYTES else successor(last[:KEY_BYTES]))
+
+
+def check_places(column: pa.Array, keys: Sequence[bytes], key: bytes) -> None:
+    """The place of a key in an ascending column of numbers is that of its bytes, also where it is cut."""
+    column = pa.concat_arrays([column[:1], column, column[-1:]]).slice(1, len(column))
+    cut = [key[:length] for length in range(len(key))]
+    for sought in (*cut, key, key + b"\5", successor(key) if key > b"\0" else b"\1", b"\0\5", b"\2"):
+        begin, end = place_of(column, sought)
+        assert all(row < sought and not sought.startswith(row) for row in keys[:begin])
+        assert all(row < sought and sought.startswith(row) for row in keys[begin:end])
+        assert all(row >= sought for row in keys[end:])
 
 
 def test_every_type_with_value_keys_that_a_table_may_have_is_tried() -> None:

@@ -25,7 +25,7 @@ def modes(place: Path) -> tuple[set[str], set[str]]:
     """The modes of directories and of files below a place, itself included."""
     found: tuple[set[str], set[str]] = set(), set()
     for path in (place, *place.rglob("*")):
-        found[path.is_file()].add(oct(stat.S_IMODE(path.stat().st_mode) & 0o777))
+        found[path.is_file()].add(oct(stat.S_IMODE(path.stat().st_mode)))
     return found
 
 
@@ -36,7 +36,7 @@ MODES: dict[int | None, tuple[str, str]] = {
     0o755: ("0o755", "0o600"),
     0o750: ("0o750", "0o640"),
     0o770: ("0o770", "0o660"),
-    0o2750: ("0o750", "0o640"),
+    0o2750: ("0o2750", "0o640"),
 }
 
 

@@ -6,15 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from elasticscan.base.errors import FragmentDamaged
 from elasticscan.base.key_encoding import (
-    can_be_sought,
-    encode_value,
     encode_values,
-    place_of,
-    successor,
 )
 from elasticscan.metadata import HASH, KEY_BYTES, IndexInfo, StagedRun, unpack_histogram
 from elasticscan.storage import fragment_writer as fragment_module
@@ -56,38 +51,6 @@ def filled(seed: int) -> Indexed:
     shelf.fragments.clear()
     shelf.add(versions)
     return indexed
-
-
-NUMBERS = {
-    kind: st.integers(*ends)
-    for width in (8, 16, 32, 64)
-    for kind, ends in (
-        (getattr(pa, f"int{width}")(), (-(1 << (width - 1)), (1 << (width - 1)) - 1)),
-        (getattr(pa, f"uint{width}")(), (0, (1 << width) - 1)),
-    )
-} | {kind: st.integers(0, 9) for kind in (pa.date32(), pa.time32("s"), pa.time64("us"), pa.timestamp("ms"))}
-
-
-@pytest.mark.parametrize("kind", NUMBERS, ids=str)
-@settings(max_examples=examples(60), deadline=None)
-@given(data=st.data())
-def test_the_place_of_a_key_in_a_column_of_numbers_is_that_of_its_bytes(
-    kind: pa.DataType, data: st.DataObject
-) -> None:
-    near = NUMBERS[kind] | st.sampled_from([0, 1, 127]).filter(lambda n: n < 9 or pa.types.is_integer(kind))
-    values = data.draw(st.lists(st.none() | near, min_size=1, max_size=12))
-    storage = kind if pa.types.is_integer(kind) else pa.int32() if kind.bit_width == 32 else pa.int64()
-    ordered = pa.array(sorted(values, key=lambda v: (v is not None, v)), storage)
-    column = pa.concat_arrays([ordered[:1], ordered, ordered[-1:]]).slice(1, len(values)).view(kind)
-    keys = [encode_value(value) for value in column]
-    assert can_be_sought(kind) and keys == sorted(keys)
-    one = data.draw(st.sampled_from([*keys, encode_value(pa.scalar(data.draw(near), storage).cast(kind))]))
-    cut = one[: data.draw(st.integers(0, len(one)))]
-    for key in (cut, one, one + b"\5", successor(one) if one > b"\0" else b"\1", b"\0\5", b"\2"):
-        begin, end = place_of(column, key)
-        assert all(row < key and not key.startswith(row) for row in keys[:begin])
-        assert all(row < key and key.startswith(row) for row in keys[begin:end])
-        assert all(row >= key for row in keys[end:])
 
 
 @settings(max_examples=examples(40), deadline=None)
