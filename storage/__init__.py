@@ -62,10 +62,10 @@ merge        several fragments in one order; overlay: others laid over a large f
 patch        newer rows in one batch of it
 pruning      what statistics rule out
 pages        pages of both; page_builder: one of them while it is filled
-ranges       rows with keys in some ranges; point_reads: rows with some keys, many at once
+ranges       rows with keys in some ranges; point_reads: rows with some keys, many at once, and keys that a
+             staged write has in common with commits
 indexes      index files and their pages; changes: what commits did to rows, from their versions
 copying      rows of some slots as a new fragment: moves and compaction
-shared_keys  keys that a staged write has in common with commits
 conform      rows of users as the table's schema has them, and how large they may be
 memory_fragment  rows that lie in the log, as a fragment in memory, or flushed to one on a disk
 ingest       rows on their way in; definition: what a table may be
@@ -124,7 +124,7 @@ from elasticscan.storage.pages import (
     PageSource,
     read_page,
 )
-from elasticscan.storage.point_reads import read_listed, read_rows
+from elasticscan.storage.point_reads import read_listed, read_rows, shared_keys
 from elasticscan.storage.ranges import read_ranges
 from elasticscan.storage.sealed_file import (
     SMALL_FILE_BYTES,
@@ -132,6 +132,5 @@ from elasticscan.storage.sealed_file import (
     read_manifest,
     verify_file,
 )
-from elasticscan.storage.shared_keys import shared_keys
 from elasticscan.storage.spill import Spool
 from elasticscan.storage.view import View, most_rows

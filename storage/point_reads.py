@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from elasticscan.base.key_encoding import encode_row
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.protocol import KeyList, PageRequest, PageRows, RowAnswer, RowRequest
-from elasticscan.storage.fragment import DELETED, UNTIL
+from elasticscan.storage.fragment import DELETED, SLOT, UNTIL
 from elasticscan.storage.lookup import (
     Mask,
     Places,
@@ -206,3 +206,28 @@ def _find_newest(
         asked = asked[newer]
         owners[asked], rows[asked], newest[asked] = owner, places[newer], commits[newer]
     return owners, rows
+
+
+def shared_keys(
+    staged: PageSource, committed: PageSource, bounds: Bounds, living: bool = False
+) -> pa.RecordBatch | None:
+    """Return some keys of a staged write that have versions in `bounds`; None when there are none.
+
+    Args:
+        staged: what was staged; its tombstones count as its rows do.
+        committed: fragments that serve slots, of any shards.
+        bounds: the commits that count.
+        living: a key counts only if its newest version in `bounds` is no tombstone.
+
+    Memory: a batch of keys, and what bisecting for them touches.
+    """
+    names = committed.table.primary_key
+    fragments = [fragment for fragment in committed.view.fragments if bounds.touch(fragment)]
+    for fragment in staged.view.fragments if fragments else ():
+        for batch in staged.open(fragment, names):
+            slots, keys = batch.column(SLOT).to_numpy(), batch.select(list(names))
+            found = rows_of_keys(committed, fragments, slots, keys.columns, (), bounds)
+            counts = fragment.slots.mask(slots) & (found.places >= 0 if living else found.versions)
+            if counts.any():
+                return keys.filter(pa.array(counts))
+    return None

@@ -39,6 +39,7 @@ class FaultyDisk(Disk):
         flushes: false when files are acknowledged that are not on the disk yet; see `cut_power`.
         vanished: the mount is "gone" with its root, or "empty": the directory below it shows, and takes
             what is written meanwhile.
+        written, bytes_read: how many bytes went to all files together, and came from them.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -52,7 +53,7 @@ class FaultyDisk(Disk):
         self.stale: dict[str, bytes] = {}
         self.flushes = True
         self.vanished: Literal["gone", "empty"] | None = None
-        self.written = 0
+        self.written = self.bytes_read = 0
         self._unflushed: dict[str, bytes | None] = {}  # what was under these paths when they were written
         self._below = MemoryDisk()
 
@@ -161,6 +162,7 @@ class _FaultyReads(OpenFile):
     def read_at(self, offset: int, length: int) -> pa.Buffer:
         owner, path = self._owner, self._path
         owner.fail("read_at")
+        owner.bytes_read += length
         if owner.vanished is not None:
             raise disk_error(OSError(errno.EIO, "Input/output error"), "faulty", None, writing=False)
         stale = owner.stale.get(path)

@@ -201,12 +201,6 @@ def test_rows_may_come_in_any_form_of_arrow() -> None:
         assert pa.Table.from_batches(batches_of(form)).equals(table)
 
 
-@pytest.mark.parametrize("data", [[{"a": 1}], {"a": [1]}, None, "rows"])
-def test_anything_else_is_refused_with_a_hint(data: Any) -> None:
-    with pytest.raises(SchemaMismatch, match="pyarrow Table"):
-        list(batches_of(data))
-
-
 @pytest.mark.parametrize("kind", ["view", "dictionary"])
 def test_unsound_values_are_refused_before_any_kernel_sees_them(kind: str) -> None:
     """A kernel that casts them would end the process."""

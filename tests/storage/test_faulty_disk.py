@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from itertools import count
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 from elasticscan.base.errors import FragmentDamaged, OutOfResources
 from elasticscan.metadata import Seal, StagedFragment, TableInfo
 from elasticscan.storage import fragment_writer as fragment_module
-from elasticscan.storage.disk import OpenFile
 from elasticscan.storage.fragment import SLOT, FragmentReader, fragment_schema, is_fragment_path
 from elasticscan.storage.fragment_writer import FragmentTarget, write_fragment
 from elasticscan.storage.sealed_file import (
@@ -100,28 +98,17 @@ def test_a_bit_that_flipped_in_any_piece_is_damage() -> None:
     assert file.read(0, data).to_pybytes() == disk.content(fragment.path)[:data]
 
 
-class _Exhausted(OpenFile):
-    """A file for whose bytes there is no memory after some reads."""
-
-    is_near = True
-
-    def __init__(self, file: OpenFile, reads: Iterator[int]) -> None:
-        self._file, self._reads, self.size = file, reads, file.size
-
-    def read_into(self, offset: int, room: memoryview) -> None:
-        if next(self._reads) > 2:
-            raise pa.ArrowMemoryError("malloc of size 64 failed")
-        self._file.read_into(offset, room)
-
-
 def test_memory_that_runs_out_while_reading_is_no_damage() -> None:
     reads = count()
 
-    class Disk(FaultyDisk):
-        def open(self, path: str) -> OpenFile:
-            return _Exhausted(super().open(path), reads)
+    class Exhausted(FaultyDisk):
+        """A disk for whose bytes there is no memory after some reads."""
 
-    disk = Disk(MemoryDisk())
+        def fail(self, name: str) -> None:
+            if name == "read_at" and next(reads) > 2:
+                raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    disk = Exhausted(MemoryDisk())
     with pytest.raises(OutOfResources, match="memory"):
         rows_in(disk, staged(disk, 100_000))
 

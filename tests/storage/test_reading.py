@@ -1,12 +1,11 @@
 """Each way of reading against plain Python: visible rows once, in order, within limits, from any cursors.
 
 One generator of tables (`versions.py`) serves all of them: pages of a scan, with and without statistics that
-skip batches, lists and ranges of primary keys, rows in the log, keys in common with commits.
+skip batches, lists and ranges of primary keys.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +22,7 @@ from hypothesis import strategies as st
 from elasticscan.base.errors import StoreDamaged
 from elasticscan.base.key_encoding import END, NULL, encode_value
 from elasticscan.filters.key_sets import Interval, KeySet
-from elasticscan.metadata import SORTED, Bounds, Fragment, IndexInfo
+from elasticscan.metadata import SORTED, Fragment, IndexInfo
 from elasticscan.protocol import (
     Cursor,
     IndexOrder,
@@ -35,16 +34,13 @@ from elasticscan.protocol import (
     RowRequest,
 )
 from elasticscan.storage import fragment_writer as fragment_module
-from elasticscan.storage import key_filter, lookup, merge, point_reads, ranges, shared_keys
-from elasticscan.storage.copying import Destination, Keep, copy_slots
+from elasticscan.storage import key_filter, lookup, merge, point_reads, ranges
 from elasticscan.storage.disk import LocalDisk
 from elasticscan.storage.fragment import UNTIL, FragmentReader, fragment_schema
 from elasticscan.storage.fragment_writer import Contents, FragmentTarget, write_fragment
 from elasticscan.storage.indexes.pages import IndexSource, read_index_page
 from elasticscan.storage.indexes.run import RunReader, build_runs
 from elasticscan.storage.memory_fragment import (
-    MEMORY_DISK,
-    CommittedRows,
     pack_rows,
     schema_in_log,
     unpack_rows,
@@ -52,7 +48,7 @@ from elasticscan.storage.memory_fragment import (
 from elasticscan.storage.pages import PageSource, read_page
 from elasticscan.storage.point_reads import read_listed, read_rows
 from elasticscan.storage.ranges import read_ranges
-from elasticscan.storage.view import View, most_rows
+from elasticscan.storage.view import most_rows
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
 from tests.storage.versions import (
@@ -74,7 +70,6 @@ from tests.storage.versions import (
     table_of,
     together,
     varying,
-    visible,
 )
 
 
@@ -343,85 +338,8 @@ def test_only_the_rows_of_ranges_are_looked_at() -> None:
 # --------------------------------------------------------------------------------------- rows in the log
 
 
-def packed_commits(scenario: Scenario) -> dict[int, tuple[bytes, bool]]:
-    """The rows of each commit as the log keeps them, and whether tombstones are among them."""
-    by_commit = defaultdict(list)
-    for version in scenario.shelf.versions():
-        by_commit[version.commit].append(version)
-    packed = {}
-    for commit, versions in by_commit.items():
-        tombstones = any(version.value is None for version in versions)
-        schema = fragment_schema(scenario.shelf.table.schema, versioned=False, tombstones=tombstones)
-        ordered = sorted(versions, key=lambda version: (version.slot, version.key))
-        packed[commit] = pack_rows(rows_of(ordered, scenario.shelf.table, schema)), tombstones
-    return packed
-
-
-@settings(max_examples=examples(120), deadline=None)
-@given(SEEDS)
-def test_commits_in_memory_and_those_flushed_of_some_slots_are_the_same_rows(seed: int) -> None:
-    """Some commits are flushed, of some slots in two files; the others stay in a memory fragment."""
-    scenario = Scenario(seed)
-    rng, table = scenario.rng, scenario.shelf.table
-    shelf, commits = Shelf(table, scenario.shelf.slot_count), packed_commits(scenario)
-    flushed = {commit for commit in commits if rng.random() < 0.6}
-    part = SlotSet.of((slot, slot + 1) for slot in range(shelf.slot_count) if rng.random() < 0.5)
-    in_memory = set[int]()
-
-    def committed(numbers: set[int], slots: SlotSet, number: int) -> Fragment:
-        rows = {n: unpack_rows("t", schema_in_log(table, commits[n][1]), commits[n][0]) for n in numbers}
-        return CommittedRows.of(table, rows).fragment(number, slots)
-
-    def opened(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
-        disk = MEMORY_DISK if fragment.id in in_memory else shelf.disk
-        return FragmentReader(disk, fragment.path, columns, fragment.seal, table)
-
-    for slots in (part, shelf.slots - part) if flushed else ():
-        in_memory.add(-1)
-        source = PageSource(table, View([committed(flushed, slots, -1)]), opened)
-        for copied in copy_slots(
-            source, slots, Bounds(0, 1 << 62), Keep(), Destination(shelf.disk, 1, ORIGIN)
-        ):
-            shelf.register(copied.staged, copied.min_commit, copied.max_commit)
-    if left := commits.keys() - flushed:
-        in_memory.add(-2)
-        shelf.fragments.append(committed(left, shelf.slots, -2))
-    for snapshot in range(scenario.oldest, scenario.commits + 1):
-        source = PageSource(table, View(shelf.fragments), opened, scenario.floor(snapshot))
-        names, limits = scenario.columns(), varying(rng)
-        rows = together(read_all(read_page, source, shelf.everything(), snapshot, names, limits), shelf)
-        assert rows == scenario.rows(snapshot)
-
-
 def test_bytes_that_are_no_rows_of_the_definition_are_damage() -> None:
     table = table_of(KEY_KINDS["int"])
     for packed in (b"", b"\xff" * 8, pack_rows(pa.record_batch({"a": ["x"]})), b"\0" * 4096):
         with pytest.raises(StoreDamaged, match="cannot be read"):
             unpack_rows("t", schema_in_log(table, tombstones=False), packed)
-
-
-# ------------------------------------------------------- keys that a staged write has in common with commits
-
-
-@settings(deadline=None, max_examples=examples(100))
-@given(seed=SEEDS)
-def test_keys_in_common_are_those_of_the_versions_in_the_range(seed: int) -> None:
-    """A write of a few keys, or of many, of which some were never there; perhaps in two fragments."""
-    scenario = Scenario(seed)
-    rng, versions = scenario.rng, scenario.shelf.versions()
-    staged = Shelf(scenario.shelf.table, scenario.shelf.slot_count)
-    pool = sorted({*scenario.slots, *(scenario.kind.make(rng, n) for n in range(rng.choice((0, 40))))})
-    written = rng.sample(pool, rng.randint(0, len(pool)))
-    rows = [staged.version(key, 1, None if rng.random() < 0.2 else "new") for key in written]
-    at = rng.randint(0, len(rows))
-    for part in filter(None, (rows[:at], rows[at:])):
-        staged.add(part)
-    for _ in range(4):
-        floor, snapshot = sorted(rng.randint(scenario.oldest, scenario.commits) + 1 for _ in range(2))
-        touched = {v.key for v in versions if floor <= v.commit <= snapshot}
-        for living, expected in ((False, touched), (True, set(visible(versions, floor, snapshot)))):
-            bounds = Bounds(floor, snapshot)
-            shared = shared_keys(staged.source(), scenario.shelf.source(), bounds, living)
-            named = set() if shared is None else set(keys_of(shared, scenario.shelf.table))
-            assert named <= expected & set(written)
-            assert bool(named) == bool(expected & set(written))

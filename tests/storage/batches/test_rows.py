@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.storage.batches import rows as row_reader
 from elasticscan.storage.batches.cache import BatchCache
-from elasticscan.storage.disk import Disk, OpenFile
+from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import SLOT, FragmentReader, fragment_schema
 from elasticscan.storage.fragment_writer import FragmentTarget, write_fragment
 from elasticscan.storage.lookup import rows_at
 from elasticscan.storage.sealed_file import SEGMENT_BYTES
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
+from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.memory_disk import MemoryDisk
 from tests.storage.versions import ORIGIN
 
@@ -87,28 +88,6 @@ def _garbage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(np, "empty", garbage)
 
 
-class CountingDisk(MemoryDisk):
-    """Counts the bytes that are read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes_read = 0
-
-    def open(self, path: str) -> OpenFile:
-        return _Counting(self, super().open(path))
-
-
-class _Counting(OpenFile):
-    is_near = True
-
-    def __init__(self, disk: CountingDisk, file: OpenFile) -> None:
-        self._disk, self._file, self.size = disk, file, file.size
-
-    def read_into(self, offset: int, room: memoryview) -> None:
-        self._disk.bytes_read += len(room)
-        self._file.read_into(offset, room)
-
-
 def open_alone(disk: Disk, staged: StagedFragment, columns: Sequence[str]) -> FragmentReader:
     """A reader that never keeps a batch for the sake of few rows."""
     return FragmentReader(disk, staged.path, ("k", *columns), staged.seal, cache=BatchCache(most_bytes=1))
@@ -142,7 +121,7 @@ def test_rows_that_are_read_alone_are_those_of_their_batch(
 
 @pytest.mark.parametrize("step", [100_001, 50])
 def test_few_rows_cost_few_reads_and_many_one_of_their_columns(step: int) -> None:
-    disk = CountingDisk()
+    disk = FaultyDisk(MemoryDisk())
     staged = write(disk, table_of(["i", "s", "n", "b"]), rows=200_000)
     assert staged.bytes > 8_000_000
     reader, rows = open_alone(disk, staged, ["i", "s", "n", "b"]), np.arange(0, 200_000, step)
