@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pyarrow import ipc
 
 from elasticscan.base.concurrency import cached_property
-from elasticscan.base.errors import FragmentDamaged, TableChanged, UsageError
+from elasticscan.base.errors import FragmentDamaged, TableChanged
 from elasticscan.base.key_encoding import encode_row
 from elasticscan.metadata import (
     Seal,
@@ -325,10 +325,7 @@ class FragmentReader(BatchReader):
             begin = beyond
 
     def row_key(self, batch: pa.RecordBatch, row: int) -> bytes:
-        try:
-            return encode_row([batch.column(name) for name in self.primary_key], row)
-        except UsageError as error:  # a null, or a type that no key has: no writer lets them in
-            raise self.damaged(error) from error
+        return encode_row([batch.column(name) for name in self.primary_key], row)
 
 
 class _PlainReader(FragmentReader):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import accumulate, pairwise
+from functools import cache, partial
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,10 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from elasticscan.base.errors import UsageError
 from elasticscan.base.key_encoding import encode_row
 from elasticscan.metadata import Bounds, Fragment
-from elasticscan.storage.batches.reader import UNREADABLE
 from elasticscan.storage.fragment import COMMIT, SLOT, UNTIL, FragmentReader
 from elasticscan.storage.key_filter import Comparable, KeyHashes, comparable, key_hashes
 
@@ -96,74 +94,72 @@ def rows_at(reader: FragmentReader, rows: Rows, columns: Sequence[str]) -> pa.Re
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Rows of one fragment, by number, that are no tombstones; their slots and primary keys."""
+    """Rows that are no tombstones: of which fragment each is, by number, their slots and primary keys."""
 
-    fragment: Fragment
+    owners: NDArray[np.intp]
     rows: Rows
     slots: NDArray[np.uint16]
     keys: Sequence[pa.Array]
 
-    def only(self, chosen: Mask) -> Candidates:
-        if chosen.all():
+    def of(self, owner: int) -> tuple[Rows, Candidates]:
+        """Return the numbers of one fragment's rows, and these rows."""
+        (here,) = np.nonzero(self.owners == owner)
+        return here, self.only(here)
+
+    def only(self, chosen: Rows) -> Candidates:
+        """Return some of the rows, by ascending numbers."""
+        if len(chosen) == len(self.rows):
             return self
-        indices = pa.array(np.flatnonzero(chosen))
-        keys = [key.take(indices) for key in self.keys]
-        return Candidates(self.fragment, self.rows[chosen], self.slots[chosen], keys)
+        keys = [key.take(pa.array(chosen)) for key in self.keys]
+        return Candidates(self.owners[chosen], self.rows[chosen], self.slots[chosen], keys)
 
 
 def newest(
-    groups: Sequence[Candidates],
-    siblings: Sequence[Fragment],
+    candidates: Candidates,
+    fragments: Sequence[Fragment],
     bounds: Bounds,
     open_fragment: Callable[[Fragment], FragmentReader],
-) -> list[Mask]:
+) -> Mask:
     """Mark the rows that count: of a commit within `bounds`, with no newer version up to the snapshot.
 
     Args:
-        groups: the rows, those of each fragment together: every fragment is asked for all of them at once.
-        siblings: all fragments of the table at this shard; what one of them holds of slots
+        candidates: the rows; every fragment is asked for all of them at once.
+        fragments: all of the table at this shard that count in `bounds`; what one of them holds of slots
             that it does not serve is no version.
         bounds: which commits count.
         open_fragment: opens one of the fragments for the columns of the primary key.
     """
-    if not groups:
-        return []
-    checked = [_within(candidates, bounds, open_fragment) for candidates in groups]
+    owners, rows = candidates.owners, candidates.rows
     # Each row's commit lies between two; mostly these say which version is newer, and it is not read.
-    least, most, counts = (np.concatenate(parts) for parts in zip(*checked, strict=True))
-    ends = [0, *accumulate(len(candidates.rows) for candidates in groups)]
-    slots = np.concatenate([candidates.slots for candidates in groups])
-    owners = np.repeat([candidates.fragment.id for candidates in groups], [len(c.rows) for c in groups])
-    keys = [pa.concat_arrays(parts) for parts in zip(*(c.keys for c in groups), strict=True)]
-    sought, oldest = Sought(slots, keys, open_fragment), int(least.min())
-    for sibling in sorted(siblings, key=lambda f: f.max_commit, reverse=True):
+    least, most, counts = np.empty_like(rows), np.empty_like(rows), np.empty(len(rows), dtype=bool)
+    for owner in np.unique(owners).tolist():
+        here, own = candidates.of(owner)
+        found = _within(own, fragments[owner], open_fragment(fragments[owner]), bounds)
+        least[here], most[here], counts[here] = found
+    sought, oldest = Sought(candidates.slots, candidates.keys, open_fragment), int(least.min())
+    for number in sorted(range(len(fragments)), key=lambda number: -fragments[number].max_commit):
+        sibling = fragments[number]
         if sibling.max_commit <= oldest:  # as are all that follow
             break
-        if not bounds.touch(sibling):
-            continue
-        (asked,) = (counts & (owners != sibling.id) & (least < sibling.max_commit)).nonzero()
+        asked = np.flatnonzero(counts & (owners != number) & (least < sibling.max_commit))
         if not len(asked):
             continue
         asked, _, theirs = sought.find_in(sibling, asked, bounds)
         unsure = asked[(least[asked] < theirs) & (theirs <= most[asked])]
-        for candidates, (begin, end) in zip(groups, pairwise(ends), strict=True):
-            here = unsure[(begin <= unsure) & (unsure < end)]
-            if len(here):
-                reader = open_fragment(candidates.fragment)
-                least[here] = commits_of(candidates.fragment, reader, candidates.rows[here - begin])
-                most[here] = least[here]
+        for owner in np.unique(owners[unsure]).tolist():
+            here, fragment = unsure[owners[unsure] == owner], fragments[owner]
+            least[here] = most[here] = commits_of(fragment, open_fragment(fragment), rows[here])
         counts[asked[theirs > most[asked]]] = False
-    return [counts[begin:end] for begin, end in pairwise(ends)]
+    return counts
 
 
 def _within(
-    candidates: Candidates, bounds: Bounds, open_fragment: Callable[[Fragment], FragmentReader]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], Mask]:
+    candidates: Candidates, fragment: Fragment, reader: FragmentReader, bounds: Bounds
+) -> tuple[Rows, Rows, Mask]:
     """Rows of one fragment: the least and the most that their commits can be, and which rows count.
 
     They count as far as the fragment knows.
     """
-    fragment, reader = candidates.fragment, open_fragment(candidates.fragment)
     least = most = np.full(len(candidates.rows), fragment.min_commit, dtype=np.int64)
     counts: Mask = np.ones(len(least), dtype=bool)
     if bounds.wholly_hold(fragment):
@@ -172,10 +168,10 @@ def _within(
         least = most = commits_of(fragment, reader, candidates.rows)
         counts = (least >= bounds.floor) & (least <= bounds.snapshot)
     if UNTIL in reader.columns:
-        until = rows_at(reader, candidates.rows, (UNTIL,)).column(UNTIL)
-        counts &= integers(reader, until) > bounds.since
+        counts &= rows_at(reader, candidates.rows, (UNTIL,)).column(UNTIL).to_numpy() > bounds.since
     if not fragment.unique:
-        counts &= ~_newer_is_before(reader, candidates, bounds.snapshot)
+        (behind,) = candidates.rows.nonzero()
+        counts[behind] &= ~_newer_is_before(reader, candidates.only(behind), bounds.snapshot)
     return least, most, counts
 
 
@@ -186,11 +182,12 @@ def commits_of(fragment: Fragment, reader: FragmentReader, rows: Rows) -> NDArra
     batches = np.searchsorted(reader.starts, rows, "right") - 1
     numbers: list[int] = np.unique(batches).tolist()
     if not all(0 <= number < reader.batch_count and reader.holds(number) for number in numbers):
-        return integers(reader, rows_at(reader, rows, (COMMIT,)).column(COMMIT))
+        read: Rows = rows_at(reader, rows, (COMMIT,)).column(COMMIT).to_numpy()
+        return read
     commits = np.empty(len(rows), dtype=np.int64)
     for number in numbers:
         here = batches == number
-        values = integers(reader, reader.batch(number).column(COMMIT))
+        values = reader.batch(number).column(COMMIT).to_numpy()
         commits[here] = values[rows[here] - reader.starts[number]]
     return commits
 
@@ -208,40 +205,19 @@ def slot_counts(reader: FragmentReader, fragment: Fragment, bounds: Bounds, slot
     return counts
 
 
-def integers(reader: FragmentReader, column: pa.Array) -> NDArray[np.int64]:
-    if column.null_count:
-        raise reader.damaged("its rows are not those of a fragment")
-    values: NDArray[np.int64] = column.to_numpy().astype(np.int64, copy=False)
-    return values
-
-
 def _newer_is_before(reader: FragmentReader, candidates: Candidates, snapshot: int) -> Mask:
     """Return whether the row before each one is a newer version of it; versions lie side by side.
 
     That one alone need be asked: if it is beyond the snapshot, so are those before it.
     """
-    rows = candidates.rows - 1
-    exists = rows >= 0
-    if not exists.all():
-        newer = np.zeros(len(rows), dtype=bool)
-        newer[exists] = _newer_is_before(reader, candidates.only(exists), snapshot)
-        return newer
-    before = rows_at(reader, rows, (*reader.primary_key, *(c for c in (SLOT, COMMIT) if c in reader.columns)))
-    same = integers(reader, before.column(SLOT)) == candidates.slots
-    if COMMIT in reader.columns:
-        same &= integers(reader, before.column(COMMIT)) <= snapshot
-    newer_before: Mask = same & _equal(reader, before, candidates.keys)
-    return newer_before
-
-
-def _equal(reader: FragmentReader, rows: pa.RecordBatch, keys: Sequence[pa.Array]) -> Mask:
-    equal = np.ones(rows.num_rows, dtype=bool)
-    try:
-        for name, key in zip(reader.primary_key, keys, strict=True):
-            equal &= pc.equal(rows.column(name), key).fill_null(False).to_numpy(zero_copy_only=False)
-    except UNREADABLE as error:
-        raise reader.damaged(error) from error
-    return equal
+    names = [*reader.primary_key, *(name for name in (SLOT, COMMIT) if name in reader.columns)]
+    before = rows_at(reader, candidates.rows - 1, names)
+    newer: Mask = before.column(SLOT).to_numpy() == candidates.slots
+    if COMMIT in names:
+        newer &= before.column(COMMIT).to_numpy() <= snapshot
+    for name, key in zip(reader.primary_key, candidates.keys, strict=True):
+        newer &= pc.equal(before.column(name), key).to_numpy(zero_copy_only=False)
+    return newer
 
 
 class Sought:
@@ -287,46 +263,26 @@ class Sought:
             parts = [key_hashes([batch.column(name) for name in reader.primary_key]) for batch in reader]
             return np.concatenate(parts or [np.empty(0, dtype=np.uint32)])
 
-        try:
-            if self._hashes is None:
-                self._hashes = key_hashes(self._keys)
-            return reader.key_filter.may_have(self._hashes[asked], own)
-        except (UsageError, *UNREADABLE) as error:  # a null in a key: no writer lets them in
-            raise reader.damaged(error) from error
+        if self._hashes is None:
+            self._hashes = key_hashes(self._keys)
+        return reader.key_filter.may_have(self._hashes[asked], own)
 
 
 def find(reader: FragmentReader, slots: NDArray[np.uint16], keys: Sequence[pa.Array], snapshot: int) -> Rows:
     """Return the row of the newest version of each key up to the snapshot, tombstones too; -1 for none."""
     if len(slots) <= FEW_KEYS:  # one after another: that takes less time than one step for many does
-        try:
-            sought = [(slot, encode_row(keys, number)) for number, slot in enumerate(slots.tolist())]
-            return np.array([_find_one(reader, slot, key, snapshot) for slot, key in sought], np.int64)
-        except (UsageError, *UNREADABLE) as error:  # a null in a key: no writer lets them in
-            raise reader.damaged(error) from error
-    places, equal = places_of(reader, *reader.rows_of_slots(slots), keys, snapshot)
+        sought = [(slot, encode_row(keys, number)) for number, slot in enumerate(slots.tolist())]
+        return np.array([_find_one(reader, slot, key, snapshot) for slot, key in sought], np.int64)
+    versioned = COMMIT in reader.columns
+
+    def columns(index: int) -> list[Comparable]:
+        batch = reader.batch(index)
+        parts = [part for name in reader.primary_key for part in comparable(batch.column(name))]
+        return [*parts, batch.column(COMMIT).to_numpy()] if versioned else parts
+
+    search = Search(reader.starts, columns, keys, snapshot if versioned else None)
+    places, equal = search.first_rows(*reader.rows_of_slots(slots))
     return np.where(equal, places, -1)
-
-
-def places_of(
-    reader: FragmentReader, low: Rows, high: Rows, keys: Sequence[pa.Array], snapshot: int
-) -> tuple[Rows, Mask]:
-    """Return the position of each key among rows [low, high) of its slot, and whether a row has that key.
-
-    It is that of the newest version up to the snapshot, or of the first row beyond all versions and the key.
-    """
-    places = low.copy()
-    equal = np.zeros(len(low), dtype=bool)
-    asked = np.flatnonzero(low < high)
-    if not len(asked):
-        return places, equal
-    indices = pa.array(asked)
-    keys = [key.take(indices) for key in keys]
-    try:
-        search = _Search(reader, keys, snapshot)
-        places[asked], equal[asked] = search.first_rows(low[asked], high[asked])
-    except (UsageError, *UNREADABLE) as error:  # a null in a key: no writer lets them in
-        raise reader.damaged(error) from error
-    return places, equal
 
 
 def _find_one(reader: FragmentReader, slot: int, key: bytes, snapshot: int) -> int:
@@ -341,41 +297,53 @@ def _find_one(reader: FragmentReader, slot: int, key: bytes, snapshot: int) -> i
         return row
     # Versions lie side by side, the newest first.
     end = reader.first_row(slot, key + b"\0")
-    commits = integers(reader, rows_at(reader, np.arange(row, end), (COMMIT,)).column(COMMIT))
+    commits = rows_at(reader, np.arange(row, end), (COMMIT,)).column(COMMIT).to_numpy()
     older = np.flatnonzero(commits <= snapshot)
     return row + int(older[0]) if len(older) else -1
 
 
-class _Search:
-    """Bisects for many keys at once, each between rows of its own slot."""
+class Search:
+    """Bisects for many keys at once, each between rows of its own slot.
 
-    def __init__(self, reader: FragmentReader, keys: Sequence[pa.Array], snapshot: int) -> None:
-        self._reader = reader
+    Args:
+        starts: the number of the first row of each batch, then that of all rows.
+        columns: given a batch's number, what of its key columns is compared, and then its commits.
+        keys: the keys to look for.
+        snapshot: where rows have commits, the newest that counts.
+    """
+
+    def __init__(
+        self,
+        starts: Rows,
+        columns: Callable[[int], list[Comparable]],
+        keys: Sequence[pa.Array],
+        snapshot: int | None = None,
+    ) -> None:
+        self._starts, self._columns, self._snapshot = starts, cache(columns), snapshot
         self._targets = [part for key in keys for part in comparable(key)]
-        self._snapshot = snapshot
-        self._versioned = COMMIT in reader.columns
-        self._cached: dict[int, list[Comparable]] = {}
 
     def first_rows(self, low: Rows, high: Rows) -> tuple[Rows, Mask]:
         """Return the first row in [low, high) not below (key, snapshot), and whether it has the key.
 
         Where there is none it is `high`.
         """
-        starts = self._reader.starts
-        batches = self._batches(low, high)
-        order = np.argsort(batches, kind="stable")
-        batches, low, high = batches[order], low[order], high[order]
+        rows, equal = low.copy(), np.zeros(len(low), dtype=bool)
+        order = np.flatnonzero(low < high)
+        if not len(order):
+            return rows, equal
+        batches = self._batches(order, low[order], high[order])
+        by_batch = np.argsort(batches, kind="stable")
+        batches, order = batches[by_batch], order[by_batch]
         targets = [_take(target, order) for target in self._targets]
         parts = _parts_of(batches)
-        first, end = starts[batches], starts[batches + 1]
-        at, beyond = np.maximum(low, first) - first, np.minimum(high, end) - first
+        first, end, high = self._starts[batches], self._starts[batches + 1], high[order]
+        at, beyond = np.maximum(low[order], first) - first, np.minimum(high, end) - first
         last = end - first - 1
         while (searching := at < beyond).any():
             middle = (at + beyond) >> 1
             below = searching & self._are_below(parts, np.minimum(middle, last), targets)
             beyond = np.where(below, beyond, middle)
             at = np.where(below, middle + 1, at)
-        rows, equal = np.empty_like(at), np.empty(len(at), dtype=bool)
         rows[order], equal[order] = first + at, self._have(first + at, high, targets)
         return rows, equal
 
@@ -384,23 +352,23 @@ class _Search:
         equal = rows < high
         there = np.flatnonzero(equal)
         if len(there):
-            batches = np.searchsorted(self._reader.starts, rows[there], "right") - 1
-            parts, at = _parts_of(batches), rows[there] - self._reader.starts[batches]
+            batches = np.searchsorted(self._starts, rows[there], "right") - 1
+            parts, at = _parts_of(batches), rows[there] - self._starts[batches]
             for number, target in enumerate(targets):
                 _, same = _compare(self._values(number, parts, at), _take(target, there))
                 equal[there] &= same
         return equal
 
-    def _batches(self, low: Rows, high: Rows) -> Rows:
+    def _batches(self, asked: Rows, low: Rows, high: Rows) -> Rows:
         """Return the batch to search for each key: of its slot's batches, the last that begins below it."""
-        starts = self._reader.starts
+        starts = self._starts
         batches = np.searchsorted(starts, low, "right") - 1
         last = np.searchsorted(starts, high - 1, "right") - 1
         over_several = np.flatnonzero(batches < last)
         for index in range(int(batches[over_several].min(initial=len(starts))) + 1, int(last.max()) + 1):
             chosen = over_several[(batches[over_several] < index) & (index <= last[over_several])]
             if len(chosen):
-                targets = [_take(target, chosen) for target in self._targets]
+                targets = [_take(target, asked[chosen]) for target in self._targets]
                 first = np.zeros(len(chosen), dtype=np.int64)
                 batches[chosen[self._are_below([(0, len(chosen), index)], first, targets)]] = index
         return batches
@@ -413,7 +381,7 @@ class _Search:
             less, same = _compare(self._values(number, parts, rows), target)
             below |= equal & less
             equal &= same
-        if self._versioned:
+        if self._snapshot is not None:
             below |= equal & (self._values(len(targets), parts, rows) > self._snapshot)
         return below
 
@@ -423,17 +391,6 @@ class _Search:
         if len(values) == 1:
             return values[0]
         return np.concatenate(values) if isinstance(values[0], np.ndarray) else pa.concat_arrays(values)
-
-    def _columns(self, index: int) -> list[Comparable]:
-        """Return the key columns of a batch, then its commits if it has them."""
-        columns = self._cached.get(index)
-        if columns is None:
-            batch = self._reader.batch(index)
-            columns = [part for name in self._reader.primary_key for part in comparable(batch.column(name))]
-            if self._versioned:
-                columns.append(batch.column(COMMIT).to_numpy(zero_copy_only=True))
-            self._cached[index] = columns
-        return columns
 
 
 def _parts_of(batches: Rows) -> Parts:

@@ -65,9 +65,6 @@ class Versions:
         self.scanned = sum(part.rows.num_rows for part in parts)
         if not any(part.cut for part in parts):
             parts = [_within(part, bounds) for part in parts]
-        for part in parts:
-            if any(part.rows.column(name).null_count for name in self.primary_key):
-                raise part.source.reader.damaged("its keys are not those of a fragment")
         names = [name for name in parts[0].rows.schema.names if name not in SYSTEM_COLUMNS]
         schema = pa.schema([parts[0].rows.schema.field(name).with_nullable(True) for name in names])
         aligned = [

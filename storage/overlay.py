@@ -38,14 +38,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from elasticscan.base.concurrency import renewed_in_child
-from elasticscan.base.errors import UsageError
 from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.metadata import Bounds, Fragment
-from elasticscan.storage.batches.reader import UNREADABLE
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
 from elasticscan.storage.key_filter import comparable
-from elasticscan.storage.lookup import Mask, Rows, commits_of, places_of
-from elasticscan.storage.merge import Array, InputRows, MergeInput, Versions, pack
+from elasticscan.storage.lookup import Mask, Rows, Search, commits_of
+from elasticscan.storage.merge import InputRows, MergeInput, Versions, pack
 from elasticscan.storage.patch import Patch
 from elasticscan.storage.view import Layers
 
@@ -281,7 +279,7 @@ class Overlay:
         if parts:
             newer = parts[0].rows if len(parts) == 1 else self._merged(parts)
             has_key = set(self._names) <= set(made.schema.names)
-            found = self._found(made, made.column(SLOT).to_numpy(), newer) if has_key else None
+            found = self._found(made, newer) if has_key else None
             # One that shares the slots of the large fragment's batch has the keys of that.
             if found is None and _is_same(made.column(SLOT), self._columns.batch(index).column(SLOT)):
                 found = self._places(index, newer)
@@ -336,61 +334,25 @@ class Overlay:
 
     def _places(self, index: int, newer: pa.RecordBatch) -> tuple[Rows, Mask]:
         """Return the rows of a batch before which newer rows belong, and whether these replace them."""
-        reader, batch = self._large.reader, self._large.reader.batch(index)
-        found = self._found(batch, reader.slots(index), newer)
-        if found is not None:
-            return found
-        slots, first = newer.column(SLOT).to_numpy(), reader.starts[index]
-        low, high = (reader.slots(index).searchsorted(slots, side) for side in ("left", "right"))
-        keys = [newer.column(name) for name in self._names]
-        places, replaces = places_of(reader, first + low, first + high, keys, self._bounds.snapshot)
-        return places - first, replaces
+        return self._found(self._large.reader.batch(index), newer)
 
-    def _found(
-        self, batch: pa.RecordBatch, slots: NDArray[np.uint16], newer: pa.RecordBatch
-    ) -> tuple[Rows, Mask] | None:
-        """As `_places`, in any batch with these slots, if NumPy compares the keys."""
-        slots_sought = newer.column(SLOT).to_numpy()
-        try:
-            own = [part for name in self._names for part in comparable(batch.column(name))]
-            sought = [part for name in self._names for part in comparable(newer.column(name))]
-        except (UsageError, *UNREADABLE) as error:  # a null in a key: no writer lets them in
-            raise self._large.reader.damaged(error) from error
+    def _found(self, batch: pa.RecordBatch, newer: pa.RecordBatch) -> tuple[Rows, Mask]:
+        """As `_places`, in any batch that has the columns of the key."""
+        slots, slots_sought = (rows.column(SLOT).to_numpy() for rows in (batch, newer))
+        keys = [newer.column(name) for name in self._names]
+        own = [part for name in self._names for part in comparable(batch.column(name))]
         if len(slots_sought) > _BISECTED_SHARE * batch.num_rows and all(
             isinstance(part, np.ndarray) and part.dtype.kind == "i" for part in own
         ):
+            sought = [part for key in keys for part in comparable(key)]
             both = zip((slots, *own), (slots_sought, *sought), strict=True)
             packed = pack([np.concatenate(pair) for pair in both])
             if packed is not None:
                 mine, theirs = packed[0][: len(slots)], packed[0][len(slots) :]
                 places = mine.searchsorted(theirs)
                 return places, mine[np.minimum(places, len(mine) - 1)] == theirs
-        if not all(isinstance(part, np.ndarray) for part in own):
-            return None
         low, high = (slots.searchsorted(slots_sought, side) for side in ("left", "right"))
-        return _bisected(own, sought, low, high)
-
-
-def _bisected(own: Sequence[Array], sought: Sequence[Array], low: Rows, high: Rows) -> tuple[Rows, Mask]:
-    """For each key the first of the rows [low, high) that is not below it, and whether it is its key."""
-    end = high
-    while (searching := low < high).any():
-        middle = np.minimum((low + high) >> 1, len(own[0]) - 1)
-        below, _ = _compared(own, sought, middle)
-        low = np.where(searching & below, middle + 1, low)
-        high = np.where(searching & ~below, middle, high)
-    return low, (low < end) & _compared(own, sought, np.minimum(low, len(own[0]) - 1))[1]
-
-
-def _compared(own: Sequence[Array], sought: Sequence[Array], rows: Rows) -> tuple[Mask, Mask]:
-    """(less, equal) for some rows, each alongside one of the keys sought."""
-    values = own[0][rows]
-    less, equal = values < sought[0], values == sought[0]
-    for mine, theirs in zip(own[1:], sought[1:], strict=True):
-        values = mine[rows]
-        less |= equal & (values < theirs)
-        equal &= values == theirs
-    return less, equal
+        return Search(np.array([0, batch.num_rows]), lambda _: own, keys).first_rows(low, high)
 
 
 Run: TypeAlias = FragmentReader | Overlay

@@ -26,7 +26,6 @@ from elasticscan.storage.lookup import (
     Rows,
     Sought,
     fetch_by_group,
-    integers,
     rows_at,
 )
 from elasticscan.storage.page_builder import PageBuilder
@@ -169,7 +168,7 @@ def rows_of_keys(
         if DELETED in more:
             alive[at] &= ~picked.column(DELETED).to_numpy(zero_copy_only=False)
         if UNTIL in more:  # a newer version may be in no fragment any more
-            alive[at] &= integers(reader, picked.column(UNTIL)) > bounds.since
+            alive[at] &= picked.column(UNTIL).to_numpy() > bounds.since
         # Of tombstones every column may be null, so schemas differ from one fragment to another.
         return pa.RecordBatch.from_arrays([picked.column(name) for name in columns], names=list(columns))
 

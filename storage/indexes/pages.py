@@ -89,6 +89,11 @@ class _IndexPage:
         self.end = slots.ranges[-1][1] if slots else 0
         self.shared = source.view.shared(bounds)
         self.iterators = self._begin(order.ranges, slots) if slots else []
+        numbers = {fragment.id: number for number, fragment in enumerate(self.fragments)}
+        self.owners = np.array([numbers[iterator.fragment.id] for iterator in self.iterators], dtype=np.intp)
+        self.is_mixed = np.array(
+            [not (f.unique and bounds.wholly_hold(f)) for f in self.fragments], dtype=bool
+        )
         self.eagerness = np.ones(len(self.iterators), dtype=np.int64)
 
     def _begin(self, ranges: Sequence[tuple[bytes, bytes]], slots: SlotSet) -> list[RunIterator]:
@@ -180,10 +185,10 @@ class _IndexPage:
 
     def _round(self, iterators: Sequence[int], cut: bytes | None) -> bytes | None:
         """Add the rows up to `cut`; the position of the page's last one if not all of them fit."""
-        counting = self._select_visible([self._next_entries(number, cut) for number in iterators])
-        if not counting:
+        entries = np.concatenate([self._next_entries(number, cut) for number in iterators])
+        entries = self._sorted(self._visible(entries))
+        if not len(entries):
             return None
-        entries = self._merge(counting)
         rows = self._fetch(entries[: self.filling.room])
         count = self.filling.fitting(rows)
         self.filling.add(rows.slice(0, count), pa.array(entries["slot"][:count]))
@@ -205,59 +210,46 @@ class _IndexPage:
         entries["slot"], entries["row"] = (column.to_numpy() for column in places.columns)
         return entries[iterator.selects(numbers, entries["slot"])]
 
-    def _select_visible(self, parts: Sequence[_Entries]) -> list[_Entries]:
-        """Return the entries that count, for each iterator; all that are doubtful are looked up together."""
-        parts = [part for part in parts if len(part)]
-        doubts = [self._doubts(part) for part in parts]
-        groups = [self._candidates(part, doubt) for part, doubt in zip(parts, doubts, strict=True)]
-        masks = newest(
-            [group for group in groups if len(group.rows)],
+    def _visible(self, entries: _Entries) -> _Entries:
+        """Return the entries that count; all that are doubtful are looked up together.
+
+        Of a fragment with each key once, all of whose commits count, an entry is doubtful where another
+        fragment serves its slot, too.
+        """
+        owners = self.owners[entries["iterator"]]
+        (doubtful,) = (self.is_mixed[owners] | self.shared[entries["slot"]]).nonzero()
+        if not len(doubtful):
+            return entries
+        asked, counts = entries[doubtful], np.ones(len(entries), dtype=bool)
+        keys = self._carried(asked, self.source.table.primary_key).columns
+        counts[doubtful] = newest(
+            Candidates(owners[doubtful], asked["row"], asked["slot"], keys),
             self.fragments,
             self.bounds,
             lambda fragment: self.source.open(fragment, self.source.table.primary_key),
         )
-        counting = []
-        for part, doubt in zip(parts, doubts, strict=True):
-            counts = ~doubt
-            if doubt.any():
-                counts[doubt] = masks.pop(0)
-            visible = part if counts.all() else part[counts]
-            if len(visible):
-                counting.append(visible)
-        return counting
+        return entries[counts]
 
-    def _doubts(self, part: _Entries) -> NDArray[np.bool_]:
-        """Mark the entries of an iterator whose rows may not count."""
-        fragment = self.iterators[part[0]["iterator"]].fragment
-        if fragment.unique and self.bounds.wholly_hold(fragment):
-            # Where no other fragment serves the slot, there is no other version.
-            return np.asarray(self.shared[part["slot"]])
-        return np.ones(len(part), dtype=bool)
-
-    def _candidates(self, part: _Entries, doubt: NDArray[np.bool_]) -> Candidates:
-        iterator, asked = self.iterators[part[0]["iterator"]], part[doubt]
-        keys = iterator.run.take(asked["number"], self.source.table.primary_key).columns
-        return Candidates(iterator.fragment, asked["row"], asked["slot"], keys)
-
-    def _merge(self, parts: Sequence[_Entries]) -> _Entries:
-        """Entries of several iterators in the order of their keys."""
-        entries: _Entries = np.concatenate(parts)
-        if len(parts) == 1:
+    def _sorted(self, entries: _Entries) -> _Entries:
+        """Return entries in the order of their keys, as those of one iterator are."""
+        if (entries["iterator"] == entries["iterator"][:1]).all():
             return entries
         names = key_columns(self.source.table, self.source.index)
-        columns = tuple(dict.fromkeys(names))
-        keys = pa.concat_batches(
-            [self.iterators[part[0]["iterator"]].run.take(part["number"], columns) for part in parts]
-        )
+        keys = self._carried(entries, tuple(dict.fromkeys(names)))
         codes = [code for name in names for code in value_sort_codes(keys.column(name))]
         order = np.lexsort(codes[::-1])
         return entries[order[::-1] if self.descending else order]
 
+    def _carried(self, entries: _Entries, columns: Sequence[str]) -> pa.RecordBatch:
+        """Return columns of entries that their runs have."""
+
+        def part(iterator: int, at: Places) -> pa.RecordBatch:
+            return self.iterators[iterator].run.take(entries["number"][at], columns)
+
+        return fetch_by_group(entries["iterator"], part)
+
     def _fetch(self, entries: _Entries) -> pa.RecordBatch:
         """Return the wanted columns: from the index where it has them, else from the rows."""
-
-        def covered(iterator: int, at: Places) -> pa.RecordBatch:
-            return self.iterators[iterator].run.take(entries["number"][at], self.covered)
 
         def missing(fragment: int, at: Places) -> pa.RecordBatch:
             reader = self.source.open(self.fragments[fragment], self.missing)
@@ -265,12 +257,9 @@ class _IndexPage:
 
         columns: dict[str, pa.Array] = {}
         if self.covered:
-            batch = fetch_by_group(entries["iterator"], covered)
-            columns.update(zip(self.covered, batch.columns, strict=True))
+            columns.update(zip(self.covered, self._carried(entries, self.covered).columns, strict=True))
         if self.missing:
-            numbers = {fragment.id: number for number, fragment in enumerate(self.fragments)}
-            owners = np.array([numbers[iterator.fragment.id] for iterator in self.iterators])
-            batch = fetch_by_group(owners[entries["iterator"]], missing)
+            batch = fetch_by_group(self.owners[entries["iterator"]], missing)
             columns.update(zip(self.missing, batch.columns, strict=True))
         return pa.RecordBatch.from_arrays(
             [columns[name] for name in self.filling.schema.names], schema=self.filling.schema

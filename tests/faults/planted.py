@@ -793,14 +793,22 @@ def entries_of_tablets_that_left_count(honest: Any, self: Any, fragment: Any, ru
 
 @fault("programs", "an entry counts only if its row is the newest at the snapshot")
 def stale_entries_count(patch: Patch) -> None:
-    every = lambda groups, *_: [np.ones(len(group.rows), dtype=bool) for group in groups]  # noqa: E731
-    patch.setattr(index_pages, "newest", every)
+    patch.setattr(index_pages, "newest", lambda candidates, *_: np.ones(len(candidates.rows), dtype=bool))
 
 
 @fault("programs", "versions in other fragments hide an entry")
 def other_fragments_are_not_asked(patch: Patch) -> None:
     honest = lookup.newest
-    patch.setattr(index_pages, "newest", lambda groups, _, *rest: honest(groups, (), *rest))
+
+    def each_alone(candidates: Any, fragments: Any, *rest: Any) -> Any:
+        counts = np.ones(len(candidates.rows), dtype=bool)
+        for owner in np.unique(candidates.owners).tolist():
+            here, own = candidates.of(owner)
+            own = replace(own, owners=np.zeros_like(own.owners))
+            counts[here] = honest(own, [fragments[owner]], *rest)
+        return counts
+
+    patch.setattr(index_pages, "newest", each_alone)
 
 
 @fault("programs", "in a page of an index each slot goes on behind its own position")
