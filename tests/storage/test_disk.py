@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,18 +208,6 @@ def test_what_is_no_file_or_directory_is_an_error_and_not_waited_for(tmp_path: P
     for attempt in attempts:
         with pytest.raises(ShardUnavailable if inside == "a root that is a file" else OperatorNeeded):
             attempt()
-
-
-def test_too_many_open_files_are_not_reported_as_damage(tmp_path: Path) -> None:
-    disk = LocalDisk(tmp_path)
-    write(disk, PATH, b"x")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-    try:
-        with pytest.raises(OutOfResources, match="too many files are open"):
-            disk.open(PATH)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_file_that_is_cut_while_it_is_read_is_an_error_and_no_signal(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Index runs: how they are searched, what is known of them, and what damage to them does."""
+"""Index runs: what is known of them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from elasticscan.base.errors import FragmentDamaged
 from elasticscan.base.key_encoding import (
     encode_values,
 )
-from elasticscan.metadata import HASH, KEY_BYTES, IndexInfo, StagedRun, unpack_histogram
+from elasticscan.metadata import HASH, KEY_BYTES, StagedRun, unpack_histogram
 from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage.indexes import run as index_run
 from elasticscan.storage.indexes.run import RunReader, build_runs
 from tests.base.examples import examples
 from tests.storage.indexed import Indexed
-from tests.storage.memory_disk import MemoryDisk
 from tests.storage.versions import ORIGIN, SEEDS, Version
 
 
@@ -76,15 +74,3 @@ def test_the_histogram_of_a_run_is_exact(seed: int) -> None:
         assert (histogram.bounds[0], histogram.bounds[-1]) == (keys[0][:KEY_BYTES], keys[-1][:KEY_BYTES])
         steps = np.linspace(0, len(keys) - 1, len(histogram.bounds))
         assert list(histogram.bounds) == [keys[int(at)][:KEY_BYTES] for at in steps]
-
-
-def test_a_run_of_another_index_or_that_was_cut_is_damaged() -> None:
-    indexed = filled(3)
-    assert isinstance(indexed.disk, MemoryDisk)
-    run = build_runs(indexed.disk, indexed.table, indexed.index, indexed.fragments[0], ORIGIN)[0]
-    other = IndexInfo(9, 7, "other", "sorted", ("i", "f", "t"), ())
-    with pytest.raises(FragmentDamaged, match="not those of the index"):
-        RunReader(indexed.disk, indexed.table, other, run)
-    indexed.disk.files[run.path] = indexed.disk.files[run.path][:-1]
-    with pytest.raises(FragmentDamaged, match="bytes instead of"):
-        readers(indexed, (run,))
