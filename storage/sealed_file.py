@@ -266,11 +266,6 @@ class SealedFile:
             self._file.expect(begin // SEGMENT_BYTES * SEGMENT_BYTES, end, parts)
 
     @property
-    def is_held(self) -> bool:
-        """True if all of it lies in memory, proven."""
-        return self._whole is not None
-
-    @property
     def has_cheap_reads(self) -> bool:
         """True if `read_segments` costs less than `read`: of a file that is near and not held in memory."""
         return self._whole is None and self._file.is_near

@@ -65,7 +65,6 @@ class BatchReader:
         self._is_plain = True  # not compressed
         # By columns, how to read those of a file that is far: only these parts, or (None) whole batches.
         self._plans: dict[tuple[str, ...], Parts | None] = {}
-        self._whole: set[tuple[str, ...]] = set()  # columns that are most of a batch
         self._by_arrow: dict[tuple[str, ...], Any] = {}
         self._schemas: dict[tuple[str, ...], pa.Schema] = {}
         self._path = path
@@ -74,26 +73,9 @@ class BatchReader:
             self._schema_of_file: pa.Schema = reader.schema
             self._batches_in_file: int = reader.num_record_batches
             self.columns = tuple(self._choose(self._schema_of_file))
-            self._held = self._hold(reader)
         self._numbers: Sequence[int] = range(self._batches_in_file)  # of the batches, in the file
         self.batch_count = len(self._numbers)
         self._kept = self._cache.kept(weight=1 if self._file.is_near else FAR_WEIGHT)
-
-    def _hold(self, reader: Any) -> list[pa.RecordBatch]:
-        """Return the batches of an uncompressed file that lies in memory, made of its bytes without a copy.
-
-        None of them where few of its bytes are asked for: what is kept of a batch would hold all of them.
-        """
-        if not self._is_plain or not self._file.is_held:
-            return []
-        batches = [reader.get_batch(number) for number in range(self._batches_in_file)]
-        asked = sum(
-            batch.column(at).nbytes
-            for batch in batches
-            for at, name in enumerate(batch.schema.names)
-            if name in self.columns
-        )
-        return batches if 2 * asked >= self._file.size else []
 
     def _choose(self, schema: pa.Schema) -> list[str]:
         """Return the columns to read. Raises what Arrow raises when the file is not what it should be."""
@@ -147,12 +129,8 @@ class BatchReader:
 
     def _read(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
         """Return some columns of a batch in the file; others are not decompressed, nor read if avoidable."""
-        if self._held:
-            return self._held[number].select(list(columns)).replace_schema_metadata(None)
         if not self._file.is_near:
             self._file.expect(*self._span(number), self._plans.get(tuple(columns)))
-            if tuple(columns) in self._whole:
-                return self._read_all(number, columns)
         layout = self._layout(number)
         plain = None if layout is None else layout.columns_of(columns)
         if layout is not None and plain is not None:
@@ -168,19 +146,11 @@ class BatchReader:
             batch = ipc.read_record_batch(batch.serialize(), batch.schema)
         return batch.select(list(columns))
 
-    def _read_all(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
-        """Columns that are most of a batch, which is read at once."""
-        begin, end = self._span(number)
-        message = ipc.read_message(pa.BufferReader(self._file.read(begin, end - begin)))
-        batch = ipc.read_record_batch(message, self._schema_of_file)
-        return batch.select(list(columns)).replace_schema_metadata(None)
-
     def _plan(self, names: tuple[str, ...], layout: BatchLayout, columns: Sequence[ColumnLayout]) -> None:
         """Note how to read columns of all batches of a remote file, by their offsets in one batch."""
         length = layout.end - layout.begin
         self._plans[names] = None
         if sum(column.end - column.begin for column in columns) >= _MOST * length:
-            self._whole.add(names)
             return
         shares = sorted(
             ((c.begin - layout.begin) / length - _SLACK, (c.end - layout.begin) / length + _SLACK)
