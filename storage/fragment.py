@@ -93,10 +93,8 @@ class FragmentReader(BatchReader):
         columns: user columns wanted; the system columns that the file has come with them.
         table: the table; without it a column that the file lacks is damage.
         without: record batches that are skipped as if they were not there.
+        versions: whether its commits, tombstones and history are read.
     """
-
-    _with_versions = True
-    _plain: FragmentReader | None = None
 
     def __init__(
         self,
@@ -108,8 +106,10 @@ class FragmentReader(BatchReader):
         cache: BatchCache | None = None,
         label: str = "",
         without: Collection[int] = (),
+        versions: bool = True,
     ) -> None:
-        self._wanted = tuple(columns)
+        self._wanted, self._versions = tuple(columns), versions
+        self._plain: FragmentReader | None = None
         self._table = table
         self._lacking: dict[str, pa.Field] = {}
         self._converted: dict[str, tuple[str, pa.Field]] = {}  # by name: the file's name, what it becomes
@@ -135,7 +135,7 @@ class FragmentReader(BatchReader):
         self._last_slots = np.array([last for _, last in self._slot_ranges], dtype=np.int64)
         self._match(schema)
         system = _system_columns(schema)
-        return [*self._wanted, *(system if self._with_versions else system[:1])]
+        return [*self._wanted, *(system if self._versions else system[:1])]
 
     def _match(self, file: pa.Schema) -> None:
         """Note which columns the file lacks, or has otherwise; raises ValueError when it is damaged."""
@@ -180,7 +180,7 @@ class FragmentReader(BatchReader):
         if len(self.columns) == len(self._wanted) + 1:
             return self
         if self._plain is None:
-            self._plain = _PlainReader(*self._made_of)
+            self._plain = FragmentReader(*self._made_of, versions=False)
         return self._plain
 
     def _read(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
@@ -326,10 +326,6 @@ class FragmentReader(BatchReader):
 
     def row_key(self, batch: pa.RecordBatch, row: int) -> bytes:
         return encode_row([batch.column(name) for name in self.primary_key], row)
-
-
-class _PlainReader(FragmentReader):
-    _with_versions = False
 
 
 def rows_below(slots: np.ndarray[Any, Any], slot: int) -> int:

@@ -370,15 +370,9 @@ def _parts(others: Sequence[MergeInput], begins: Sequence[int], ends: Sequence[i
 
 
 def _is_same(some: pa.Array, other: pa.Array) -> bool:
-    """Return whether two columns are one in memory."""
-    if some is other:
-        return True
-    mine, theirs = some.buffers(), other.buffers()
-    places = (
-        [None if buffer is None else buffer.address for buffer in buffers] for buffers in (mine, theirs)
-    )
-    extents = ((column.type, column.offset, len(column)) for column in (some, other))
-    return len(set(extents)) == 1 and next(places) == next(places)
+    """Return whether two columns of slots are one in memory."""
+    mine, theirs = ((slots.buffers()[1].address, slots.offset, len(slots)) for slots in (some, other))
+    return mine == theirs
 
 
 def _are_equal(some: pa.Array, others: pa.Array) -> bool:

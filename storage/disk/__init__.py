@@ -15,17 +15,21 @@ What this folder promises of object storage:
 
 protocol  disks and open files, of any kind; files in memory
 errors    what an error of a disk means: which of ours it is, and what to do about it
-local     a directory
+local     a directory; which disk a root asks for
 refusals  what a server says no with, as errors of ours
 bucket    requests to a bucket
 objects   open objects: what is fetched when, what ahead of time, and what stays in memory
 prefix    a shard's files below a prefix of a bucket
-opening   which of them a root asks for
 
 Object storage needs `botocore` (`pip install 'elasticscan[s3]'`), so it is imported only where a root asks
 for it.
 """
 
-from elasticscan.storage.disk.local import LocalDisk, flush_directory, keep_from_group
-from elasticscan.storage.disk.opening import OBJECT_SCHEMES, open_disk
+from elasticscan.storage.disk.local import (
+    OBJECT_SCHEMES,
+    LocalDisk,
+    flush_directory,
+    keep_from_group,
+    open_disk,
+)
 from elasticscan.storage.disk.protocol import Disk, MemoryFile, OpenFile, Parts, batch_bytes

@@ -1,4 +1,4 @@
-"""A directory of this machine as a disk."""
+"""A directory of this machine as a disk; and which disk a root asks for."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from typing import Any, BinaryIO
 from weakref import ref
 
 from elasticscan.base.concurrency import renewed_in_child
-from elasticscan.base.errors import RESTORE, FragmentDamaged
+from elasticscan.base.errors import RESTORE, FragmentDamaged, InvalidOption
 from elasticscan.base.limits import OPEN_FILES
 from elasticscan.base.permissions import mode_within
+from elasticscan.base.redaction import shown
 from elasticscan.storage.disk.errors import cut_file, disk_error, missing_file, missing_root
 from elasticscan.storage.disk.protocol import Disk, OpenFile
+
+OBJECT_SCHEMES = ("s3://", "s3a://")
 
 
 @contextmanager
@@ -231,3 +234,24 @@ class LocalFile(OpenFile):
             raise missing_file(str(self._path)) from error
         except OSError as error:
             raise disk_error(error, str(self._path), None, writing=False) from error
+
+
+def open_disk(root: str) -> Disk:
+    """Return the disk for a root: a directory, or a prefix of an S3 bucket."""
+    if root.lower().startswith(OBJECT_SCHEMES):
+        try:
+            from elasticscan.storage.disk.prefix import ObjectDisk  # noqa: PLC0415 - stands on an extra
+        except ModuleNotFoundError as error:
+            raise InvalidOption(
+                f"shards in object storage need the package {error.name!r}, which is not installed here: "
+                "pip install 'elasticscan[s3]'",
+                option="shards",
+            ) from error
+        return ObjectDisk(root)
+    if "://" in root:
+        raise InvalidOption(
+            f"{shown(root)} cannot be a shard's storage; name a directory, or write `s3://BUCKET/PREFIX` and "
+            "set AWS_ENDPOINT_URL where each process runs",
+            option="shards",
+        )
+    return LocalDisk(root)
