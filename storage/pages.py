@@ -81,20 +81,15 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
     schema = pa.schema([source.table.schema.field(name) for name in request.columns])
     pruner = PagePruner(source.statistics, request.key_sets) if request.key_sets else None
     page = PageBuilder(schema, request.page_rows, request.page_bytes, pruner)
-    pieces = pieces_of(request.cursors)
-    return page.finish(cursors_of(fill_page(source, page, pieces, source.bounds(request.snapshot))))
-
-
-def fill_page(source: PageSource, page: PageBuilder, pieces: Sequence[Piece], bounds: Bounds) -> list[Piece]:
-    """Add rows of the pieces, in order, until the page is full; returns the rest of the pieces."""
+    pieces, bounds = pieces_of(request.cursors), source.bounds(request.snapshot)
     needed = tuple(dict.fromkeys((*page.schema.names, *source.table.primary_key)))
     for reach in _reaches(source.view, pieces, bounds):
         rest = _read_reach(source, page, reach, bounds, needed)
         if rest is not None:
             left = (n for n in range(reach.number, len(pieces)) if rest.start < pieces[n].end)
             number = next(left)
-            return [rest._replace(end=pieces[number].end), *pieces[number + 1 :]]
-    return []
+            return page.finish(cursors_of([rest._replace(end=pieces[number].end), *pieces[number + 1 :]]))
+    return page.finish(())
 
 
 @dataclass(slots=True)
