@@ -64,7 +64,7 @@ from elasticscan.connector.streams.offsets import (
     between,
     cut_slots,
 )
-from elasticscan.connector.streams.snapshot import plan_snapshot, rows_left
+from elasticscan.connector.streams.snapshot import plan_snapshot
 from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.store import Commit, Store, StreamState
 
@@ -89,9 +89,8 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._initial: dict[str, Any] | None = None
         self._target: int | None = None  # the newest commit, of a stream that ends with it
         self._position: Position | None = None  # the end of the newest batch
-        # The last question that found nothing new, and the last report: valid while the catalog is the same.
+        # The last question that found nothing new: valid while the catalog is the same.
         self._unchanged: tuple[tuple[int, int], ReadLimit, dict[str, Any]] | None = None
-        self._behind: tuple[tuple[int, int], Position, dict[str, Any], float | None] | None = None
 
     # Offsets
 
@@ -261,24 +260,10 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Measure the stream's distance behind the table: for people, in the query's progress."""
-        position = self._position
-        if position is None:
+        if self._position is None:
             return None
-        store = self._open()
-        versions = store.backend.versions()
-        report = self._behind
-        if report is None or report[:2] != (versions, position):
-            slots, in_snapshot = store.backend.slot_count, isinstance(position, InSnapshot)
-            lag = store.backend.changes.look_behind(self._table_id, position.commit, fragments=in_snapshot)
-            if in_snapshot:
-                rows = lag.rows + rows_left(lag.fragments, position.slot, slots)
-            else:  # of the first commit, some may have been read
-                rows = lag.rows - round(lag.first_rows * position.slot / slots)
-            behind = {"commit": lag.newest, "behindCommits": lag.commits, "behindRows": rows}
-            self._behind = report = (versions, position, behind, lag.oldest)
-        since = report[3]
-        seconds = 0.0 if since is None else max(store.context.clock.now() - since, 0.0)
-        return report[2] | {"behindSeconds": round(seconds, 3)}
+        commits, rows, seconds = self._open().backend.changes.lag(self._table_id, self._position.commit)
+        return {"behindCommits": commits, "behindRows": rows, "behindSeconds": seconds}
 
     # Batches
 

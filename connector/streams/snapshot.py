@@ -47,8 +47,3 @@ def plan_snapshot(
 def _rows(fragments: Sequence[Fragment], slots: SlotSet) -> float:
     """About how many rows some slots hold."""
     return sum(f.rows * len(f.slots & slots) / max(f.slots_written, len(f.slots), 1) for f in fragments)
-
-
-def rows_left(fragments: Sequence[Fragment], first_slot: int, slot_count: int) -> int:
-    """About how many rows a snapshot has from a slot on, without opening anything."""
-    return round(_rows(fragments, SlotSet.span(first_slot, slot_count)))

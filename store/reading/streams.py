@@ -55,28 +55,16 @@ class StreamState:
     places: SlotPlaces
 
 
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """The distance of a stream behind its table.
-
-    Attributes:
-        newest: the newest commit of the table.
-        commits, rows: after where the stream stands.
-        oldest: when the oldest of these commits was made, if there is one.
-        first_rows: rows of the oldest of these commits.
-        fragments: the table's, if they were asked for.
-    """
-
-    newest: int
-    commits: int
-    rows: int
-    oldest: float | None
-    first_rows: int
-    fragments: tuple[Fragment, ...]
-
-
-class CommitReads:
-    """Reads of what commits changed, for streams and change feeds."""
+@retry_interrupted
+def look(
+    context: Context,
+    table_id: int,
+    after: int | None = None,
+    upto: int = MAX_NUMBER,
+    most: int = MAX_NUMBER,
+    fragments: bool = False,
+) -> StreamState:
+    """Return the facts that planning a micro-batch needs, in one transaction.
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -100,20 +88,16 @@ class CommitReads:
             most: as many commits, the oldest, suffice.
             fragments: whether they are needed.
 
-        Raises:
-            TableChanged: the table was dropped.
-            StoreDamaged: the topology history is empty or damaged.
-        """
-        with self.context.catalog.reading() as tx:
-            table = live_table(tx, table_id)
-            return StreamState(
-                table=table,
-                newest=tx.state.commit,
-                now=tx.now,
-                commits=() if after is None else tx.commits(table.id, after, upto, most),
-                fragments=self.context.fragments_in(tx, table) if fragments else (),
-                places=SlotPlaces.at(tx),
-            )
+@retry_interrupted
+def lag(context: Context, table_id: int, after: int) -> tuple[int, int, float]:
+    """Return (commits, rows, seconds) of a stream behind its table that has reached a commit."""
+    with context.catalog.reading() as tx:
+        return _lag(tx, live_table(tx, table_id), after)
+
+
+def _lag(tx: Tx, table: TableInfo, after: int) -> tuple[int, int, float]:
+    commits, rows, oldest = tx.behind(table.id, max(after, table.created_commit))
+    return commits, rows, 0.0 if oldest is None else round(max(tx.now - oldest, 0.0), 3)
 
     @retry_interrupted
     def look_behind(self, table_id: int, after: int, fragments: bool) -> Lag:
@@ -206,7 +190,7 @@ def streams_in(tx: Tx) -> list[dict[str, Any]]:
         name = stream_of(lease["purpose"])
         if name is None:
             continue
-        commits, rows, oldest = tx.behind(table.id, lease["snapshot"])
+        commits, rows, seconds = _lag(tx, table, lease["snapshot"])
         streams.append(
             {
                 "name": name,
@@ -214,7 +198,7 @@ def streams_in(tx: Tx) -> list[dict[str, Any]]:
                 "commit": lease["snapshot"],
                 "behind_commits": commits,
                 "behind_rows": rows,
-                "behind_seconds": 0.0 if oldest is None else round(max(tx.now - oldest, 0.0), 3),
+                "behind_seconds": seconds,
                 "expires_at": lease["expires_at"],
             }
         )

@@ -112,8 +112,12 @@ FILTERS: dict[str | None, Callable[[int], bool]] = {
 
 @pytest.mark.parametrize("seed", seeds(16, short=5))
 def test_every_change_is_read_once_through_moves_restarts_and_replays(tmp_path: Path, seed: int) -> None:
+    play(tmp_path, seed)
+
+
+def play(directory: Path, seed: int) -> None:
     rng = random.Random(seed)
-    with Store.create(tmp_path / "random.store", ["s1", "s2"], tablets=4, slots=32) as store:
+    with Store.create(directory / "random.store", ["s1", "s2"], tablets=4, slots=32) as store:
         store.create_table("t", SCHEMA, ["id"])
         store.create_table("other", SCHEMA, ["id"])
         history = History(store)
@@ -162,7 +166,7 @@ def test_every_change_is_read_once_through_moves_restarts_and_replays(tmp_path: 
                     found.restart()
                     found.available_now = False
         found.run_to_the_end()
-        assert found.reports[-1] == {"commit": newest(history), **UP_TO_DATE}
+        assert found.reports[-1] == UP_TO_DATE
         expected = history.expected(found, snapshot, begun)
         holds = FILTERS[condition]
         assert without_times(found, found.rows) == Counter(
@@ -276,26 +280,19 @@ def test_tasks_are_few_within_the_users_bound(rows: float, tasks: int) -> None:
 def test_an_idle_poll_opens_no_file_and_the_lag_is_reported(history: History) -> None:
     found = query(history, maxRowsPerTrigger="600", streamName="idle")
     assert found.made().reportLatestOffset() is None
-    found.step()
-    first = found.reports[-1]
-    assert first is not None
-    assert first["commit"] == newest(history)
-    assert 300 < first["behindRows"] < 500
     found.run_to_the_end()
     shards, reader = Path(history.store.uri) / "shards", found.started()
     shards.rename(shards.with_name("away"))
-    for _ in range(5):
+    for _ in range(2):
         assert reader.latestOffset(found.ends[-1], ReadMaxRows(600)) == found.ends[-1]
-        assert reader.reportLatestOffset() == {"commit": newest(history), **UP_TO_DATE}
+        assert reader.reportLatestOffset() == UP_TO_DATE
     shards.with_name("away").rename(shards)
     history.write(rows(0, 1_000, v=3.0))
     history.write(rows(0, 7, v=1.0))
     found.step()  # a part of the first
-    second = found.reports[-1]
-    assert second is not None
-    assert second["behindCommits"] == 2
-    assert 250 < second["behindRows"] < 550
-    assert second["behindSeconds"] >= 0
+    report = found.reports[-1]
+    assert report is not None
+    assert (report["behindCommits"], report["behindRows"]) == (2, 1_007)
 
 
 def test_conditions_on_the_key_leave_slots_out_of_the_snapshot_and_of_changes(history: History) -> None:
