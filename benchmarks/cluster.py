@@ -28,16 +28,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, Cluster() as cluster:
         work = Path(name)
         make_store(work / "store", pa.RecordBatchReader.from_batches(SCHEMA, batches(given.rows))).close()
-        asked = {"path": str(work / "store" / "t"), "query": ["count(*)", "sum(v)"]}
+        asked = {"store": str(work / "store"), "query": "SELECT count(*), sum(v) FROM t"}
         settings = {"spark.driver.memory": "1g", "spark.cores.max": "2"}
         with Driver(cluster.master, work, settings) as two, Driver("local[2]", work, settings) as one:
-            answers = [driver.ask("aggregate", **asked) for driver in (two, one)]
-            assert answers[0][0] == answers[1][0] == given.rows
+            answers = [driver.ask("attached", **asked) for driver in (two, one)]
+            assert answers[0][0][0] == answers[1][0][0] == given.rows
             took = by_turns(
                 given.rounds,
                 WARMUPS,
-                workers=lambda: two.ask("aggregate", **asked),
-                local=lambda: one.ask("aggregate", **asked),
+                workers=lambda: two.ask("attached", **asked),
+                local=lambda: one.ask("attached", **asked),
             )
         rates = ", ".join(f"{name} {given.rows / seconds / 1e6:.1f}" for name, seconds in took.items())
         Results().at_least(

@@ -44,17 +44,18 @@ def tidy(store: Store) -> None:
 
 
 @contextmanager
-def moving(store: Store, seed: int = 1, roots: str | None = None) -> Iterator[None]:
-    """Tablets move, split and join, and shards come and go, some ten times a second at most.
+def moving(store: Store, seed: int = 1, roots: str | None = None, pause: float = 0.1) -> Iterator[None]:
+    """Tablets move, split and join, and shards come and go.
 
     Args:
         roots: where new shards lie, if not in the store's directory.
+        pause: seconds between two changes.
     """
     stopping, moves = threading.Event(), list[str]()
 
     def move() -> None:
         chance = Random(seed)
-        while not stopping.wait(0.1):
+        while not stopping.wait(pause):
             try:
                 name = f"n{len(moves)}"
                 fresh = name if roots is None else {name: f"{roots}/{name}"}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import warnings
 from queue import SimpleQueue
@@ -20,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from tests.base.quick_java import quick_java
 from tests.cluster.jobs import JOBS
-from tests.soak.processes import members, tell
+from tests.cluster.processes import end_session, tell
 
 
 def session(master: str, place: str, settings: dict[str, str]) -> SparkSession:
@@ -49,9 +48,7 @@ def listen(jobs: SimpleQueue[dict[str, Any]]) -> None:
     """Take jobs in; when there can be no more, kill this process and all that it started."""
     for line in sys.stdin:
         jobs.put(json.loads(line))
-    for process in members(os.getpid()):
-        if process != os.getpid():
-            os.kill(process, signal.SIGKILL)
+    end_session(os.getpid(), but=os.getpid())
     os._exit(0)
 
 

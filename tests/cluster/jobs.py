@@ -72,6 +72,17 @@ def stream(
     return len(query.recentProgress)
 
 
+def follow(spark: SparkSession, source: str, target: str, checkpoint: str, ends: bool = False) -> None:
+    """Insert each change of a table into another one, for ever or until there are no more."""
+    reading = spark.readStream.format("elasticscan").option("readChangeFeed", "true")
+    frame = reading.options(maxRowsPerTrigger="12000", minPartitions="2", streamName="soak").load(source)
+    frame = frame.selectExpr("id", "_commit_version AS number", "_change_type AS kind", "v")
+    writing = frame.writeStream.format("elasticscan").option("insertOnly", "true")
+    writing = writing.option("checkpointLocation", checkpoint)
+    how: dict[str, Any] = {"availableNow": True} if ends else {"processingTime": "200 milliseconds"}
+    writing.trigger(**how).start(target).awaitTermination()
+
+
 def shown(spark: SparkSession, uri: str, by_url: bool) -> list[str]:
     """What Spark shows of reads in every way that there is: plans, and a message of what is not there.
 
@@ -138,5 +149,5 @@ def _held(frame: DataFrame, gate: str | None, slow: int | None = None) -> DataFr
 
 
 JOBS: dict[str, Callable[..., Any]] = {
-    job.__name__: job for job in (read, sql, attached, write, stream, shown, stop)
+    job.__name__: job for job in (read, sql, attached, write, stream, follow, shown, stop)
 }

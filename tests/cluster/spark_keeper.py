@@ -17,11 +17,10 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from tests.base.quick_java import quick_java
-from tests.soak.processes import members, tell
+from tests.cluster.processes import end_session, tell
 
 PATIENCE_SECONDS = 120.0
 # By turns, since Spark never runs a task a second time at the host where it runs already.
@@ -94,19 +93,6 @@ class Keeper:
         raise RuntimeError(log.read_text(errors="replace")[-4_000:])
 
 
-def end_session() -> None:
-    """Kill every other process of this session, and those that they start meanwhile."""
-    own = os.getpid()
-    while others := [process for process in members(own) if process != own]:
-        for process in others:
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        time.sleep(0.01)
-
-
 def main(spark: str, place: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the tests end first
     keeper = Keeper(Path(spark), Path(place))
@@ -116,7 +102,7 @@ def main(spark: str, place: str) -> None:
         for _ in sys.stdin:
             tell(worker=keeper.worker())
     finally:
-        end_session()
+        end_session(os.getpid(), but=os.getpid())
         shutil.rmtree(place, ignore_errors=True)
 
 

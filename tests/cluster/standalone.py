@@ -7,21 +7,18 @@ all are gone when the tests are (`spark_keeper.py`). Drivers are processes of th
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pyspark
 
-from tests.soak.processes import PROC, Program, members
+from tests.cluster.processes import Program, command, kill, members
 
 SPARK = Path(pyspark.__file__).parent
 PATIENCE_SECONDS = 240.0
@@ -56,9 +53,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def end(self) -> None:
@@ -80,7 +75,7 @@ class Cluster:
 
     def executors(self) -> list[int]:
         """The processes of all executors, the oldest first."""
-        return sorted(process for process in members(self._keeper.id) if BACKEND in _command(process))
+        return sorted(process for process in members(self._keeper.id) if BACKEND in command(process))
 
     def kill_executor(self) -> None:
         """SIGKILL to the oldest one."""
@@ -113,14 +108,6 @@ class Driver(Program):
         given = (master, str(own), json.dumps(settings or {}))
         super().__init__("tests.cluster.driver", *given, log=own / "log", more=more)
         self._begun = 0
-
-    def __enter__(self) -> Driver:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.kill()
 
     def begin(self, job: str, **given: Any) -> int:
         """Begin a job; the number of its answer."""
@@ -168,15 +155,3 @@ class Gate:
 
     def open(self) -> None:
         (self.place / "open").touch()
-
-
-def kill(process: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(process, signal.SIGKILL)
-
-
-def _command(process: int) -> bytes:
-    try:
-        return (PROC / str(process) / "cmdline").read_bytes()
-    except OSError:
-        return b""

@@ -12,8 +12,8 @@ import pytest
 
 from elasticscan.store import Store
 from tests.base.postgres import Server
+from tests.cluster.processes import outcome
 from tests.cluster.standalone import Cluster
-from tests.soak.processes import outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "cluster.md"

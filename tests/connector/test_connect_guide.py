@@ -14,8 +14,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from elasticscan.store import Store
+from tests.cluster.processes import outcome
 from tests.connector import guide
-from tests.soak.processes import outcome
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
 

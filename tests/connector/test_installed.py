@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from elasticscan.store import Store
-from tests.soak.processes import outcome
+from tests.cluster.processes import outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 

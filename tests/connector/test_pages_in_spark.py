@@ -20,8 +20,8 @@ import scripts.notebooks
 from benchmarks.peer_bars import drawn
 from elasticscan.cli.app import app
 from elasticscan.connector import register
+from tests.cluster.processes import outcome
 from tests.pages import ROOT, blocks, run, steps, stripped
-from tests.soak.processes import outcome
 
 PLACES = re.compile(r'"(\w+\.store|replica\.checkpoint)|"/data/')
 TIMES = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")

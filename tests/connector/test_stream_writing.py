@@ -18,23 +18,20 @@ from elasticscan.base.errors import (
     ContinuationKeyError,
     InvalidKey,
     InvalidOption,
-    NotFound,
     SchemaMismatch,
     TableChanged,
 )
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.stream_writing import ElasticScanStreamWriter
-from elasticscan.connector.writing import StagedMessage
 from elasticscan.storage import spill
 from elasticscan.store import Store
 from tests.connector.conftest import SCHEMA, contents, kinds
 from tests.connector.conftest import batch as rows
+from tests.connector.test_writing import FEED, MARKED, staged
 from tests.seeds import seeds
 
 COLUMNS = spark_schema(SCHEMA)
-MARKED = SCHEMA.append(pa.field("gone", pa.bool_()))
-FEED = SCHEMA.append(pa.field("_change_type", pa.string())).append(pa.field("_commit_version", pa.int64()))
 FEED_OPTION: dict[str, Any] = {"deleteColumn": "_change_type"}
 
 
@@ -71,12 +68,6 @@ def sink(
     carried = pickle.loads(CPickleSerializer().dumps(source.streamWriter(schema, overwrite)))
     assert isinstance(carried, ElasticScanStreamWriter)
     return carried
-
-
-def staged(write: ElasticScanStreamWriter, *batches: pa.RecordBatch) -> StagedMessage:
-    message = pickle.loads(pickle.dumps(write.write(iter(batches))))
-    assert isinstance(message, StagedMessage)
-    return message
 
 
 def run(
@@ -158,12 +149,20 @@ def tasks_of(
 
 @pytest.mark.parametrize("seed", seeds(24, short=8))
 def test_random_micro_batches_are_written_once_whatever_deletes_or_comes_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    tmp_path: Path, seed: int
 ) -> None:
+    play(tmp_path, seed)
+
+
+def play(directory: Path, seed: int) -> None:
     draw = random.Random(seed)
-    monkeypatch.setattr(spill, "WRITE_BUFFER_BYTES", draw.choice([1, 1 << 20]))
     keys = draw.choice(["id", "name, id"])
-    with Store.create(tmp_path / "sink.store", ["s1", "s2"], tablets=4, slots=32) as store:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Store.create(directory / "sink.store", ["s1", "s2"], tablets=4, slots=32) as store,
+    ):
+        patch.setattr(spill, "WRITE_BUFFER_BYTES", draw.choice([1, 1 << 20]))
+        patch.setattr(TaskContext, "get", staticmethod(lambda: Task("query-1")))
         state: dict[int, float] = {}
         commits = 0
         for number in range(8):
@@ -239,10 +238,13 @@ def test_a_repeated_micro_batch_of_inserts_is_not_refused_because_of_itself(stor
     assert kinds(store) == ["create", "write", "write"]
 
 
-def test_a_table_that_was_made_again_since_the_stream_began_is_refused(store: Store, task: Task) -> None:
+def test_a_table_that_was_made_again_gets_no_rows_of_the_stream(store: Store, task: Task) -> None:
     run(store, 0, rows(0, 3))
+    messages = [staged(sink(store), rows(0, 10))]
     store.table("t").drop()
     store.create_table("t", SCHEMA, ["id"])
+    with pytest.raises(TableChanged, match="was dropped"):
+        sink(store).commit(messages, 1)
     with pytest.raises(TableChanged, match=r"made again since this stream began.*new checkpoint"):
         run(store, 1, rows(3, 5))
     assert contents(store) == {}
@@ -260,67 +262,33 @@ def test_a_commit_is_called_after_what_it_does(store: Store) -> None:
     assert contents(store) == {}
 
 
-def test_rows_that_delete_need_their_key_alone(store: Store) -> None:
-    schema = pa.schema([SCHEMA.field("id"), pa.field("gone", pa.bool_())])
-    gone = pa.RecordBatch.from_pydict({"id": [1, 2, 5_000], "gone": [True] * 3}, schema=schema)
-    run(store, 0, gone, schema=schema, deleteColumn="gone")
-    assert contents(store) == {key: value for key, value in BEFORE.items() if key not in (1, 2)}
-    mixed = pa.RecordBatch.from_pydict({"id": [3, 4], "gone": [True, False]}, schema=schema)
-    with pytest.raises(SchemaMismatch, match="missing: name, v"):
-        run(store, 1, mixed, schema=schema, deleteColumn="gone")
-    with pytest.raises(SchemaMismatch, match="lack the columns name, v"):  # else it would empty the table
-        run(store, 1, gone, schema=schema, deleteColumn="gone", overwrite=True)
-    assert 3 in contents(store)
-
-
-# Mistakes
-
-
-def test_a_table_made_again_between_tasks_and_commit_gets_none_of_their_rows(store: Store) -> None:
-    messages = [staged(sink(store), rows(0, 10))]
-    store.table("t").drop()
-    store.create_table("t", SCHEMA, ["id"])
-    with pytest.raises(TableChanged, match="was dropped"):
-        sink(store).commit(messages, 0)
-    assert contents(store) == {}
-
-
-# The name that batches count under
-
-
-def test_without_a_query_id_the_checkpoint_and_then_the_app_tell_streams_apart(
-    store: Store, task: Task
-) -> None:
-    task.query = None
-    names: list[dict[str, Any]] = [
-        {"checkpointLocation": "/a"},
-        {"checkpointLocation": "/b"},
-        {"txnAppId": "a"},
-        {"txnAppId": "b"},
-    ]
-    for number, name in enumerate(names):
-        for _ in range(2):
-            run(store, 0, rows(2_000 + number, 2_001 + number), **name)
-    assert len(kinds(store)) == 2 + len(names)
-    assert len(contents(store)) == 1_000 + len(names)
-    with pytest.raises(InvalidOption, match="'txnAppId'"):
-        run(store, 1, rows(0, 1))
-
-
 # Rows that delete
 
 
-STRICT = pa.schema([pa.field(f.name, f.type, nullable=False) for f in SCHEMA])
+def test_rows_that_delete_need_their_key_alone(store: Store) -> None:
+    schema = pa.schema([SCHEMA.field("id"), MARKED.field("gone")])
+    given: dict[str, Any] = {"schema": schema, "deleteColumn": "gone"}
+    gone, mixed = (
+        pa.RecordBatch.from_pydict({"id": [1, 2], "gone": marks}, schema)
+        for marks in ([True] * 2, [True, False])
+    )
+    run(store, 0, gone, **given)
+    assert contents(store) == {key: value for key, value in BEFORE.items() if key not in (1, 2)}
+    with pytest.raises(SchemaMismatch, match="missing: name, v"):
+        run(store, 1, mixed, **given)
+    with pytest.raises(SchemaMismatch, match="lack the columns name, v"):  # else it would empty the table
+        run(store, 1, gone, overwrite=True, **given)
 
 
 def test_rows_that_delete_need_no_values_but_their_key(store: Store) -> None:
-    store.create_table("strict", STRICT, ["id"])
-    store.table("strict").upsert(pa.Table.from_batches([rows(0, 3)]).cast(STRICT))
-    given = {"schema": MARKED, "table": "strict", "deleteColumn": "gone"}
+    strict = pa.schema([pa.field(f.name, f.type, nullable=False) for f in SCHEMA])
+    store.create_table("strict", strict, ["id"])
+    store.table("strict").upsert(pa.Table.from_batches([rows(0, 3)]).cast(strict))
 
     def write(number: int, *lines: tuple[Any, ...]) -> None:
         pylist = [dict(zip(MARKED.names, line, strict=True)) for line in lines]
-        run(store, number, pa.RecordBatch.from_pylist(pylist, MARKED), **given)
+        task = pa.RecordBatch.from_pylist(pylist, MARKED)
+        run(store, number, task, schema=MARKED, table="strict", deleteColumn="gone")
 
     write(0, (0, None, None, True), (1, "b", 8.0, False))
     assert contents(store, "strict") == {1: 8.0, 2: 2.0}
@@ -337,65 +305,44 @@ def test_the_mark_is_stored_where_the_table_has_the_column(store: Store) -> None
     assert store.table("own").scan().to_table().sort_by("id")["gone"].to_pylist() == [False, None]
 
 
-# Change feeds
+NO_VERSION = FEED.remove(4)
 
 
 @pytest.mark.parametrize(
     ("tasks", "schema", "error", "message"),
     [
-        # Changes of one key in two tasks, and of which none is the newest.
+        # Changes (id, what, version, v) of one key in two tasks, and of which none is the newest.
         ([[(1, "insert", 1, 1.0)], [(1, "delete", 2, 1.0)]], FEED, InvalidKey, r"df\.repartition\('id'\)"),
         ([[(1, "insert", 3, 1.0), (1, "delete", 3, 2.0)]], FEED, InvalidKey, "more than once"),
-        ([[(1, "insert", 1, 1.0), (1, "delete", 2, 2.0)]], FEED.remove(4), InvalidKey, "more than once"),
+        ([[(1, "insert", 1, 1.0), (1, "delete", 2, 2.0)]], NO_VERSION, InvalidKey, "more than once"),
         # Words that no change feed has are refused rather than guessed.
         ([[(1, "insert", 1, 1.0), (2, "D", 1, 1.0)]], FEED, SchemaMismatch, "has 'D', not delete"),
         ([[(1, "insert", None, 1.0)]], FEED, SchemaMismatch, "'_commit_version' has 1 nulls"),
     ],
 )
 def test_changes_that_contradict_each_other_or_are_none_are_refused(
-    store: Store,
-    tasks: list[list[tuple[int, str, int | None, float]]],
-    schema: pa.Schema,
-    error: type[Exception],
-    message: str,
+    store: Store, tasks: list[list[tuple[Any, ...]]], schema: pa.Schema, error: type[Exception], message: str
 ) -> None:
-    """A change is (id, what, version, v)."""
     names = ["id", "_change_type", "_commit_version", "v"]
     lines = [[dict(zip(names, change, strict=True)) for change in task] for task in tasks]
+    batches = [pa.RecordBatch.from_pylist(task, FEED).select(schema.names) for task in lines]
     with pytest.raises(error, match=message):
-        run(
-            store,
-            0,
-            *(pa.RecordBatch.from_pylist(task, FEED).select(schema.names) for task in lines),
-            schema=schema,
-            **FEED_OPTION,
-        )
+        run(store, 0, *batches, schema=schema, **FEED_OPTION)
     assert contents(store) == BEFORE
 
 
-WITH_TYPE = FEED.append(pa.field("gone", pa.bool_()))
-TEXT_VERSION = FEED.set(4, pa.field("_commit_version", pa.string()))
+# Mistakes
 
 
-@pytest.mark.parametrize(
-    ("schema", "options", "error", "message"),
-    [
-        (SCHEMA, {"txnAppId": "app", "txnVersion": "1"}, InvalidOption, "'txnVersion' is for batch writes"),
-        (SCHEMA, {"filter": "id > 1"}, InvalidOption, "is for read"),
-        (SCHEMA, {"table": "fresh"}, NotFound, "set the option 'primaryKey'"),
-        (MARKED, {"deleteColumn": "gon"}, NotFound, "did you mean 'gone'"),
-        (SCHEMA, {"deleteColumn": "xxxxx"}, NotFound, "they have id, name, v"),
-        (SCHEMA, {"deleteColumn": "v"}, SchemaMismatch, "the column is double"),
-        (SCHEMA, {"deleteColumn": "name", "table": "texts"}, InvalidOption, "primary key"),
-        (SCHEMA, {"deleteColumn": " "}, InvalidOption, "must be text"),
-        (FEED, {}, SchemaMismatch, "set the option deleteColumn='_change_type'"),
-        (TEXT_VERSION, FEED_OPTION, SchemaMismatch, "cast it to bigint"),
-        (WITH_TYPE, {"deleteColumn": "gone"}, SchemaMismatch, "new columns, _change_type;"),
-    ],
-)
-def test_what_makes_no_sense_for_a_stream_is_refused_before_any_task_runs(
-    store: Store, schema: pa.Schema, options: dict[str, Any], error: type[Exception], message: str
+def test_without_a_query_id_the_checkpoint_and_then_the_app_tell_streams_apart(
+    store: Store, task: Task
 ) -> None:
-    store.create_table("texts", SCHEMA, ["name"])
-    with pytest.raises(error, match=message):
-        sink(store, spark_schema(schema), **options)
+    task.query = None
+    names: list[tuple[str, Any]] = [(n, v) for n in ("checkpointLocation", "txnAppId") for v in ("/a", "/b")]
+    for number, name in enumerate(names):
+        for _ in range(2):
+            run(store, 0, rows(2_000 + number, 2_001 + number), **dict([name]))
+    assert len(kinds(store)) == 2 + len(names)
+    assert len(contents(store)) == 1_000 + len(names)
+    with pytest.raises(InvalidOption, match="'txnAppId'"):
+        run(store, 1, rows(0, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,6 @@ from pyspark.sql.datasource import DataSourceWriter
 from pyspark.sql.types import (
     ArrayType,
     DataType,
-    LongType,
     MapType,
     NullType,
     StringType,
@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 
 from elasticscan.base.errors import (
     AlreadyExists,
+    ElasticScanError,
     FilterError,
     InvalidKey,
     InvalidOption,
@@ -41,6 +42,7 @@ from elasticscan.base.errors import (
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector import store_cache as access
 from elasticscan.connector.conversion import spark_schema
+from elasticscan.connector.stream_writing import ElasticScanStreamWriter
 from elasticscan.connector.writing import ElasticScanWriter, StagedMessage
 from elasticscan.store import Store
 from tests.base.topology_changes import change_topology
@@ -61,7 +63,7 @@ def writer(
     return carried
 
 
-def staged(write: ElasticScanWriter, *batches: pa.RecordBatch) -> StagedMessage:
+def staged(write: ElasticScanWriter | ElasticScanStreamWriter, *batches: pa.RecordBatch) -> StagedMessage:
     """What a task sends to the driver."""
     message = pickle.loads(pickle.dumps(write.write(iter(batches))))
     assert isinstance(message, StagedMessage)
@@ -186,32 +188,46 @@ def test_a_table_or_store_that_was_made_again_is_noticed(store: Store, tmp_path:
 # What is said before any task runs
 
 
-def with_column(kind: DataType) -> StructType:
+def column(kind: DataType) -> StructType:
     return StructType([*COLUMNS.fields, StructField("w", kind)])
 
 
-FRESH: dict[str, Any] = {"table": "fresh", "primaryKey": "id"}
-OVERWRITES: list[Any] = [
-    (COLUMNS, {option: value}, InvalidOption, f"'{option}' is for mode append")
-    for option, value in (("insertOnly", "true"), ("ifUnchangedSince", "2"), ("partialUpdate", "true"))
-]
-APPENDS: list[Any] = [
-    (COLUMNS, {"replaceWhere": "id < 5"}, InvalidOption, "'replaceWhere' is for mode overwrite"),
-    (COLUMNS, {"ifUnchangedSince": "1000"}, NotFound, "1000|1,000"),
-    (COLUMNS, {"primaryKey": "name,id"}, InvalidOption, "has 'id'"),
-    (COLUMNS, {"primaryKey": "id", "shardKey": "name"}, InvalidOption, "'shardKey'"),
-    (
-        StructType([*COLUMNS.fields[:2]]),
-        {},
-        SchemaMismatch,
-        "lack the columns v; set the option 'partialUpdate'",
-    ),
-    (with_column(LongType()), {}, SchemaMismatch, "have new columns, w; set the option"),
-    (StructType([*COLUMNS.fields[:2], StructField("v", StringType())]), {}, SchemaMismatch, "'v' is string"),
-    (with_column(VariantType()), {}, SchemaMismatch, "'w' is variant"),
+APPEND, OVERWRITE, STREAM = "append", "overwrite", "a stream"
+MERGE, PARTIAL = {"mergeSchema": "true"}, {"partialUpdate": "true"}
+FRESH: dict[str, Any] = {"primaryKey": "id", "table": "fresh"}
+NARROWER = pa.schema([SCHEMA.field("id"), pa.field("N", pa.int32(), nullable=False)])
+WIDER = pa.schema([*SCHEMA, pa.field("n", pa.int32())])
+MARKED = SCHEMA.append(pa.field("gone", pa.bool_()))
+FEED = SCHEMA.append(pa.field("_change_type", pa.string())).append(pa.field("_commit_version", pa.int64()))
+MARKED_FEED, TEXT_VERSION = (
+    FEED.append(MARKED.field("gone")),
+    FEED.set(4, pa.field(FEED.names[4], pa.string())),
+)
+REFUSED: list[Any] = [
+    *[
+        (OVERWRITE, SCHEMA, {option: value}, InvalidOption, f"'{option}' is for mode append")
+        for option, value in (("insertOnly", "true"), ("ifUnchangedSince", "2"), ("partialUpdate", "true"))
+    ],
+    (OVERWRITE, SCHEMA, {"replaceWhere": "day = 5"}, NotFound, "day"),
+    (OVERWRITE, SCHEMA, {"replaceWhere": "id <"}, FilterError, "is missing"),
+    (APPEND, SCHEMA, {"replaceWhere": "id < 5"}, InvalidOption, "'replaceWhere' is for mode overwrite"),
+    (APPEND, SCHEMA, {"ifUnchangedSince": "1000"}, NotFound, "1000|1,000"),
+    (APPEND, SCHEMA, {"primaryKey": "name,id"}, InvalidOption, "has 'id'"),
+    (APPEND, SCHEMA, {"primaryKey": "id", "shardKey": "name"}, InvalidOption, "'shardKey'"),
+    # Columns that the table or the rows lack, each with the one option that helps.
+    (APPEND, WIDER, {}, SchemaMismatch, "^((?!partialUpdate).)*columns, n; set the option 'mergeSchema'$"),
+    (APPEND, NARROWER, {"mergeSchema": "false"}, SchemaMismatch, "option 'mergeSchema'"),
+    (APPEND, NARROWER, PARTIAL, SchemaMismatch, "option 'mergeSchema'"),
+    (APPEND, SCHEMA.remove(2), {}, SchemaMismatch, "lack the columns v; set the option 'partialUpdate'$"),
+    (APPEND, SCHEMA.remove(0), PARTIAL, SchemaMismatch, "id"),
+    (APPEND, WIDER.remove(0), MERGE, SchemaMismatch, "missing: id"),
+    (APPEND, SCHEMA.remove(2).remove(1), PARTIAL | {"table": "u"}, SchemaMismatch, "needs a value of v"),
+    (APPEND, SCHEMA.set(2, pa.field("v", pa.string())), MERGE, SchemaMismatch, "'v' is .*cast it first"),
+    (APPEND, SCHEMA.append(pa.field("_slot", pa.int8())), MERGE, SchemaMismatch, "taken by the store"),
+    (APPEND, column(VariantType()), {}, SchemaMismatch, "'w' is variant"),
     *[
         # Columns that could never hold a value are in no table, whether it is there or not.
-        (with_column(kind), {**table, "mergeSchema": "true"}, SchemaMismatch, text)
+        (APPEND, column(kind), MERGE | table, SchemaMismatch, text)
         for table in ({}, FRESH)
         for kind, text in (
             (NullType(), "has type null"),
@@ -221,29 +237,34 @@ APPENDS: list[Any] = [
             (VarcharType(3), "make it STRING, since a table checks no lengths, or drop it"),
         )
     ],
+    (STREAM, SCHEMA, {"txnAppId": "app", "txnVersion": "1"}, InvalidOption, "is for batch writes"),
+    (STREAM, SCHEMA, PARTIAL, InvalidOption, "foreachBatch"),
+    (STREAM, SCHEMA, {"filter": "id > 1"}, InvalidOption, "is for read"),
+    (STREAM, SCHEMA, {"table": "fresh"}, NotFound, "set the option 'primaryKey'"),
+    (STREAM, MARKED, {"deleteColumn": "gon"}, NotFound, "did you mean 'gone'"),
+    (STREAM, SCHEMA, {"deleteColumn": "xxxxx"}, NotFound, "they have id, name, v"),
+    (STREAM, SCHEMA, {"deleteColumn": "v"}, SchemaMismatch, "the column is double"),
+    (STREAM, SCHEMA, {"deleteColumn": "id"}, SchemaMismatch, "the column is int64"),
+    (STREAM, SCHEMA, {"deleteColumn": "name", "table": "texts"}, InvalidOption, "primary key"),
+    (STREAM, FEED, {}, SchemaMismatch, "set the option deleteColumn='_change_type'"),
+    (STREAM, TEXT_VERSION, {"deleteColumn": "_change_type"}, SchemaMismatch, "cast it to bigint"),
+    (STREAM, MARKED_FEED, {"deleteColumn": "gone"}, SchemaMismatch, "new columns, _change_type;"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("schema", "options", "error", "message", "overwrite"),
-    [
-        *((*case, False) for case in APPENDS),
-        *((*case, True) for case in OVERWRITES),
-        (COLUMNS, {"replaceWhere": "day = 5"}, NotFound, "day", True),
-        (COLUMNS, {"replaceWhere": "id <"}, FilterError, "is missing", True),
-    ],
-)
+@pytest.mark.parametrize(("way", "schema", "options", "error", "message"), REFUSED)
 def test_what_cannot_be_written_is_refused_by_the_driver(
-    store: Store,
-    schema: StructType,
-    options: dict[str, Any],
-    error: type[Exception],
-    message: str,
-    overwrite: bool,
+    store: Store, way: str, schema: Any, options: dict[str, str], error: type[ElasticScanError], message: str
 ) -> None:
-    with pytest.raises(error, match=message):
-        writer(store, schema, overwrite, **options)
-    assert tables(store) == ["t"]
+    store.create_table("u", SCHEMA.remove(1).set(1, SCHEMA.field("v").with_nullable(False)), ["id"])
+    store.create_table("texts", SCHEMA, ["name"])
+    source = ElasticScanSource({"store": store.uri, "table": "t", **options})
+    make = source.streamWriter if way == STREAM else source.writer
+    with pytest.raises(error) as refused:
+        make(schema if isinstance(schema, StructType) else spark_schema(schema), way == OVERWRITE)
+    assert re.search(message, refused.value.message)
+    assert tables(store) == ["t", "texts", "u"]
+    assert store.table("t").schema == SCHEMA
 
 
 # Tables that a write makes

@@ -23,13 +23,14 @@ import tests.faults.planted_memory
 import tests.faults.planted_overlays
 import tests.faults.planted_past
 import tests.faults.planted_proofs
-import tests.faults.planted_roots  # noqa: F401 - enters its faults
+import tests.faults.planted_roots
+import tests.faults.planted_streams  # noqa: F401 - enters its faults
 from elasticscan.base import limits
 from tests.catalog import test_opening, test_sqlite_files
 from tests.catalog import test_programs as test_log_programs
 from tests.catalog.damage import befall_some
 from tests.catalog.programs import LogPrograms
-from tests.connector import test_partial_rows
+from tests.connector import test_partial_rows, test_stream_writing, test_streaming
 from tests.faults.planted import FAULTS, Fault, Harness
 from tests.reader.simulation import Simulation
 from tests.simulation.programs import Programs
@@ -130,6 +131,10 @@ def _open(harness: Harness, directory: Path) -> Iterator[Run]:
         yield lambda seed, style: befall_some(Path(mkdtemp(dir=directory)), seed, style or "")
     elif harness == "simulation":
         yield lambda seed, _: Simulation(seed).run()
+    elif harness == "stream":
+        yield lambda seed, _: test_streaming.play(Path(mkdtemp(dir=directory)), seed)
+    elif harness == "sink":
+        yield lambda seed, _: test_stream_writing.play(Path(mkdtemp(dir=directory)), seed)
     else:
         yield lambda _, style: SCENARIOS[style or ""](Path(mkdtemp(dir=directory)))
 

@@ -90,7 +90,7 @@ from tests.topology.moved import move_tablet
 Patch = pytest.MonkeyPatch
 Swap = Callable[..., Any]
 Plant = Callable[[Patch], None]
-Harness = Literal["simulation", "programs", "scenarios", "damage", "log", "damaged log"]
+Harness = Literal["simulation", "programs", "scenarios", "damage", "log", "damaged log", "stream", "sink"]
 
 
 @dataclass(frozen=True, slots=True)

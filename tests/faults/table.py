@@ -15,8 +15,8 @@ import pytest
 from tests.connector import test_sql_spark
 from tests.faults import test_planted_inputs
 from tests.faults.harnesses import FAULTS, SCENARIOS, Fault
-from tests.soak.plant import soak_faults
-from tests.store.reading import test_aggregating, test_first_rows
+from tests.store import test_index_oracle
+from tests.store.reading import test_aggregating
 
 PAGE = Path(__file__).with_name("README.md")
 TITLE = "# All planted faults\n\nWritten by `python -m tests.faults.table`; see docs/testing.md.\n\n"
@@ -34,6 +34,8 @@ PROGRAMS = {
     "damage": "`simulation/faults.py`",
     "log": "`catalog/programs.py`",
     "damaged log": "`catalog/damage.py`",
+    "stream": "`connector/test_streaming.py`",
+    "sink": "`connector/test_stream_writing.py`",
 }
 
 
@@ -62,9 +64,6 @@ def table() -> str:
     """Return the table of faults, after one of how many each module finds."""
     rows = [(_finder(fault), fault.breaks, fault.name) for fault in FAULTS]
     rows += [(_file(test), "", name) for test in OWN for name in dict.fromkeys(_planted(test))]
-    for name, plant in soak_faults.FAULTS.items():
-        rule = (plant.__doc__ or "").rstrip(".")
-        rows.append(("`soak/soak.py`", rule[:1].lower() + rule[1:], name))
     rows.sort(key=lambda row: row[0])
     counts = Counter(finder.partition(":")[0] for finder, _, _ in rows)
     lines = ["| found by, below `tests/` | faults |", "|---|---|"]

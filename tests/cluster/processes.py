@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Self
 
 from tests.base.quick_java import quick_java
 
@@ -49,6 +49,12 @@ class Program:
         self._listening = Thread(target=self._listen, daemon=True)
         self._listening.start()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
     def _listen(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
@@ -68,10 +74,6 @@ class Program:
         if ended is None:
             return None
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-
-    def hear_out(self) -> None:
-        """Wait for the last words of a process that has ended: it may be seen to end before they are."""
-        self._listening.join(5)  # what it started may hold the pipe, and says nothing
 
     def answers(self, word: str) -> list[Any]:
         return [said[word] for said in list(self.said) if word in said]
@@ -99,7 +101,7 @@ class Program:
         """kill -9 of it and all that it started. May be called again."""
         if self._process.returncode is not None:
             return
-        _kill_session(self.id)
+        end_session(self.id)
         with suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -108,7 +110,9 @@ class Program:
 
     def workers(self) -> list[int]:
         """Spark's Python processes, except the driver itself."""
-        return [member for member in members(self.id) if member != self.id and _is_worker(member)]
+        return [
+            member for member in members(self.id) if member != self.id and b"\0pyspark." in command(member)
+        ]
 
     def why(self) -> str:
         """What it said last, for people."""
@@ -132,18 +136,23 @@ def outcome(command: list[str], where: Path, **more: str) -> str:
     try:
         printed, _ = process.communicate(timeout=400)
     finally:
-        _kill_session(process.pid)
+        end_session(process.pid)
         process.wait()
     assert process.returncode == 0, printed
     return printed
 
 
-def _kill_session(session: int) -> None:
-    while found := members(session):
+def end_session(session: int, but: int | None = None) -> None:
+    """Kill every process of a session, but for one, and those that they start meanwhile."""
+    while found := [member for member in members(session) if member != but]:
         for member in found:
-            with suppress(ProcessLookupError):
-                os.kill(member, signal.SIGKILL)
+            kill(member)
         time.sleep(0.01)
+
+
+def kill(process: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
 
 
 def members(session: int) -> list[int]:
@@ -159,9 +168,9 @@ def members(session: int) -> list[int]:
     return found
 
 
-def _is_worker(process: int) -> bool:
+def command(process: int) -> bytes:
+    """The command line of a process; nothing of one that has ended."""
     try:
-        command = (PROC / str(process) / "cmdline").read_bytes().split(b"\0")
+        return (PROC / str(process) / "cmdline").read_bytes()
     except OSError:
-        return False
-    return b"python" in command[0].rpartition(b"/")[2] and any(b"pyspark." in word for word in command)
+        return b""
