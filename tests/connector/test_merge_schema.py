@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import random
-import re
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import InvalidOption, RowsChanged, SchemaMismatch, TableChanged
-from elasticscan.connector import ElasticScanSource
+from elasticscan.base.errors import RowsChanged, TableChanged
 from elasticscan.connector.conversion import spark_schema
-from elasticscan.connector.options import parse_options
 from elasticscan.store import Store
 from tests.connector.conftest import SCHEMA
 from tests.connector.conftest import batch as rows
 from tests.connector.test_writing import staged, writer
 
 WIDER = pa.schema([*SCHEMA, pa.field("n", pa.int32()), pa.field("tags", pa.list_(pa.string()))])
-NARROWER = pa.schema([SCHEMA.field("id"), pa.field("N", pa.int32(), nullable=False)])
 
 
 def contents(store: Store) -> dict[int, dict[str, Any]]:
@@ -41,7 +37,7 @@ def test_random_writes_of_some_columns_and_of_new_ones_leave_what_a_dictionary_h
 ) -> None:
     """A write may be whole (what it lacks is null) or partial (it keeps that), overwrite, or delete rows."""
     chance, rows = random.Random(seed), contents(store)
-    for _ in range(5):
+    for number in range(5):
         way = chance.choice(["append", "append", "overwrite", "partial", "partial", "deletes"])
         names = chance.sample([name for name in COLUMNS if name != "id"], chance.randint(1, 4))
         schema = pa.schema([WIDER.field("id"), *((name, COLUMNS[name]) for name in names)])
@@ -54,13 +50,19 @@ def test_random_writes_of_some_columns_and_of_new_ones_leave_what_a_dictionary_h
             options["deleteColumn"] = "gone"
             schema = schema.append(pa.field("gone", pa.bool_()))
             given = [{**row, "gone": chance.choice([True, False, None])} for row in given]
+        options |= {"txnAppId": "random", "txnVersion": str(number)}
         write = writer(store, spark_schema(schema), way == "overwrite", **options)
         tasks = [pa.RecordBatch.from_pylist(part, schema=schema) for part in (given[:20], given[20:])]
         first = staged(write, tasks[0])
-        if chance.random() < 0.3:
+        if chance.random() < 0.3:  # others write other rows, and tablets move
+            rows[number] = dict.fromkeys(store.table("t").schema.names[1:])
+            store.table("t").upsert([{"id": number, **rows[number]}])
             tablet = chance.choice(store.context.placement().tablets)
             store.move(tablet.id, "s2" if tablet.shard == 1 else "s1")
         write.commit([first, staged(write, tasks[1]), staged(write)])
+        if chance.random() < 0.3:  # is done once
+            write = writer(store, spark_schema(schema), way == "overwrite", **options)
+            write.commit([staged(write, tasks[0])])
         columns = dict.fromkeys(store.table("t").schema.names[1:])
         assert columns.keys() >= set(names)
         old = rows
@@ -71,38 +73,6 @@ def test_random_writes_of_some_columns_and_of_new_ones_leave_what_a_dictionary_h
             if gone:
                 del rows[i]
         assert contents(store) == rows, way
-
-
-MERGE, PARTIAL = {"mergeSchema": "true"}, {"partialUpdate": "true"}
-NOT_NULL = pa.schema([SCHEMA.field("id"), pa.field("v", pa.float64(), nullable=False)])
-
-
-@pytest.mark.parametrize(
-    ("options", "schema", "text"),
-    [
-        ({}, WIDER, "^((?!MERGE|partialUpdate).)*option 'mergeSchema'((?!MERGE|partialUpdate).)*$"),
-        ({"mergeSchema": "false"}, NARROWER, "option 'mergeSchema'"),
-        ({}, SCHEMA.remove(1), "^((?!mergeSchema).)*'partialUpdate'((?!mergeSchema).)*$"),
-        (MERGE, pa.schema([*WIDER, pa.field("x", pa.null())]), "has type null"),
-        (MERGE, pa.schema([*WIDER.remove(2), pa.field("v", pa.string())]), "cast it first"),
-        (MERGE, WIDER.remove(0), "missing: id"),
-        (MERGE, pa.schema([*WIDER, pa.field("_slot", pa.int32())]), "taken by the store"),
-        (PARTIAL, SCHEMA.remove(0), "id"),
-        (PARTIAL, NARROWER, "option 'mergeSchema'"),
-        (PARTIAL | {"table": "u"}, SCHEMA.remove(2).remove(1), "every row needs a value of v"),
-    ],
-)
-def test_columns_that_do_not_fit_are_an_error_with_advice_that_empties_no_row(
-    store: Store, options: dict[str, str], schema: pa.Schema, text: str
-) -> None:
-    store.create_table("u", NOT_NULL, ["id"])
-    source = ElasticScanSource({"store": store.uri, "table": "t", **options})
-    with pytest.raises(SchemaMismatch) as refused:
-        source.writer(spark_schema(schema), False)
-    assert re.search(text, refused.value.message)
-    assert store.table("t").schema == SCHEMA
-    with pytest.raises(InvalidOption, match="foreachBatch"):
-        parse_options({"path": f"{store.uri}/t", **PARTIAL}, stream_write=True)
 
 
 def test_a_column_that_came_after_a_write_was_planned_is_not_asked_of_it(store: Store) -> None:
@@ -126,20 +96,6 @@ FEWER = pa.schema([pa.field("ID", pa.int64(), nullable=False), ("v", pa.float64(
 
 def fewer(*ids: int, v: float = 7.0) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"ID": list(ids), "v": [v] * len(ids)}, schema=FEWER)
-
-
-def test_a_partial_update_reads_at_one_snapshot_while_tablets_move(store: Store) -> None:
-    before = contents(store)
-    write = writer(store, spark_schema(FEWER), partialUpdate="true")
-    store.table("t").upsert(rows(990, 1_000))  # other keys
-    store.expand(["s3"])
-    first = staged(write, fewer(*range(400)))
-    store.contract("s1")
-    write.commit([first, staged(write, fewer(*range(400, 900)))])
-    found = contents(store)
-    assert [found[i] for i in range(900)] == [{**before[i], "v": 7.0} for i in range(900)]
-    assert found[995] == {**before[995], "v": 2.0}
-    assert store.table("t").history()[-1].rows == 900
 
 
 @pytest.mark.parametrize("when", ["before it is read", "after"])
@@ -166,14 +122,3 @@ def test_columns_that_change_below_a_partial_update_are_not_emptied(store: Store
     with pytest.raises(TableChanged, match="write again"):
         staged(write, fewer(1))
     assert contents(store)[1] == {"name": "n1", "v": 0.5, "n": 5}
-
-
-def test_a_partial_update_brings_new_columns_and_is_done_once(store: Store) -> None:
-    schema = pa.schema([*FEWER, pa.field("n", pa.int32())])
-    data = pa.RecordBatch.from_pydict({"ID": [3], "v": [1.5], "n": [9]}, schema=schema)
-    options = {"partialUpdate": "true", "mergeSchema": "true", "txnAppId": "a", "txnVersion": "1"}
-    for _ in range(2):
-        write = writer(store, spark_schema(schema), **options)
-        write.commit([staged(write, data)])
-    assert contents(store)[3] == {"name": "n3", "v": 1.5, "n": 9}
-    assert len(store.table("t").history()) == 3

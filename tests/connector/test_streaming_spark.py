@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections import Counter
@@ -59,14 +58,6 @@ def stream(spark: SparkSession, store: Store, **options: str) -> DataFrame:
 def start(frame: DataFrame, sink: Sink, checkpoint: Path, **trigger: Any) -> StreamingQuery:
     writing = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
     return writing.trigger(**(trigger or {"availableNow": True})).start()
-
-
-def write(
-    frame: DataFrame, store: Store, checkpoint: Path, mode: str = "append", **options: str
-) -> StreamingQuery:
-    options = {"store": store.uri, "table": "t", "checkpointLocation": str(checkpoint)} | options
-    writing = frame.writeStream.format("elasticscan").outputMode(mode).options(**options)
-    return writing.trigger(availableNow=True).start()
 
 
 def ended(query: StreamingQuery) -> list[int]:
@@ -163,69 +154,36 @@ def test_a_batch_that_is_replayed_after_a_crash_has_the_same_rows(
 # The sink
 
 
-class Lines:
-    """A directory of JSON files, of which a stream reads one with each micro-batch."""
-
-    def __init__(self, spark: SparkSession, place: Path) -> None:
-        self._spark, self._place, self._files = spark, place, 0
-        place.mkdir()
-
-    def add(self, *keys: int, v: float = 2.0) -> None:
-        lines = [json.dumps({"id": key, "name": f"n{key % 7}", "v": v}) for key in keys]
-        path = self._place / f"{self._files:04d}.json"
-        path.write_text("\n".join(lines), encoding="utf-8")
-        os.utime(path, (1_700_000_000 + self._files,) * 2)  # the order in which Spark reads them
-        self._files += 1
-
-    def frame(self) -> DataFrame:
-        reading = self._spark.readStream.schema("id bigint, name string, v double")
-        return reading.option("maxFilesPerTrigger", "1").json(str(self._place))
-
-
-@pytest.fixture
-def source(spark: SparkSession, tmp_path: Path) -> Lines:
-    return Lines(spark, tmp_path / "source")
-
-
-def test_a_stream_writes_each_batch_once_and_a_replayed_one_too(
-    source: Lines, store: Store, tmp_path: Path
-) -> None:
-    source.add(*range(998, 1_004))
-    checkpoint = tmp_path / "checkpoint"
-    assert ended(write(source.frame(), store, checkpoint, queryName="sink")) == [0]
-    wanted = {key: 0.5 if key < 998 else 2.0 for key in range(1_004)}
-    assert contents(store) == wanted
-
-    # The replayed batch comes over other tasks than before, after a change of its rows.
-    store.table("t").upsert(rows(1_003, 1_004, v=9.0))
-    assert forget_last(checkpoint) == 0
-    source.add(0, v=3.0)
-    assert ended(write(source.frame().repartition(2, "id"), store, checkpoint)) == [0, 1]
-    assert kinds(store) == ["create", "write", "write", "write", "write"]
-    assert contents(store) == wanted | {1_003: 9.0, 0: 3.0}
-    assert store.collect_garbage(grace_seconds=0).removed == 0
-
-    # With a new checkpoint it is another stream, which begins with the first batch.
-    assert ended(write(source.frame(), store, tmp_path / "other")) == [0, 1]
-    assert contents(store) == wanted | {0: 3.0}
-
-
-@pytest.mark.long
-def test_a_checkpoint_that_lost_its_newest_files_is_noticed(
+def test_a_stream_writes_each_batch_once_and_notices_a_checkpoint_that_lost_its_newest_files(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:
     store.create_table("copy", store.table("t").schema, ["id"])
 
-    def copied() -> StreamingQuery:
-        return write(stream(spark, store), store, tmp_path, table="copy")
+    def copied(tasks: int = 1, checkpoint: str = "c") -> StreamingQuery:
+        writing = stream(spark, store).repartition(tasks, "id").writeStream.format("elasticscan")
+        writing = writing.options(store=store.uri, table="copy").outputMode("append")
+        return writing.trigger(availableNow=True).start(checkpointLocation=str(tmp_path / checkpoint))
 
-    ended(copied())
-    store.table("t").upsert(rows(2_000, 2_001))
-    ended(copied())
-    last = forget_last(tmp_path)
-    ended(copied())  # the same micro-batch again
-    assert kinds(store, "copy") == ["create", "write", "write"]
-    assert forget_last(tmp_path) == forget_last(tmp_path, "offsets") == last
-    store.table("t").upsert(rows(2_001, 2_002))
+    assert ended(copied()) == [0]
+    store.table("t").upsert(rows(2_000, 2_001, v=4.0))
+    assert ended(copied()) == [1]
+    wanted = dict.fromkeys(range(1_000), 0.5)
+    assert contents(store, "copy") == wanted | {2_000: 4.0}
+
+    # The batch comes again over other tasks, after a change of its rows.
+    store.table("copy").upsert(rows(2_000, 2_001, v=9.0))
+    last = forget_last(tmp_path / "c")
+    assert ended(copied(tasks=2)) == [1]
+    assert contents(store, "copy") == wanted | {2_000: 9.0}
+    assert kinds(store, "copy") == ["create", *["write"] * 3]
+
+    # And with rows that it did not have.
+    assert forget_last(tmp_path / "c") == forget_last(tmp_path / "c", "offsets") == last
+    store.table("t").upsert(rows(2_001, 2_002, v=4.0))
     assert "[ES_INVALID_CONTINUATION_KEY]" in failing(copied)
-    assert kinds(store, "copy") == ["create", "write", "write"]
+    assert contents(store, "copy") == wanted | {2_000: 9.0}
+    assert store.collect_garbage(grace_seconds=0).removed == 0
+
+    # With a new checkpoint it is another stream, which begins with the first batch.
+    assert ended(copied(checkpoint="other")) == [0]
+    assert contents(store, "copy") == wanted | {2_000: 4.0, 2_001: 4.0}
