@@ -161,8 +161,8 @@ def read_all(
         sizes.append(len(rows) - before)
         newest: dict[int, int] = {}
         for row in rows[before:] if feed else ():
-            assert newest.get(row[0], 0) <= row[4], "changes of a key come in the order of their commits"
-            newest[row[0]] = row[4]
+            assert newest.get(row[0], 0) <= row[-2], "changes of a key come in the order of their commits"
+            newest[row[0]] = row[-2]
     return rows, sizes
 
 

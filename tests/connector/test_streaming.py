@@ -6,7 +6,7 @@ import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -23,20 +23,16 @@ from elasticscan.base.errors import (
     InvalidOption,
     InvalidTopologyChange,
     NotFound,
-    SnapshotExpired,
-    TableChanged,
 )
 from elasticscan.base.hashing import slots_of
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.options import parse_options
 from elasticscan.connector.streams.changes import ROWS_PER_TASK, ChangeFeedReader, task_limits
-from elasticscan.connector.streams.lease import MOVED_SECONDS
 from elasticscan.connector.streams.offsets import InChanges, Offset, OffsetFormat
 from elasticscan.store import Store
 from elasticscan.topology import SlotSet
-from tests.base.manual_clock import ManualClock
 from tests.base.topology_changes import change_topology
-from tests.connector.conftest import SCHEMA, serve
+from tests.connector.conftest import SCHEMA
 from tests.connector.stream_query import History, Query, Row, carried, read_all, rows, without_times
 from tests.seeds import seeds
 
@@ -210,19 +206,6 @@ def test_a_schema_of_some_columns_is_honoured(history: History) -> None:
         history.write(rows(7, 8))
 
 
-def test_a_beginning_that_is_still_to_come_is_refused(history: History) -> None:
-    soon = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    with pytest.raises(InvalidOption, match="is in the future"):
-        query(history, startingTimestamp=soon).step()
-    with pytest.raises(NotFound, match="newest"):
-        query(history, startingVersion="99").step()
-    found = query(history, startingVersion=str(newest(history) + 1))
-    assert found.step()  # the first batch is made even if it is empty
-    history.write(rows(1, 2, v=9.0))
-    assert found.step()
-    assert found.rows == [(1, "n1", 9.0)]
-
-
 def test_a_stream_that_ends_begins_no_later_than_it_ends(history: History) -> None:
     for start in ({"startingVersion": "latest"}, {}):
         reader = query(history, **start).made()
@@ -231,6 +214,15 @@ def test_a_stream_that_ends_begins_no_later_than_it_ends(history: History) -> No
         history.write(rows(0, 10, v=1.0))
         begun = reader.initialOffset()
         assert begun.get("at", begun.get("commit")) == known
+
+
+def test_an_idle_poll_opens_no_file(history: History) -> None:
+    found = query(history)
+    assert found.made().reportLatestOffset() is None
+    found.run_to_the_end()
+    shards = Path(history.store.uri) / "shards"
+    shards.rename(shards.with_name("away"))
+    assert found.started().latestOffset(found.ends[-1], ReadAllAvailable()) == found.ends[-1]
 
 
 def test_options_give_the_default_limit_and_everything_means_everything(history: History) -> None:
@@ -250,17 +242,6 @@ def test_options_give_the_default_limit_and_everything_means_everything(history:
     assert len(found.rows) == 1_000
 
 
-def test_micro_batches_are_filled_and_large_commits_are_cut_by_slots(history: History) -> None:
-    found = query(history, maxRowsPerTrigger="100")
-    found.run_to_the_end()
-    for start, end in ((0, 30), (60, 100), (0, 400)):
-        history.write(rows(start, end, v=1.0))
-    history.delete(list(range(300, 305)))
-    found.run_to_the_end()
-    assert len(found.batches) < 22
-    assert any("commit" in end and end["slot"] for end in found.ends)
-
-
 @pytest.mark.parametrize(
     ("rows", "tasks"), [(0, 1), (1.0, 1), (5.0, 5), (5.05, 5), (5.2, 6), (20.0, 8), (40.0, 10)]
 )
@@ -277,24 +258,6 @@ def test_tasks_are_few_within_the_users_bound(rows: float, tasks: int) -> None:
         assert size * count >= 1_000
 
 
-def test_an_idle_poll_opens_no_file_and_the_lag_is_reported(history: History) -> None:
-    found = query(history, maxRowsPerTrigger="600", streamName="idle")
-    assert found.made().reportLatestOffset() is None
-    found.run_to_the_end()
-    shards, reader = Path(history.store.uri) / "shards", found.started()
-    shards.rename(shards.with_name("away"))
-    for _ in range(2):
-        assert reader.latestOffset(found.ends[-1], ReadMaxRows(600)) == found.ends[-1]
-        assert reader.reportLatestOffset() == UP_TO_DATE
-    shards.with_name("away").rename(shards)
-    history.write(rows(0, 1_000, v=3.0))
-    history.write(rows(0, 7, v=1.0))
-    found.step()  # a part of the first
-    report = found.reports[-1]
-    assert report is not None
-    assert (report["behindCommits"], report["behindRows"]) == (2, 1_007)
-
-
 def test_conditions_on_the_key_leave_slots_out_of_the_snapshot_and_of_changes(history: History) -> None:
     found = query(history, filter="id IN (40, 7) AND v > 0", maxRowsPerTrigger="100", readChangeFeed="true")
     wanted = SlotSet.of((slot, slot + 1) for slot in slots_of([pa.array([7, 40], pa.int64())], 64).tolist())
@@ -309,125 +272,6 @@ def test_conditions_on_the_key_leave_slots_out_of_the_snapshot_and_of_changes(hi
         assert {row[0] for row in read_all(reader, parts)[0]} == {7, 40}
         start = end
         history.write(rows(0, 300, v=2.0))
-
-
-# What is kept
-
-
-def held(history: History) -> list[int]:
-    """The snapshots that leases of streams hold."""
-    return [lease["snapshot"] for lease in history.store.status()["leases"]]
-
-
-def test_a_lease_moves_forward_with_the_stream_but_is_written_rarely(history: History) -> None:
-    clock, begun = ManualClock(history.store.context.clock.now()), newest(history)
-    with Store.open(history.store.uri, clock=clock) as timed:
-        serve(timed)
-        found = query(history, streamName="nightly")
-        found.run_to_the_end()
-        (lease,) = timed.status()["leases"]
-        assert (lease["purpose"], lease["snapshot"]) == ("stream:nightly", begun)
-        assert lease["expires_at"] > clock.now() + 6 * 86_400
-        for pause, moves in ((0, False), (MOVED_SECONDS - 1, False), (1, True), (0, False), (60, True)):
-            before = held(history)
-            clock.advance(pause)
-            history.write(rows(0, 10, v=4.0))
-            found.step()
-            assert (held(history) > before) == moves
-        assert held(history)[0] < newest(history)
-        clock.advance(60)
-        assert not found.step()
-        assert held(history) == [newest(history)]  # a request for the next batch completes the last one
-
-
-def test_a_stream_that_ends_or_repeats_a_batch_says_how_far_it_came(history: History) -> None:
-    found, begun = query(history), newest(history)
-    found.step()
-    history.write(rows(0, 10, v=1.0))
-    found.step(die="logged")
-    found.options["streamName"] = "late"
-    found.started()
-    assert held(history) == [begun]  # of a batch that is repeated, its start
-    found.restart()
-    found.available_now = True
-    found.run_to_the_end()
-    assert held(history) == [newest(history)]
-
-
-def test_a_stream_without_a_name_pins_nothing_but_its_snapshot(history: History) -> None:
-    query(history, maxRowsPerTrigger="100").step()
-    assert held(history) == []
-    history.store.table("t").set_retention("0s")
-    found, begun = query(history, maxRowsPerTrigger="100"), newest(history)
-    found.step()
-    assert held(history) == [begun]
-    history.write(rows(0, 500, v=2.0))
-    forget(history)
-    while "at" in found.ends[-1]:
-        found.step()
-    assert Counter(found.rows) == Counter(history.at(begun))
-
-
-@pytest.mark.parametrize("feed", ["true", "false"])
-def test_a_gap_is_an_error_that_names_it_or_is_passed_over_where_that_is_allowed(
-    history: History, caplog: pytest.LogCaptureFixture, feed: str
-) -> None:
-    found = query(history, maxRowsPerTrigger="2000", readChangeFeed=feed)
-    found.run_to_the_end()
-    lost = history.write(rows(0, 10, v=1.0), overwrite=True)
-    oldest = history.write(rows(0, 10, v=1.5))
-    forget(history)
-    last = history.write(rows(15, 18, v=2.0))
-    with pytest.raises(SnapshotExpired, match=f"{lost} to {oldest}") as caught:
-        found.step()
-    assert caught.value.fields["oldest"] == oldest
-    found.options["failOnDataLoss"] = "false"
-    found.restart()
-    found.run_to_the_end()
-    assert len(found.batches[-1]) == 3
-    assert without_times(found, found.rows[1_000:]) == history.expected(found, None, last - 1)
-    assert "no longer kept" in caplog.text
-
-
-@pytest.mark.usefixtures("rows_in_files")
-def test_a_gap_without_commits_of_the_table_is_none(history: History) -> None:
-    found = query(history)
-    found.run_to_the_end()
-    history.store.create_table("other", SCHEMA, ["id"])
-    history.store.table("t").set_retention("0s")
-    history.store.move(1, "s2")
-    history.store.table("t").compact()
-    assert history.store.table("t").definition.oldest_snapshot == found.ends[-1]["commit"]
-    found.options["streamName"] = "late"
-    found.restart()
-    assert not found.step()
-    assert held(history) == [history.store.table("t").definition.oldest_snapshot]
-    history.write(rows(0, 3, v=2.0))
-    forget(history)
-    found.run_to_the_end()
-    assert len(found.rows) == 1_003
-
-
-def test_a_snapshot_that_is_gone_is_an_error_or_left_for_the_oldest_one(history: History) -> None:
-    found = query(history, maxRowsPerTrigger="300")
-    found.step()
-    history.write(rows(0, 1_000, v=2.0))
-    forget(history)
-    found.restart()
-    for limit in (ReadMaxRows(300), ReadAllAvailable()):
-        with pytest.raises(SnapshotExpired, match=r"which the stream reads, expired.*new checkpoint"):
-            found.step(limit)
-    assert len(found.ends) == 1  # a batch that cannot be read is not even begun
-    assert found.started().partitions(found.ends[0], found.ends[0]) == []
-    begun = found.start_of(0)
-    with pytest.raises(SnapshotExpired, match="failOnDataLoss"):
-        found.started().partitions(begun, found.ends[0])
-    found.options["failOnDataLoss"] = "false"
-    found.restart()
-    assert found.started().partitions(found.start_of(0), found.ends[0]) == []
-    found.run_to_the_end()
-    assert {row[0] for row in found.rows} == set(range(1_000))
-    assert {row[2] for row in found.rows} == {0.5, 2.0}
 
 
 # Refused
@@ -463,21 +307,6 @@ def calls(reader: DataSourceStreamReader, offset: dict[str, Any]) -> list[Callab
         lambda: reader.partitions(offset, good),
         lambda: reader.commit(offset),
     ]
-
-
-@pytest.mark.parametrize("restarts", [False, True])
-def test_a_table_that_was_made_again_ends_its_streams(history: History, restarts: bool) -> None:
-    found = query(history)
-    found.run_to_the_end()
-    history.store.table("t").drop()
-    if not restarts:
-        with pytest.raises(TableChanged):
-            found.step()
-    history.store.create_table("t", SCHEMA, ["id"])
-    if restarts:
-        found.restart()
-    with pytest.raises(TableChanged):
-        found.step()
 
 
 # Batch reads of changes
@@ -537,14 +366,3 @@ def test_a_batch_of_changes_says_what_it_cannot_do(
 ) -> None:
     with pytest.raises(error):
         batch(history, **options)
-
-
-def test_a_batch_of_changes_that_are_gone_is_an_error(history: History) -> None:
-    history.write(rows(0, 10, v=1.0))
-    forget(history)
-    with pytest.raises(SnapshotExpired, match="use 'startingVersion' = '4'"):
-        batch(history, startingVersion="1")
-    assert batch(history, startingVersion="1", failOnDataLoss="false") == []
-    history.write(rows(0, 3, v=2.0))
-    assert len(batch(history, startingVersion="4")) == 6
-    assert len(batch(history, startingVersion="1", failOnDataLoss="false")) == 6

@@ -410,15 +410,19 @@ def _feed(changes: pa.Table) -> Iterator[str]:
 def test_a_store_answers_as_the_transcript_says(
     story: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = PLACE / f"{story}.txt"
-    wanted, found = path.read_text(encoding="utf-8"), list[str]()
     with closing(Story(tmp_path, monkeypatch)) as played:
-        for block in re.split(r"^(?=[>#] |$)", wanted, flags=re.MULTILINE):
-            head = block.partition("\n")[0]
-            found.append(head)
-            if head.startswith("> ") and (answer := played.answer(head[2:])):
-                found.append(_VARIES.sub(lambda varies: re.sub(r"[\d,]+", "N", varies[0]), answer))
-        assert played.hooks == [], "the points were not reached"
+        check(played, PLACE / f"{story}.txt")
+
+
+def check(story: Story, path: Path) -> None:
+    """Play a transcript, and compare what it says."""
+    wanted, found = path.read_text(encoding="utf-8"), list[str]()
+    for block in re.split(r"^(?=[>#] |$)", wanted, flags=re.MULTILINE):
+        head = block.partition("\n")[0]
+        found.append(head)
+        if head.startswith("> ") and (answer := story.answer(head[2:])):
+            found.append(_VARIES.sub(lambda varies: re.sub(r"[\d,]+", "N", varies[0]), answer))
+    assert story.hooks == [], "the points were not reached"
     again = "\n".join(found).strip("\n") + "\n"
     if os.environ.get("TRANSCRIPTS") == "write":
         path.write_text(again, encoding="utf-8")

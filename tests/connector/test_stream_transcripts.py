@@ -1,0 +1,87 @@
+"""Transcripts of streams: stories of a store (`tests/transcripts`) whose table `t` queries follow.
+
+`stream q OPTIONS` makes a query with a checkpoint, `step q` is a micro-batch of it (`step q die=logged` one
+whose process dies once its end is logged), `restart q OPTIONS` goes on from the checkpoint, `drain q` reads
+what there is now, and `feed OPTIONS` is a batch read of changes.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+
+from tests.connector.conftest import serve
+from tests.connector.stream_query import Query, Row, read_all
+from tests.transcripts.test_transcripts import Story, check
+
+STORIES = sorted((Path(__file__).parent / "streams").glob("*.txt"))
+
+
+class StreamStory(Story):
+    def __init__(self, place: Path, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(place, patch)
+        self.queries = dict[str, Query]()
+
+    def do_compact(self, table: str) -> None:
+        self.store.table(table).compact()
+
+    def do_stream(self, name: str, **options: object) -> None:
+        serve(self.store)
+        self.queries[name] = Query(self.store.uri, {key: str(value) for key, value in options.items()})
+
+    def do_step(self, name: str, die: str | None = None) -> str:
+        query = self.queries[name]
+        return _batch(query) if query.step(die=die) else "nothing new"
+
+    def do_restart(self, name: str, **options: object) -> None:
+        self.queries[name].options |= {key: str(value) for key, value in options.items()}
+        self.queries[name].restart()
+
+    def do_drain(self, name: str) -> str:
+        query = self.queries[name]
+        query.restart()
+        query.available_now = True
+        query.started()
+        query.run_to_the_end()
+        return _batch(query)
+
+    def do_lag(self, name: str) -> str:
+        """Show what Spark's progress says of the lag after the last micro-batch."""
+        report = self.queries[name].reports[-1] or {}
+        return ", ".join(f"{key} {value}" for key, value in report.items())
+
+    def do_feed(self, **options: object) -> str:
+        self.do_stream("", readChangeFeed="true", **options)
+        source = self.queries[""].source()
+        reader = source.reader(source.schema())
+        parts = reader.partitions() or [InputPartition(None)]  # as Spark does
+        return _shown(read_all(reader, parts)[0]) or "no rows"  # type: ignore[arg-type]
+
+
+def _batch(query: Query) -> str:
+    """Show the rows of the newest micro-batch, and where it ends."""
+    end = query.ends[-1]
+    place = f"snapshot {end['at']}" if "at" in end else f"commit {end['commit']}"
+    slot = f" and slots before {end['slot']} of the next one" if end["slot"] and "at" not in end else ""
+    slot = f", slots before {end['slot']}" if "at" in end else slot
+    rows = (_shown(query.batches[-1]) or "no rows") if query.done == len(query.ends) else "not read"
+    return f"{rows}\nup to {place}{slot}"
+
+
+def _shown(rows: list[Row]) -> str:
+    """Show rows by key; of changes also what they are, by commit."""
+    changes = len(rows[0]) > 2 if rows else False
+    ordered = sorted(rows, key=lambda row: (row[3], row[0], row[2] != "update_preimage") if changes else row)
+    return " ".join(f"{row[2]} {row[0]}={row[1]}" if changes else f"{row[0]}={row[1]}" for row in ordered)
+
+
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+@pytest.mark.usefixtures("unflushed")
+def test_a_stream_reads_as_the_transcript_says(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(StreamStory(tmp_path, monkeypatch)) as played:
+        check(played, path)
