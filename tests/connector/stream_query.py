@@ -54,7 +54,6 @@ class Query:
     ends: list[dict[str, Any]] = field(default_factory=list)  # the offset log
     done: int = 0  # how many batches are in the commit log
     batches: list[list[Row]] = field(default_factory=list)
-    sizes: list[list[int]] = field(default_factory=list)  # rows of each task, by batch
     reports: list[dict[str, Any] | None] = field(default_factory=list)
     reader: ElasticScanStreamReader | None = None
     committed: int = 0  # batches that `commit` was called for
@@ -107,24 +106,19 @@ class Query:
         return True
 
     def run(self, number: int, dies: bool = False) -> None:
-        rows, sizes = self.rows_between(self.start_of(number), self.ends[number])
+        assert self.reader is not None
+        tasks = self.reader.partitions(self.start_of(number), self.ends[number])
+        self.meanwhile()
+        rows = read_all(self.made(), tasks, feed=self.feed)
         most = self.bounds[number]
         if most is not None and len(rows) > most and self.schema is None:
             keys = pa.array({row[0] for row in rows}, pa.int64())
             slots = slots_of([keys], open_store(self.uri).backend.slot_count)
             assert len(set(slots.tolist())) == 1, "a batch is only too large where one slot is"
-        del self.batches[number:], self.sizes[number:]  # a sink that repeats a batch replaces it
-        self.batches.append(rows)
-        self.sizes.append(sizes)
+        self.batches[number:] = [rows]  # a sink that repeats a batch replaces it
         if dies:
             raise KilledError
         self.done = number + 1
-
-    def rows_between(self, start: dict[str, Any], end: dict[str, Any]) -> tuple[list[Row], list[int]]:
-        assert self.reader is not None
-        tasks = self.reader.partitions(start, end)
-        self.meanwhile()
-        return read_all(self.made(), tasks, feed=self.feed)
 
     def run_to_the_end(self, limit: ReadLimit | None = None) -> list[Row]:
         for _ in range(10_000):
@@ -144,26 +138,22 @@ class Query:
         self.reader = None
 
 
-def read_all(
-    reader: DataSourceStreamReader, partitions: Any, feed: bool = False
-) -> tuple[list[Row], list[int]]:
-    """Rows of all tasks, in other processes, and how many each had; of a feed each key's in their order."""
+def read_all(reader: DataSourceStreamReader, partitions: Any, feed: bool = False) -> list[Row]:
+    """Rows of all tasks, in other processes; of a feed each key's in their order."""
     tasks: list[InputPartition] = pickle.loads(pickle.dumps(list(partitions)))
     elsewhere: DataSourceStreamReader = pickle.loads(CPickleSerializer().dumps(reader))
     rows: list[Row] = []
-    sizes = []
     for task in tasks:
         before = len(rows)
         for batch in elsewhere.read(task):
             assert isinstance(batch, pa.RecordBatch)
             assert batch.num_rows
             rows += zip(*batch.to_pydict().values(), strict=True)
-        sizes.append(len(rows) - before)
         newest: dict[int, int] = {}
         for row in rows[before:] if feed else ():
             assert newest.get(row[0], 0) <= row[-2], "changes of a key come in the order of their commits"
             newest[row[0]] = row[-2]
-    return rows, sizes
+    return rows
 
 
 @dataclass
@@ -221,22 +211,17 @@ class History:
     def at(self, snapshot: int) -> list[Row]:
         return list([state for number, state in self.states if number <= snapshot][-1].values())
 
-    def after(self, commit: int, skip: bool = False) -> list[Row]:
-        return [row for message in self._since(commit, skip) for row in message.new]
-
-    def feed_after(self, commit: int, skip: bool = False) -> list[Row]:
-        return [row for message in self._since(commit, skip) for row in message.feed]
-
-    def _since(self, commit: int, skip: bool) -> list[NotedCommit]:
-        return [t for t in self.commits if t.number > commit and not (skip and t.kind != "write")]
+    def after(self, commit: int, skip: bool = False, feed: bool = True) -> list[Row]:
+        """The changes after a commit, or its new rows alone."""
+        since = [t for t in self.commits if t.number > commit and not (skip and t.kind != "write")]
+        return [row for noted in since for row in (noted.feed if feed else noted.new)]
 
     def expected(self, query: Query, snapshot: int | None, commit: int) -> Counter[Row]:
         """What a query must have read: a snapshot, if it began with one, and all that came later."""
-        skip = query.options.get("skipChangeCommits") == "true"
-        if query.options.get("readChangeFeed") == "true":
-            first = [(*row, "insert", snapshot) for row in self.at(snapshot)] if snapshot is not None else []
-            return Counter([*first, *self.feed_after(commit, skip)])
-        return Counter([*(self.at(snapshot) if snapshot is not None else []), *self.after(commit, skip)])
+        skip, feed = (query.options.get(name) == "true" for name in ("skipChangeCommits", "readChangeFeed"))
+        first = self.at(snapshot) if snapshot is not None else []
+        inserted = [(*row, "insert", snapshot) if feed else row for row in first]
+        return Counter([*inserted, *self.after(commit, skip, feed)])
 
 
 def without_times(query: Query, rows: list[Row]) -> Counter[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,8 +15,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from elasticscan.store import Store
+from tests import pages
 from tests.cluster.processes import outcome
-from tests.connector import guide
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
 
@@ -30,6 +31,13 @@ def _one_server_at_a_time() -> Iterator[None]:
         yield
 
 
+def blocks(section: str, language: str = "python") -> list[tuple[str, str | None]]:
+    """The blocks under a heading of the second level."""
+    text = (pages.ROOT / "docs" / "spark-connect.md").read_text(encoding="utf-8")
+    parts = {part.partition("\n")[0]: part for part in re.split(r"^## ", text, flags=re.MULTILINE)}
+    return pages.blocks(parts[section], language)
+
+
 def run(command: list[str], where: Path) -> str:
     path = os.pathsep.join(path for path in sys.path if path)
     return outcome(command, where, PYSPARK_PYTHON=sys.executable, PYTHONPATH=path)
@@ -38,7 +46,9 @@ def run(command: list[str], where: Path) -> str:
 @pytest.mark.long
 @pytest.mark.spark
 def test_the_examples_work_in_a_session_of_spark_connect(tmp_path: Path) -> None:
-    run([sys.executable, guide.__file__, "Spark Connect", str(tmp_path)], tmp_path)
+    code = "\n".join(code for code, _ in blocks("Spark Connect")).replace('"/data/', f'"{tmp_path}/')
+    program = "import sys; from tests import pages; sys.exit('\\n'.join(pages.run(sys.argv[1], {})) or None)"
+    run([sys.executable, "-c", program, code], tmp_path)
     store = Store.open(tmp_path / "remote.store")
     assert [table.name for table in store.tables()] == ["visits", "visits_copy"]
     assert _contents(store, "visits_copy").equals(_contents(store, "visits"))
@@ -50,8 +60,8 @@ def test_a_pipeline_reads_a_table_and_copies_its_changes_to_another(tmp_path: Pa
     pytest.importorskip("yaml", reason="pipelines need PyYAML (pip install 'pyspark[pipelines]')")
     place = tmp_path / "pipeline"
     (place / "transformations").mkdir(parents=True)
-    ((spec, _),) = guide.blocks("Declarative Pipelines", "yaml")
-    ((code, _),) = guide.blocks("Declarative Pipelines")
+    ((spec, _),) = blocks("Declarative Pipelines", "yaml")
+    ((code, _),) = blocks("Declarative Pipelines")
     (place / "spark-pipeline.yml").write_text(spec.replace("///data", f"//{tmp_path}"))
     (place / "transformations" / "visits.py").write_text(code.replace('"/data', f'"{tmp_path}'))
     source = Store.create(place / "tour.store", ["s1", "s2"], tablets=8)

@@ -81,14 +81,12 @@ def test_partitions_are_base_shard_scans_and_virtual_scans_with_keys(
     history.delete(list(range(50)))
     history.write(rows(300, 700, v=2.5), overwrite=True)
     history.write(rows(0, 400, v=3.5))
-    expected = (
-        Counter(row[:3] for row in history.feed_after(0)) if options else Counter(history.state.values())
-    )
+    expected = Counter(row[:3] for row in history.after(0)) if options else Counter(history.state.values())
     store, published = history.store, history.store.topology
     reader, planned = plan(history, streams, options)
 
     def read(partitions: list[ScanPartition]) -> Counter[Row]:
-        return Counter(row[:3] for row in read_all(reader, partitions)[0])
+        return Counter(row[:3] for row in read_all(reader, partitions))
 
     check(store, planned(), SlotSet())
     moved = switch(store, 1) | switch(store, 2)

@@ -58,7 +58,7 @@ class StreamStory(Story):
         source = self.queries[""].source()
         reader = source.reader(source.schema())
         parts = reader.partitions() or [InputPartition(None)]  # as Spark does
-        return _shown(read_all(reader, parts)[0]) or "no rows"  # type: ignore[arg-type]
+        return _shown(read_all(reader, parts)) or "no rows"  # type: ignore[arg-type]
 
 
 def _batch(query: Query) -> str:
