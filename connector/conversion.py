@@ -103,33 +103,23 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _same(left: DataType, right: DataType, may_hold: bool = False) -> bool:
-    """Return True if two types differ at most in the nulls that they allow; with `may_hold`, the left one
-    must allow nulls wherever the right one does."""
-    parts: list[tuple[DataType, DataType, bool]]
-    match left, right:
-        case ArrayType(), ArrayType():
-            parts = [(left.elementType, right.elementType, left.containsNull >= right.containsNull)]
-        case MapType(), MapType():
-            holds = left.valueContainsNull >= right.valueContainsNull
-            parts = [(left.keyType, right.keyType, True), (left.valueType, right.valueType, holds)]
-        case StructType(), StructType():
-            if left.names != right.names:
-                return False
-            pairs = zip(left, right, strict=True)
-            parts = [(one.dataType, two.dataType, one.nullable >= two.nullable) for one, two in pairs]
-        case TimeType(), TimeType():
-            return True
-        case _:
-            return left == right
-    return all(_same(one, two, may_hold) and (holds or not may_hold) for one, two, holds in parts)
+def _same(left: DataType, right: DataType) -> bool:
+    """Return True if two types differ at most in the nulls that they allow, or in the precision of a time."""
+    if isinstance(left, TimeType):
+        return isinstance(right, TimeType)
+    return _nullable(left) == _nullable(right)
+
+
+def _nullable(kind: DataType) -> DataType:
+    """Return the type that allows nulls everywhere, as in a schema that is given as text."""
+    return ArrayType(kind).toNullable().elementType
 
 
 def match_columns(asked: StructType, offered: StructType) -> tuple[str, ...]:
     """Return the offered column that each column of a schema means which a user gave.
 
-    Any subset in any order; names in any case, as in Spark's SQL. Types must be the offered ones;
-    more may be nullable than is.
+    Any subset in any order; names in any case, as in Spark's SQL. Types must be the offered ones; a column
+    that has no nulls may be nullable, and so may all that is in a column.
 
     Raises:
         SchemaMismatch: naming the column that does not fit.
@@ -149,7 +139,9 @@ def match_columns(asked: StructType, offered: StructType) -> tuple[str, ...]:
                 f"{column.dataType.simpleString()}; read it so and cast it in the query",
                 column=field.name,
             )
-        if field.nullable < column.nullable or not _same(field.dataType, column.dataType, may_hold=True):
+        is_nested = isinstance(column.dataType, ArrayType | MapType | StructType)
+        allowed = (column.dataType, _nullable(column.dataType))
+        if field.nullable < column.nullable or (is_nested and field.dataType not in allowed):
             raise SchemaMismatch(
                 f"the schema says NOT NULL for column {field.name!r}, where the table allows nulls; leave "
                 "that out",

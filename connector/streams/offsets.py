@@ -137,19 +137,11 @@ class OffsetFormat:
         if not signed:
             raise _refusal(
                 "it was altered since it was handed out, or the secret that signed it was revoked "
-                f"(rotate-secret --revoke){_going_on(offset)}"
+                "(rotate-secret --revoke); a new stream can go on by 'startingVersion' after its 'commit'"
             )
         # The signature is good: we wrote it, so its form is known.
         since = None if "since" not in offset else _position(offset["since"], 0)
         return Offset(offset["table"], _position(offset, offset["slot"]), since)
-
-
-def _going_on(offset: Mapping[str, Any]) -> str:
-    """Say how a new stream goes on where one stood whose offset may be right."""
-    commit, slot = offset.get("commit"), offset.get("slot")
-    if type(commit) is not int or slot != 0:
-        return ""
-    return f", in which case a new stream goes on from here with 'startingVersion' = {commit + 1}"
 
 
 def _number(position: Position) -> dict[str, int]:
@@ -160,16 +152,12 @@ def _position(offset: Mapping[str, Any], slot: int) -> Position:
     return InSnapshot(offset["at"], slot) if "at" in offset else InChanges(offset["commit"], slot)
 
 
-def between(
-    start: Offset, end: Offset, slots: int, may_jump: bool = False
-) -> SnapshotPart | tuple[InChanges, InChanges]:
+def between(start: Offset, end: Offset, slots: int) -> SnapshotPart | tuple[InChanges, InChanges]:
     """Return what lies between two offsets: a part of a snapshot, or two positions among the changes.
 
     Args:
         start, end: offsets of one table.
         slots: how many slots the store has.
-        may_jump: whether the end may be in a newer snapshot than the start, because that one
-            was lost and losses are allowed.
 
     Raises:
         ContinuationKeyError: the end lies before the start, or they are not of one stream.
@@ -177,11 +165,11 @@ def between(
     first = _begin(start, end)
     last = end.position
     if isinstance(first, InSnapshot):
-        at, stop = last.commit, last.slot if isinstance(last, InSnapshot) else slots
-        jumps = at != first.commit and not (may_jump and at > first.commit)
-        if jumps or stop < first.slot or (isinstance(last, InChanges) and last.slot):
+        stop = last.slot if isinstance(last, InSnapshot) else slots
+        is_inside = isinstance(last, InChanges) and last.slot
+        if last.commit != first.commit or stop < first.slot or is_inside:
             raise _backwards_error(first, last)
-        return SnapshotPart(at, first.slot, stop)
+        return SnapshotPart(last.commit, first.slot, stop)
     if isinstance(last, InSnapshot) or last.order < first.order:
         raise _backwards_error(first, last)
     return first, last

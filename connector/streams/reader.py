@@ -14,7 +14,6 @@ confirm the last micro-batch, so nothing depends on `commit` and `stop`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -69,8 +68,6 @@ from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.store import Commit, Store, StreamState
 
 _FEWEST_COMMITS, _MOST_COMMITS = 64, 8_192  # that the planning of a bounded micro-batch looks at
-
-_log = logging.getLogger(__name__)
 
 
 class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -187,14 +184,6 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self, store: Store, state: StreamState, start: InSnapshot, budget: int | None
     ) -> Position:
         table, at, slots = state.table, start.commit, store.backend.slot_count
-        if at < table.oldest_snapshot and not self._options.fail_on_data_loss:
-            at = table.oldest_snapshot
-            _log.warning(
-                "snapshot %d of table %r is no longer kept; going on in snapshot %d",
-                start.commit,
-                table.name,
-                at,
-            )
         try:
             store.backend.changes.hold_snapshot(state, at)
         except SnapshotExpired as error:
@@ -271,8 +260,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         """Return the tasks of the batch between two offsets."""
         store = self._open()
         first, last = self._read_offset(store, start), self._read_offset(store, end)
-        careless = not self._options.fail_on_data_loss
-        span = between(first, last, store.backend.slot_count, may_jump=careless)
+        span = between(first, last, store.backend.slot_count)
         if not self._lease.begun:
             self._lease.reach(span.at if isinstance(span, SnapshotPart) else span[0].commit)
         self._lease.keep(store)
@@ -289,10 +277,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         try:
             return list(plan_snapshot(store, state, span, self._columns, self._options))
         except SnapshotExpired as error:
-            if not careless:
-                raise _snapshot_gone(state.table, span.at) from error
-            _log.warning("a batch cannot be repeated and is left out: %s", error)
-            return []
+            raise _snapshot_gone(state.table, span.at) from error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows, each once, wherever its slots are by now; every time the same."""
@@ -348,7 +333,7 @@ def _rows_of(size: int, fragments: Sequence[Fragment]) -> int:
 def _snapshot_gone(table: TableInfo, snapshot: int) -> SnapshotExpired:
     return SnapshotExpired(
         f"snapshot {snapshot} of table {table.name!r}, which the stream reads, expired (oldest: "
-        f"{table.oldest_snapshot}); use a new checkpoint, or 'failOnDataLoss' = 'false'",
+        f"{table.oldest_snapshot}); start again with a new checkpoint",
         table=table.name,
         snapshot=snapshot,
         oldest=table.oldest_snapshot,

@@ -160,25 +160,18 @@ def test_commits_are_read_in_as_few_ranges_as_slots_and_unwanted_commits_allow()
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "may_jump", "part"),
+    ("start", "end"),
     [
-        (InSnapshot(5, 1), InSnapshot(8, 3), True, SnapshotPart(8, 1, 3)),  # the snapshot was lost
-        (InSnapshot(5, 1), InChanges(8), True, SnapshotPart(8, 1, SLOTS)),
-        (InSnapshot(5, 1), InSnapshot(8, 3), False, None),
-        (InSnapshot(5, 1), InSnapshot(4, 3), True, None),
-        (InSnapshot(5, 3), InSnapshot(8, 1), True, None),
-        (InSnapshot(5, 1), InChanges(5, 1), False, None),  # the snapshot ends with itself
-        (InChanges(5), InSnapshot(5, 1), False, None),
+        (InSnapshot(5, 1), InSnapshot(8, 3)),
+        (InSnapshot(5, 1), InChanges(8)),
+        (InSnapshot(5, 3), InSnapshot(5, 1)),
+        (InSnapshot(5, 1), InChanges(5, 1)),  # the snapshot ends with itself
+        (InChanges(5), InSnapshot(5, 1)),
     ],
 )
-def test_only_a_lost_snapshot_may_be_left_for_a_newer_one(
-    start: Position, end: Position, may_jump: bool, part: SnapshotPart | None
-) -> None:
-    if part is not None:
-        assert between(Offset(7, start), Offset(7, end), SLOTS, may_jump) == part
-        return
+def test_a_batch_stays_in_its_snapshot_and_goes_forward(start: Position, end: Position) -> None:
     with pytest.raises(ContinuationKeyError):
-        between(Offset(7, start), Offset(7, end), SLOTS, may_jump)
+        between(Offset(7, start), Offset(7, end), SLOTS)
 
 
 def test_a_batch_that_did_not_begin_where_its_end_says_is_refused() -> None:

@@ -24,8 +24,8 @@ def handover_skips_a_commit(patch: Patch) -> None:
     handover: set[int] = set()
     between, plan = streaming.between, streaming.plan_changes
 
-    def watched(start: Any, end: Any, slots: int, may_jump: bool = False) -> Any:
-        found = between(start, end, slots, may_jump)
+    def watched(start: Any, end: Any, slots: int) -> Any:
+        found = between(start, end, slots)
         if isinstance(found, SnapshotPart) and found.end == slots:
             handover.add(found.at)
         return found
