@@ -46,6 +46,18 @@ def kinds(made: Store, table: str = "t") -> list[str]:
     return [commit.kind for commit in made.table(table).history()]
 
 
+def made_again(made: Store, what: str) -> Store:
+    """Drop the table `t`, or put its store away, and make another one there."""
+    if what == "table":
+        made.table("t").drop()
+    else:
+        made.close()
+        Path(made.uri).rename(f"{made.uri}.old")
+        made = Store.create(made.uri, ["s1"], tablets=2, slots=16)
+    made.create_table("t", SCHEMA, ["id"])
+    return made
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """Two shards, eight tablets, a table `t` of 1,000 rows."""
@@ -58,9 +70,7 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture
 def history(tmp_path: Path) -> History:
     """Two shards, eight tablets, 64 slots, a table `t` of 1,000 rows."""
-    store = Store.create(tmp_path / "shop.store", ["s1", "s2"], tablets=8, slots=64)
-    store.create_table("t", SCHEMA, ["id"])
-    made = History(store)
+    made = History(Store.create(tmp_path / "shop.store", ["s1", "s2"], tablets=8, slots=64))
     made.write(stream_query.rows(0, 1_000))
     return made
 

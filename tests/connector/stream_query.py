@@ -167,13 +167,14 @@ class NotedCommit:
 
 
 class History:
-    """A table `t` that is written to, alongside a dictionary that says what must have changed."""
+    """A new table `t` that is written to, alongside a dictionary that says what must have changed."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.state: dict[int, Row] = {}
         self.commits: list[NotedCommit] = []
-        self.states: list[tuple[int, dict[int, Row]]] = [(store.table("t").definition.created_commit, {})]
+        table = store.create_table("t", SCHEMA, ["id"])
+        self.states: list[tuple[int, dict[int, Row]]] = [(table.definition.created_commit, {})]
 
     def write(self, rows: dict[int, Row], overwrite: bool = False) -> int:
         table = self.store.table("t")

@@ -13,7 +13,6 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from elasticscan.base.errors import ContinuationKeyError, StoreDamaged
-from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.partitions import ScanPartition
 from elasticscan.connector.splits import BASE, VIRTUAL
 from elasticscan.store import Store
@@ -22,13 +21,10 @@ from elasticscan.store.moves.under_way import enter_moves
 from elasticscan.topology import Move, SlotSet
 from tests.connector.conftest import SCHEMA
 from tests.connector.stream_query import History, Row, carried, read_all, rows
+from tests.connector.test_reading import source
 
 SLOTS = 64
 CHANGES = {"readChangeFeed": "true", "startingVersion": "1"}
-
-
-def source(store: Store, **options: str) -> ElasticScanSource:
-    return ElasticScanSource({"store": store.uri, "table": "t"} | options)
 
 
 def plan(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import reduce
 
@@ -17,6 +15,7 @@ from pyspark.sql import functions as F
 
 from elasticscan.connector import attach, register
 from elasticscan.store import Store
+from tests.cluster.conftest import moving
 from tests.connector.conftest import kinds
 from tests.connector.test_catalog_spark import setting
 from tests.connector.test_conversion import CARRIED
@@ -62,30 +61,12 @@ def test_rows_stay_exact_while_tablets_move(spark: SparkSession, store: Store) -
     frame = spark.read.format("elasticscan").load(f"{store.uri}/t")
     assert frame.schema.simpleString() == "struct<id:bigint,name:string,v:double>"
     assert [field.nullable for field in frame.schema] == [False, True, True]
-    stop = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        moves = pool.submit(_keep_moving, store, stop)
-        try:
-            for _ in range(2):
-                frame = reader(spark, store, batchSize="5", splitSize="4k")
-                totals = frame.agg(F.count("id"), F.countDistinct("id"), F.sum("id")).collect()
-                assert [tuple(row) for row in totals] == [(1_000, 1_000, sum(range(1_000)))]
-        finally:
-            stop.set()
-    assert moves.result() > 10
+    with Store.open(store.uri) as own, moving(own, pause=0.0):
+        for _ in range(2):
+            frame = reader(spark, store, batchSize="5", splitSize="4k")
+            totals = frame.agg(F.count("id"), F.countDistinct("id"), F.sum("id")).collect()
+            assert [tuple(row) for row in totals] == [(1_000, 1_000, sum(range(1_000)))]
     assert_rows(spark, store, range(1_000))
-
-
-def _keep_moving(store: Store, stop: threading.Event) -> int:
-    """Send tablets to and fro until reported to stop; returns how often."""
-    with Store.open(store.uri) as own:
-        names = dict(own.topology.shard_names)
-        moves = 0
-        while not stop.is_set():
-            tablet = own.topology.placement.tablets[moves % 8]
-            own.move(tablet.id, "s2" if names[tablet.shard] == "s1" else "s1")
-            moves += 1
-        return moves
 
 
 def test_a_temporary_view_can_be_queried_and_inserted_into(spark: SparkSession, store: Store) -> None:

@@ -132,19 +132,11 @@ def tasks_of(
     changes: list[dict[str, Any]], form: str, count: int, by_key: bool
 ) -> list[list[pa.RecordBatch]]:
     """The batches of some tasks, two changes in each; all changes of a key in one task, or not."""
-    parts = [
-        [
-            change
-            for number, change in enumerate(changes)
-            if (change["id"] if by_key else number) % count == task
-        ]
-        for task in range(count)
-    ]
-    schema = FORMS[form]
-    return [
-        [pa.RecordBatch.from_pylist(part[at : at + 2], schema) for at in range(0, len(part), 2)]
-        for part in parts
-    ]
+    parts: list[list[dict[str, Any]]] = [[] for _ in range(count)]
+    for number, change in enumerate(changes):
+        parts[(change["id"] if by_key else number) % count].append(change)
+    pairs = [[part[at : at + 2] for at in range(0, len(part), 2)] for part in parts]
+    return [[pa.RecordBatch.from_pylist(pair, FORMS[form]) for pair in part] for part in pairs]
 
 
 @pytest.mark.parametrize("seed", seeds(24, short=8))

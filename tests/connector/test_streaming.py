@@ -83,17 +83,8 @@ def write_something(history: History, rng: random.Random, others: bool = True) -
         history.store.table("other").upsert(data)
 
 
-LIMITS: list[ReadLimit | None] = [
-    None,
-    None,
-    ReadAllAvailable(),
-    ReadMaxRows(1),
-    ReadMaxRows(17),
-    ReadMaxRows(90),
-    ReadMaxBytes(1_000),
-]
-
-
+LIMITS: list[ReadLimit | None] = [None, None, ReadAllAvailable(), ReadMaxBytes(1_000)]
+LIMITS += map(ReadMaxRows, (1, 17, 90))
 FILTERS: dict[str | None, Callable[[int], bool]] = {
     None: lambda key: True,
     "id = 40": lambda key: key == 40,
@@ -111,9 +102,8 @@ def test_every_change_is_read_once_through_moves_restarts_and_replays(tmp_path: 
 def play(directory: Path, seed: int) -> None:
     rng = random.Random(seed)
     with Store.create(directory / "random.store", ["s1", "s2"], tablets=4, slots=32) as store:
-        store.create_table("t", SCHEMA, ["id"])
-        store.create_table("other", SCHEMA, ["id"])
         history = History(store)
+        store.create_table("other", SCHEMA, ["id"])
         for _ in range(rng.randint(0, 4)):
             write_something(history, rng)
         options = {
@@ -278,7 +268,6 @@ def test_an_offset_of_another_store_or_state_or_one_that_was_edited_is_refused(
     history: History, tmp_path: Path
 ) -> None:
     other = Store.create(tmp_path / "other.store", ["s1"], tablets=1, slots=64)
-    other.create_table("t", SCHEMA, ["id"])
     foreign = query(History(other)).made().initialOffset()
     stepped = query(history, maxRowsPerTrigger="100")
     stepped.step()

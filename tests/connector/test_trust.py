@@ -21,15 +21,14 @@ from elasticscan.base.errors import (
     SnapshotExpired,
 )
 from elasticscan.base.limits import KEY_SECONDS
-from elasticscan.connector import ElasticScanSource
 from elasticscan.connector import store_cache as access
 from elasticscan.connector.options import parse_options
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.store import Store
 from tests.base.manual_clock import ManualClock
 from tests.connector.conftest import serve
-from tests.connector.test_reading import carried
 from tests.connector.test_reading import ids as ids_read
+from tests.connector.test_reading import planned, source
 from tests.store.test_root_scenarios import older_catalog
 
 SECRET = "hunter2"
@@ -46,14 +45,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def ids(reader: DataSourceReader, partitions: Sequence[InputPartition]) -> list[int]:
     return sorted(ids_read(reader, partitions))
-
-
-def planned(uri: str, **options: str) -> tuple[DataSourceReader, Sequence[InputPartition]]:
-    return carried(source(uri, **options))
-
-
-def source(uri: str, **options: str) -> ElasticScanSource:
-    return ElasticScanSource({"store": uri, "table": "t", **options})
 
 
 def next_batch(uri: str, start: Any = None, **options: str) -> tuple[dict[str, Any], list[int]]:

@@ -7,7 +7,6 @@ import random
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -37,7 +36,6 @@ from elasticscan.base.errors import (
     RowsChanged,
     SchemaMismatch,
     TableChanged,
-    WriteConflict,
 )
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector import store_cache as access
@@ -46,7 +44,7 @@ from elasticscan.connector.stream_writing import ElasticScanStreamWriter
 from elasticscan.connector.writing import ElasticScanWriter, StagedMessage
 from elasticscan.store import Store
 from tests.base.topology_changes import change_topology
-from tests.connector.conftest import SCHEMA, contents, files, kinds
+from tests.connector.conftest import SCHEMA, contents, files, kinds, made_again
 from tests.connector.conftest import batch as rows
 from tests.seeds import seeds
 
@@ -166,19 +164,15 @@ def test_a_commit_is_called_after_its_mode_and_bears_what_is_said_of_it(store: S
     assert store.table("t").scan(snapshot=before).to_table().num_rows == 1_000
 
 
-@pytest.mark.parametrize("again", ["table", "store"])
-def test_a_table_or_store_that_was_made_again_is_noticed(store: Store, tmp_path: Path, again: str) -> None:
+@pytest.mark.parametrize("what", ["table", "store"])
+def test_a_table_or_store_that_was_made_again_is_noticed(store: Store, what: str) -> None:
     write = writer(store)
     messages = [staged(write, rows(0, 10))]
     calls: list[Callable[[], Any]] = [lambda: write.commit(messages), lambda: staged(write, rows(0, 10))]
-    if again == "table":
-        store.table("t").drop()
-    else:
-        Path(store.uri).rename(tmp_path / "old")
-        store = Store.create(store.uri, ["s1"], tablets=2, slots=16)
+    store = made_again(store, what)
+    if what == "store":
         access.opened.cache_clear()  # as in a worker that has not seen the old store
         calls.append(lambda: write.abort(messages))
-    store.create_table("t", SCHEMA, ["id"])
     for call in calls:
         with pytest.raises(TableChanged, match="nothing was committed"):
             call()
@@ -292,22 +286,6 @@ def tables(made: Store) -> list[str]:
     return [table.name for table in made.tables()]
 
 
-def test_first_writes_share_a_table_that_nobody_sees_before_their_rows_are_committed(store: Store) -> None:
-    one, other, late = writes = [writer(store, **FRESH) for _ in range(3)]
-    first, second, third = (staged(write, rows(0, 10, v)) for v, write in enumerate(writes, start=1))
-    assert tables(store) == ["t"]  # as it stays when the driver is killed here
-    one.commit([first])
-    assert tables(store) == ["fresh", "t"]
-    assert contents(store, "fresh") == dict.fromkeys(range(10), 1.0)
-    other.commit([second])
-    assert contents(store, "fresh") == dict.fromkeys(range(10), 2.0)
-    assert kinds(store, "fresh") == ["create", "write", "write"]
-    store.table("fresh").drop()
-    with pytest.raises(TableChanged):
-        late.commit([third])
-    assert tables(store) == ["t"]
-
-
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_first_write_that_fails_leaves_no_table(store: Store, overwrite: bool) -> None:
     write = writer(store, overwrite=overwrite, table="fresh", primaryKey="id")
@@ -320,13 +298,3 @@ def test_a_first_write_that_fails_leaves_no_table(store: Store, overwrite: bool)
     assert tables(store) == ["t"]
     store.collect_garbage(grace_seconds=0)
     assert len(contents(store)) == 1_000
-
-
-def test_a_first_write_does_not_go_into_another_table_of_its_name(store: Store) -> None:
-    write = writer(store, table="fresh", primaryKey="id")
-    message = staged(write, rows(0, 10))
-    store.create_table("fresh", SCHEMA, ["name", "id"])
-    with pytest.raises(WriteConflict, match="another definition"):
-        write.commit([message])
-    write.abort([message])
-    assert contents(store, "fresh") == {}

@@ -110,7 +110,7 @@ class Story:
             return getattr(table, name)(*map(_number, words), **options)
         if name == "update" or (name == "delete" and not words):
             return getattr(table, name)(**options)
-        given = [int(word) for word in words] if name in ("get", "delete") else _rows(table, words)
+        given = [int(word) for word in words] if name in ("get", "delete") else rows_of(table.schema, words)
         return getattr(table, name)(given, **options)
 
     def point(self, name: str) -> None:
@@ -195,7 +195,10 @@ class Story:
     def do_stage(self, name: str, table: str, *rows: str) -> None:
         """Stage rows as a task of Spark does, for `publish`; or for no one, if its driver dies."""
         given = self.store.table(table)
-        self.tasks[name] = given, stage(self.store.context, given.definition, _rows(given, rows).to_batches())
+        self.tasks[name] = (
+            given,
+            stage(self.store.context, given.definition, rows_of(given.schema, rows).to_batches()),
+        )
 
     def do_publish(self, name: str) -> CommitNumber:
         table, staged = self.tasks.pop(name)
@@ -369,15 +372,15 @@ def _value(option: str, text: str) -> Any:
     return text.split(",") if option in ("columns", "names") else _number(text)
 
 
-def _rows(table: Table, words: Iterable[str]) -> pa.Table:
+def rows_of(schema: pa.Schema, words: Iterable[str]) -> pa.Table:
     """Return the rows of words such as `7=a,5`; what is not there is null."""
-    names, rows = table.schema.names, list[dict[str, Any]]()
+    names, rows = schema.names, list[dict[str, Any]]()
     for word in words:
         key, _, values = word.partition("=")
         row = dict(zip(names, [key, *(value or None for value in values.split(","))], strict=False))
         rows.append(row)
     texts = pa.schema([(name, pa.string()) for name in names])
-    return pa.Table.from_pylist(rows, texts).cast(table.schema)
+    return pa.Table.from_pylist(rows, texts).cast(schema)
 
 
 def _texts(rows: pa.Table) -> list[str]:

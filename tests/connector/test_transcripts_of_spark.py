@@ -1,29 +1,57 @@
-"""Transcripts of streams: stories of a store (`tests/transcripts`) whose table `t` queries follow.
+"""Transcripts of Spark's readers and writers, without Spark: stories of a store (`tests/transcripts`).
 
-`stream q OPTIONS` makes a query with a checkpoint, `step q` is a micro-batch of it (`step q die=logged` one
-whose process dies once its end is logged), `restart q OPTIONS` goes on from the checkpoint, `drain q` reads
-what there is now, and `feed OPTIONS` is a batch read of changes.
+`write w mode=overwrite OPTIONS` plans a write of a table's columns, or of `columns=id,v`; `task w ROWS`
+stages rows of a task, and `commit w` commits what all tasks staged. `stream q OPTIONS` makes a query of the
+table `t` with a checkpoint, `step q` is a micro-batch of it (`step q die=logged` one whose process dies once
+its end is logged), `restart q OPTIONS` goes on from the checkpoint, `drain q` reads what there is now, and
+`feed OPTIONS` is a batch read of changes.
 """
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSourceArrowWriter, InputPartition, WriterCommitMessage
 
+from elasticscan.base.errors import NotFound
+from elasticscan.connector.conversion import spark_schema
 from tests.connector.conftest import serve
 from tests.connector.stream_query import Query, Row, read_all
-from tests.transcripts.test_transcripts import Story, check
+from tests.transcripts.test_transcripts import Story, check, rows_of
 
-STORIES = sorted((Path(__file__).parent / "streams").glob("*.txt"))
+STORIES = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
 
-class StreamStory(Story):
+class SparkStory(Story):
     def __init__(self, place: Path, patch: pytest.MonkeyPatch) -> None:
         super().__init__(place, patch)
         self.queries = dict[str, Query]()
+        self.writers = dict[str, tuple[pa.Schema, DataSourceArrowWriter, list[WriterCommitMessage | None]]]()
+
+    def do_write(
+        self, name: str, mode: str = "append", columns: Sequence[str] = ("id", "v"), **options: object
+    ) -> None:
+        serve(self.store)
+        known = pa.schema([("id", pa.int64()), ("v", pa.string())])
+        with suppress(NotFound):
+            known = self.store.table(str(options.get("table", "t"))).schema
+        schema = pa.schema([known.field(column) for column in columns])
+        source = Query(self.store.uri, {key: str(value) for key, value in options.items()}).source()
+        writer = source.writer(spark_schema(schema), mode == "overwrite")
+        assert isinstance(writer, DataSourceArrowWriter)
+        self.writers[name] = schema, writer, []
+
+    def do_task(self, name: str, *rows: str) -> None:
+        schema, writer, messages = self.writers[name]
+        messages.append(writer.write(iter(rows_of(schema, rows).to_batches())))
+
+    def do_commit(self, name: str) -> None:
+        _, writer, messages = self.writers[name]
+        writer.commit(messages)
 
     def do_compact(self, table: str) -> None:
         self.store.table(table).compact()
@@ -80,8 +108,8 @@ def _shown(rows: list[Row]) -> str:
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 @pytest.mark.usefixtures("unflushed")
-def test_a_stream_reads_as_the_transcript_says(
+def test_spark_reads_and_writes_as_the_transcript_says(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with closing(StreamStory(tmp_path, monkeypatch)) as played:
+    with closing(SparkStory(tmp_path, monkeypatch)) as played:
         check(played, path)
