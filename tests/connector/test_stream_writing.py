@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,12 +15,9 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import (
-    AlreadyExists,
     ContinuationKeyError,
     InvalidKey,
-    InvalidOption,
     SchemaMismatch,
-    TableChanged,
 )
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.conversion import spark_schema
@@ -35,29 +33,13 @@ COLUMNS = spark_schema(SCHEMA)
 FEED_OPTION: dict[str, Any] = {"deleteColumn": "_change_type"}
 
 
-class Task:
-    """What Spark tells a task."""
-
-    def __init__(self, query: str | None) -> None:
-        self.query = query
-
-    def getLocalProperty(self, name: str) -> str | None:
-        return self.query if name == "sql.streaming.queryId" else None
+QUERY = SimpleNamespace(getLocalProperty={"sql.streaming.queryId": "query-1"}.get)
 
 
 @pytest.fixture(autouse=True)
-def task(monkeypatch: pytest.MonkeyPatch) -> Task:
-    """Every task is of this query, until a test says otherwise."""
-    found = Task("query-1")
-    monkeypatch.setattr(TaskContext, "get", staticmethod(lambda: found))
-    return found
-
-
-def marked(ids: range, gone: Any) -> pa.RecordBatch:
-    """Rows with the column that says which of them delete: a list, or the same for all."""
-    plain = rows(ids.start, ids.stop)
-    marks = gone if isinstance(gone, list) else [gone] * len(ids)
-    return pa.RecordBatch.from_arrays([*plain.columns, pa.array(marks, pa.bool_())], schema=MARKED)
+def _task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every task is of this query."""
+    monkeypatch.setattr(TaskContext, "get", staticmethod(lambda: QUERY))
 
 
 def sink(
@@ -70,18 +52,11 @@ def sink(
     return carried
 
 
-def run(
-    made: Store,
-    number: int,
-    *tasks: pa.RecordBatch,
-    schema: pa.Schema = SCHEMA,
-    overwrite: bool = False,
-    **options: Any,
-) -> None:
+def run(made: Store, number: int, *tasks: pa.RecordBatch, schema: pa.Schema = SCHEMA, **options: Any) -> None:
     """A whole micro-batch, each of its tasks with one batch of rows."""
     columns = spark_schema(schema)
-    messages = [staged(sink(made, columns, overwrite, **options), batch) for batch in tasks]
-    sink(made, columns, overwrite, **options).commit(messages, number)
+    messages = [staged(sink(made, columns, **options), batch) for batch in tasks]
+    sink(made, columns, **options).commit(messages, number)
 
 
 BEFORE = dict.fromkeys(range(1_000), 0.5)
@@ -154,7 +129,7 @@ def play(directory: Path, seed: int) -> None:
         Store.create(directory / "sink.store", ["s1", "s2"], tablets=4, slots=32) as store,
     ):
         patch.setattr(spill, "WRITE_BUFFER_BYTES", draw.choice([1, 1 << 20]))
-        patch.setattr(TaskContext, "get", staticmethod(lambda: Task("query-1")))
+        patch.setattr(TaskContext, "get", staticmethod(lambda: QUERY))
         state: dict[int, float] = {}
         commits = 0
         for number in range(8):
@@ -222,56 +197,6 @@ def test_where_the_offsets_cannot_be_read_the_number_alone_counts(
     assert caplog.text.count("cannot be read in the driver") == (place in ("nothing there", "no such files"))
 
 
-def test_a_repeated_micro_batch_of_inserts_is_not_refused_because_of_itself(store: Store) -> None:
-    for _ in range(2):
-        run(store, 0, rows(5_000, 5_010), insertOnly="true")
-    with pytest.raises(AlreadyExists):
-        run(store, 1, rows(5_009, 5_020), insertOnly="true")
-    assert kinds(store) == ["create", "write", "write"]
-
-
-def test_a_table_that_was_made_again_gets_no_rows_of_the_stream(store: Store, task: Task) -> None:
-    run(store, 0, rows(0, 3))
-    messages = [staged(sink(store), rows(0, 10))]
-    store.table("t").drop()
-    store.create_table("t", SCHEMA, ["id"])
-    with pytest.raises(TableChanged, match="was dropped"):
-        sink(store).commit(messages, 1)
-    with pytest.raises(TableChanged, match=r"made again since this stream began.*new checkpoint"):
-        run(store, 1, rows(3, 5))
-    assert contents(store) == {}
-    run(store, 1, rows(3, 5), overwrite=True)  # needs nothing that was there
-    task.query = "query-2"  # a new checkpoint
-    run(store, 0, rows(0, 5))
-    assert contents(store) == dict.fromkeys(range(5), 2.0)
-
-
-def test_a_commit_is_called_after_what_it_does(store: Store) -> None:
-    for number, gone in enumerate([[True, False], [True, True], [False, None]]):
-        run(store, number, marked(range(2), gone), schema=MARKED, deleteColumn="gone")
-    run(store, 3, rows(0, 0), overwrite=True)
-    assert kinds(store) == ["create", "write", "merge", "delete", "write", "overwrite"]
-    assert contents(store) == {}
-
-
-# Rows that delete
-
-
-def test_rows_that_delete_need_their_key_alone(store: Store) -> None:
-    schema = pa.schema([SCHEMA.field("id"), MARKED.field("gone")])
-    given: dict[str, Any] = {"schema": schema, "deleteColumn": "gone"}
-    gone, mixed = (
-        pa.RecordBatch.from_pydict({"id": [1, 2], "gone": marks}, schema)
-        for marks in ([True] * 2, [True, False])
-    )
-    run(store, 0, gone, **given)
-    assert contents(store) == {key: value for key, value in BEFORE.items() if key not in (1, 2)}
-    with pytest.raises(SchemaMismatch, match="missing: name, v"):
-        run(store, 1, mixed, **given)
-    with pytest.raises(SchemaMismatch, match="lack the columns name, v"):  # else it would empty the table
-        run(store, 1, gone, overwrite=True, **given)
-
-
 def test_rows_that_delete_need_no_values_but_their_key(store: Store) -> None:
     strict = pa.schema([pa.field(f.name, f.type, nullable=False) for f in SCHEMA])
     store.create_table("strict", strict, ["id"])
@@ -288,53 +213,3 @@ def test_rows_that_delete_need_no_values_but_their_key(store: Store) -> None:
         write(1, (None, "a", 1.0, True))
     with pytest.raises(SchemaMismatch, match="'name' has 1 nulls"):
         write(1, (5, None, 1.0, None))
-
-
-def test_the_mark_is_stored_where_the_table_has_the_column(store: Store) -> None:
-    store.create_table("own", MARKED, ["id"])
-    for number, gone in enumerate([[False, None, False], [True, False, None]]):
-        run(store, number, marked(range(3), gone), schema=MARKED, table="own", deleteColumn="gone")
-    assert store.table("own").scan().to_table().sort_by("id")["gone"].to_pylist() == [False, None]
-
-
-NO_VERSION = FEED.remove(4)
-
-
-@pytest.mark.parametrize(
-    ("tasks", "schema", "error", "message"),
-    [
-        # Changes (id, what, version, v) of one key in two tasks, and of which none is the newest.
-        ([[(1, "insert", 1, 1.0)], [(1, "delete", 2, 1.0)]], FEED, InvalidKey, r"df\.repartition\('id'\)"),
-        ([[(1, "insert", 3, 1.0), (1, "delete", 3, 2.0)]], FEED, InvalidKey, "more than once"),
-        ([[(1, "insert", 1, 1.0), (1, "delete", 2, 2.0)]], NO_VERSION, InvalidKey, "more than once"),
-        # Words that no change feed has are refused rather than guessed.
-        ([[(1, "insert", 1, 1.0), (2, "D", 1, 1.0)]], FEED, SchemaMismatch, "has 'D', not delete"),
-        ([[(1, "insert", None, 1.0)]], FEED, SchemaMismatch, "'_commit_version' has 1 nulls"),
-    ],
-)
-def test_changes_that_contradict_each_other_or_are_none_are_refused(
-    store: Store, tasks: list[list[tuple[Any, ...]]], schema: pa.Schema, error: type[Exception], message: str
-) -> None:
-    names = ["id", "_change_type", "_commit_version", "v"]
-    lines = [[dict(zip(names, change, strict=True)) for change in task] for task in tasks]
-    batches = [pa.RecordBatch.from_pylist(task, FEED).select(schema.names) for task in lines]
-    with pytest.raises(error, match=message):
-        run(store, 0, *batches, schema=schema, **FEED_OPTION)
-    assert contents(store) == BEFORE
-
-
-# Mistakes
-
-
-def test_without_a_query_id_the_checkpoint_and_then_the_app_tell_streams_apart(
-    store: Store, task: Task
-) -> None:
-    task.query = None
-    names: list[tuple[str, Any]] = [(n, v) for n in ("checkpointLocation", "txnAppId") for v in ("/a", "/b")]
-    for number, name in enumerate(names):
-        for _ in range(2):
-            run(store, 0, rows(2_000 + number, 2_001 + number), **dict([name]))
-    assert len(kinds(store)) == 2 + len(names)
-    assert len(contents(store)) == 1_000 + len(names)
-    with pytest.raises(InvalidOption, match="'txnAppId'"):
-        run(store, 1, rows(0, 1))

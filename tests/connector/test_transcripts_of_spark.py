@@ -1,24 +1,33 @@
 """Transcripts of Spark's readers and writers, without Spark: stories of a store (`tests/transcripts`).
 
 `write w mode=overwrite OPTIONS` plans a write of a table's columns, or of `columns=id,v`; `task w ROWS`
-stages rows of a task, and `commit w` commits what all tasks staged. `stream q OPTIONS` makes a query of the
-table `t` with a checkpoint, `step q` is a micro-batch of it (`step q die=logged` one whose process dies once
-its end is logged), `restart q OPTIONS` goes on from the checkpoint, `drain q` reads what there is now, and
-`feed OPTIONS` is a batch read of changes.
+stages rows of a task, and `commit w` commits what all tasks staged. `sink s OPTIONS` makes the sink of a
+stream, and `batch s 0 ROWS / ROWS` writes a micro-batch in two tasks; the answer is the newest commit.
+`stream q OPTIONS` makes a query of the table `t` with a checkpoint, `step q` is a micro-batch of it (`step q
+die=logged` one whose process dies once its end is logged), `restart q OPTIONS` goes on from the checkpoint,
+`drain q` reads what there is now, and `feed OPTIONS` is a batch read of changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import DataSourceArrowWriter, InputPartition, WriterCommitMessage
+from pyspark import TaskContext
+from pyspark.sql.datasource import InputPartition
 
 from elasticscan.base.errors import NotFound
+from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.conversion import spark_schema
+from elasticscan.connector.stream_writing import ElasticScanStreamWriter
+from elasticscan.connector.writing import ElasticScanWriter, StagedMessage
 from tests.connector.conftest import serve
 from tests.connector.stream_query import Query, Row, read_all
 from tests.transcripts.test_transcripts import Story, check, rows_of
@@ -30,20 +39,50 @@ class SparkStory(Story):
     def __init__(self, place: Path, patch: pytest.MonkeyPatch) -> None:
         super().__init__(place, patch)
         self.queries = dict[str, Query]()
-        self.writers = dict[str, tuple[pa.Schema, DataSourceArrowWriter, list[WriterCommitMessage | None]]]()
+        self.writers = dict[str, tuple[pa.Schema, ElasticScanWriter, list[StagedMessage]]]()
+        self.sinks = dict[str, tuple[pa.Schema, Callable[[], ElasticScanStreamWriter]]]()
+        self.query_id: str | None = None
+        task = SimpleNamespace(getLocalProperty=lambda _: self.query_id)
+        patch.setattr(TaskContext, "get", staticmethod(lambda: task))
 
-    def do_write(
-        self, name: str, mode: str = "append", columns: Sequence[str] = ("id", "v"), **options: object
-    ) -> None:
+    def _incoming(
+        self, columns: Sequence[str], options: dict[str, Any]
+    ) -> tuple[pa.Schema, ElasticScanSource]:
+        """Return the schema of a write, with the types of the table where none are given, and its source."""
         serve(self.store)
         known = pa.schema([("id", pa.int64()), ("v", pa.string())])
         with suppress(NotFound):
-            known = self.store.table(str(options.get("table", "t"))).schema
-        schema = pa.schema([known.field(column) for column in columns])
-        source = Query(self.store.uri, {key: str(value) for key, value in options.items()}).source()
+            known = self.store.table(options.get("table", "t")).schema
+        pairs = [column.partition(":") for column in columns]
+        fields = [
+            (name, pa.type_for_alias(kind) if kind else known.field(name).type) for name, _, kind in pairs
+        ]
+        texts = {key: str(value) for key, value in options.items()}
+        return pa.schema(fields), Query(self.store.uri, texts).source()
+
+    def do_write(
+        self, name: str, mode: str = "append", columns: Sequence[str] = ("id", "v"), **options: Any
+    ) -> None:
+        schema, source = self._incoming(columns, options)
         writer = source.writer(spark_schema(schema), mode == "overwrite")
-        assert isinstance(writer, DataSourceArrowWriter)
+        assert isinstance(writer, ElasticScanWriter)
         self.writers[name] = schema, writer, []
+
+    def do_sink(
+        self, name: str, mode: str = "append", columns: Sequence[str] = ("id", "v"), **options: Any
+    ) -> None:
+        schema, source = self._incoming(columns, options)
+        self.sinks[name] = schema, partial(source.streamWriter, spark_schema(schema), mode == "overwrite")
+
+    def do_batch(self, name: str, number: str, *rows: str) -> str:
+        schema, sink = self.sinks[name]
+        self.query_id = None if name == "unnamed" else name
+        tasks = [rows_of(schema, task.split()) for task in " ".join(rows).split("/")]
+        sink().commit([sink().write(iter(task.to_batches())) for task in tasks], int(number))
+        newest = max(
+            (commit for table in self.store.tables() for commit in table.history()), key=attrgetter("number")
+        )
+        return self.shown(newest)
 
     def do_task(self, name: str, *rows: str) -> None:
         schema, writer, messages = self.writers[name]

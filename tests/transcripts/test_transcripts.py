@@ -377,7 +377,7 @@ def rows_of(schema: pa.Schema, words: Iterable[str]) -> pa.Table:
     names, rows = schema.names, list[dict[str, Any]]()
     for word in words:
         key, _, values = word.partition("=")
-        row = dict(zip(names, [key, *(value or None for value in values.split(","))], strict=False))
+        row = dict(zip(names, [key or None, *(value or None for value in values.split(","))], strict=False))
         rows.append(row)
     texts = pa.schema([(name, pa.string()) for name in names])
     return pa.Table.from_pylist(rows, texts).cast(schema)
