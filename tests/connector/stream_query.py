@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.serializers import CPickleSerializer
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
@@ -138,10 +138,12 @@ class Query:
         self.reader = None
 
 
-def read_all(reader: DataSourceStreamReader, partitions: Any, feed: bool = False) -> list[Row]:
+def read_all(
+    reader: DataSourceStreamReader | DataSourceReader, partitions: Any, feed: bool = False
+) -> list[Row]:
     """Rows of all tasks, in other processes; of a feed each key's in their order."""
     tasks: list[InputPartition] = pickle.loads(pickle.dumps(list(partitions)))
-    elsewhere: DataSourceStreamReader = pickle.loads(CPickleSerializer().dumps(reader))
+    elsewhere: DataSourceStreamReader | DataSourceReader = pickle.loads(CPickleSerializer().dumps(reader))
     rows: list[Row] = []
     for task in tasks:
         before = len(rows)

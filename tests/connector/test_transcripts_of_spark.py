@@ -1,11 +1,14 @@
 """Transcripts of Spark's readers and writers, without Spark: stories of a store (`tests/transcripts`).
 
-`write w mode=overwrite OPTIONS` plans a write of a table's columns, or of `columns=id,v`; `task w ROWS`
-stages rows of a task, and `commit w` commits what all tasks staged. `sink s OPTIONS` makes the sink of a
-stream, and `batch s 0 ROWS / ROWS` writes a micro-batch in two tasks; the answer is the newest commit.
-`stream q OPTIONS` makes a query of the table `t` with a checkpoint, `step q` is a micro-batch of it (`step q
-die=logged` one whose process dies once its end is logged), `restart q OPTIONS` goes on from the checkpoint,
-`drain q` reads what there is now, and `feed OPTIONS` is a batch read of changes.
+- `plan r OPTIONS` plans a batch read of the table `t`, and `read r` carries it out; `feed OPTIONS` reads
+  changes in a batch.
+- `write w mode=overwrite OPTIONS` plans a write of a table's columns, or of `columns=id,v`; `task w ROWS`
+  stages rows of a task, and `commit w` commits what all tasks staged.
+- `stream q OPTIONS` makes a query of `t` with a checkpoint, `step q` is a micro-batch of it (`step q
+  die=logged` one whose process dies once its end is logged), `restart q OPTIONS` goes on from the checkpoint,
+  and `drain q` reads what there is now.
+- `sink s OPTIONS` makes the sink of a stream, and `batch s 0 ROWS / ROWS` writes a micro-batch in two tasks;
+  the answer is the newest commit.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from elasticscan.base.errors import NotFound
 from elasticscan.connector import ElasticScanSource
@@ -41,6 +44,7 @@ class SparkStory(Story):
         self.queries = dict[str, Query]()
         self.writers = dict[str, tuple[pa.Schema, ElasticScanWriter, list[StagedMessage]]]()
         self.sinks = dict[str, tuple[pa.Schema, Callable[[], ElasticScanStreamWriter]]]()
+        self.plans = dict[str, tuple[DataSourceReader, Sequence[InputPartition]]]()
         self.query_id: str | None = None
         task = SimpleNamespace(getLocalProperty=lambda _: self.query_id)
         patch.setattr(TaskContext, "get", staticmethod(lambda: task))
@@ -57,7 +61,7 @@ class SparkStory(Story):
         fields = [
             (name, pa.type_for_alias(kind) if kind else known.field(name).type) for name, _, kind in pairs
         ]
-        texts = {key: str(value) for key, value in options.items()}
+        texts = _options(options)
         return pa.schema(fields), Query(self.store.uri, texts).source()
 
     def do_write(
@@ -95,16 +99,25 @@ class SparkStory(Story):
     def do_compact(self, table: str) -> None:
         self.store.table(table).compact()
 
+    def do_plan(self, name: str, **options: object) -> None:
+        serve(self.store)
+        source = Query(self.store.uri, _options(options)).source()
+        reader = source.reader(source.schema())
+        self.plans[name] = reader, reader.partitions()
+
+    def do_read(self, name: str) -> str:
+        return _shown(read_all(*self.plans[name])) or "no rows"
+
     def do_stream(self, name: str, **options: object) -> None:
         serve(self.store)
-        self.queries[name] = Query(self.store.uri, {key: str(value) for key, value in options.items()})
+        self.queries[name] = Query(self.store.uri, _options(options))
 
     def do_step(self, name: str, die: str | None = None) -> str:
         query = self.queries[name]
         return _batch(query) if query.step(die=die) else "nothing new"
 
     def do_restart(self, name: str, **options: object) -> None:
-        self.queries[name].options |= {key: str(value) for key, value in options.items()}
+        self.queries[name].options |= _options(options)
         self.queries[name].restart()
 
     def do_drain(self, name: str) -> str:
@@ -126,6 +139,10 @@ class SparkStory(Story):
         reader = source.reader(source.schema())
         parts = reader.partitions() or [InputPartition(None)]  # as Spark does
         return _shown(read_all(reader, parts)) or "no rows"  # type: ignore[arg-type]
+
+
+def _options(given: dict[str, Any]) -> dict[str, str]:
+    return {key: ",".join(value) if isinstance(value, list) else str(value) for key, value in given.items()}
 
 
 def _batch(query: Query) -> str:
