@@ -11,7 +11,6 @@ from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import (
     AlreadyExists,
-    InvalidKey,
     InvalidOption,
     NotFound,
     SchemaMismatch,
@@ -154,7 +153,7 @@ class TableWriter:
         # How the rows of a write that was committed before are laid out this time does not matter.
         done = txn is not None and is_committed(store.context, table.id, txn)
         if sum(map(bool, tasks)) > 1 and not done:
-            self._check_tasks_differ(store, table, staged)
+            check_no_key_twice(store.context, table, staged)
         if self._replace_where is not None:
             selection = replacing_in(store.context, table, self._replace_where, txn, self._user_metadata)
             publish_replacing(selection, table, staged)
@@ -173,19 +172,6 @@ class TableWriter:
         staged = [fragment for message in messages_of(messages) for fragment in message.staged]
         if staged:
             remove_staged(open_store(self._uri, self.store_id).context, staged)
-
-    def _check_tasks_differ(self, store: Store, table: TableInfo, staged: list[StagedFragment]) -> None:
-        try:
-            check_no_key_twice(store.context, table, staged)
-        except InvalidKey as error:
-            if self._deletions is None or self._deletions.version is None:
-                raise
-            keys = ", ".join(repr(name) for name in table.primary_key)
-            raise InvalidKey(
-                f"changes of the primary key {error.fields['key']} came from several tasks; "
-                f"write df.repartition({keys})",
-                **error.fields,
-            ) from error
 
     def _find(self, store: Store) -> TableInfo:
         table = table_to_write(store.context, self.table_id)

@@ -88,24 +88,24 @@ def canonical(content: Mapping[str, Any]) -> str:
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
+@dataclass(frozen=True, slots=True)
 class OffsetFormat:
     """Writes and reads the offsets of one store.
 
-    Args:
+    Attributes:
         store_id: the store's id.
         sign: gives the code of an offset's text.
         is_signed: says whether a text has this code, by the secret of now or an older one.
     """
 
-    def __init__(
-        self, store_id: str, sign: Callable[[str], str], is_signed: Callable[[str, str], bool]
-    ) -> None:
-        self._store_id, self._sign, self._is_signed = store_id, sign, is_signed
+    store_id: str
+    sign: Callable[[str], str]
+    is_signed: Callable[[str, str], bool]
 
     def write(self, offset: Offset) -> dict[str, Any]:
         content = {
             "v": OFFSET_VERSION,
-            "store": self._store_id,
+            "store": self.store_id,
             "table": offset.table,
             "slot": offset.position.slot,
             **_number(offset.position),
@@ -113,7 +113,7 @@ class OffsetFormat:
         if offset.since is not None:
             assert offset.since.slot == 0, "a stream begins with whole commits or a whole snapshot"
             content["since"] = _number(offset.since)
-        return content | {"mac": self._sign(canonical(content))}
+        return content | {"mac": self.sign(canonical(content))}
 
     def read(self, offset: Any) -> Offset:
         """Return the inverse of `write`.
@@ -125,13 +125,13 @@ class OffsetFormat:
             raise _refusal(f"{brief(offset, 200)} is no offset of an elasticscan stream")
         if offset.get("v") != OFFSET_VERSION:
             raise _refusal(f"it is of version {brief(offset.get('v'))}, this release reads {OFFSET_VERSION}")
-        if offset.get("store") != self._store_id:
+        if offset.get("store") != self.store_id:
             raise _refusal(
-                f"it is of the store {brief(offset.get('store'))}, not of this one, {self._store_id!r}"
+                f"it is of the store {brief(offset.get('store'))}, not of this one, {self.store_id!r}"
             )
         content = {name: value for name, value in offset.items() if name != "mac"}
         try:
-            signed = self._is_signed(canonical(content), offset["mac"])
+            signed = self.is_signed(canonical(content), offset["mac"])
         except (TypeError, ValueError, RecursionError):  # a value that is no JSON
             signed = False
         if not signed:
