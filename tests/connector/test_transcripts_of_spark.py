@@ -27,7 +27,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from elasticscan.base.errors import NotFound
-from elasticscan.connector import ElasticScanSource
+from elasticscan.connector import ElasticScanSource, store_cache
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.stream_writing import ElasticScanStreamWriter
 from elasticscan.connector.writing import ElasticScanWriter, StagedMessage
@@ -98,6 +98,12 @@ class SparkStory(Story):
 
     def do_compact(self, table: str) -> None:
         self.store.table(table).compact()
+
+    def do_rotate(self, *revoke: str) -> None:
+        """Replace the store's secrets, and revoke the old ones; other processes know a while later."""
+        self.store.rotate_secret(revoke=bool(revoke))
+        store_cache.opened.cache_clear()
+        serve(self.store)
 
     def do_plan(self, name: str, **options: object) -> None:
         serve(self.store)
