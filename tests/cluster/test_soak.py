@@ -153,7 +153,9 @@ def test_a_stream_whose_drivers_are_killed_tells_every_change_once(tmp_path: Pat
                         doomed.kill()
                         assert doomed.code() == -signal.SIGKILL
                     kills += 1
-                    assert not any(each.done() for each in (*others, merging)), "a writer ended"
+                    assert not merging.done() and not any(writing.done() for writing in others), (
+                        "a writer ended"
+                    )
             finally:
                 stopping.set()
             said += [each for other in others for each in other.result()]

@@ -29,7 +29,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from elasticscan.base.errors import NotFound
 from elasticscan.connector import ElasticScanSource, store_cache
 from elasticscan.connector.conversion import spark_schema
-from elasticscan.connector.stream_writing import ElasticScanStreamWriter
 from elasticscan.connector.writing import ElasticScanWriter, StagedMessage
 from tests.connector.conftest import serve
 from tests.connector.stream_query import Query, Row, read_all
@@ -43,7 +42,7 @@ class SparkStory(Story):
         super().__init__(place, patch)
         self.queries = dict[str, Query]()
         self.writers = dict[str, tuple[pa.Schema, ElasticScanWriter, list[StagedMessage]]]()
-        self.sinks = dict[str, tuple[pa.Schema, Callable[[], ElasticScanStreamWriter]]]()
+        self.sinks = dict[str, tuple[pa.Schema, Callable[[], Any]]]()
         self.plans = dict[str, tuple[DataSourceReader, Sequence[InputPartition]]]()
         self.query_id: str | None = None
         task = SimpleNamespace(getLocalProperty=lambda _: self.query_id)
@@ -144,7 +143,7 @@ class SparkStory(Story):
         source = self.queries[""].source()
         reader = source.reader(source.schema())
         parts = reader.partitions() or [InputPartition(None)]  # as Spark does
-        return _shown(read_all(reader, parts)) or "no rows"  # type: ignore[arg-type]
+        return _shown(read_all(reader, parts)) or "no rows"
 
 
 def _options(given: dict[str, Any]) -> dict[str, str]:
