@@ -7,6 +7,7 @@ harness that has to notice.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -101,6 +102,7 @@ class Fault:
         name, breaks: the fault, and the rule that it breaks.
         harness: which harness must notice.
         style: what kind of random program is most likely to notice; of "scenarios", the test that does.
+        what: the function that is replaced, where the fault is nothing else.
     """
 
     name: str
@@ -108,6 +110,7 @@ class Fault:
     harness: Harness
     plant: Plant
     style: str | None = None
+    what: str = ""
 
 
 FAULTS: list[Fault] = []
@@ -155,7 +158,45 @@ def replacing(owner: Any, name: Any) -> Callable[[Callable[..., Any]], Plant]:
     return enter
 
 
-# ------------------------------------------------------------------------------ the cursor rule
+@dataclass(frozen=True, slots=True)
+class Finder:
+    """What has to find faults that are said in a line or two each: a harness, and a style or a test."""
+
+    harness: Harness
+    style: str | None = None
+
+    def rule(self, breaks: str) -> Rule:
+        return Rule(self, breaks)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule, which enters a fault by what stands in the place of a function that keeps it."""
+
+    finder: Finder
+    breaks: str
+
+    def gives(self, owner: Any, name: str, answer: Any = None) -> None:
+        """Let a function answer the same, whatever it is asked."""
+        self.sets(owner, name, lambda *_, **__: answer)
+
+    def sets(self, owner: Any, name: str, instead: Any) -> None:
+        self._enter(lambda patch: patch.setattr(owner, name, instead), _named(owner, name))
+
+    def alters(self, owner: Any, name: str, instead: Swap) -> None:
+        """Let a function be one that is given the honest one first."""
+        self._enter(replacing(owner, name)(instead), _named(owner, name))
+
+    def plants(self, plant: Callable[..., None], *given: Any, **more: Any) -> None:
+        self._enter(lambda patch: plant(patch, *given, **more), plant.__name__.strip("_"))
+
+    def _enter(self, plant: Plant, what: str) -> None:
+        name, harness, style = re.sub(r"\W+", "_", self.breaks), self.finder.harness, self.finder.style
+        FAULTS.append(Fault(name, self.breaks, harness, plant, style, what))
+
+
+def _named(owner: Any, name: str) -> str:
+    return f"{owner.__name__.rpartition('.')[2]}.{name}"
 
 
 def while_running(patch: Patch, function: tuple[Any, str], other: tuple[Any, str], instead: Any) -> None:
@@ -178,6 +219,9 @@ def follow_any_copy(patch: Patch) -> None:
         return honest(home, checkpoints.newest_state(home))
 
     patch.setattr(replay, "replay", trusting)
+
+
+# ------------------------------------------------------------------------------ the cursor rule
 
 
 @fault("simulation", "the placement is checked again after a page")
@@ -264,11 +308,6 @@ def epoch_stays(_: Any, placement: Placement, tablet_id: int, target: int) -> Pl
     return Placement(tuple(replace(t, epoch=t.epoch - 1) if t.id == tablet_id else t for t in moved.tablets))
 
 
-@fault("simulation", "rows of slots that moved while a page was read never leave")
-def moved_rows_leave(patch: Patch) -> None:
-    patch.setattr(driver, "drop_moved", lambda page, moved: page)
-
-
 @fault("simulation", "slots that moved while a page was read keep their old position")
 def moved_slots_advance(patch: Patch) -> None:
     accept = cursor.accept_page
@@ -281,11 +320,6 @@ def moved_slots_advance(patch: Patch) -> None:
         return Accepted(cursor.merge([*still, *further]), honest.finished | done, honest.moved)
 
     patch.setattr(driver, "accept_page", hasty)
-
-
-@fault("simulation", "slots that a shard refuses keep their position")
-def refused_slots_are_finished(patch: Patch) -> None:
-    patch.setattr(driver, "remaining", lambda _, page: page.after)
 
 
 @fault("simulation", "a slot is finished only when its shard has no more rows of it")
@@ -319,16 +353,6 @@ def different_positions_merge(honest: Any, cursors: Iterable[Cursor]) -> Any:
         return merged
     furthest = max(c.position or b"" for c in begun)
     return honest([*(c for c in merged if c.position is None), Cursor(cursor.slots_of(begun), furthest)])
-
-
-@fault("simulation", "a page holds rows beyond the position, not at it")
-def position_is_read_again(patch: Patch) -> None:
-    patch.setattr(memory, "_is_beyond", lambda order, position: position is None or order >= position)
-
-
-@fault("simulation", "the placement of slots is looked up for each page, never cached")
-def placement_is_remembered(patch: Patch) -> None:
-    patch.setattr(MemoryCluster, "current", lambda self: self.__dict__.setdefault("_first", self._placement))
 
 
 @fault("simulation", "a continuation key keeps every position")
@@ -381,11 +405,6 @@ def rows_vanish_before_the_epoch_grows(patch: Patch) -> None:
     # Nothing but a page comes between the two steps.
     patch.setattr(Simulation, "_change", after_the_switch(Simulation._change))
     patch.setattr(MemoryCluster, "_at_rest", after_the_switch(MemoryCluster._at_rest))
-
-
-@fault("simulation", "a switch carries what was committed since the copy")
-def twin_does_not_catch_up(patch: Patch) -> None:
-    patch.setattr(MemoryCluster, "_catch_up", lambda self, move: None)
 
 
 @fault("simulation", "a move carries deletions")
@@ -441,20 +460,10 @@ def strike_in_a_transaction_of_its_own(honest: Any, self: Mover, move: Any) -> N
     honest(self, move)
 
 
-@fault("programs", "fragments of the source no longer serve a tablet that left")
-def source_is_not_struck(patch: Patch) -> None:
-    patch.setattr(fold, "struck", lambda table, record, since: table)
-
-
 @fault("log", "a record of a move lets the epoch grow")
 def epochs_stay_at_a_switch(patch: Patch) -> None:
     for module in (fold, checks):
         patch.setattr(module, "moved_tablet", lambda record: replace(record.tablet, shard=record.target))
-
-
-@fault("programs", "the layout grows with every move")
-def layouts_stay_at_a_switch(patch: Patch) -> None:
-    _with_the_layout_before(patch, lambda record: isinstance(record, MoveSwitched))
 
 
 def _with_the_layout_before(patch: Patch, is_hidden: Callable[[Any], bool]) -> None:
@@ -487,20 +496,10 @@ def mover_forgets_tombstones(honest: Any, self: Any, v: Any, order: Any, first: 
     return honest(self, v, order, first) & ~v.deleted[order]
 
 
-@fault("programs", "a mover carries old versions")
-def mover_forgets_old_versions(patch: Patch) -> None:
-    _copying_with(patch, lambda bounds: Keep(horizon=bounds.snapshot))
-
-
 @fault("programs", "compaction keeps what a leased snapshot needs", style="leases")
 def compaction_ignores_leases(patch: Patch) -> None:
     patch.setattr(horizons, "oldest_held", lambda tx, table: None)
     patch.setattr(horizons, "_retained", lambda tx, seconds: tx.state.commit)
-    patch.setattr(compaction, "oldest_held", lambda tx, table: None)
-
-
-@fault("programs", "compaction checks the leases again in the transaction that swaps", style="leases")
-def lease_taken_during_compaction_is_ignored(patch: Patch) -> None:
     patch.setattr(compaction, "oldest_held", lambda tx, table: None)
 
 
@@ -514,11 +513,6 @@ def compaction_drops_needed_tombstones(
         return copy_slots(source, slots, bounds, keep, to)
 
 
-@fault("programs", "compaction leaves alone what a mover is copying", style="compaction below movers")
-def compaction_below_a_mover(patch: Patch) -> None:
-    patch.setattr(compaction, "being_copied", lambda tx: SlotSet())
-
-
 @fault("programs", "a compacted fragment serves no slot that left meanwhile", style="compaction below movers")
 def swap_of_slots_that_left(patch: Patch) -> None:
     files_may_lie_anywhere(patch)
@@ -528,17 +522,6 @@ def swap_of_slots_that_left(patch: Patch) -> None:
 def _keeping(patch: Patch, change: Callable[[Keep], Keep]) -> None:
     honest = compaction.keep_for
     patch.setattr(compaction, "keep_for", lambda *args: change(honest(*args)))
-
-
-@fault("programs", "a merge drops a tombstone only if all fragments that may hold the deleted row take part")
-@found_by("merges of some")
-def partial_merge_drops_tombstones(patch: Patch) -> None:
-    _keeping(patch, lambda keep: replace(keep, drop_tombstones=True))
-
-
-@fault("programs", "a tombstone that hides rows of other fragments is no history", style="merges of some")
-def partial_merge_hides_tombstones(patch: Patch) -> None:
-    _keeping(patch, lambda keep: replace(keep, apart=replace(keep.apart or Apart(), complete=True)))
 
 
 @fault("programs", "a merge keeps the versions of all snapshots that are kept", style="merges of some")
@@ -622,32 +605,10 @@ def keepers_collect_without_grace(patch: Patch) -> None:
     patch.setattr(keeper, "GarbageRules", lambda: at_once)
 
 
-@fault("programs", "history is read by all snapshots before the first without it", style="merges of some")
-def history_is_skipped_too_early(patch: Patch) -> None:
-    honest = Fragment.is_needed_at
-    patch.setattr(Fragment, "is_needed_at", lambda self, snapshot: honest(self, snapshot + 1))
-
-
-@fault("programs", "later rounds of a move do not turn its tombstones into history")
-@found_by("compaction below movers")
-def later_rounds_hide_tombstones(patch: Patch) -> None:
-    patch.setattr(mover, "Apart", lambda floor, complete: Apart(floor, complete=True))
-
-
 @fault("programs", "an expired snapshot is refused even when its table is known already", style="leases")
 def expired_snapshot_is_read(patch: Patch) -> None:
     patch.setattr(lookups.KnownTable, "serves", lambda self, snapshot, *_: snapshot <= self.last_commit)
     patch.setattr(StoreState, "check_snapshot", lambda self, table, snapshot: None)
-
-
-@fault("programs", "a scan reads at its snapshot")
-def scan_reads_the_newest_rows(patch: Patch) -> None:
-    patch.setattr(PageSource, "bounds", lambda self, snapshot: Bounds(self.floor, 1 << 40, since=1 << 40))
-
-
-@fault("programs", "an overwrite hides all rows before it")
-def overwrite_hides_nothing(patch: Patch) -> None:
-    patch.setattr(lookups.KnownTable, "floor", lambda self, snapshot: 0)
 
 
 @fault("programs", "a placement is used only while it is the newest one")
@@ -677,16 +638,6 @@ def page_begins_at_its_position(patch: Patch) -> None:
         return [p if p.key is None else p._replace(key=just_before(p.key)) for p in pieces_of(cursors)]
 
     patch.setattr(pages, "pieces_of", inclusive)
-
-
-@fault("programs", "only a file that nothing refers to is garbage")
-def garbage_collection_takes_staged_and_served_files(patch: Patch) -> None:
-    patch.setattr(StoreState, "known_paths", lambda self: frozenset())
-
-
-@fault("programs", "a mover's copy is still there when the target begins to serve")
-def switch_to_collected_files(patch: Patch) -> None:
-    patch.setattr(Context, "check_not_collected", lambda self, tx, staged, since=None: None)
 
 
 @fault("programs", "a mover whose move was taken over stops")
@@ -771,12 +722,6 @@ def moved_copies_have_no_runs(patch: Patch) -> None:
     patch.setattr(lookups.KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
-@fault("programs", "runs that garbage collection removed meanwhile are not entered")
-@found_by("builds alongside changes")
-def collected_runs_are_entered(patch: Patch) -> None:
-    patch.setattr(indexing, "_are_there", lambda disk, runs: True)
-
-
 @fault("programs", "runs are garbage only when nothing refers to them", style="builds alongside changes")
 @replacing(StoreState, "known_paths")
 def garbage_collection_takes_runs(honest: Any, self: StoreState) -> frozenset[tuple[int, str]]:
@@ -848,43 +793,6 @@ def only_the_newest_fragment_is_asked_for_keys(
     return np.where(owners >= 0, first, -1), rows
 
 
-@fault("programs", "a filter has every key of its fragment", style="by key")
-def filters_deny_a_key_that_is_there(patch: Patch) -> None:
-    honest = KeyFilter.may_have
-    patch.setattr(KeyFilter, "may_have", lambda self, hashes, make: honest(self, hashes, lambda: make()[1:]))
-
-
-@fault("programs", "the slots of a condition are the ones that its values hash to", style="by key")
-def slots_of_conditions_are_hashed_otherwise(patch: Patch) -> None:
-    honest = binding_of_keys.slots_of
-    patch.setattr(binding_of_keys, "slots_of", lambda columns, slots: (honest(columns, slots) + 1) % slots)
-
-
-@fault("programs", "a descending position is an inverted key")
-def descending_without_turning(patch: Patch) -> None:
-    patch.setattr(index_iterator, "inverted", lambda key: key)
-
-
-@fault("programs", "a row of a merged scan leaves when no shard can come up with a lower one")
-@found_by("merged scans alongside movers")
-def merged_rows_leave_beyond_the_mark(patch: Patch) -> None:
-    patch.setattr(
-        sorted_scan._Pool, "ready", lambda self, ahead: 0 if self._rows is None else len(self._rows)
-    )
-
-
-@fault("programs", "slots are not done while rows of theirs wait in the pool")
-@found_by("merged scans alongside movers")
-def merged_scan_forgets_the_pool(patch: Patch) -> None:
-    patch.setattr(sorted_scan._Pool, "slots", SlotSet())
-
-
-@fault("programs", "rows of tablets that moved while a shard was read do not enter the pool")
-@found_by("merged scans alongside movers")
-def moved_rows_enter_the_pool(patch: Patch) -> None:
-    patch.setattr(sorted_scan, "drop_moved", lambda page, moved: page)
-
-
 @fault("programs", "the key of a merged scan says how far rows have left, not how far they were read")
 @found_by("merged scans alongside movers")
 @replacing(sorted_scan._Pool, "take")
@@ -912,11 +820,6 @@ def newer_fragments_are_passed_over(patch: Patch) -> None:
 def not_takes_nulls_for_matches(honest: Any, self: Any, node: Any) -> Any:
     found = honest(self, node)
     return replace(found, true=found.true | NULLS, null=NOTHING) if isinstance(node, Not) else found
-
-
-@fault("programs", "a condition is checked again unless the ranges of the index say all of it")
-def everything_is_exact(patch: Patch) -> None:
-    patch.setattr(access, "value_set", lambda *args: replace(value_sets.value_set(*args), exact=True))
 
 
 @fault("programs", "a scan whose index was dropped ends, even if there is one of the same name")
@@ -951,11 +854,6 @@ def missing_columns_are_damage(__: Any, self: Any, name: str, *_: Any) -> None:
     raise ValueError(f"it has no column {name!r}")
 
 
-@fault("programs", "a cached definition of a table is read again when the table gained a column")
-def new_columns_are_not_told(patch: Patch) -> None:
-    _with_the_layout_before(patch, lambda record: isinstance(record, TableDefined) and record.made_from > 0)
-
-
 @fault("scenarios", "a merge copies all columns that its fragments may have, also those added since it began")
 @found_by("test_a_merge_that_began_before_a_column_copies_its_values")
 def compaction_with_an_old_definition(patch: Patch) -> None:
@@ -982,17 +880,6 @@ def dropped_columns_come_back(honest: Any, columns: Any, field: pa.Field, defini
     return replace(honest(columns, field, definition), stored=field.name)
 
 
-@fault("programs", "a scan goes on with the columns that it began with", style="columns change")
-def scans_go_on_with_the_newest_columns(patch: Patch) -> None:
-    honest = scan.ScanPlan
-    patch.setattr(scan, "ScanPlan", lambda **plan: honest(**(plan | {"definition": None})))
-
-
-@fault("programs", "copies keep dropped columns while older scans may read them", style="columns change")
-def copies_leave_out_what_was_dropped(patch: Patch) -> None:
-    patch.setattr(TableInfo, "with_dropped", lambda self, oldest: self)
-
-
 @fault("programs", "an open file gives the columns of one definition", style="columns change")
 @replacing(lookups.LruCache, "get")
 def readers_are_of_any_definition(honest: Any, self: Any, key: Any, make: Any, weight: int = 1) -> Any:
@@ -1011,22 +898,11 @@ def checks_begin_at_the_wrong_snapshot(honest: Any, self: KeyCheck, staged: Sequ
     honest(self, staged)
 
 
-@fault("programs", "commits made since the comparison are compared, too", style="writes that check")
-def checks_end_before_the_commit(patch: Patch) -> None:
-    patch.setattr(KeyCheck, "holds", lambda self, tx, staged, at_last: True)
-
-
 @fault("programs", "an overwrite changes the rows that it removes", style="writes that check")
 @replacing(KeyCheck, "_see")
 def overwrites_remove_unseen(honest: Any, self: KeyCheck, tx: Tx) -> Any:
     seen = honest(self, tx)
     return seen if seen is None or self._since is None else replace(seen, overwrites=())
-
-
-@fault("programs", "a deleted key is free for an insert", style="writes that check")
-@replacing(preconditions, "shared_keys")
-def deleted_keys_are_there(honest: Any, *arguments: Any) -> Any:
-    return honest(*arguments[:3])
 
 
 @fault("programs", "rows that meet a condition are written only if no other commit changed them")
@@ -1042,12 +918,6 @@ def rows_by_condition_are_not_checked(patch: Patch) -> None:
 # ------------------------------------------------------------------------------------ times and owners
 
 
-@fault("scenarios", "times of commits grow with their numbers")
-@found_by("test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away")
-def times_of_commits_go_back(patch: Patch) -> None:
-    patch.setattr(transaction, "time_after", lambda _, clock: clock)
-
-
 @fault("scenarios", "one clock far ahead is ignored")
 @found_by("test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away")
 def any_clock_is_believed(patch: Patch) -> None:
@@ -1055,13 +925,100 @@ def any_clock_is_believed(patch: Patch) -> None:
         patch.setattr(module, "observe", lambda belief, clock: Belief(max(belief.accepted_at, clock)))
 
 
-@fault("scenarios", "undoing a move is tried again while the catalog is away")
-@found_by("test_a_move_that_could_not_be_undone_is_taken_up_by_whoever_comes_next")
-def undo_is_not_tried_again(patch: Patch) -> None:
-    patch.setattr(mover, "UNDO_WAITS_SECONDS", ())
-
-
-@fault("scenarios", "a move belongs to a running operation, not to a process that is alive")
-@found_by("test_a_move_that_could_not_be_undone_is_taken_up_by_whoever_comes_next")
-def owners_never_retire(patch: Patch) -> None:
-    patch.setattr(owners, "retire", lambda owner: None)
+in_simulation = Finder("simulation")
+in_simulation.rule("rows of slots that moved while a page was read never leave").sets(
+    driver, "drop_moved", lambda page, moved: page
+)
+in_simulation.rule("slots that a shard refuses keep their position").sets(
+    driver, "remaining", lambda _, page: page.after
+)
+in_simulation.rule("a page holds rows beyond the position, not at it").sets(
+    memory, "_is_beyond", lambda order, position: position is None or order >= position
+)
+in_simulation.rule("the placement of slots is looked up for each page, never cached").sets(
+    MemoryCluster, "current", lambda self: self.__dict__.setdefault("_first", self._placement)
+)
+in_simulation.rule("a switch carries what was committed since the copy").gives(MemoryCluster, "_catch_up")
+in_programs = Finder("programs")
+in_programs.rule("fragments of the source no longer serve a tablet that left").sets(
+    fold, "struck", lambda table, record, since: table
+)
+in_programs.rule("the layout grows with every move").plants(
+    _with_the_layout_before, lambda record: isinstance(record, MoveSwitched)
+)
+in_programs.rule("a mover carries old versions").plants(
+    _copying_with, lambda bounds: Keep(horizon=bounds.snapshot)
+)
+in_programs.rule("a scan reads at its snapshot").sets(
+    PageSource, "bounds", lambda self, snapshot: Bounds(self.floor, 1 << 40, since=1 << 40)
+)
+in_programs.rule("an overwrite hides all rows before it").gives(lookups.KnownTable, "floor", 0)
+in_programs.rule("only a file that nothing refers to is garbage").gives(
+    StoreState, "known_paths", frozenset()
+)
+in_programs.rule("a mover's copy is still there when the target begins to serve").gives(
+    Context, "check_not_collected"
+)
+in_programs.rule("a descending position is an inverted key").sets(index_iterator, "inverted", lambda key: key)
+in_programs.rule("a condition is checked again unless the ranges of the index say all of it").sets(
+    access, "value_set", lambda *args: replace(value_sets.value_set(*args), exact=True)
+)
+in_programs.rule("a cached definition of a table is read again when the table gained a column").plants(
+    _with_the_layout_before, lambda record: isinstance(record, TableDefined) and record.made_from > 0
+)
+Finder("programs", "leases").rule("compaction checks the leases again in the transaction that swaps").gives(
+    compaction, "oldest_held"
+)
+movers = Finder("programs", "compaction below movers")
+movers.rule("compaction leaves alone what a mover is copying").gives(compaction, "being_copied", SlotSet())
+movers.rule("later rounds of a move do not turn its tombstones into history").sets(
+    mover, "Apart", lambda floor, complete: Apart(floor, complete=True)
+)
+merges = Finder("programs", "merges of some")
+merges.rule("a merge drops a tombstone only if all fragments that may hold the deleted row take part").plants(
+    _keeping, lambda keep: replace(keep, drop_tombstones=True)
+)
+merges.rule("a tombstone that hides rows of other fragments is no history").plants(
+    _keeping, lambda keep: replace(keep, apart=replace(keep.apart or Apart(), complete=True))
+)
+merges.rule("history is read by all snapshots before the first without it").alters(
+    Fragment, "is_needed_at", lambda honest, self, snapshot: honest(self, snapshot + 1)
+)
+Finder("programs", "builds alongside changes").rule(
+    "runs that garbage collection removed meanwhile are not entered"
+).gives(indexing, "_are_there", True)
+by_key = Finder("programs", "by key")
+by_key.rule("a filter has every key of its fragment").alters(
+    KeyFilter, "may_have", lambda honest, self, hashes, make: honest(self, hashes, lambda: make()[1:])
+)
+by_key.rule("the slots of a condition are the ones that its values hash to").alters(
+    binding_of_keys, "slots_of", lambda honest, columns, slots: (honest(columns, slots) + 1) % slots
+)
+merged = Finder("programs", "merged scans alongside movers")
+merged.rule("a row of a merged scan leaves when no shard can come up with a lower one").sets(
+    sorted_scan._Pool, "ready", lambda self, ahead: 0 if self._rows is None else len(self._rows)
+)
+merged.rule("slots are not done while rows of theirs wait in the pool").sets(
+    sorted_scan._Pool, "slots", SlotSet()
+)
+merged.rule("rows of tablets that moved while a shard was read do not enter the pool").sets(
+    sorted_scan, "drop_moved", lambda page, moved: page
+)
+columns = Finder("programs", "columns change")
+columns.rule("a scan goes on with the columns that it began with").alters(
+    scan, "ScanPlan", lambda honest, **plan: honest(**(plan | {"definition": None}))
+)
+columns.rule("copies keep dropped columns while older scans may read them").sets(
+    TableInfo, "with_dropped", lambda self, oldest: self
+)
+checking = Finder("programs", "writes that check")
+checking.rule("commits made since the comparison are compared, too").gives(KeyCheck, "holds", True)
+checking.rule("a deleted key is free for an insert").alters(
+    preconditions, "shared_keys", lambda honest, *arguments: honest(*arguments[:3])
+)
+Finder("scenarios", "test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away").rule(
+    "times of commits grow with their numbers"
+).sets(transaction, "time_after", lambda _, clock: clock)
+undone = Finder("scenarios", "test_a_move_that_could_not_be_undone_is_taken_up_by_whoever_comes_next")
+undone.rule("undoing a move is tried again while the catalog is away").sets(mover, "UNDO_WAITS_SECONDS", ())
+undone.rule("a move belongs to a running operation, not to a process that is alive").gives(owners, "retire")

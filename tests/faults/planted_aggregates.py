@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from elasticscan.filters import Fold, folding
 from elasticscan.reader import scan as driver
-from tests.faults.planted import Patch, fault, replacing
+from tests.faults.planted import Finder, fault, replacing
 
 _PARTIAL = "test_partial_rows_hold_every_row_once_while_tablets_move_under_the_pages"
 _PROGRAM = "test_rows_are_folded_once_into_their_groups_while_a_tablet_moves"
@@ -30,17 +30,6 @@ def null_group_is_zero(honest: Any, values: pa.Array) -> pa.Array:
     return pc.fill_null(group, 0) if pa.types.is_integer(group.type) else group
 
 
-@fault("scenarios", "NaN is above all numbers", style=_PROGRAM)
-def nan_is_below_some(patch: Patch) -> None:
-    honest = folding.float_codes
-    patch.setattr(folding, "float_codes", lambda values: np.where(np.isnan(values), 0, honest(values)))
-
-
-@fault("scenarios", "sums of a page that may overflow are not added up in 64 bits", style=_PROGRAM)
-def page_sums_wrap_around(patch: Patch) -> None:
-    patch.setattr(folding, "adds_up", lambda values: True)
-
-
 @fault("scenarios", "partial rows that were handed over are not handed over again", style=_PARTIAL)
 @replacing(Fold, "partial_rows")
 def partial_rows_handed_over_twice(honest: Any, self: Fold) -> pa.Table:
@@ -52,18 +41,20 @@ def partial_rows_handed_over_twice(honest: Any, self: Fold) -> pa.Table:
     return rows
 
 
-@fault("scenarios", "rows that moved under a page are not folded", style=_PARTIAL)
-def moved_rows_are_folded(patch: Patch) -> None:
-    patch.setattr(driver, "drop_moved", lambda page, moved: page)
-
-
-@fault("scenarios", "null is a group of its own in partial rows", style=_PARTIAL)
-def null_group_of_partial_rows_is_zero(patch: Patch) -> None:
-    null_group_is_zero(patch)
-
-
 @fault("scenarios", "rows that wait to be folded are in the partial rows", style=_PARTIAL)
 @replacing(Fold, "partial_rows")
 def waiting_rows_are_lost(honest: Any, self: Fold) -> pa.Table:
     self._waiting = []
     return honest(self)
+
+
+program = Finder("scenarios", _PROGRAM)
+program.rule("NaN is above all numbers").alters(
+    folding, "float_codes", lambda honest, values: np.where(np.isnan(values), 0, honest(values))
+)
+program.rule("sums of a page that may overflow are not added up in 64 bits").gives(folding, "adds_up", True)
+partial_rows = Finder("scenarios", _PARTIAL)
+partial_rows.rule("rows that moved under a page are not folded").sets(
+    driver, "drop_moved", lambda page, moved: page
+)
+partial_rows.rule("null is a group of its own in partial rows").plants(null_group_is_zero)

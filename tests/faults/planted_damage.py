@@ -19,7 +19,7 @@ from elasticscan.store import verifying
 from elasticscan.store.context import readers
 from elasticscan.store.moves import mover
 from elasticscan.store.upkeep import compaction
-from tests.faults.planted import Patch, fault, found_by, replacing
+from tests.faults.planted import Finder, Patch, fault, found_by, replacing
 
 
 class Whatever(int):
@@ -65,16 +65,6 @@ def some_columns_are_not_proven(patch: Patch) -> None:
 def digests_of_tails_are_not_compared(honest: Any, data: Any) -> int:
     # What is read into a buffer is a tail that the catalog knows.
     return Whatever(honest(data)) if isinstance(data, pa.Buffer) else honest(data)  # type: ignore[no-any-return]
-
-
-@fault("damage", "index runs are verified as fragments are", style="flipped_bit")
-def index_runs_are_not_proven(patch: Patch) -> None:
-    _unproven_if(patch, lambda file: file.manifest.kind == "index_run")
-
-
-@fault("damage", "a file that is read at once is verified at once", style="flipped_bit")
-def small_files_are_not_proven(patch: Patch) -> None:
-    _unproven_if(patch, lambda file: file.size <= SMALL_FILE_BYTES)
 
 
 @fault("damage", "a segment is verified whenever it is read", style="damage_that_is_copied")
@@ -155,11 +145,6 @@ def later_pieces_are_not_proven(patch: Patch) -> None:
     _filled_by(patch, first_alone)
 
 
-@fault("scenarios", "a piece is compared with the checksums of its own place", style=PIECES)
-def pieces_are_proven_as_the_first_one(patch: Patch) -> None:
-    _filled_by(patch, lambda file, piece, at, start: file._prove(piece, start // SEGMENT_BYTES))
-
-
 @fault("scenarios", "a segment that is cut by the end of the data is verified, too", style=PIECES)
 def the_last_segment_is_not_proven(patch: Patch) -> None:
     def whole_ones(file: SealedFile, piece: memoryview, at: int, start: int) -> None:
@@ -179,7 +164,16 @@ def sound_statistics_go_with_damaged_ones(
     return found if found.keys() >= set(ids) else {}
 
 
-@fault("scenarios", "damaged statistics are left out, and stop nothing else")
-@found_by("test_damaged_statistics_stop_nothing[a byte-False]")
-def damaged_statistics_stop_everything(patch: Patch) -> None:
-    patch.setattr(log, "suppress", lambda _: nullcontext())
+flipped_bit = Finder("damage", "flipped_bit")
+flipped_bit.rule("index runs are verified as fragments are").plants(
+    _unproven_if, lambda file: file.manifest.kind == "index_run"
+)
+flipped_bit.rule("a file that is read at once is verified at once").plants(
+    _unproven_if, lambda file: file.size <= SMALL_FILE_BYTES
+)
+Finder("scenarios", PIECES).rule("a piece is compared with the checksums of its own place").plants(
+    _filled_by, lambda file, piece, at, start: file._prove(piece, start // SEGMENT_BYTES)
+)
+Finder("scenarios", "test_damaged_statistics_stop_nothing[a byte-False]").rule(
+    "damaged statistics are left out, and stop nothing else"
+).gives(log, "suppress", nullcontext())

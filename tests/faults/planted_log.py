@@ -27,7 +27,7 @@ from elasticscan.metadata import (
     TopologyEntered,
 )
 from tests.catalog.programs import DEFINITIONS, GARBAGE, INDEXES, SHARDS, STORE, TAGS
-from tests.faults.planted import Patch, fault, follow_any_copy, replacing
+from tests.faults.planted import Finder, Patch, fault, follow_any_copy, replacing
 from tests.faults.unchecked import (
     condemned_files_may_come,
     horizons_may_pass_tags,
@@ -35,31 +35,6 @@ from tests.faults.unchecked import (
 )
 
 # ----------------------------------------------------------------------------------------- checks
-
-
-@fault("log", "an append is checked against the newest state")
-def appends_are_not_checked(patch: Patch) -> None:
-    patch.setattr(transaction, "check", lambda *_: None)
-
-
-@fault("log", "files are accepted only where their slots live, with runs of all indexes")
-def files_are_not_checked(patch: Patch) -> None:
-    patch.setattr(checks, "_check_files", lambda *_: None)
-
-
-@fault("log", "a move is refused if files of its tablet came since it copied them")
-def touched_tablets_are_not_noticed(patch: Patch) -> None:
-    patch.setattr(fold, "_touch", lambda *_: {})
-
-
-@fault("log", "a flush or a compaction is refused if its sources serve other slots since")
-def sources_may_have_changed(patch: Patch) -> None:
-    patch.setattr(TableState, "served_by", lambda *_: 0)
-
-
-@fault("log", "a fragment has one run of each index", INDEXES)
-def runs_are_added_twice(patch: Patch) -> None:
-    patch.setattr(checks, "_check_runs", lambda *_: None)
 
 
 @fault("log", "a write that has read rows is refused if some were written since")
@@ -77,16 +52,6 @@ def any_definition_will_do(patch: Patch) -> None:
             honest(known, replace(record, definition=known.tables[record.table].info.definition))
 
     patch.setitem(checks._CHECKS, RowsCommitted, whichever)
-
-
-@fault("log", "an index is of a table that is there", INDEXES)
-def indexes_of_dropped_tables_go_on(patch: Patch) -> None:
-    unchecked(patch, IndexDefined)
-
-
-@fault("log", "a tag holds the horizon back", TAGS)
-def tags_hold_nothing(patch: Patch) -> None:
-    horizons_may_pass_tags(patch)
 
 
 @fault("log", "a definition replaces the one that it was made from", DEFINITIONS)
@@ -111,36 +76,6 @@ def names_are_taken_twice(patch: Patch) -> None:
     patch.setitem(checks._CHECKS, TableDefined, by_another_name)
 
 
-@fault("log", "an id that is chosen was never used")
-def ids_are_used_twice(patch: Patch) -> None:
-    patch.setattr(checks, "_check_new", lambda *_: None)
-
-
-@fault("log", "a condemned file comes with no record", GARBAGE)
-def condemned_files_come(patch: Patch) -> None:
-    condemned_files_may_come(patch)
-
-
-@fault("log", "a tag names a snapshot that is kept", TAGS)
-def tags_name_what_is_gone(patch: Patch) -> None:
-    unchecked(patch, TagChanged)
-
-
-@fault("log", "tablets are cut and joined as they are")
-def any_tablets_are_changed(patch: Patch) -> None:
-    unchecked(patch, TabletsChanged)
-
-
-@fault("log", "a shard is removed once it serves nothing", SHARDS)
-def serving_shards_are_removed(patch: Patch) -> None:
-    unchecked(patch, ShardDefined)
-
-
-@fault("log", "a topology follows the newest one", STORE)
-def topologies_take_any_number(patch: Patch) -> None:
-    unchecked(patch, TopologyEntered)
-
-
 # ------------------------------------------------------------------------------------------- fold
 
 
@@ -153,16 +88,6 @@ def _folding(patch: Patch, kind: type, change: Callable[[Any], Any]) -> None:
 @fault("log", "an overwrite hides all rows before it")
 def overwrites_are_not_kept(patch: Patch) -> None:
     _folding(patch, RowsCommitted, lambda record: replace(record, overwrites=False))
-
-
-@fault("log", "a reserved table is not seen")
-def reserved_tables_are_seen(patch: Patch) -> None:
-    _folding(patch, TableDefined, lambda record: replace(record, reserved=False))
-
-
-@fault("log", "what was condemned stays so until it is lifted")
-def condemned_files_are_forgotten(patch: Patch) -> None:
-    _folding(patch, FilesCondemned, lambda record: replace(record, files=record.files[1:]))
 
 
 @fault("log", "a tag that was dropped is gone", TAGS)
@@ -206,27 +131,12 @@ def overwrites_are_trimmed_too_far(patch: Patch) -> None:
     patch.setitem(fold._HANDLERS, HorizonRaised, trimming)
 
 
-@fault("log", "the source of a move serves the tablet no longer")
-def sources_of_moves_are_not_struck(patch: Patch) -> None:
-    patch.setattr(fold, "struck", lambda table, record, since: table)
-
-
-@fault("log", "rows that were flushed are read from their files alone")
-def flushed_rows_stay_in_memory(patch: Patch) -> None:
-    patch.setattr(table_state, "_unflushed", lambda memory, files: memory)
-
-
 @fault("log", "rows of slots that were not flushed stay in memory")
 @replacing(table_state, "_unflushed")
 def rows_leave_memory_unflushed(
     _: Any, memory: tuple[InlineCommit, ...], files: FileChanges
 ) -> tuple[InlineCommit, ...]:
     return tuple(commit for commit in memory if commit.number not in files.flushed)
-
-
-@fault("log", "runs go with their fragments, and can be collected")
-def runs_outlive_their_fragments(patch: Patch) -> None:
-    patch.setattr(table_state, "without_runs", lambda table, runs, since: table)
 
 
 @fault("log", "files that a dropped table leaves can be collected")
@@ -256,37 +166,6 @@ def rows_of_others_are_not_followed(patch: Patch) -> None:
     patch.setattr(replay, "head_of", lambda known: OfALayout(honest(known)))
 
 
-@fault("log", "a checkpoint has all of its state")
-def checkpoints_forget_what_was_touched(patch: Patch) -> None:
-    honest = checkpoints.parts_of
-    patch.setattr(checkpoints, "parts_of", lambda known: honest(replace(known, touched={})))
-
-
-@fault("log", "the head moves with the entry, in one transaction")
-def the_head_stays(patch: Patch) -> None:
-    patch.setattr(tables, "MOVE_HEAD", "SELECT 1")
-
-
-@fault("log", "an append whose answer was lost is looked for by its id")
-def a_lost_answer_is_a_failure(patch: Patch) -> None:
-    patch.setattr(Tx, "is_there", lambda *_: False)
-
-
-@fault("log", "a small commit whose answer was lost is looked for by its id")
-def small_commits_are_made_again(patch: Patch) -> None:
-    patch.setattr(Log, "_found", lambda *_: None)
-
-
-@fault("log", "times grow with the numbers")
-def times_are_those_of_the_clock(patch: Patch) -> None:
-    patch.setattr(transaction, "time_after", lambda _, clock: clock)
-
-
-@fault("log", "a change of the placement enters the topology history in its transaction")
-def topologies_are_not_kept(patch: Patch) -> None:
-    patch.setattr(tables, "PUT_TOPOLOGY", "SELECT 1")
-
-
 @fault("log", "values are dropped only up to a checkpoint that was read back")
 @replacing(Log, "drop_payloads")
 def values_are_dropped_up_to_the_head(honest: Any, self: Log, older_than: int) -> Any:
@@ -303,11 +182,6 @@ def a_missing_value_says_nothing(patch: Patch) -> None:
     patch.setattr(replay, "record_of", lambda entry, value: honest(entry, value) if value else TimeObserved())
 
 
-@fault("damaged log", "each entry follows the one before", "altered_value")
-def the_chain_is_not_checked(patch: Patch) -> None:
-    patch.setattr(replay, "check_chain", lambda *_: None)
-
-
 @fault("damaged log", "a checkpoint is one of this log", "checkpoints_of_another_log")
 @replacing(checkpoints, "read_state")
 def checkpoints_of_any_log_are_used(
@@ -318,6 +192,52 @@ def checkpoints_of_any_log_are_used(
     return checkpoints.state_of(lambda name: read(contents, parts[name]))
 
 
-@fault("damaged log", "an older copy is refused by a process that has seen more", "older_copy")
-def older_copies_are_followed(patch: Patch) -> None:
-    follow_any_copy(patch)
+in_log = Finder("log")
+in_log.rule("an append is checked against the newest state").gives(transaction, "check")
+in_log.rule("files are accepted only where their slots live, with runs of all indexes").gives(
+    checks, "_check_files"
+)
+in_log.rule("a move is refused if files of its tablet came since it copied them").gives(fold, "_touch", {})
+in_log.rule("a flush or a compaction is refused if its sources serve other slots since").gives(
+    TableState, "served_by", 0
+)
+in_log.rule("an id that is chosen was never used").gives(checks, "_check_new")
+in_log.rule("tablets are cut and joined as they are").plants(unchecked, TabletsChanged)
+in_log.rule("a reserved table is not seen").plants(
+    _folding, TableDefined, lambda record: replace(record, reserved=False)
+)
+in_log.rule("what was condemned stays so until it is lifted").plants(
+    _folding, FilesCondemned, lambda record: replace(record, files=record.files[1:])
+)
+in_log.rule("the source of a move serves the tablet no longer").sets(
+    fold, "struck", lambda table, record, since: table
+)
+in_log.rule("rows that were flushed are read from their files alone").sets(
+    table_state, "_unflushed", lambda memory, files: memory
+)
+in_log.rule("runs go with their fragments, and can be collected").sets(
+    table_state, "without_runs", lambda table, runs, since: table
+)
+in_log.rule("a checkpoint has all of its state").alters(
+    checkpoints, "parts_of", lambda honest, known: honest(replace(known, touched={}))
+)
+in_log.rule("the head moves with the entry, in one transaction").sets(tables, "MOVE_HEAD", "SELECT 1")
+in_log.rule("an append whose answer was lost is looked for by its id").gives(Tx, "is_there", False)
+in_log.rule("a small commit whose answer was lost is looked for by its id").gives(Log, "_found")
+in_log.rule("times grow with the numbers").sets(transaction, "time_after", lambda _, clock: clock)
+in_log.rule("a change of the placement enters the topology history in its transaction").sets(
+    tables, "PUT_TOPOLOGY", "SELECT 1"
+)
+of_indexes = Finder("log", INDEXES)
+of_indexes.rule("a fragment has one run of each index").gives(checks, "_check_runs")
+of_indexes.rule("an index is of a table that is there").plants(unchecked, IndexDefined)
+of_tags = Finder("log", TAGS)
+of_tags.rule("a tag holds the horizon back").plants(horizons_may_pass_tags)
+of_tags.rule("a tag names a snapshot that is kept").plants(unchecked, TagChanged)
+Finder("log", GARBAGE).rule("a condemned file comes with no record").plants(condemned_files_may_come)
+Finder("log", SHARDS).rule("a shard is removed once it serves nothing").plants(unchecked, ShardDefined)
+Finder("log", STORE).rule("a topology follows the newest one").plants(unchecked, TopologyEntered)
+Finder("damaged log", "altered_value").rule("each entry follows the one before").gives(replay, "check_chain")
+Finder("damaged log", "older_copy").rule("an older copy is refused by a process that has seen more").plants(
+    follow_any_copy
+)

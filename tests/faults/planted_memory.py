@@ -14,18 +14,13 @@ from elasticscan.store.moves import mover
 from elasticscan.store.upkeep import compaction, flushing
 from elasticscan.store.writing import indexing, preconditions, staging
 from elasticscan.topology import SlotSet
-from tests.faults.planted import Patch, fault, found_by, replacing
+from tests.faults.planted import Finder, Patch, fault, found_by, replacing
 from tests.faults.unchecked import files_may_lie_anywhere, unchecked
 
 STORIES = "test_a_store_answers_as_the_transcript_says"
 MOVES_BELOW = f"{STORIES}[flush_alongside_a_move]"
 TOMBSTONE = "test_a_tombstone_in_a_file_hides_an_older_row_in_the_log"
 INDEXED = "test_what_an_index_cannot_take_is_refused_when_it_is_written_and_when_the_index_is_made"
-
-
-@fault("programs", "a flush leaves alone what a mover is copying", style="compaction below movers")
-def flush_between_the_rounds_of_a_move(patch: Patch) -> None:
-    patch.setattr(flushing, "being_copied", lambda tx: SlotSet())
 
 
 class _Altered:
@@ -80,27 +75,6 @@ def shards_that_are_away_count_as_flushed(
         copies.setdefault(shard, [])
 
 
-@fault("scenarios", "a flush keeps the versions of all snapshots that are kept")
-@found_by(f"{STORIES}[flush]")
-def flush_forgets_old_versions(patch: Patch) -> None:
-    patch.setattr(flushing, "Keep", lambda horizon, **how: Keep(1 << 40, **how))
-
-
-@fault("scenarios", "a merge keeps a tombstone that hides an older row in the log", style=TOMBSTONE)
-@replacing(compaction, "keep_for")
-def merges_forget_rows_in_the_log(honest: Any, some: Any, others: Any, _memory: Any, *rest: Any) -> Any:
-    return honest(some, others, (), *rest)
-
-
-@fault("scenarios", "a move keeps a tombstone that hides an older row in the log", style=TOMBSTONE)
-@replacing(mover, "_sources")
-def moves_forget_rows_in_the_log(honest: Any, context: Any, tx: Tx, progress: Any, upto: int) -> Any:
-    def complete(keep: Keep) -> Keep:
-        return replace(keep, apart=replace(keep.apart, complete=not progress.copied_to))
-
-    return [(rows, bounds, complete(keep)) for rows, bounds, keep in honest(context, tx, progress, upto)]
-
-
 @fault("scenarios", "a condition of a write is compared with rows in the log")
 @found_by(f"{STORIES}[write_small_commits]")
 @replacing(preconditions.KeyCheck, "_see")
@@ -114,33 +88,6 @@ def conditions_pass_over_rows_in_the_log(honest: Any, self: preconditions.KeyChe
 def small_commits_of_any_definition(patch: Patch) -> None:
     unchecked(patch, RowsCommitted)
     patch.setattr(staging.SmallCommit, "fits", lambda *_: True)
-
-
-@fault("programs", "a reader has the rows of the newest commits", style="mixture of rows")
-@replacing(Memories, "of")
-def memory_is_made_once(honest: Any, self: Memories, tx: Tx, table: Any) -> TableMemory:
-    return self._tables.get(table.id) or honest(self, tx, table)
-
-
-@fault("programs", "an index finds rows in the log", style="indexes alongside writes")
-def indexes_lack_rows_in_the_log(patch: Patch) -> None:
-    patch.setattr(TableMemory, "runs", lambda *_: [])
-
-
-@fault("scenarios", "rows that an index cannot take are not committed", style=INDEXED)
-def keys_of_indexes_are_not_looked_at(patch: Patch) -> None:
-    patch.setattr(staging, "check_entries", lambda *_: None)
-
-
-@fault("scenarios", "an index is not made of rows in the log that it cannot take", style=INDEXED)
-def indexes_are_made_of_files_alone(patch: Patch) -> None:
-    patch.setattr(indexing, "_check_rows_in_log", lambda *_: None)
-
-
-@fault("scenarios", "a table has so many rows in the log and no more")
-@found_by("test_the_log_takes_so_much_and_no_more")
-def the_log_has_room_for_everything(patch: Patch) -> None:
-    patch.setattr(staging, "has_room", lambda *_: True)
 
 
 @fault("scenarios", "rows are dropped from the log only once they lie in files")
@@ -158,3 +105,32 @@ def rows_are_dropped_before_they_are_flushed(honest: Any, *args: Any) -> Any:
 def flushed_slots_are_forgotten(honest: Any, self: StoreState, table: int) -> tuple[InlineCommit, ...]:
     everything = SlotSet.span(0, self.placement.slot_count)
     return tuple(replace(commit, slots=everything) for commit in honest(self, table))
+
+
+Finder("programs", "compaction below movers").rule("a flush leaves alone what a mover is copying").gives(
+    flushing, "being_copied", SlotSet()
+)
+Finder("scenarios", f"{STORIES}[flush]").rule(
+    "a flush keeps the versions of all snapshots that are kept"
+).sets(flushing, "Keep", lambda horizon, **how: Keep(1 << 40, **how))
+tombstones = Finder("scenarios", TOMBSTONE)
+tombstones.rule("a merge keeps a tombstone that hides an older row in the log").alters(
+    compaction, "keep_for", lambda honest, some, others, _memory, *rest: honest(some, others, (), *rest)
+)
+tombstones.rule("a move keeps a tombstone that hides an older row in the log").alters(
+    mover, "_sources", lambda honest, *args: [source._replace(is_complete=True) for source in honest(*args)]
+)
+Finder("programs", "mixture of rows").rule("a reader has the rows of the newest commits").alters(
+    Memories, "of", lambda honest, self, tx, table: self._tables.get(table.id) or honest(self, tx, table)
+)
+Finder("programs", "indexes alongside writes").rule("an index finds rows in the log").gives(
+    TableMemory, "runs", []
+)
+indexed = Finder("scenarios", INDEXED)
+indexed.rule("rows that an index cannot take are not committed").gives(staging, "check_entries")
+indexed.rule("an index is not made of rows in the log that it cannot take").gives(
+    indexing, "_check_rows_in_log"
+)
+Finder("scenarios", "test_the_log_takes_so_much_and_no_more").rule(
+    "a table has so many rows in the log and no more"
+).gives(staging, "has_room", True)

@@ -11,7 +11,7 @@ import numpy as np
 from elasticscan.metadata import Fragment
 from elasticscan.storage import overlay, pages, view
 from elasticscan.storage.overlay import Overlay
-from tests.faults.planted import Patch, fault, replacing
+from tests.faults.planted import Finder, fault, replacing
 
 
 @fault("programs", "a newer row replaces the row with its key, and no other")
@@ -26,12 +26,6 @@ def mask_of_replaced_rows_is_off_by_one(honest: Any, self: Overlay, *args: Any) 
 def batches_end_before_their_newer_rows(honest: Any, self: Overlay, index: int) -> Any:
     batch, last = honest(self, index), self._large.reader.slot_range(index)[1]
     return batch.slice(0, pages.rows_below(batch.column("_slot").to_numpy(), last + 1))
-
-
-@fault("programs", "a tombstone takes away the row of the large fragment")
-def tombstones_laid_over_hide_nothing(patch: Patch) -> None:
-    honest = overlay.Patch
-    patch.setattr(overlay, "Patch", lambda *args: honest(*args[:-1], np.zeros_like(args[-1])))
 
 
 @fault("programs", "a row of the large fragment that is newer than the overlaid rows stays")
@@ -49,17 +43,19 @@ def batches_of_before_lack_all_commits_but_the_last(honest: Any, self: Overlay, 
         self._since = self._since[-1:]
 
 
-@fault("programs", "an overlaid batch serves only snapshots that have the same newer rows")
-def overlays_share_batches_whatever_lies_over_them(patch: Patch) -> None:
-    patch.setattr(Overlay, "made", lambda self, index, newer: self._batches.peek(index))
-
-
 @fault("programs", "nothing is laid over a fragment whose own rows say that a key was deleted")
 @replacing(view, "_slot_ranges_of")
 def rows_are_laid_over_tombstones(honest: Any, fragments: Sequence[Fragment], *args: Any) -> Any:
     return honest([dataclasses.replace(fragment, tombstones=0) for fragment in fragments], *args)
 
 
-@fault("programs", "rows of slots between two requested slots stay where they are")
-def rows_of_slots_between_come_along(patch: Patch) -> None:
-    patch.setattr(pages._Reach, "within", lambda self: None)
+in_programs = Finder("programs")
+in_programs.rule("a tombstone takes away the row of the large fragment").alters(
+    overlay, "Patch", lambda honest, *args: honest(*args[:-1], np.zeros_like(args[-1]))
+)
+in_programs.rule("an overlaid batch serves only snapshots that have the same newer rows").sets(
+    Overlay, "made", lambda self, index, newer: self._batches.peek(index)
+)
+in_programs.rule("rows of slots between two requested slots stay where they are").gives(
+    pages._Reach, "within"
+)

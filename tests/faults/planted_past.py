@@ -9,7 +9,7 @@ import pyarrow as pa
 from elasticscan.catalog import StoreState
 from elasticscan.store.upkeep import compaction, horizons
 from elasticscan.store.writing import publishing, restoring
-from tests.faults.planted import Patch, fault, found_by, replacing, while_running
+from tests.faults.planted import Finder, Patch, fault, found_by, replacing, while_running
 from tests.faults.unchecked import horizons_may_pass_tags
 from tests.simulation.tables import PAST
 
@@ -34,12 +34,6 @@ def only_the_newest_tag_is_heeded(patch: Patch) -> None:
     patch.setattr(horizons, "_tagged", lambda *of: sorted(honest(*of))[-1:])
 
 
-@fault("programs", "a restore undoes all changes of a key, not the last one", style=PAST)
-def only_the_newest_change_is_undone(patch: Patch) -> None:
-    ends = restoring._ends
-    patch.setattr(restoring, "_ends", lambda events, keys: ends(events, keys)[::-1])
-
-
 @fault("programs", "a restore deletes rows that came later", style=PAST)
 @replacing(restoring, "undone")
 def rows_that_came_stay(honest: Any, events: pa.RecordBatch, table: Any) -> pa.RecordBatch:
@@ -47,11 +41,11 @@ def rows_that_came_stay(honest: Any, events: pa.RecordBatch, table: Any) -> pa.R
     return rows.filter(pa.compute.invert(rows.column("_deleted")))
 
 
-@fault("programs", "a restore to before an overwrite brings back the rows that it replaced", style=PAST)
-def overwrites_are_taken_for_changes(patch: Patch) -> None:
-    while_running(patch, (restoring, "_attempt"), (StoreState, "overwrites"), lambda *_: ())
-
-
-@fault("programs", "a restore begins again where others have written meanwhile", style=PAST)
-def writers_are_not_noticed(patch: Patch) -> None:
-    patch.setattr(publishing, "check_newest", lambda tx, table, newest: None)
+past = Finder("programs", PAST)
+past.rule("a restore undoes all changes of a key, not the last one").alters(
+    restoring, "_ends", lambda honest, events, keys: honest(events, keys)[::-1]
+)
+past.rule("a restore to before an overwrite brings back the rows that it replaced").plants(
+    while_running, (restoring, "_attempt"), (StoreState, "overwrites"), lambda *_: ()
+)
+past.rule("a restore begins again where others have written meanwhile").gives(publishing, "check_newest")

@@ -29,43 +29,13 @@ from elasticscan.catalog.store_time import Times
 from elasticscan.catalog.table_state import Since
 from elasticscan.metadata import SecretChanged, StoreAdopted, TimeObserved
 from tests.catalog.programs import STORE
-from tests.faults.planted import Patch, fault, found_by, replacing
+from tests.faults.planted import Finder, Patch, fault, found_by, replacing
 
 # --------------------------------------------------------------------------------- entries and their parts
 
 
-def _always(_: object, __: object) -> bool:
-    return True
-
-
-@fault("damaged log", "a value is the one that was appended", "exchanged_rows")
-def values_are_not_proven(patch: Patch) -> None:
-    patch.setattr(entries, "check_part", lambda *_: None)
-
-
-@fault("damaged log", "rows in the log are the rows that were appended", "exchanged_rows")
-def rows_in_the_log_are_not_proven(patch: Patch) -> None:
-    patch.setattr(log, "is_sealed", _always)
-
-
-@fault("damaged log", "statistics are the ones that came with their record", "exchanged_rows")
-def statistics_are_not_proven(patch: Patch) -> None:
-    patch.setattr(log, "check_part", lambda *_: None)
-
-
-@fault("damaged log", "statistics of a damaged checkpoint are read from their records", "damaged_statistics")
-def statistics_of_checkpoints_are_not_proven(patch: Patch) -> None:
-    patch.setattr(checkpoints, "is_sealed", _always)
-
-
-@fault("damaged log", "a row of the topology history is the one that its record brought", "altered_value")
-def topologies_are_not_proven(patch: Patch) -> None:
-    honest = topology_history.check_part
-    unproven = lambda entry, part, content: isinstance(content, bytes) or honest(entry, part, content)  # noqa: E731
-    patch.setattr(topology_history, "check_part", unproven)
-
-
-@fault("damaged log", "a row of the topology history has each number once, and is published", "lost_row")
+@fault("scenarios", "a row of the topology history has each number once, and is published")
+@found_by("test_an_older_row_in_place_of_a_published_one_is_noticed")
 @replacing(topology_history, "_kept")
 def any_topologies_are_read(_: Any, tx: Any, first: int, last: int) -> Any:
     rows = tx.execute(tables.TOPOLOGIES, {"first": first, "last": last})
@@ -89,16 +59,6 @@ def heads_are_not_compared(patch: Patch) -> None:
     patch.setattr(replay, "head_in", unchecked_head)
 
 
-@fault("damaged log", "a check of all looks at each entry", "altered_value")
-def old_entries_are_not_verified(patch: Patch) -> None:
-    patch.setattr(verifying, "check_chain", lambda *_: None)
-
-
-@fault("damaged log", "an entry that is read alone follows the one before", "altered_value")
-def entries_that_are_read_alone_are_believed(patch: Patch) -> None:
-    patch.setattr(entries, "check_chain", lambda *_: None)
-
-
 @fault("scenarios", "a record of a newer release is not read over")
 @found_by("test_a_record_of_a_newer_format_is_refused_and_left_alone")
 @replacing(replay, "record_of")
@@ -106,31 +66,11 @@ def newer_records_are_passed_over(honest: Any, entry: Any, value: bytes) -> Any:
     return honest(entry, value) if entry.row.format == 1 else TimeObserved()
 
 
-@fault("log", "an application's commit is made once")
-def applications_are_not_remembered(patch: Patch) -> None:
-    patch.setattr(Tx, "commit_of_txn", lambda *_: None)
-
-
-@fault("log", "an application's version stands for the same rows when it is repeated")
-def contents_of_versions_are_not_compared(patch: Patch) -> None:
-    honest = transaction._said
-    patch.setattr(transaction, "_said", lambda entry: {**honest(entry), "content": None})
-
-
 # --------------------------------------------------------------------------------------------- checkpoints
 
 
-@fault("damaged log", "a checkpoint has the parts that its manifest names", "lost_part_of_a_checkpoint")
-def parts_of_checkpoints_are_not_proven(patch: Patch) -> None:
-    patch.setattr(checkpoints, "is_sealed", _always)
-
-
-@fault("damaged log", "two checkpoints are kept", "lost_part_of_a_checkpoint")
-def one_checkpoint_is_kept(patch: Patch) -> None:
-    patch.setattr(checkpoints, "KEPT", 1)
-
-
-@fault("damaged log", "the checkpoints that are kept have no part in common", "lost_part_of_a_checkpoint")
+@fault("scenarios", "the checkpoints that are kept have no part in common")
+@found_by("test_whichever_part_of_a_checkpoint_is_lost_another_one_leads_to_the_state")
 def checkpoints_share_their_parts(patch: Patch) -> None:
     write, manifests = checkpoints.write, checkpoints.manifests
 
@@ -160,17 +100,6 @@ def values_are_dropped_up_to_the_newest_checkpoint(honest: Any, self: Log, older
 
 
 # ------------------------------------------------------------------------------ leases, transactions, copies
-
-
-@fault("damaged log", "while a lease is damaged no horizon is given", "exchanged_rows")
-def leases_are_not_proven(patch: Patch) -> None:
-    patch.setattr(leases, "_digest", lambda row: b"")
-
-
-@fault("log", "leases whose answer was lost are looked for", STORE)
-def lost_leases_count_as_taken(patch: Patch) -> None:
-    honest = Tx.is_there
-    patch.setattr(Tx, "is_there", lambda self: self._first is None or honest(self))
 
 
 @fault("programs", "the records of a transaction become visible together")
@@ -220,16 +149,6 @@ def dropped_secrets_stay(honest: Any, known: Any, entry: Any, record: SecretChan
 # --------------------------------------------------------------------------------------- files and times
 
 
-@fault("log", "a file is removed between the time that the store trusts and that of its writer's clock")
-def files_are_removed_at_the_times_of_entries(patch: Patch) -> None:
-    patch.setattr(fold, "_since", lambda known, entry: Since(entry.number, entry.time))
-
-
-@fault("log", "a removed file is as old as its removal")
-def removed_files_are_old_at_once(patch: Patch) -> None:
-    patch.setattr(fold, "_since", lambda known, entry: Since(entry.number, 0))
-
-
 @fault("scenarios", "objects that were made of an Arrow table are those of no other one")
 @found_by("test_a_set_of_files_is_what_a_dict_of_them_is_however_often_it_is_merged[0]")
 @replacing(FileSet, "_changed")
@@ -238,25 +157,51 @@ def files_are_decoded_once(honest: Any, self: Any, *given: Any) -> Any:
     return FileSet(changed.kind, changed.base, changed.added, changed.removed, self._decoded)
 
 
-@fault("log", "a commit is found by its time")
-def the_next_commit_is_found_by_a_time(patch: Patch) -> None:
-    honest = Tx.commit_before
-    patch.setattr(Tx, "commit_before", lambda self, at: honest(self, at + 10))
-
-
-@fault("scenarios", "what ends with time ends when the store believes that it is over")
-@found_by("test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away")
-def clocks_end_what_is_kept(patch: Patch) -> None:
-    patch.setattr(Times, "expiry", property(lambda self: self.clock))
-
-
-@fault("scenarios", "a file that is no longer the log is not gone on with")
-@found_by("test_an_older_file_that_is_put_back_is_refused")
-def connections_stay_with_their_files(patch: Patch) -> None:
-    patch.setattr(SqliteHome, "_follow_file", lambda self, at_once: None)
-
-
-@fault("scenarios", "a creation that fails leaves nothing behind")
-@found_by("test_a_creation_that_fails_leaves_nothing_behind")
-def failed_creations_leave_a_file(patch: Patch) -> None:
-    patch.setattr(SqliteHome, "remove_empty", lambda self: None)
+exchanged_rows = Finder("damaged log", "exchanged_rows")
+exchanged_rows.rule("a value is the one that was appended").gives(entries, "check_part")
+exchanged_rows.rule("rows in the log are the rows that were appended").gives(log, "is_sealed", True)
+exchanged_rows.rule("statistics are the ones that came with their record").gives(log, "check_part")
+Finder("scenarios", "test_the_statistics_of_another_file_are_left_out[True]").rule(
+    "statistics of a damaged checkpoint are read from their records"
+).gives(checkpoints, "is_sealed", True)
+Finder("scenarios", "test_a_damaged_history_is_noticed[of another record]").rule(
+    "a row of the topology history is the one that its record brought"
+).gives(topology_history, "check_part")
+altered_value = Finder("damaged log", "altered_value")
+altered_value.rule("a check of all looks at each entry").gives(verifying, "check_chain")
+altered_value.rule("an entry that is read alone follows the one before").gives(entries, "check_chain")
+in_log = Finder("log")
+in_log.rule("an application's commit is made once").gives(Tx, "commit_of_txn")
+in_log.rule("an application's version stands for the same rows when it is repeated").alters(
+    transaction, "_said", lambda honest, entry: {**honest(entry), "content": None}
+)
+in_log.rule("a file is removed between the time that the store trusts and that of its writer's clock").sets(
+    fold, "_since", lambda known, entry: Since(entry.number, entry.time)
+)
+in_log.rule("a removed file is as old as its removal").sets(
+    fold, "_since", lambda known, entry: Since(entry.number, 0)
+)
+in_log.rule("a commit is found by its time").alters(
+    Tx, "commit_before", lambda honest, self, at: honest(self, at + 10)
+)
+Finder("scenarios", "test_a_checkpoint_with_a_part_of_another_one_is_passed_over_for_the_one_before").rule(
+    "a checkpoint has the parts that its manifest names"
+).gives(checkpoints, "is_sealed", True)
+Finder("damaged log", "lost_part_of_a_checkpoint").rule("two checkpoints are kept").sets(
+    checkpoints, "KEPT", 1
+)
+Finder("scenarios", "test_while_a_lease_is_damaged_no_horizon_is_given").rule(
+    "while a lease is damaged no horizon is given"
+).sets(leases, "lease_rows", lambda home: [row[:-1] for row in home.execute(tables.LEASES)])
+Finder("log", STORE).rule("leases whose answer was lost are looked for").alters(
+    Tx, "is_there", lambda honest, self: self._first is None or honest(self)
+)
+Finder("scenarios", "test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away").rule(
+    "what ends with time ends when the store believes that it is over"
+).sets(Times, "expiry", property(lambda self: self.clock))
+Finder("scenarios", "test_an_older_file_that_is_put_back_is_refused").rule(
+    "a file that is no longer the log is not gone on with"
+).gives(SqliteHome, "_follow_file")
+Finder("scenarios", "test_a_creation_that_fails_leaves_nothing_behind").rule(
+    "a creation that fails leaves nothing behind"
+).gives(SqliteHome, "remove_empty")

@@ -18,7 +18,7 @@ from elasticscan.store.roots import Marker, markers
 from elasticscan.store.upkeep import collector, garbage
 from elasticscan.store.upkeep.garbage import Action, Decision, Shelf
 from elasticscan.store.writing.transactions import WriteTransaction
-from tests.faults.planted import Patch, fault, follow_any_copy, found_by, replacing, while_running
+from tests.faults.planted import Finder, Patch, fault, follow_any_copy, found_by, replacing, while_running
 from tests.faults.unchecked import condemned_files_may_come
 
 LITTER = "test_only_what_this_store_left_behind_is_garbage[{}]"
@@ -37,23 +37,6 @@ def _unchecked(patch: Patch, owner: Any, name: str) -> None:
     while_running(patch, (owner, name), (RootMarks, "check"), lambda self, shard, *_: self.disk_of(shard))
 
 
-@fault("scenarios", "the owner of a root is verified before a write is staged there")
-@found_by(DOUBT.format("unmounted"))
-def marker_is_not_looked_at_on_writes(patch: Patch) -> None:
-    _unchecked(patch, WriteTransaction, "write")
-
-
-@fault("scenarios", "the owner of a root is verified before a tablet is moved", DOUBT.format("unmounted"))
-def marker_is_not_looked_at_on_moves(patch: Patch) -> None:
-    _unchecked(patch, mover.Mover, "carry_out")
-
-
-@fault("scenarios", "the owner of a root is verified again in the transaction that refers to its files")
-@found_by("test_a_disk_that_is_unmounted_before_the_commit_is_noticed")
-def marker_is_not_looked_at_before_the_commit(patch: Patch) -> None:
-    _unchecked(patch, Context, "check_not_collected")
-
-
 @fault("scenarios", "a marker names the shard, not only the store", style=DOUBT.format("swapped"))
 def marker_of_any_shard_will_do(patch: Patch) -> None:
     honest = high_water_marks.check_owner
@@ -65,34 +48,6 @@ def marker_of_any_shard_will_do(patch: Patch) -> None:
         patch.setattr(module, "check_owner", of_the_store)
 
 
-@fault("scenarios", "a root that knows more than the catalog stops writers", style=DOUBT.format("older"))
-def marks_are_ignored(patch: Patch) -> None:
-    patch.setattr(high_water_marks, "check_not_ahead", lambda *_: None)
-
-
-@fault("scenarios", "changes of the catalog alone check the marks, too", style=DOUBT.format("older"))
-def marks_do_not_stop_the_catalog(patch: Patch) -> None:
-    patch.setattr(RootMarks, "look_at_marks", lambda *_, **__: lambda _: None)
-
-
-@fault("scenarios", "changes of the catalog alone leave marks")
-@found_by("test_changes_of_the_catalog_alone_leave_marks_as_well")
-def the_catalog_alone_leaves_no_marks(patch: Patch) -> None:
-    patch.setattr(RootMarks, "note_committed", lambda *_, **__: None)
-
-
-@fault("scenarios", "a store that is closed leaves the mark of its last small commit")
-@found_by("test_a_closed_store_has_told_its_shards_of_its_last_small_commits")
-def closed_stores_leave_no_mark(patch: Patch) -> None:
-    patch.setattr(RootMarks, "note_pending", lambda self: None)
-
-
-@fault("scenarios", "a commit is noted at witnesses, not only where its rows were written")
-@found_by("test_an_older_catalog_is_noticed_by_who_looked_before_and_by_who_opens[none]")
-def witnesses_are_not_told(patch: Patch) -> None:
-    patch.setattr(RootMarks, "_note_some", lambda self, _, written, mark: self._note(written, mark))
-
-
 @fault("scenarios", "new shards are reported to all roots", style="test_new_shards_are_reported_to_all")
 @replacing(RootMarks, "note_committed")
 def new_shards_are_told_to_few(honest: Any, self: RootMarks, *committed: Any) -> None:
@@ -100,51 +55,9 @@ def new_shards_are_told_to_few(honest: Any, self: RootMarks, *committed: Any) ->
     honest(self, *committed)
 
 
-@fault("scenarios", "a marker is read and written by one process at a time")
-@found_by("test_what_is_written_to_a_marker_meanwhile_stays[a raise]")
-def markers_are_raised_at_once(patch: Patch) -> None:
-    patch.setattr(markers, "alone_at", lambda _: nullcontext())
-
-
-@fault("scenarios", "readers do not take an older catalog for the newest", style=DOUBT.format("older"))
-def readers_believe_any_catalog(patch: Patch) -> None:
-    patch.setattr(Context, "check_newest", lambda self: None)
-
-
-@fault("scenarios", "a process that has seen a newer catalog does not go on with an older one")
-@found_by(DOUBT.format("set back"))
-def progress_is_forgotten(patch: Patch) -> None:
-    follow_any_copy(patch)
-
-
-@fault("scenarios", "a commit into a file that is no longer the catalog does not count")
-@found_by("test_a_commit_into_a_file_that_is_just_being_replaced_is_not_acknowledged")
-def replaced_files_are_written(patch: Patch) -> None:
-    patch.setattr(OpenedFiles, "are_there", lambda self: True)
-
-
 @fault("scenarios", "a catalog with two names is not written to", style=DOUBT.format("linked"))
 def catalogs_have_any_number_of_names(patch: Patch) -> None:
     patch.setattr("elasticscan.catalog.sqlite.check_one_name", lambda _: None)
-
-
-@fault("scenarios", "a file of a commit that the catalog does not know stops the collection")
-@found_by(LITTER.format("files of a newer catalog"))
-def newer_files_are_ignored(patch: Patch) -> None:
-    _planned(patch, ahead=0)
-
-
-@fault("scenarios", "a file is garbage only if its own footer names this store and shard")
-@found_by(LITTER.format("another's files"))
-def garbage_by_the_catalog_alone(patch: Patch) -> None:
-    honest = garbage._of_proven
-    patch.setattr(garbage, "_of_proven", lambda shelf, path, _found, store: honest(shelf, path, None, store))
-
-
-@fault("scenarios", "only files of this store are removed from the trash")
-@found_by(LITTER.format("another's root in the trash"))
-def trash_is_emptied_by_age_alone(patch: Patch) -> None:
-    patch.setattr(garbage, "_is_own", lambda *_: True)
 
 
 @fault("scenarios", "a file that the catalog never knew goes to the trash first")
@@ -153,18 +66,6 @@ def trash_is_emptied_by_age_alone(patch: Patch) -> None:
 def trash_is_skipped(honest: Any, disk: Disk, shelf: Shelf, decision: Decision) -> None:
     gone = decision.action is Action.TRASH
     honest(disk, shelf, replace(decision, action=Action.DELETE) if gone else decision)
-
-
-@fault("scenarios", "where files are missing, the catalog is not trusted about others")
-@found_by(LITTER.format("a file that someone renamed"))
-def missing_files_raise_no_doubt(patch: Patch) -> None:
-    patch.setattr(collector, "_doubt", lambda _: None)
-
-
-@fault("scenarios", "a condemned file cannot be committed")
-@found_by("test_a_file_that_is_about_to_be_moved_cannot_be_committed")
-def condemned_files_are_committed(patch: Patch) -> None:
-    condemned_files_may_come(patch)
 
 
 @fault("scenarios", "files are removed without the catalog's lock")
@@ -184,18 +85,6 @@ def files_are_removed_under_the_lock(patch: Patch) -> None:
     take = collector._Collection._take
     patch.setattr(collector._Collection, "_take", taking)
     patch.setattr(collector, "_act", locked)
-
-
-@fault("scenarios", "no file is collected before the files that it replaced")
-@found_by("test_a_collection_that_dies_leaves_no_deleted_rows_to_a_repair")
-def garbage_goes_in_any_order(patch: Patch) -> None:
-    patch.setattr(collector._Look, "dropped_since", lambda self, decision: (0.0, 0))
-
-
-@fault("scenarios", "only a small share of files is removed at once because the catalog does not know them")
-@found_by(LITTER.format("too much at once"))
-def any_share_may_go(patch: Patch) -> None:
-    _planned(patch, unknown=0, of=0)
 
 
 @fault("scenarios", "a copy of a store has secrets of its own once it is adopted")
@@ -219,21 +108,69 @@ def ages_by_the_machines_clock(honest: Any, self: Any, *arguments: Any) -> Any:
     return replace(look, shelf=replace(look.shelf, seen_at=self._context.clock.now()))
 
 
-@fault("scenarios", "readers notice a catalog of before an adoption", style=DOUBT.format("adopted within"))
-def marks_of_another_incarnation_say_nothing(patch: Patch) -> None:
-    patch.setattr(high_water_marks, "is_same_catalog", lambda *_: False)
-
-
-@fault(
-    "scenarios",
-    "a root elsewhere knows where its owner's catalog lies",
-    style=DOUBT.format("adopted elsewhere"),
+unmounted = Finder("scenarios", DOUBT.format("unmounted"))
+unmounted.rule("the owner of a root is verified before a write is staged there").plants(
+    _unchecked, WriteTransaction, "write"
 )
-def marks_do_not_say_where_the_catalog_lies(patch: Patch) -> None:
-    patch.setattr(high_water_marks, "place_of_catalog", lambda _: "")
-
-
-@fault("scenarios", "an original whose shards were taken over elsewhere is still read")
-@found_by(DOUBT.format("taken over"))
-def any_mark_is_of_this_catalog(patch: Patch) -> None:
-    patch.setattr(high_water_marks, "is_same_catalog", lambda *_: True)
+unmounted.rule("the owner of a root is verified before a tablet is moved").plants(
+    _unchecked, mover.Mover, "carry_out"
+)
+Finder("scenarios", "test_a_disk_that_is_unmounted_before_the_commit_is_noticed").rule(
+    "the owner of a root is verified again in the transaction that refers to its files"
+).plants(_unchecked, Context, "check_not_collected")
+lacks_commits = Finder("scenarios", DOUBT.format("lacks commits"))
+lacks_commits.rule("a root that knows more than the catalog stops writers").gives(
+    high_water_marks, "check_not_ahead"
+)
+lacks_commits.rule("changes of the catalog alone check the marks, too").gives(
+    RootMarks, "look_at_marks", lambda _: None
+)
+lacks_commits.rule("readers do not take an older catalog for the newest").gives(Context, "check_newest")
+Finder("scenarios", "test_changes_of_the_catalog_alone_leave_marks_as_well").rule(
+    "changes of the catalog alone leave marks"
+).gives(RootMarks, "note_committed")
+Finder("scenarios", "test_a_closed_store_has_told_its_shards_of_its_last_small_commits").rule(
+    "a store that is closed leaves the mark of its last small commit"
+).gives(RootMarks, "note_pending")
+Finder("scenarios", "test_an_older_catalog_is_noticed_by_who_looked_at_all_shards_before").rule(
+    "a commit is noted at witnesses, not only where its rows were written"
+).sets(RootMarks, "_note_some", lambda self, _, written, mark: self._note(written, mark))
+Finder("scenarios", "test_what_is_written_to_a_marker_meanwhile_stays[a raise]").rule(
+    "a marker is read and written by one process at a time"
+).gives(markers, "alone_at", nullcontext())
+Finder("scenarios", "test_scans_and_keys_do_not_go_on_over_an_older_catalog_until_it_is_adopted").rule(
+    "a process that has seen a newer catalog does not go on with an older one"
+).plants(follow_any_copy)
+Finder("scenarios", "test_a_write_begins_again_in_the_file_that_has_taken_the_place_of_its_own").rule(
+    "a commit into a file that is no longer the catalog does not count"
+).gives(OpenedFiles, "are_there", True)
+Finder("scenarios", LITTER.format("files of a newer catalog")).rule(
+    "a file of a commit that the catalog does not know stops the collection"
+).plants(_planned, ahead=0)
+Finder("scenarios", LITTER.format("another's files")).rule(
+    "a file is garbage only if its own footer names this store and shard"
+).alters(garbage, "_of_proven", lambda honest, shelf, path, _found, store: honest(shelf, path, None, store))
+Finder("scenarios", LITTER.format("another's root in the trash")).rule(
+    "only files of this store are removed from the trash"
+).gives(garbage, "_is_own", True)
+Finder("scenarios", LITTER.format("a file that someone renamed")).rule(
+    "where files are missing, the catalog is not trusted about others"
+).gives(collector, "_doubt")
+Finder("scenarios", "test_a_file_that_is_about_to_be_moved_cannot_be_committed").rule(
+    "a condemned file cannot be committed"
+).plants(condemned_files_may_come)
+Finder("scenarios", "test_a_collection_that_dies_leaves_no_deleted_rows_to_a_repair").rule(
+    "no file is collected before the files that it replaced"
+).gives(collector._Look, "dropped_since", (0.0, 0))
+Finder("scenarios", LITTER.format("too much at once")).rule(
+    "only a small share of files is removed at once because the catalog does not know them"
+).plants(_planned, unknown=0, of=0)
+Finder("scenarios", DOUBT.format("adopted within")).rule(
+    "readers notice a catalog of before an adoption"
+).gives(high_water_marks, "is_same_catalog", False)
+Finder("scenarios", DOUBT.format("adopted elsewhere")).rule(
+    "a root elsewhere knows where its owner's catalog lies"
+).gives(high_water_marks, "place_of_catalog", "")
+Finder("scenarios", DOUBT.format("taken over")).rule(
+    "an original whose shards were taken over elsewhere is still read"
+).gives(high_water_marks, "is_same_catalog", True)

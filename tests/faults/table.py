@@ -62,7 +62,7 @@ def _planted(test: Callable[..., object]) -> Iterator[str]:
 
 def table() -> str:
     """Return the table of faults, after one of how many each module finds."""
-    rows = [(_finder(fault), fault.breaks, fault.name) for fault in FAULTS]
+    rows = [(_finder(fault), fault.breaks, fault.what or fault.name) for fault in FAULTS]
     rows += [(_file(test), "", name) for test in OWN for name in dict.fromkeys(_planted(test))]
     rows.sort(key=lambda row: row[0])
     counts = Counter(finder.partition(":")[0] for finder, _, _ in rows)
