@@ -293,13 +293,15 @@ def _runs_of(
 ) -> Sequence[StagedRun] | None:
     """Return the runs of a fragment, built; None where it was replaced and collected meanwhile."""
     try:
-        return build_runs(disk, table, index, fragment, context.origin("index"))
+        runs = build_runs(disk, table, index, fragment, context.origin("index"))
     except FragmentDamaged:
         with context.catalog.reading() as tx:
             live = tx.state.fragments(table=fragment.table, shard=fragment.shard)
             if any(other.id == fragment.id for other in live):
                 raise
         return None
+    context.checkpoint("runs built")
+    return runs
 
 
 def _are_there(disk: Disk, runs: Iterable[StagedRun]) -> bool:

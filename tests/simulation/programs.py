@@ -11,8 +11,9 @@ import random
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,11 +21,10 @@ from typing import Any
 
 import pytest
 
-from elasticscan import storage
-from elasticscan.base import limits
+from elasticscan.base import concurrency, limits
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.optimizer import binding
-from elasticscan.storage import copying, fragment_writer, ingest, open_disk
+from elasticscan.storage import copying, fragment_writer, open_disk
 from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.indexes import run as index_run
@@ -34,8 +34,8 @@ from elasticscan.store.moves import mover
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.upkeep import compaction
 from elasticscan.store.upkeep.after_commit import AfterCommit
-from elasticscan.store.upkeep.executor import Executor, claim
-from elasticscan.store.writing import indexing, preconditions
+from elasticscan.store.upkeep.executor import Executor
+from elasticscan.store.writing import preconditions
 from tests.base.connections import prepare_connections
 from tests.base.manual_clock import ManualClock
 from tests.simulation import checks, damage, elasticity, upkeep  # noqa: F401 - steps
@@ -43,7 +43,7 @@ from tests.simulation.engine import Engine, Step
 from tests.simulation.faults import FAULTS, catalog_files
 from tests.simulation.oracle import TableOracle
 from tests.simulation.tables import CHECKING, STYLES, STYLES_BY_NAME, TABLES
-from tests.simulation.world import DEAD_OWNER, START, Killed, World
+from tests.simulation.world import START, Killed, World
 from tests.storage.faulty_disk import FaultyDisk
 from tests.store.copies_of_stores import copied_store
 
@@ -69,12 +69,11 @@ class Programs(Engine[World]):
         self._stack = ExitStack()
         self._world: World | None = None
         self._lives: dict[int, Life] = {}
-        self._building = False
 
     def __enter__(self) -> Programs:
         patch = self._stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(os, "fsync", lambda handle: None)
-        self._let_others_into_builds(patch)
+        patch.setattr(concurrency, "ThreadPoolExecutor", NoThreads)
         self._leave_what_the_dead_leave(patch)
         for retention in (0, 60):
             self.create(self.directory / f"template{retention}", ["s1", "s2", "s3"], retention)
@@ -97,65 +96,21 @@ class Programs(Engine[World]):
         """Make a new store whose files are at a place; returns its uri."""
         return copied_store(self.directory / f"template{retention}", place, ManualClock(START))
 
-    def _let_others_into_builds(self, patch: pytest.MonkeyPatch) -> None:
-        build_some, build_runs = indexing._build_some, storage.build_runs
-
-        def as_builder(*args: Any) -> Any:
-            with self._built(True):
-                return build_some(*args)
-
-        def before_entering(*args: Any) -> Any:
-            runs = build_runs(*args)
-            # Else the catalog may be locked, or it is the work of a writer.
-            if self._building and self._world is not None:
-                with self._built(False):
-                    self._world.let_others_in()
-                    self._world.die_if_it_is_time()
-            return runs
-
-        for module in (indexing, ingest):
-            patch.setattr(module, "parallel", all_in_turn)
-        patch.setattr(indexing, "_build_some", as_builder)
-        patch.setattr(indexing, "build_runs", before_entering)
-
-    @contextmanager
-    def _built(self, building: bool) -> Iterator[None]:
-        before, self._building = self._building, building
-        try:
-            yield
-        finally:
-            self._building = before
-
     def _leave_what_the_dead_leave(self, patch: pytest.MonkeyPatch) -> None:
         """A process that dies discards nothing, undoes nothing, and leaves its steps entered."""
-        discard, undo = compaction.discard, Mover._undo
-        work, end = AfterCommit._work, Executor.end
+        work = AfterCommit._work
 
-        def leave_or_discard(*args: Any) -> None:
-            if not _is_dying():
-                discard(*args)
-
-        def leave_or_undo(mover: Mover, progress: Any) -> bool:
-            return not _is_dying() and undo(mover, progress)
-
-        def leave_or_end(executor: Executor, target: str) -> None:
-            end(executor, target)
-            if _is_dying():  # it would have been left there
-                with executor._context.catalog.writing() as tx:
-                    claim(tx, target, DEAD_OWNER)
+        def unless_dying(act: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda *args: None if isinstance(sys.exc_info()[1], Killed) else act(*args)
 
         def work_alone(after: AfterCommit, pending: Any) -> None:
             """The commit is not written down yet, so no one else may commit."""
-            if self._world is None:
-                work(after, pending)
-                return
-            with self._world.alone():
+            with nullcontext() if self._world is None else self._world.alone():
                 work(after, pending)
 
-        patch.setattr(compaction, "discard", leave_or_discard)
-        patch.setattr(Mover, "_undo", leave_or_undo)
+        for owner, name in ((compaction, "discard"), (Mover, "_undo"), (Executor, "end")):
+            patch.setattr(owner, name, unless_dying(getattr(owner, name)))
         patch.setattr(AfterCommit, "_work", work_alone)
-        patch.setattr(Executor, "end", leave_or_end)
 
     def begin(self, stack: ExitStack, seed: int, style: str | None) -> tuple[World, Iterator[Step]]:
         rng = random.Random(seed)
@@ -253,10 +208,12 @@ class Programs(Engine[World]):
             self._lives[variant] = Life(place, world.tables, live)
         return self._lives[variant]
 
-    def _point(self, _: str = "") -> None:
+    def _point(self, name: str) -> None:
         """Let others in wherever another process could come between two steps."""
         if self._world is not None:
             self._world.let_others_in()
+            if name == "runs built":
+                self._world.die_if_it_is_time()
 
 
 def _drawn(world: World, style: str) -> Iterator[Step]:
@@ -283,13 +240,11 @@ def _drawn(world: World, style: str) -> Iterator[Step]:
     yield Step("end", chance.getstate(), clock.now())
 
 
-def _is_dying() -> bool:
-    return isinstance(sys.exc_info()[1], Killed)
+class NoThreads(ThreadPoolExecutor):
+    """As where the system has no more threads: work is done in turn, so that a seed gives one schedule."""
 
-
-def all_in_turn(work: Callable[[Any], Any], items: Sequence[Any], _threads: int) -> list[Any]:
-    """Run the work without threads, so that one seed gives one schedule."""
-    return [work(item) for item in items]
+    def submit(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("can't start new thread")
 
 
 def set_small_limits(patch: pytest.MonkeyPatch, rng: random.Random) -> None:
