@@ -5,8 +5,7 @@ at every shard, a move carries every version of every row, and a slot's epoch gr
 step in which its rows stop being readable at the source. It has no clock, no threads and no
 randomness; a simulation sets `during` and decides what happens in the middle of a page.
 
-Rows are (key, value) pairs of integers; a row's slot is its key modulo the number of slots, unless
-the caller says otherwise.
+Rows are (key, value) pairs of integers; a row's slot is its key modulo the number of slots.
 """
 
 from __future__ import annotations
@@ -102,7 +101,6 @@ class MemoryCluster:
         order: `DIRECT`, `INDEX` or `DESCENDING`.
         during: called before a page reads each of its slots, and once more at the end. It may
             change anything: the page then holds what was at the shard at each of those moments.
-        slot_of: the slot of a key; the key modulo the number of slots by default.
 
     Attributes:
         remembers: tells whether the placement read last is recent enough to plan a page.
@@ -115,7 +113,6 @@ class MemoryCluster:
         placement: Placement,
         order: Order = DIRECT,
         during: Callable[[], None] = lambda: None,
-        slot_of: Callable[[int], int] | None = None,
     ) -> None:
         self.during = during
         self.remembers: Callable[[], bool] = lambda: False
@@ -124,8 +121,7 @@ class MemoryCluster:
         self.last_commit = 0
         self._placement = self._looked = placement
         self._order = order
-        slots = placement.slot_count  # never changes, whatever moves or splits
-        self._slot_of = slot_of or (lambda key: key % slots)
+        self._slots = placement.slot_count  # never changes, whatever moves or splits
         self._stored: dict[tuple[int, int], Versions] = {}  # by (shard, slot)
         self._moves: dict[int, _Move] = {}
         self._next_tablet = max(t.id for t in placement.tablets) + 1
@@ -214,7 +210,7 @@ class MemoryCluster:
         """One commit: values by key, None to delete; returns its number."""
         self.last_commit += 1
         for key, value in rows.items():
-            slot = self._slot_of(key)
+            slot = key % self._slots
             stored = self._stored.setdefault((self._placement.tablet_of(slot).shard, slot), {})
             stored.setdefault(key, []).append((self.last_commit, value))
         return self.last_commit

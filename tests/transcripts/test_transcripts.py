@@ -230,6 +230,17 @@ class Story:
         read += _texts(scan.to_table())
         return f"in all {_sorted(read)}\npages from where slots had moved to: {scan.stats.virtual_reads}"
 
+    def do_cursors(self, name: str) -> list[str]:
+        """Show which tablets a scan through an index of integers has left, and behind which entry of each."""
+        key, tablets = self.scans[name][0].key, self.store.context.placement().tablets
+        found = []
+        for cursor in () if key is None else self.store.context.sealer.open(key).cursors:
+            here = " ".join(str(tablet.id) for tablet in tablets if tablet.slots <= cursor.slots)
+            parts = cursor.position and (cursor.position[1:9], cursor.position[10:])
+            value, row = (int.from_bytes(part, "big") - (1 << 63) for part in parts or (b"", b""))
+            found.append(f"tablets {here}: {f'behind {row}={value}' if parts else 'from the start'}")
+        return found
+
     def do_seal(self, name: str, key: str) -> None:
         """Keep the key of where a scan stands; the scan may go on."""
         scan, read = self.scans[name]
