@@ -57,7 +57,6 @@ from elasticscan.storage import (
     copy_slots,
     copying,
     fragment,
-    lookup,
     pages,
     point_reads,
 )
@@ -84,7 +83,7 @@ from tests.faults.unchecked import (
     unchecked,
 )
 from tests.reader import memory
-from tests.reader.memory import MemoryCluster, Versions
+from tests.reader.memory import MemoryCluster
 from tests.reader.simulation import Simulation
 from tests.topology.moved import move_tablet
 
@@ -136,24 +135,24 @@ def found_by(style: str) -> Callable[[Plant], Plant]:
     return enter
 
 
-def replacing(owner: Any, name: Any) -> Callable[[Callable[..., Any]], Plant]:
-    """Make a fault of a function that stands in the place of another one, which it is given first.
+def replaced(patch: Patch, owner: Any, name: Any, instead: Callable[..., Any]) -> None:
+    """Plant a function in the place of another one, which it is given first.
 
     That is an attribute of a module or a class, or a value of a dictionary.
     """
+    honest = owner[name] if isinstance(owner, dict) else getattr(owner, name)
+
+    def careless(*arguments: Any, **options: Any) -> Any:
+        return instead(honest, *arguments, **options)
+
+    (patch.setitem if isinstance(owner, dict) else patch.setattr)(owner, name, careless)
+
+
+def replacing(owner: Any, name: Any) -> Callable[[Callable[..., Any]], Plant]:
+    """Make a fault of a function that stands in the place of another one: see `replaced`."""
 
     def enter(instead: Callable[..., Any]) -> Plant:
-        @wraps(instead)
-        def plant(patch: Patch) -> None:
-            is_dict = isinstance(owner, dict)
-            honest = owner[name] if is_dict else getattr(owner, name)
-
-            def careless(*arguments: Any, **options: Any) -> Any:
-                return instead(honest, *arguments, **options)
-
-            (patch.setitem if is_dict else patch.setattr)(owner, name, careless)
-
-        return plant
+        return wraps(instead)(lambda patch: replaced(patch, owner, name, instead))
 
     return enter
 
@@ -176,16 +175,27 @@ class Rule:
     finder: Finder
     breaks: str
 
-    def gives(self, owner: Any, name: str, answer: Any = None) -> None:
-        """Let a function answer the same, whatever it is asked."""
-        self.sets(owner, name, lambda *_, **__: answer)
+    def gives(self, owner: Any, name: str, answer: Any = None, let: Plant | None = None) -> None:
+        """Let a function answer the same, whatever it is asked; `let` is what else has to go through."""
+        self.sets(owner, name, lambda *_, **__: answer, let)
 
-    def sets(self, owner: Any, name: str, instead: Any) -> None:
-        self._enter(lambda patch: patch.setattr(owner, name, instead), _named(owner, name))
+    def sets(self, owner: Any, name: str, instead: Any, let: Plant | None = None) -> None:
+        self.alters(owner, name, instead, let, is_given=False)
 
-    def alters(self, owner: Any, name: str, instead: Swap) -> None:
-        """Let a function be one that is given the honest one first."""
-        self._enter(replacing(owner, name)(instead), _named(owner, name))
+    def alters(
+        self, owner: Any, name: Any, instead: Any, let: Plant | None = None, is_given: bool = True
+    ) -> None:
+        """Let a function be one that is given the honest one first; `owner` may be several modules."""
+        owners = owner if isinstance(owner, tuple) else (owner,)
+
+        def plant(patch: Patch) -> None:
+            if let is not None:
+                let(patch)
+            for each in owners:
+                replaced(patch, each, name, instead) if is_given else patch.setattr(each, name, instead)
+
+        where = "handlers" if isinstance(owner, dict) else owners[0].__name__.rpartition(".")[2]
+        self._enter(plant, f"{where}.{name if isinstance(name, str) else name.__name__}")
 
     def plants(self, plant: Callable[..., None], *given: Any, **more: Any) -> None:
         self._enter(lambda patch: plant(patch, *given, **more), plant.__name__.strip("_"))
@@ -193,10 +203,6 @@ class Rule:
     def _enter(self, plant: Plant, what: str) -> None:
         name, harness, style = re.sub(r"\W+", "_", self.breaks), self.finder.harness, self.finder.style
         FAULTS.append(Fault(name, self.breaks, harness, plant, style, what))
-
-
-def _named(owner: Any, name: str) -> str:
-    return f"{owner.__name__.rpartition('.')[2]}.{name}"
 
 
 def while_running(patch: Patch, function: tuple[Any, str], other: tuple[Any, str], instead: Any) -> None:
@@ -322,17 +328,6 @@ def moved_slots_advance(patch: Patch) -> None:
     patch.setattr(driver, "accept_page", hasty)
 
 
-@fault("simulation", "a slot is finished only when its shard has no more rows of it")
-def half_read_slot_is_finished(patch: Patch) -> None:
-    accept = cursor.accept_page
-
-    def hasty(cursors: Cursors, read: ShardRead, after: Cursors, placement: Placement) -> Accepted:
-        whole = tuple(c for c in after if c.position is None)
-        return accept(cursors, read, whole, placement)
-
-    patch.setattr(driver, "accept_page", hasty)
-
-
 @fault("simulation", "cursors are values: a page cannot change the cursors that its retry starts from")
 @replacing(MemoryCluster, "read_page")
 def cursors_are_shared(honest: Any, self: MemoryCluster, request: PageRequest) -> Any:
@@ -353,12 +348,6 @@ def different_positions_merge(honest: Any, cursors: Iterable[Cursor]) -> Any:
         return merged
     furthest = max(c.position or b"" for c in begun)
     return honest([*(c for c in merged if c.position is None), Cursor(cursor.slots_of(begun), furthest)])
-
-
-@fault("simulation", "a continuation key keeps every position")
-@replacing(keys, "pack")
-def key_forgets_positions(honest: Any, key: keys.ContinuationKey, expires_at: int) -> Any:
-    return honest(replace(key, cursors=tuple(Cursor(c.slots) for c in key.cursors)), expires_at)
 
 
 @fault("simulation", "no slot falls out of the cursors unread (the proof of coverage notices)")
@@ -407,30 +396,7 @@ def rows_vanish_before_the_epoch_grows(patch: Patch) -> None:
     patch.setattr(MemoryCluster, "_at_rest", after_the_switch(MemoryCluster._at_rest))
 
 
-@fault("simulation", "a move carries deletions")
-@replacing(MemoryCluster, "_copy")
-def twin_forgets_deletions(
-    honest: Any, self: MemoryCluster, shard: int, slot: int, after: int = 0
-) -> Versions:
-    copied = honest(self, shard, slot, after)
-    return {key: [v for v in versions if v[1] is not None] for key, versions in copied.items()}
-
-
-@fault("simulation", "a move carries every version that a scan may still need")
-@replacing(MemoryCluster, "_copy")
-def twin_forgets_old_versions(
-    honest: Any, self: MemoryCluster, shard: int, slot: int, after: int = 0
-) -> Versions:
-    return {key: versions[-1:] for key, versions in honest(self, shard, slot, after).items()}
-
-
 # ------------------------------------------------------------------------------------- the store
-
-
-@fault("programs", "a commit requires that each fragment lies where its slots live")
-def commit_without_the_ownership_check(patch: Patch) -> None:
-    files_may_lie_anywhere(patch)
-    patch.setattr(publishing, "_in_place", lambda placement, staged: True)
 
 
 @fault("programs", "a switch copies the last commits", style="compaction below movers")
@@ -458,12 +424,6 @@ def strike_in_a_transaction_of_its_own(honest: Any, self: Mover, move: Any) -> N
         _strike(tx, move.move.source, move.tablet.slots)
     self._checkpoint("struck")
     honest(self, move)
-
-
-@fault("log", "a record of a move lets the epoch grow")
-def epochs_stay_at_a_switch(patch: Patch) -> None:
-    for module in (fold, checks):
-        patch.setattr(module, "moved_tablet", lambda record: replace(record.tablet, shard=record.target))
 
 
 def _with_the_layout_before(patch: Patch, is_hidden: Callable[[Any], bool]) -> None:
@@ -511,12 +471,6 @@ def compaction_drops_needed_tombstones(
     with pytest.MonkeyPatch.context() as inner:
         mover_forgets_tombstones(inner)
         return copy_slots(source, slots, bounds, keep, to)
-
-
-@fault("programs", "a compacted fragment serves no slot that left meanwhile", style="compaction below movers")
-def swap_of_slots_that_left(patch: Patch) -> None:
-    files_may_lie_anywhere(patch)
-    patch.setattr(compaction.Merging, "_still_served", lambda self, tx: compaction._slots_of(self.fragments))
 
 
 def _keeping(patch: Patch, change: Callable[[Keep], Keep]) -> None:
@@ -581,28 +535,6 @@ def merged_fragments_hold_the_newest_commit_alone(patch: Patch) -> None:
 def stages_drop_tombstones(honest: Any, self: Any, sources: Any, replaced: Any, keep: Keep, pace: Any) -> Any:
     is_a_stage = replaced is sources
     return honest(self, sources, replaced, replace(keep, drop_tombstones=True) if is_a_stage else keep, pace)
-
-
-@fault("programs", "a tag keeps its snapshot", style="keepers")
-def tagged_versions_are_merged_away(patch: Patch) -> None:
-    horizons_may_pass_tags(patch)
-    patch.setattr(horizons, "_tagged", lambda *_: [])
-
-
-@fault("programs", "the steps of keepers that died are taken over", style="keepers")
-def dead_keepers_keep_their_steps(patch: Patch) -> None:
-    for module in (executor, keeper):
-        patch.setattr(
-            module,
-            "owner_is_gone",
-            lambda owned, now: isinstance(owned, OwnedMove) and owners.owner_is_gone(owned, now),
-        )
-
-
-@fault("programs", "a keeper removes no file before its grace is over", style="keepers")
-def keepers_collect_without_grace(patch: Patch) -> None:
-    at_once = keeper.GarbageRules(grace_seconds=0, trash_seconds=0, share=1.0)
-    patch.setattr(keeper, "GarbageRules", lambda: at_once)
 
 
 @fault("programs", "an expired snapshot is refused even when its table is known already", style="leases")
@@ -688,13 +620,6 @@ def failed_move_strikes_the_source(honest: Any, self: Mover, move: Any) -> None:
 # ------------------------------------------------------------------------------- secondary indexes
 
 
-@fault("programs", "an index is used only when every fragment has its entries", "builds alongside changes")
-def index_is_published_unfinished(patch: Patch) -> None:
-    indexes_may_be_unfinished(patch)
-    patch.setattr(indexing, "without_runs", lambda state, index: [])
-    patch.setattr(lookups.KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
-
-
 @fault("programs", "an index becomes ready by its table", style="builds alongside changes")
 def index_is_ready_around_its_table(patch: Patch) -> None:
     honest = indexing.transition_index
@@ -704,22 +629,6 @@ def index_is_ready_around_its_table(patch: Patch) -> None:
 
     indexes_may_be_unfinished(patch)
     patch.setattr(indexing, "transition_index", hasty)
-    patch.setattr(lookups.KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
-
-
-@fault("scenarios", "a commit brings the entries of all indexes there are")
-@found_by("test_a_store_answers_as_the_transcript_says[index_made_meanwhile]")
-def commit_without_runs_of_a_new_index(patch: Patch) -> None:
-    files_may_lack_runs(patch)
-    patch.setattr(publishing, "missing_runs", lambda indexes, staged: False)
-    patch.setattr(lookups.KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
-
-
-@fault("programs", "a tablet takes its entries along when it moves", style="index scans alongside movers")
-def moved_copies_have_no_runs(patch: Patch) -> None:
-    files_may_lack_runs(patch)
-    patch.setattr(mover, "indexed", lambda context, table, indexes, copies: list(copies))
-    patch.setattr(lookups.KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
 @fault("programs", "runs are garbage only when nothing refers to them", style="builds alongside changes")
@@ -736,26 +645,6 @@ def entries_of_tablets_that_left_count(honest: Any, self: Any, fragment: Any, ru
     self.fragment = fragment
 
 
-@fault("programs", "an entry counts only if its row is the newest at the snapshot")
-def stale_entries_count(patch: Patch) -> None:
-    patch.setattr(index_pages, "newest", lambda candidates, *_: np.ones(len(candidates.rows), dtype=bool))
-
-
-@fault("programs", "versions in other fragments hide an entry")
-def other_fragments_are_not_asked(patch: Patch) -> None:
-    honest = lookup.newest
-
-    def each_alone(candidates: Any, fragments: Any, *rest: Any) -> Any:
-        counts = np.ones(len(candidates.rows), dtype=bool)
-        for owner in np.unique(candidates.owners).tolist():
-            here, own = candidates.of(owner)
-            own = replace(own, owners=np.zeros_like(own.owners))
-            counts[here] = honest(own, [fragments[owner]], *rest)
-        return counts
-
-    patch.setattr(index_pages, "newest", each_alone)
-
-
 @fault("programs", "in a page of an index each slot goes on behind its own position")
 @found_by("merged scans alongside movers")
 @replacing(index_iterator.RunIterator, "selects")
@@ -765,12 +654,6 @@ def slots_go_on_behind_the_lowest_position(_: Any, self: Any, entries: Any, slot
 
 
 # ------------------------------------------------------------------------------------- reads by key
-
-
-@fault("programs", "a range of keys without an end goes to the end of its slot", style="by key")
-@replacing(fragment.FragmentReader, "first_row")
-def key_ranges_end_before_slots_do(honest: Any, self: Any, slot: int, low: bytes | None) -> Any:
-    return max(honest(self, slot, low) - (low is None), 0)
 
 
 @fault("programs", "rows that are read by key are read again where their slots moved", style="by key")
@@ -918,13 +801,6 @@ def rows_by_condition_are_not_checked(patch: Patch) -> None:
 # ------------------------------------------------------------------------------------ times and owners
 
 
-@fault("scenarios", "one clock far ahead is ignored")
-@found_by("test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away")
-def any_clock_is_believed(patch: Patch) -> None:
-    for module in (fold, transaction):
-        patch.setattr(module, "observe", lambda belief, clock: Belief(max(belief.accepted_at, clock)))
-
-
 in_simulation = Finder("simulation")
 in_simulation.rule("rows of slots that moved while a page was read never leave").sets(
     driver, "drop_moved", lambda page, moved: page
@@ -939,6 +815,26 @@ in_simulation.rule("the placement of slots is looked up for each page, never cac
     MemoryCluster, "current", lambda self: self.__dict__.setdefault("_first", self._placement)
 )
 in_simulation.rule("a switch carries what was committed since the copy").gives(MemoryCluster, "_catch_up")
+in_simulation.rule("a slot is finished only when its shard has no more rows of it").alters(
+    driver,
+    "accept_page",
+    lambda accept, cursors, read, after, now: accept(
+        cursors, read, tuple(c for c in after if c.position is None), now
+    ),
+)
+in_simulation.rule("a continuation key keeps every position").alters(
+    keys,
+    "pack",
+    lambda honest, key, end: honest(replace(key, cursors=tuple(Cursor(c.slots) for c in key.cursors)), end),
+)
+in_simulation.rule("a move carries deletions").alters(
+    MemoryCluster,
+    "_copy",
+    lambda honest, *of: {key: [v for v in some if v[1] is not None] for key, some in honest(*of).items()},
+)
+in_simulation.rule("a move carries every version that a scan may still need").alters(
+    MemoryCluster, "_copy", lambda honest, *of: {key: versions[-1:] for key, versions in honest(*of).items()}
+)
 in_programs = Finder("programs")
 in_programs.rule("fragments of the source no longer serve a tablet that left").sets(
     fold, "struck", lambda table, record, since: table
@@ -966,6 +862,15 @@ in_programs.rule("a condition is checked again unless the ranges of the index sa
 in_programs.rule("a cached definition of a table is read again when the table gained a column").plants(
     _with_the_layout_before, lambda record: isinstance(record, TableDefined) and record.made_from > 0
 )
+in_programs.rule("a commit requires that each fragment lies where its slots live").gives(
+    publishing, "_in_place", True, let=files_may_lie_anywhere
+)
+in_programs.rule("an entry counts only if its row is the newest at the snapshot").sets(
+    index_pages, "newest", lambda groups, *_: [np.ones(len(group.rows), dtype=bool) for group in groups]
+)
+in_programs.rule("versions in other fragments hide an entry").alters(
+    index_pages, "newest", lambda honest, groups, _, *rest: honest(groups, (), *rest)
+)
 Finder("programs", "leases").rule("compaction checks the leases again in the transaction that swaps").gives(
     compaction, "oldest_held"
 )
@@ -973,6 +878,12 @@ movers = Finder("programs", "compaction below movers")
 movers.rule("compaction leaves alone what a mover is copying").gives(compaction, "being_copied", SlotSet())
 movers.rule("later rounds of a move do not turn its tombstones into history").sets(
     mover, "Apart", lambda floor, complete: Apart(floor, complete=True)
+)
+movers.rule("a compacted fragment serves no slot that left meanwhile").sets(
+    compaction.Merging,
+    "_still_served",
+    lambda self, tx: compaction._slots_of(self.fragments),
+    let=files_may_lie_anywhere,
 )
 merges = Finder("programs", "merges of some")
 merges.rule("a merge drops a tombstone only if all fragments that may hold the deleted row take part").plants(
@@ -993,6 +904,11 @@ by_key.rule("a filter has every key of its fragment").alters(
 )
 by_key.rule("the slots of a condition are the ones that its values hash to").alters(
     binding_of_keys, "slots_of", lambda honest, columns, slots: (honest(columns, slots) + 1) % slots
+)
+by_key.rule("a range of keys without an end goes to the end of its slot").alters(
+    fragment.FragmentReader,
+    "first_row",
+    lambda honest, self, slot, low: max(honest(self, slot, low) - (low is None), 0),
 )
 merged = Finder("programs", "merged scans alongside movers")
 merged.rule("a row of a merged scan leaves when no shard can come up with a lower one").sets(
@@ -1022,3 +938,28 @@ Finder("scenarios", "test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot
 undone = Finder("scenarios", "test_a_move_that_could_not_be_undone_is_taken_up_by_whoever_comes_next")
 undone.rule("undoing a move is tried again while the catalog is away").sets(mover, "UNDO_WAITS_SECONDS", ())
 undone.rule("a move belongs to a running operation, not to a process that is alive").gives(owners, "retire")
+Finder("log").rule("a record of a move lets the epoch grow").sets(
+    (fold, checks), "moved_tablet", lambda record: replace(record.tablet, shard=record.target)
+)
+keepers = Finder("programs", "keepers")
+keepers.rule("a tag keeps its snapshot").gives(horizons, "_tagged", [], let=horizons_may_pass_tags)
+keepers.rule("the steps of keepers that died are taken over").alters(
+    (steps, keeper),
+    "owner_is_gone",
+    lambda honest, owned, now: isinstance(owned, OwnedMove) and honest(owned, now),
+)
+keepers.rule("a keeper removes no file before its grace is over").alters(
+    keeper, "GarbageRules", lambda honest: honest(grace_seconds=0, trash_seconds=0, share=1.0)
+)
+Finder("programs", "builds alongside changes").rule(
+    "an index is used only when every fragment has its entries"
+).gives(indexing, "without_runs", [], let=indexes_may_be_unfinished)
+Finder("scenarios", "test_an_index_that_comes_while_keys_are_compared_has_the_rows_of_that_write").rule(
+    "a commit brings the entries of all indexes there are"
+).gives(publishing, "missing_runs", False, let=files_may_lack_runs)
+Finder("programs", "index scans alongside movers").rule(
+    "a tablet takes its entries along when it moves"
+).sets(mover, "indexed", lambda context, table, indexes, copies: list(copies), let=files_may_lack_runs)
+Finder("scenarios", "test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away").rule(
+    "one clock far ahead is ignored"
+).sets((fold, transaction), "observe", lambda belief, clock: Belief(max(belief.accepted_at, clock)))

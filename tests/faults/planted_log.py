@@ -11,9 +11,8 @@ import pytest
 from elasticscan.catalog import Tx, checkpoints, checks, fold, replay, table_state, tables, transaction
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.state import StoreState
-from elasticscan.catalog.table_state import InlineCommit, TableState
+from elasticscan.catalog.table_state import TableState
 from elasticscan.metadata import (
-    FileChanges,
     FilesCondemned,
     HorizonRaised,
     IndexDefined,
@@ -35,12 +34,6 @@ from tests.faults.unchecked import (
 )
 
 # ----------------------------------------------------------------------------------------- checks
-
-
-@fault("log", "a write that has read rows is refused if some were written since")
-def rows_that_were_read_may_change(patch: Patch) -> None:
-    honest = checks._check_rows
-    patch.setitem(checks._CHECKS, RowsCommitted, lambda s, record: honest(s, replace(record, based_on=0)))
 
 
 @fault("log", "rows are written by the newest definition, into a table that is there", DEFINITIONS)
@@ -85,29 +78,6 @@ def _folding(patch: Patch, kind: type, change: Callable[[Any], Any]) -> None:
     patch.setitem(fold._HANDLERS, kind, lambda known, entry, record: honest(known, entry, change(record)))
 
 
-@fault("log", "an overwrite hides all rows before it")
-def overwrites_are_not_kept(patch: Patch) -> None:
-    _folding(patch, RowsCommitted, lambda record: replace(record, overwrites=False))
-
-
-@fault("log", "a tag that was dropped is gone", TAGS)
-@replacing(fold._HANDLERS, TagChanged)
-def dropped_tags_stay(honest: Any, known: StoreState, entry: Any, record: TagChanged) -> dict[str, Any]:
-    return {} if record.snapshot is None else honest(known, entry, record)
-
-
-@fault("log", "a file that serves no slot is known until it is gone from its disk")
-@replacing(table_state, "without")
-def removed_files_are_forgotten(honest: Any, table: TableState, *rest: Any) -> Any:
-    return replace(honest(table, *rest), removed=table.removed)
-
-
-@fault("log", "a file that is gone from its disk is forgotten")
-def files_that_are_gone_stay(patch: Patch) -> None:
-    for module in (table_state, fold):
-        patch.setattr(module, "not_forgotten", lambda removed, files: removed)
-
-
 @fault("log", "a horizon never goes back")
 def horizons_go_back(patch: Patch) -> None:
     def lowered(known: StoreState, entry: Any, record: HorizonRaised) -> dict[str, Any]:
@@ -129,14 +99,6 @@ def overwrites_are_trimmed_too_far(patch: Patch) -> None:
         return {"tables": {**known.tables, record.table: replace(table, overwrites=kept)}}
 
     patch.setitem(fold._HANDLERS, HorizonRaised, trimming)
-
-
-@fault("log", "rows of slots that were not flushed stay in memory")
-@replacing(table_state, "_unflushed")
-def rows_leave_memory_unflushed(
-    _: Any, memory: tuple[InlineCommit, ...], files: FileChanges
-) -> tuple[InlineCommit, ...]:
-    return tuple(commit for commit in memory if commit.number not in files.flushed)
 
 
 @fault("log", "files that a dropped table leaves can be collected")
@@ -228,12 +190,34 @@ in_log.rule("times grow with the numbers").sets(transaction, "time_after", lambd
 in_log.rule("a change of the placement enters the topology history in its transaction").sets(
     tables, "PUT_TOPOLOGY", "SELECT 1"
 )
+in_log.rule("a write that has read rows is refused if some were written since").alters(
+    checks._CHECKS, RowsCommitted, lambda honest, known, record: honest(known, replace(record, based_on=0))
+)
+in_log.rule("what an overwrite hides stays hidden").plants(
+    _folding, RowsCommitted, lambda record: replace(record, overwrites=False)
+)
+in_log.rule("a file that serves no slot is known until it is gone from its disk").alters(
+    table_state, "without", lambda honest, table, *rest: replace(honest(table, *rest), removed=table.removed)
+)
+in_log.rule("a file that is gone from its disk is forgotten").sets(
+    (table_state, fold), "not_forgotten", lambda removed, files: removed
+)
+in_log.rule("rows of slots that were not flushed stay in memory").sets(
+    table_state,
+    "_unflushed",
+    lambda memory, files: tuple(each for each in memory if each.number not in files.flushed),
+)
 of_indexes = Finder("log", INDEXES)
 of_indexes.rule("a fragment has one run of each index").gives(checks, "_check_runs")
 of_indexes.rule("an index is of a table that is there").plants(unchecked, IndexDefined)
 of_tags = Finder("log", TAGS)
 of_tags.rule("a tag holds the horizon back").plants(horizons_may_pass_tags)
 of_tags.rule("a tag names a snapshot that is kept").plants(unchecked, TagChanged)
+of_tags.rule("a tag that was dropped is gone").alters(
+    fold._HANDLERS,
+    TagChanged,
+    lambda honest, known, entry, record: {} if record.snapshot is None else honest(known, entry, record),
+)
 Finder("log", GARBAGE).rule("a condemned file comes with no record").plants(condemned_files_may_come)
 Finder("log", SHARDS).rule("a shard is removed once it serves nothing").plants(unchecked, ShardDefined)
 Finder("log", STORE).rule("a topology follows the newest one").plants(unchecked, TopologyEntered)

@@ -83,13 +83,6 @@ def conditions_pass_over_rows_in_the_log(honest: Any, self: preconditions.KeyChe
     return None if seen is None else replace(seen, memory=TableMemory(seen.table))
 
 
-@fault("scenarios", "rows in the log have the columns of the table that they are committed to")
-@found_by(f"{STORIES}[write_by_tasks_in_the_log]")
-def small_commits_of_any_definition(patch: Patch) -> None:
-    unchecked(patch, RowsCommitted)
-    patch.setattr(staging.SmallCommit, "fits", lambda *_: True)
-
-
 @fault("scenarios", "rows are dropped from the log only once they lie in files")
 @found_by("test_what_was_flushed_is_dropped_from_the_log_and_nothing_else")
 @replacing(checkpoints, "read_state")
@@ -134,3 +127,6 @@ indexed.rule("an index is not made of rows in the log that it cannot take").give
 Finder("scenarios", "test_the_log_takes_so_much_and_no_more").rule(
     "a table has so many rows in the log and no more"
 ).gives(staging, "has_room", True)
+Finder("scenarios", f"{STORIES}[write_by_tasks_in_the_log]").rule(
+    "rows in the log have the columns of the table that they are committed to"
+).gives(staging.SmallCommit, "fits", True, let=lambda patch: unchecked(patch, RowsCommitted))

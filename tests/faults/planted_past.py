@@ -9,29 +9,9 @@ import pyarrow as pa
 from elasticscan.catalog import StoreState
 from elasticscan.store.upkeep import compaction, horizons
 from elasticscan.store.writing import publishing, restoring
-from tests.faults.planted import Finder, Patch, fault, found_by, replacing, while_running
+from tests.faults.planted import Finder, fault, replacing, while_running
 from tests.faults.unchecked import horizons_may_pass_tags
 from tests.simulation.tables import PAST
-
-
-@fault("programs", "what a tag names stays readable", style=PAST)
-def tags_are_not_heeded(patch: Patch) -> None:
-    horizons_may_pass_tags(patch)
-    patch.setattr(horizons, "_tagged", lambda *_: [])
-
-
-@fault("scenarios", "a merge looks for tags that came while it ran")
-@found_by("test_a_store_answers_as_the_transcript_says[compaction_meets_others]")
-def tags_are_not_looked_at_again(patch: Patch) -> None:
-    horizons_may_pass_tags(patch)
-    patch.setattr(compaction, "oldest_held", lambda tx, table: None)
-
-
-@fault("programs", "the oldest tag decides what stays", style=PAST)
-def only_the_newest_tag_is_heeded(patch: Patch) -> None:
-    horizons_may_pass_tags(patch)
-    honest = horizons._tagged
-    patch.setattr(horizons, "_tagged", lambda *of: sorted(honest(*of))[-1:])
 
 
 @fault("programs", "a restore deletes rows that came later", style=PAST)
@@ -49,3 +29,10 @@ past.rule("a restore to before an overwrite brings back the rows that it replace
     while_running, (restoring, "_attempt"), (StoreState, "overwrites"), lambda *_: ()
 )
 past.rule("a restore begins again where others have written meanwhile").gives(publishing, "check_newest")
+past.rule("what a tag names stays readable").gives(horizons, "_tagged", [], let=horizons_may_pass_tags)
+past.rule("the oldest tag decides what stays").alters(
+    horizons, "_tagged", lambda honest, *of: sorted(honest(*of))[-1:], let=horizons_may_pass_tags
+)
+Finder("scenarios", "test_a_store_answers_as_the_transcript_says[compaction_meets_others]").rule(
+    "a merge looks for tags that came while it ran"
+).gives(compaction, "oldest_held", let=horizons_may_pass_tags)

@@ -59,13 +59,6 @@ def heads_are_not_compared(patch: Patch) -> None:
     patch.setattr(replay, "head_in", unchecked_head)
 
 
-@fault("scenarios", "a record of a newer release is not read over")
-@found_by("test_a_record_of_a_newer_format_is_refused_and_left_alone")
-@replacing(replay, "record_of")
-def newer_records_are_passed_over(honest: Any, entry: Any, value: bytes) -> Any:
-    return honest(entry, value) if entry.row.format == 1 else TimeObserved()
-
-
 # --------------------------------------------------------------------------------------------- checkpoints
 
 
@@ -128,24 +121,6 @@ def what_was_seen_is_forgotten(honest: Any, self: Catalog) -> Any:
     return honest(self)
 
 
-@fault("log", "numbers go on beyond the numbers that were lost", STORE)
-@replacing(Tx, "_next_number")
-def lost_numbers_are_used_again(honest: Any, self: Tx, what: Any) -> int:
-    return honest(self, what) if what.beyond is None else self.state.number + 1
-
-
-@fault("log", "a commit that was lost is no snapshot of another one", STORE)
-@replacing(fold, "_newest_commit")
-def lost_commits_are_forgotten(honest: Any, known: Any, entry: Any, record: Any) -> int:
-    return int(known.commit if isinstance(record, StoreAdopted) else honest(known, entry, record))
-
-
-@fault("log", "a secret that was dropped opens nothing", STORE)
-@replacing(fold._HANDLERS, SecretChanged)
-def dropped_secrets_stay(honest: Any, known: Any, entry: Any, record: SecretChanged) -> dict[str, Any]:
-    return {} if record.secret is None else honest(known, entry, record)
-
-
 # --------------------------------------------------------------------------------------- files and times
 
 
@@ -205,3 +180,28 @@ Finder("scenarios", "test_an_older_file_that_is_put_back_is_refused").rule(
 Finder("scenarios", "test_a_creation_that_fails_leaves_nothing_behind").rule(
     "a creation that fails leaves nothing behind"
 ).gives(SqliteHome, "remove_empty")
+Finder("scenarios", "test_a_record_of_a_newer_format_is_refused_and_left_alone").rule(
+    "a record of a newer release is not read over"
+).alters(
+    replay,
+    "record_of",
+    lambda honest, entry, value: honest(entry, value) if entry.row.format == 1 else TimeObserved(),
+)
+of_stores = Finder("log", STORE)
+of_stores.rule("numbers go on beyond the numbers that were lost").alters(
+    Tx,
+    "_next_number",
+    lambda honest, self, what: honest(self, what) if what.beyond is None else self.state.number + 1,
+)
+of_stores.rule("a commit that was lost is no snapshot of another one").alters(
+    fold,
+    "_newest_commit",
+    lambda honest, known, entry, record: (
+        known.commit if isinstance(record, StoreAdopted) else honest(known, entry, record)
+    ),
+)
+of_stores.rule("a secret that was dropped opens nothing").alters(
+    fold._HANDLERS,
+    SecretChanged,
+    lambda honest, known, entry, record: {} if record.secret is None else honest(known, entry, record),
+)

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from elasticscan.catalog import Append, Tx
+from elasticscan.catalog import Append, Tx, sqlite
 from elasticscan.catalog.sqlite_files import OpenedFiles
 from elasticscan.metadata import StoreAdopted
 from elasticscan.storage import Disk
@@ -55,11 +55,6 @@ def new_shards_are_told_to_few(honest: Any, self: RootMarks, *committed: Any) ->
     honest(self, *committed)
 
 
-@fault("scenarios", "a catalog with two names is not written to", style=DOUBT.format("linked"))
-def catalogs_have_any_number_of_names(patch: Patch) -> None:
-    patch.setattr("elasticscan.catalog.sqlite.check_one_name", lambda _: None)
-
-
 @fault("scenarios", "a file that the catalog never knew goes to the trash first")
 @found_by("test_a_store_answers_as_the_transcript_says[garbage_never_committed]")
 @replacing(collector, "_act")
@@ -92,12 +87,6 @@ def files_are_removed_under_the_lock(patch: Patch) -> None:
 @replacing(adoption, "take_incarnation")
 def copies_keep_their_secrets(_: Any, tx: Tx, incarnation: str, at_least: tuple[int, int]) -> None:
     tx.append(Append(StoreAdopted(incarnation, at_least[1]), beyond=max(at_least)))
-
-
-@fault("scenarios", "a copy does not write before it is adopted", style=DOUBT.format("copied alone"))
-def copies_are_taken_for_originals(patch: Patch) -> None:
-    for module in (high_water_marks, markers):
-        patch.setattr(module, "check_same_catalog", lambda *_: None)
 
 
 @fault("scenarios", "a file's age is reported by the clock that stamped it")
@@ -174,3 +163,9 @@ Finder("scenarios", DOUBT.format("adopted elsewhere")).rule(
 Finder("scenarios", DOUBT.format("taken over")).rule(
     "an original whose shards were taken over elsewhere is still read"
 ).gives(high_water_marks, "is_same_catalog", True)
+Finder("scenarios", DOUBT.format("linked")).rule("a catalog with two names is not written to").gives(
+    sqlite, "check_one_name"
+)
+Finder("scenarios", DOUBT.format("copied alone")).rule("a copy does not write before it is adopted").gives(
+    (high_water_marks, markers), "check_same_catalog"
+)

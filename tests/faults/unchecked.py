@@ -12,6 +12,7 @@ from elasticscan.catalog import checks
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import TableState
 from elasticscan.metadata import FileChanges, HorizonRaised, IndexDefined, IndexPhase
+from elasticscan.store.context.lookups import KnownTable
 from elasticscan.topology import Placement, SlotSet
 
 Patch = pytest.MonkeyPatch
@@ -38,6 +39,11 @@ def files_may_lie_anywhere(patch: Patch) -> None:
     patch.setattr(checks, "_check_files", anywhere)
 
 
+def _read_without_runs(patch: Patch) -> None:
+    """A reader finds the entries of a file that has no run, none."""
+    patch.setattr(KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
+
+
 def files_may_lack_runs(patch: Patch) -> None:
     honest = checks._check_files
 
@@ -45,6 +51,7 @@ def files_may_lack_runs(patch: Patch) -> None:
         added = tuple(replace(each, file=replace(each.file, runs=())) for each in changes.added)
         honest(state, replace(table, indexes=()), replace(changes, added=added), placement)
 
+    _read_without_runs(patch)
     patch.setattr(checks, "_check_files", of_no_index)
 
 
@@ -58,6 +65,7 @@ def indexes_may_be_unfinished(patch: Patch) -> None:
     def entered(state: StoreState, record: IndexDefined) -> None:
         honest(state, replace(record, index=replace(record.index, phase=IndexPhase.ENTERED)))
 
+    _read_without_runs(patch)
     patch.setitem(checks._CHECKS, IndexDefined, entered)
 
 

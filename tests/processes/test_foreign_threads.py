@@ -13,10 +13,10 @@ import gc
 import os
 import subprocess
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -31,38 +31,28 @@ _pthreads = ctypes.CDLL(None)
 _Start = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 
 
-def stream(scan: Scan) -> pa.RecordBatchReader:
-    """A scan as what other tools read, page by page as they ask for it."""
-    return pa.RecordBatchReader.from_batches(scan.schema, (page.rows for page in scan))
-
-
 def some_scan(store: Store) -> Scan:
     return store.table("t").scan(page_rows=2_000)
 
 
-def begin_thread(work: Callable[[], object], errors: list[str]) -> Callable[[], None]:
-    """Run something in a thread of the operating system alone; returns what waits for its end."""
-
-    def start(_argument: int | None) -> None:
-        try:
-            work()
-        except BaseException:
-            errors.append(traceback.format_exc())
-
-    entry, handle = _Start(start), ctypes.c_ulong()
-    assert _pthreads.pthread_create(ctypes.byref(handle), None, entry, None) == 0
-
-    def join() -> None:
-        assert _pthreads.pthread_join(handle, None) == 0
-        assert entry  # lives as long as the thread
-
-    return join
-
-
 def in_threads(works: list[Callable[[], object]]) -> None:
+    """Run each in a thread of the operating system alone, all at a time."""
     errors: list[str] = []
-    for join in [begin_thread(work, errors) for work in works]:
-        join()
+
+    def entry(work: Callable[[], object]) -> Any:
+        def start(_argument: int | None) -> None:
+            try:
+                work()
+            except BaseException:
+                errors.append(traceback.format_exc())
+
+        return _Start(start)
+
+    threads = [(ctypes.c_ulong(), entry(work)) for work in works]
+    for handle, start in threads:
+        assert _pthreads.pthread_create(ctypes.byref(handle), None, start, None) == 0
+    for handle, _ in threads:
+        assert _pthreads.pthread_join(handle, None) == 0
     assert not errors, errors[0]
 
 
@@ -70,27 +60,19 @@ def duckdb_in_several_threads(store: Store, number: int) -> None:
     """Some readers are let go of before their end, by whichever thread that happens to be in."""
     import duckdb  # noqa: PLC0415
 
-    errors: list[str] = []
-
     def work() -> None:
-        try:
-            for query, answer in (
-                ("SELECT count(*), sum(id), count(DISTINCT v) FROM trips", (ROWS, TOTAL, 100)),
-                ("SELECT count(*) FROM (SELECT id FROM trips LIMIT 5)", (5,)),
-            ):
-                with duckdb.connect(config={"threads": 2 + number % 3}) as connection:
-                    trips = stream(some_scan(store))
-                    assert connection.execute(query).fetchall() == [answer]
-                    del trips
-        except BaseException:
-            errors.append(traceback.format_exc())
+        for query, answer in (
+            ("SELECT count(*), sum(id), count(DISTINCT v) FROM trips", (ROWS, TOTAL, 100)),
+            ("SELECT count(*) FROM (SELECT id FROM trips LIMIT 5)", (5,)),
+        ):
+            with duckdb.connect(config={"threads": 2 + number % 3}) as connection:
+                scan = some_scan(store)
+                # Page by page, as DuckDB asks for them.
+                trips = pa.RecordBatchReader.from_batches(scan.schema, (page.rows for page in scan))
+                assert connection.execute(query).fetchall() == [answer]
+                del trips
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors, errors[0]
+    in_threads([work] * 4)
 
 
 def handed_on(store: Store, _number: int) -> None:
