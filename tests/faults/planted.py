@@ -135,24 +135,28 @@ def found_by(style: str) -> Callable[[Plant], Plant]:
     return enter
 
 
-def replaced(patch: Patch, owner: Any, name: Any, instead: Callable[..., Any]) -> None:
-    """Plant a function in the place of another one, which it is given first.
+def replacing(owner: Any, name: Any, let: Plant | None = None) -> Callable[[Callable[..., Any]], Plant]:
+    """Make a fault of a function that stands in the place of another one, which it is given first.
 
-    That is an attribute of a module or a class, or a value of a dictionary.
+    That is an attribute of a module or a class, or of several, or a value of a dictionary. `let` lets through
+    what a check would refuse.
     """
-    honest = owner[name] if isinstance(owner, dict) else getattr(owner, name)
 
-    def careless(*arguments: Any, **options: Any) -> Any:
-        return instead(honest, *arguments, **options)
-
-    (patch.setitem if isinstance(owner, dict) else patch.setattr)(owner, name, careless)
-
-
-def replacing(owner: Any, name: Any) -> Callable[[Callable[..., Any]], Plant]:
-    """Make a fault of a function that stands in the place of another one: see `replaced`."""
+    def given(honest: Any, instead: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments, **options: instead(honest, *arguments, **options)
 
     def enter(instead: Callable[..., Any]) -> Plant:
-        return wraps(instead)(lambda patch: replaced(patch, owner, name, instead))
+        @wraps(instead)
+        def plant(patch: Patch) -> None:
+            if let is not None:
+                let(patch)
+            if isinstance(owner, dict):
+                patch.setitem(owner, name, given(owner[name], instead))
+                return
+            for each in owner if isinstance(owner, tuple) else (owner,):
+                patch.setattr(each, name, given(getattr(each, name), instead))
+
+        return plant
 
     return enter
 
@@ -176,33 +180,27 @@ class Rule:
     breaks: str
 
     def gives(self, owner: Any, name: str, answer: Any = None, let: Plant | None = None) -> None:
-        """Let a function answer the same, whatever it is asked; `let` is what else has to go through."""
-        self.sets(owner, name, lambda *_, **__: answer, let)
+        """Let a function answer the same, whatever it is asked."""
+        self.alters(owner, name, lambda *_, **__: answer, let)
 
-    def sets(self, owner: Any, name: str, instead: Any, let: Plant | None = None) -> None:
-        self.alters(owner, name, instead, let, is_given=False)
+    def sets(self, owner: Any, name: str, instead: Any) -> None:
+        """Let an attribute be another one."""
+        self._enter(lambda patch: patch.setattr(owner, name, instead), owner, name)
 
-    def alters(
-        self, owner: Any, name: Any, instead: Any, let: Plant | None = None, is_given: bool = True
-    ) -> None:
-        """Let a function be one that is given the honest one first; `owner` may be several modules."""
-        owners = owner if isinstance(owner, tuple) else (owner,)
-
-        def plant(patch: Patch) -> None:
-            if let is not None:
-                let(patch)
-            for each in owners:
-                replaced(patch, each, name, instead) if is_given else patch.setattr(each, name, instead)
-
-        where = "handlers" if isinstance(owner, dict) else owners[0].__name__.rpartition(".")[2]
-        self._enter(plant, f"{where}.{name if isinstance(name, str) else name.__name__}")
+    def alters(self, owner: Any, name: Any, instead: Callable[..., Any], let: Plant | None = None) -> None:
+        """Let a function be one that is given the honest one first: see `replacing`."""
+        self._enter(replacing(owner, name, let)(instead), owner, name)
 
     def plants(self, plant: Callable[..., None], *given: Any, **more: Any) -> None:
-        self._enter(lambda patch: plant(patch, *given, **more), plant.__name__.strip("_"))
+        self._enter(lambda patch: plant(patch, *given, **more), plant, "")
 
-    def _enter(self, plant: Plant, what: str) -> None:
-        name, harness, style = re.sub(r"\W+", "_", self.breaks), self.finder.harness, self.finder.style
-        FAULTS.append(Fault(name, self.breaks, harness, plant, style, what))
+    def _enter(self, plant: Plant, owner: Any, name: Any) -> None:
+        """Enter a fault, and say what is replaced, in the first of several modules."""
+        first = owner[0] if isinstance(owner, tuple) else owner
+        where = getattr(first, "__name__", "handlers").rpartition(".")[2].strip("_")
+        what = f"{where}.{getattr(name, '__name__', name)}".strip(".")
+        known, harness, style = re.sub(r"\W+", "_", self.breaks), self.finder.harness, self.finder.style
+        FAULTS.append(Fault(known, self.breaks, harness, plant, style, what))
 
 
 def while_running(patch: Patch, function: tuple[Any, str], other: tuple[Any, str], instead: Any) -> None:
@@ -231,13 +229,9 @@ def follow_any_copy(patch: Patch) -> None:
 
 
 @fault("simulation", "the placement is checked again after a page")
-def no_second_look(patch: Patch) -> None:
-    accept = cursor.accept_page
-
-    def trusting(cursors: Cursors, read: ShardRead, after: Cursors, _: Placement) -> Accepted:
-        return accept(cursors, read, after, read.placement)
-
-    patch.setattr(driver, "accept_page", trusting)
+@replacing(driver, "accept_page")
+def no_second_look(accept: Any, cursors: Cursors, read: ShardRead, after: Cursors, _: Placement) -> Accepted:
+    return accept(cursors, read, after, read.placement)
 
 
 @fault("simulation", "the second placement check comes after the rows were read, not before")
@@ -315,17 +309,15 @@ def epoch_stays(_: Any, placement: Placement, tablet_id: int, target: int) -> Pl
 
 
 @fault("simulation", "slots that moved while a page was read keep their old position")
-def moved_slots_advance(patch: Patch) -> None:
-    accept = cursor.accept_page
-
-    def hasty(cursors: Cursors, read: ShardRead, after: Cursors, placement: Placement) -> Accepted:
-        honest = accept(cursors, read, after, placement)
-        further = [Cursor(c.slots & honest.moved, c.position) for c in after]
-        done = honest.moved - cursor.slots_of(after)
-        still = [Cursor(c.slots - honest.moved, c.position) for c in honest.cursors]
-        return Accepted(cursor.merge([*still, *further]), honest.finished | done, honest.moved)
-
-    patch.setattr(driver, "accept_page", hasty)
+@replacing(driver, "accept_page")
+def moved_slots_advance(
+    accept: Any, cursors: Cursors, read: ShardRead, after: Cursors, placement: Placement
+) -> Accepted:
+    honest = accept(cursors, read, after, placement)
+    further = [Cursor(c.slots & honest.moved, c.position) for c in after]
+    done = honest.moved - cursor.slots_of(after)
+    still = [Cursor(c.slots - honest.moved, c.position) for c in honest.cursors]
+    return Accepted(cursor.merge([*still, *further]), honest.finished | done, honest.moved)
 
 
 @fault("simulation", "cursors are values: a page cannot change the cursors that its retry starts from")
@@ -351,14 +343,12 @@ def different_positions_merge(honest: Any, cursors: Iterable[Cursor]) -> Any:
 
 
 @fault("simulation", "no slot falls out of the cursors unread (the proof of coverage notices)")
-def cursor_gets_lost(patch: Patch) -> None:
-    accept = cursor.accept_page
-
-    def careless(cursors: Cursors, read: ShardRead, after: Cursors, placement: Placement) -> Accepted:
-        honest = accept(cursors, read, after, placement)
-        return replace(honest, cursors=tuple(c for c in honest.cursors if not c.slots <= honest.moved))
-
-    patch.setattr(driver, "accept_page", careless)
+@replacing(driver, "accept_page")
+def cursor_gets_lost(
+    accept: Any, cursors: Cursors, read: ShardRead, after: Cursors, placement: Placement
+) -> Accepted:
+    honest = accept(cursors, read, after, placement)
+    return replace(honest, cursors=tuple(c for c in honest.cursors if not c.slots <= honest.moved))
 
 
 @fault("simulation", "the epoch grows no later than the rows stop being readable at the source")
@@ -879,10 +869,10 @@ movers.rule("compaction leaves alone what a mover is copying").gives(compaction,
 movers.rule("later rounds of a move do not turn its tombstones into history").sets(
     mover, "Apart", lambda floor, complete: Apart(floor, complete=True)
 )
-movers.rule("a compacted fragment serves no slot that left meanwhile").sets(
+movers.rule("a compacted fragment serves no slot that left meanwhile").alters(
     compaction.Merging,
     "_still_served",
-    lambda self, tx: compaction._slots_of(self.fragments),
+    lambda _, self, tx: compaction._slots_of(self.fragments),
     let=files_may_lie_anywhere,
 )
 merges = Finder("programs", "merges of some")
@@ -938,8 +928,8 @@ Finder("scenarios", "test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot
 undone = Finder("scenarios", "test_a_move_that_could_not_be_undone_is_taken_up_by_whoever_comes_next")
 undone.rule("undoing a move is tried again while the catalog is away").sets(mover, "UNDO_WAITS_SECONDS", ())
 undone.rule("a move belongs to a running operation, not to a process that is alive").gives(owners, "retire")
-Finder("log").rule("a record of a move lets the epoch grow").sets(
-    (fold, checks), "moved_tablet", lambda record: replace(record.tablet, shard=record.target)
+Finder("log").rule("a record of a move lets the epoch grow").alters(
+    (fold, checks), "moved_tablet", lambda _, record: replace(record.tablet, shard=record.target)
 )
 keepers = Finder("programs", "keepers")
 keepers.rule("a tag keeps its snapshot").gives(horizons, "_tagged", [], let=horizons_may_pass_tags)
@@ -959,7 +949,7 @@ Finder("scenarios", "test_an_index_that_comes_while_keys_are_compared_has_the_ro
 ).gives(publishing, "missing_runs", False, let=files_may_lack_runs)
 Finder("programs", "index scans alongside movers").rule(
     "a tablet takes its entries along when it moves"
-).sets(mover, "indexed", lambda context, table, indexes, copies: list(copies), let=files_may_lack_runs)
+).alters(mover, "indexed", lambda _, context, table, indexes, copies: list(copies), let=files_may_lack_runs)
 Finder("scenarios", "test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away").rule(
     "one clock far ahead is ignored"
-).sets((fold, transaction), "observe", lambda belief, clock: Belief(max(belief.accepted_at, clock)))
+).alters((fold, transaction), "observe", lambda _, belief, clock: Belief(max(belief.accepted_at, clock)))

@@ -37,36 +37,24 @@ from tests.faults.unchecked import (
 
 
 @fault("log", "rows are written by the newest definition, into a table that is there", DEFINITIONS)
-def any_definition_will_do(patch: Patch) -> None:
-    honest = checks._check_rows
-
-    def whichever(known: StoreState, record: RowsCommitted) -> None:
-        if record.table in known.tables:
-            honest(known, replace(record, definition=known.tables[record.table].info.definition))
-
-    patch.setitem(checks._CHECKS, RowsCommitted, whichever)
+@replacing(checks._CHECKS, RowsCommitted)
+def any_definition_will_do(honest: Any, known: StoreState, record: RowsCommitted) -> None:
+    if record.table in known.tables:
+        honest(known, replace(record, definition=known.tables[record.table].info.definition))
 
 
 @fault("log", "a definition replaces the one that it was made from", DEFINITIONS)
-def definitions_replace_any(patch: Patch) -> None:
-    honest = checks._check_table
-
-    def whichever(known: StoreState, record: TableDefined) -> None:
-        there = known.tables.get(record.table.id)
-        is_new = there is None or not record.made_from
-        honest(known, record if is_new else replace(record, made_from=there.info.definition))
-
-    patch.setitem(checks._CHECKS, TableDefined, whichever)
+@replacing(checks._CHECKS, TableDefined)
+def definitions_replace_any(honest: Any, known: StoreState, record: TableDefined) -> None:
+    there = known.tables.get(record.table.id)
+    is_new = there is None or not record.made_from
+    honest(known, record if is_new else replace(record, made_from=there.info.definition))
 
 
 @fault("log", "a table has a name of its own", DEFINITIONS)
-def names_are_taken_twice(patch: Patch) -> None:
-    honest = checks._check_table
-
-    def by_another_name(known: StoreState, record: TableDefined) -> None:
-        honest(known, replace(record, table=replace(record.table, name="another")))
-
-    patch.setitem(checks._CHECKS, TableDefined, by_another_name)
+@replacing(checks._CHECKS, TableDefined)
+def names_are_taken_twice(honest: Any, known: StoreState, record: TableDefined) -> None:
+    honest(known, replace(record, table=replace(record.table, name="another")))
 
 
 # ------------------------------------------------------------------------------------------- fold
@@ -90,27 +78,23 @@ def horizons_go_back(patch: Patch) -> None:
 
 
 @fault("log", "the newest overwrite up to the horizon still counts")
-def overwrites_are_trimmed_too_far(patch: Patch) -> None:
-    honest = fold._horizon
-
-    def trimming(known: StoreState, entry: Any, record: HorizonRaised) -> dict[str, Any]:
-        table = honest(known, entry, record)["tables"][record.table]
-        kept = tuple(number for number in table.overwrites if number > record.horizon)
-        return {"tables": {**known.tables, record.table: replace(table, overwrites=kept)}}
-
-    patch.setitem(fold._HANDLERS, HorizonRaised, trimming)
+@replacing(fold._HANDLERS, HorizonRaised)
+def overwrites_are_trimmed_too_far(
+    honest: Any, known: StoreState, entry: Any, record: HorizonRaised
+) -> dict[str, Any]:
+    table = honest(known, entry, record)["tables"][record.table]
+    kept = tuple(number for number in table.overwrites if number > record.horizon)
+    return {"tables": {**known.tables, record.table: replace(table, overwrites=kept)}}
 
 
 @fault("log", "files that a dropped table leaves can be collected")
-def dropped_tables_leave_no_files(patch: Patch) -> None:
-    honest = fold._drop_table
-
-    def forgetting(known: StoreState, entry: Any, record: TableDropped) -> dict[str, Any]:
-        dropped = honest(known, entry, record)["dropped"]
-        left = replace(dropped[record.table], files=())
-        return honest(known, entry, record) | {"dropped": {**dropped, record.table: left}}
-
-    patch.setitem(fold._HANDLERS, TableDropped, forgetting)
+@replacing(fold._HANDLERS, TableDropped)
+def dropped_tables_leave_no_files(
+    honest: Any, known: StoreState, entry: Any, record: TableDropped
+) -> dict[str, Any]:
+    dropped = honest(known, entry, record)["dropped"]
+    left = replace(dropped[record.table], files=())
+    return honest(known, entry, record) | {"dropped": {**dropped, record.table: left}}
 
 
 # -------------------------------------------------------------------------------- log and checkpoints
@@ -199,8 +183,8 @@ in_log.rule("what an overwrite hides stays hidden").plants(
 in_log.rule("a file that serves no slot is known until it is gone from its disk").alters(
     table_state, "without", lambda honest, table, *rest: replace(honest(table, *rest), removed=table.removed)
 )
-in_log.rule("a file that is gone from its disk is forgotten").sets(
-    (table_state, fold), "not_forgotten", lambda removed, files: removed
+in_log.rule("a file that is gone from its disk is forgotten").alters(
+    (table_state, fold), "not_forgotten", lambda _, removed, files: removed
 )
 in_log.rule("rows of slots that were not flushed stay in memory").sets(
     table_state,

@@ -14,7 +14,7 @@ from elasticscan.store.moves import mover
 from elasticscan.store.upkeep import compaction, flushing
 from elasticscan.store.writing import indexing, preconditions, staging
 from elasticscan.topology import SlotSet
-from tests.faults.planted import Finder, Patch, fault, found_by, replacing
+from tests.faults.planted import Finder, fault, found_by, replacing
 from tests.faults.unchecked import files_may_lie_anywhere, unchecked
 
 STORIES = "test_a_store_answers_as_the_transcript_says"
@@ -43,25 +43,15 @@ class _Everywhere:
 
 
 @fault("scenarios", "flushed files serve no slot that left since they were staged", style=MOVES_BELOW)
-def flush_staged_before_a_switch(patch: Patch) -> None:
-    files_may_lie_anywhere(patch)
-    honest = flushing._enter
-
-    def enter(context: Context, tx: Tx, plan: Any, copies: Any) -> Any:
-        return honest(context, _with_state(tx, placement=_Everywhere()), plan, copies)
-
-    patch.setattr(flushing, "_enter", enter)
+@replacing(flushing, "_enter", let=files_may_lie_anywhere)
+def flush_staged_before_a_switch(honest: Any, context: Context, tx: Tx, plan: Any, copies: Any) -> Any:
+    return honest(context, _with_state(tx, placement=_Everywhere()), plan, copies)
 
 
 @fault("scenarios", "of two flushes the second enters nothing", style=MOVES_BELOW)
-def rows_are_flushed_twice(patch: Patch) -> None:
-    unchecked(patch, FragmentsReplaced)
-    honest = flushing._enter
-
-    def enter(context: Context, tx: Tx, plan: Any, copies: Any) -> Any:
-        return honest(context, _with_state(tx, memory=lambda table: plan.memory.commits), plan, copies)
-
-    patch.setattr(flushing, "_enter", enter)
+@replacing(flushing, "_enter", let=lambda patch: unchecked(patch, FragmentsReplaced))
+def rows_are_flushed_twice(honest: Any, context: Context, tx: Tx, plan: Any, copies: Any) -> Any:
+    return honest(context, _with_state(tx, memory=lambda table: plan.memory.commits), plan, copies)
 
 
 @fault("scenarios", "rows of a shard that could not be written to stay in the log")

@@ -38,14 +38,9 @@ def _unchecked(patch: Patch, owner: Any, name: str) -> None:
 
 
 @fault("scenarios", "a marker names the shard, not only the store", style=DOUBT.format("swapped"))
-def marker_of_any_shard_will_do(patch: Patch) -> None:
-    honest = high_water_marks.check_owner
-
-    def of_the_store(found: Marker | None, root: str, wanted: Marker) -> Marker:
-        return honest(found, root, wanted if found is None else replace(wanted, shard=found.shard))
-
-    for module in (high_water_marks, markers):
-        patch.setattr(module, "check_owner", of_the_store)
+@replacing((high_water_marks, markers), "check_owner")
+def marker_of_any_shard_will_do(honest: Any, found: Marker | None, root: str, wanted: Marker) -> Marker:
+    return honest(found, root, wanted if found is None else replace(wanted, shard=found.shard))
 
 
 @fault("scenarios", "new shards are reported to all roots", style="test_new_shards_are_reported_to_all")
