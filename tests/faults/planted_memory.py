@@ -15,7 +15,7 @@ from elasticscan.store.upkeep import compaction, flushing
 from elasticscan.store.writing import indexing, preconditions, staging
 from elasticscan.topology import SlotSet
 from tests.faults.planted import Finder, fault, found_by, replacing
-from tests.faults.unchecked import files_may_lie_anywhere, unchecked
+from tests.faults.unchecked import Anywhere, files_may_lie_anywhere, unchecked
 
 STORIES = "test_a_store_answers_as_the_transcript_says"
 MOVES_BELOW = f"{STORIES}[flush_alongside_a_move]"
@@ -37,15 +37,10 @@ def _with_state(tx: Tx, **answers: Any) -> Any:
     return _Altered(tx, state=_Altered(tx.state, **answers))
 
 
-class _Everywhere:
-    def at(self, shard: int) -> SlotSet:
-        return SlotSet.span(0, 1 << 16)
-
-
 @fault("scenarios", "flushed files serve no slot that left since they were staged", style=MOVES_BELOW)
 @replacing(flushing, "_enter", let=files_may_lie_anywhere)
 def flush_staged_before_a_switch(honest: Any, context: Context, tx: Tx, plan: Any, copies: Any) -> Any:
-    return honest(context, _with_state(tx, placement=_Everywhere()), plan, copies)
+    return honest(context, _with_state(tx, placement=Anywhere()), plan, copies)
 
 
 @fault("scenarios", "of two flushes the second enters nothing", style=MOVES_BELOW)

@@ -348,6 +348,14 @@ def failing_disk(world: World) -> Damage:
 
 
 @fault(lasting=False, often=("write", "compact", "move"))
+def read_only_disk(world: World) -> Damage:
+    """As where a file system is mounted without writes after an error: reads go on."""
+    name, disk = _some_disk(world)
+    disk.raise_always = {"create", "write", "finish", "delete", "rename"}
+    return Damage(f"{name} takes no writes", heal=disk.raise_always.clear)
+
+
+@fault(lasting=False, often=("write", "compact", "move"))
 def full_disk(world: World) -> Damage:
     """From now on, or after some bytes more."""
     name, disk = _some_disk(world)

@@ -18,7 +18,7 @@ from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.topology import SlotSet
 from tests.simulation.oracle import TableOracle, comparable, rows_of
 from tests.simulation.tables import TABLES, WIDER
-from tests.simulation.world import Killed, Life, World, step
+from tests.simulation.world import Fate, Killed, World, step
 
 
 @step
@@ -62,16 +62,17 @@ def collect_garbage(world: World) -> None:
 @step
 def keep(world: World) -> None:
     """A round of a keeper, which may be killed in it, or be taken for dead and go on."""
-    fate = world.random.choice(["ends", "dies", "dies", "is silent"])
-    life = Life(fate, world.random.randint(1, 6), world.depth)
+    fate = Fate(
+        world.random.choice(["ends", "dies", "dies", "is silent"]), world.random.randint(1, 6), world.depth
+    )
     store, collections = world.some_store, world.collections
-    world.say(f"it {fate}")
-    world.keepers.append(life)
+    world.say(f"it {fate.what}")
+    world.keepers.append(fate)
     try:
         with pytest.MonkeyPatch.context() as patch:
             # An owner on a machine whose processes no one here can see.
             elsewhere = f"elsewhere:1:0:{world.versions, len(world.keepers)}"
-            named = (lambda: nullcontext(elsewhere)) if fate == "is silent" else owning
+            named = (lambda: nullcontext(elsewhere)) if fate.what == "is silent" else owning
             patch.setattr(keeper, "owning", named)
             kept = Keeper(store.context, world.policy, on_step=lambda _: world.let_others_in()).keep()
     except Killed:
@@ -79,7 +80,7 @@ def keep(world: World) -> None:
     else:
         assert not kept.problems or world.collections > collections, kept.problems
     finally:
-        world.keepers.remove(life)
+        world.keepers.remove(fate)
 
 
 @step

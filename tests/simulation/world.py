@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elasticscan.base.errors import ElasticScanError, TryAgain
-from elasticscan.base.limits import SILENT_SECONDS
+from elasticscan.base.errors import ElasticScanError, SnapshotExpired, TryAgain
+from elasticscan.base.limits import LEASE_SECONDS, SILENT_SECONDS
 from elasticscan.metadata import IndexInfo
 from elasticscan.storage import Disk, open_disk
 from elasticscan.store import Page, Scan, Store
@@ -87,10 +87,10 @@ class ReadScan:
 
 
 @dataclass(slots=True)
-class Life:
-    """A keeper: what becomes of it, after so many points, of those at its depth of nesting."""
+class Fate:
+    """What becomes of a keeper, after so many points, of those at its depth of nesting."""
 
-    fate: str
+    what: str
     points: int
     depth: int
 
@@ -152,7 +152,7 @@ class World:
         self.under_way: list[Move] = []
         self.builders: list[int | None] = []
         self.dropped: set[int] = set()
-        self.keepers: list[Life] = []
+        self.keepers: list[Fate] = []
         self.versions = 0  # rows written in all
         self.collections = self.new_shards = self.tags_made = self.backups_made = 0
         self.backups: list[tuple[BackedUp, Path]] = []  # those that were not removed, with their places
@@ -246,13 +246,13 @@ class World:
     def let_others_in(self, noise: float | None = None) -> None:
         """Make steps of others, perhaps; then it may be the end of the keeper that is at work."""
         self._make_steps_of_others(noise)
-        life = self.keepers[-1] if self.keepers else None
-        if life is None or life.depth != self.depth or life.fate == "ends":
+        fate = self.keepers[-1] if self.keepers else None
+        if fate is None or fate.depth != self.depth or fate.what == "ends":
             return
-        life.points -= 1
-        if life.points == 0 and life.fate == "dies":
+        fate.points -= 1
+        if fate.points == 0 and fate.what == "dies":
             raise Killed
-        if life.points == 0:
+        if fate.points == 0:
             self.clock.advance(SILENT_SECONDS + 1)
             self._make_steps_of_others(1.0)
 
@@ -285,11 +285,17 @@ class World:
         finally:
             self.noise_left = noise
 
-    def attempt(self, operation: Callable[[], int]) -> int | None:
-        """Do what may be refused only if its files were collected as garbage meanwhile."""
-        collections = self.collections
+    def attempt(self, operation: Callable[[], int], is_leased: bool = False) -> int | None:
+        """Do what may be refused only if its files were collected as garbage meanwhile.
+
+        What needs an older snapshot has a lease on it, and may also be refused once that ran out.
+        """
+        collections, began = self.collections, self.clock.now()
         try:
             return operation()
+        except SnapshotExpired:
+            assert is_leased and self.clock.now() > began + LEASE_SECONDS, "what it needs expired"
+            return None
         except TryAgain as error:
             if self.damage is not None:
                 raise

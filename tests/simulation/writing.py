@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 from elasticscan.base.errors import AlreadyExists, RowsChanged, SnapshotExpired
@@ -66,7 +67,7 @@ def checked_write(world: World) -> None:
         [newest, newest, max(oldest, newest - 2), world.random.randint(oldest, newest)]
     )
     data, written = table.data(rows), table.whole(rows)
-    how, began = world.random.choice(["upsert", "delete", "insert"]), world.clock.now()
+    how = world.random.choice(["upsert", "delete", "insert"])
     world.say(f"{how} {list(rows)} of {table.name} since {since}")
     handle = world.some_store.table(table.name)
     try:
@@ -74,15 +75,11 @@ def checked_write(world: World) -> None:
             number = world.attempt(lambda: handle.insert(data))
         else:
             asked = data if how == "upsert" else data.select(table.primary_key)
-            number = world.attempt(lambda: getattr(handle, how)(asked, if_unchanged_since=since))
+            number = world.attempt(lambda: getattr(handle, how)(asked, if_unchanged_since=since), True)
     except (RowsChanged, AlreadyExists) as error:
         at = error.fields["newest"]
         there = table.at(at) if how == "insert" else table.touched_in(since, at)
         assert rows.keys() & set(there), f"{how} of {list(rows)} since {since} was refused for no reason"
-        return
-    except SnapshotExpired:
-        assert how != "insert"
-        assert world.clock.now() > began + LEASE_SECONDS, "what a check needs expired"
         return
     if number is None:
         return
@@ -99,16 +96,11 @@ def change_where(world: World) -> None:
     """A delete or an update by condition: as if done at one moment since it began."""
     table = world.some_table()
     text, means = some_condition(world.random, DOMAINS[table.name])
-    first, deletes, began = table.newest, world.random.random() < 0.5, world.clock.now()
+    first, deletes = table.newest, world.random.random() < 0.5
     world.say(f"{'delete' if deletes else 'update'} {table.name} where {text}")
     handle = world.some_store.table(table.name)
-    try:
-        number = world.attempt(
-            (lambda: handle.delete(where=text)) if deletes else (lambda: handle.update({"v": "v + 1"}, text))
-        )
-    except SnapshotExpired:
-        assert world.clock.now() > began + LEASE_SECONDS, "what it needs has a lease, and expired"
-        return
+    change = partial(handle.delete, where=text) if deletes else partial(handle.update, {"v": "v + 1"}, text)
+    number = world.attempt(change, is_leased=True)
     if number is None:
         return
     now, names = table.at(number - 1), table.schema.names
