@@ -28,7 +28,7 @@ def check_end(world: World) -> None:
         for _ in range(scan.most_pages + 4 * len(world.store.context.shard_names())):
             advance(world, scan)
         assert scan not in world.scans, f"it did not end although nothing moved: {scan.what}"
-    if world.is_kept:
+    if world.style.is_kept:
         _keep_until_nothing_is_due(world)
     for table in world.tables.values():
         for index in world.store.table(table.name).indexes():
@@ -40,7 +40,7 @@ def check_end(world: World) -> None:
         assert {tag.name: tag.snapshot for tag in world.store.table(table.name).tags()} == table.tags
         for name in table.tags:
             check_tag(world, table, name, 65_536)
-    if world.is_kept:
+    if world.style.is_kept:
         _check_nothing_is_left_over(world)
 
 

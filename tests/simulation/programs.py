@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -42,7 +43,7 @@ from tests.simulation import checks, damage, elasticity, upkeep  # noqa: F401 - 
 from tests.simulation.engine import Engine, Step
 from tests.simulation.faults import FAULTS, catalog_files
 from tests.simulation.oracle import TableOracle
-from tests.simulation.tables import CHECKING, STYLES, STYLES_BY_NAME, TABLES
+from tests.simulation.tables import CHECKING, STYLES, STYLES_BY_NAME, TABLES, Style
 from tests.simulation.world import START, Killed, World
 from tests.storage.faulty_disk import FaultyDisk
 from tests.store.copies_of_stores import copied_store
@@ -145,9 +146,9 @@ class Programs(Engine[World]):
         set_small_limits(patch, rng)
         if style == CHECKING:
             patch.setattr(preconditions, "SMALL_REST_ROWS", rng.choice([0, 10, 1_000]))
-        weights = (STYLES | STYLES_BY_NAME)[style]
-        world = World(lambda: fast_store(uri, clock, self._point), clock, rng, style, weights)
-        if world.is_kept:
+        kind = (STYLES | STYLES_BY_NAME)[style]
+        world = World(lambda: fast_store(uri, clock, self._point), clock, rng, kind)
+        if kind.is_kept:
             patch.setattr(compaction, "MOST_AT_ONCE", world.most_at_once)
         return world
 
@@ -158,7 +159,7 @@ class Programs(Engine[World]):
         set_large_limits(stack.enter_context(pytest.MonkeyPatch.context()), rng, rng.random() < 0.7)
         disks: dict[str, FaultyDisk] = {}
         weights = {name: n for name, n in damage.WEIGHTS.items() if name not in fault.without}
-        world = self._large_world(place, disks, rng, style, weights | dict.fromkeys(fault.often, 20))
+        world = self._large_world(place, disks, rng, weights | dict.fromkeys(fault.often, 20))
         world.tables = {name: table.copied() for name, table in life.tables.items()}
         world.live = life.live
         for disk in disks.values():
@@ -171,7 +172,6 @@ class Programs(Engine[World]):
         place: Path,
         disks: dict[str, FaultyDisk],
         rng: random.Random,
-        style: str,
         weights: dict[str, int],
     ) -> World:
         clock = ManualClock(START)
@@ -179,9 +179,8 @@ class Programs(Engine[World]):
         def disk_of(root: str) -> FaultyDisk:
             return disks.setdefault(Path(root).name, FaultyDisk(open_disk(root)))
 
-        world = World(
-            lambda: fast_store(place, clock, self._point, disks=disk_of), clock, rng, style, weights
-        )
+        opened = partial(fast_store, place, clock, self._point, disks=disk_of)
+        world = World(opened, clock, rng, Style(weights))
         for name in ("s1", "s2"):
             disk_of(str(place / "shards" / name))
         world.place, world.disks, world.disk_of = place, disks, disk_of
@@ -200,7 +199,7 @@ class Programs(Engine[World]):
             self.create(place, ["s1", "s2"], 3_600)
             with pytest.MonkeyPatch.context() as patch:
                 set_large_limits(patch, rng, True)
-                world = self._large_world(place, {}, rng, "", {})
+                world = self._large_world(place, {}, rng, {})
                 damage.live_a_little(world, variant)
                 files = damage.files_below(place)
                 live = {key: damage.digest_of(files[key]) for key in damage.live_files(world.store)}

@@ -94,7 +94,7 @@ def start_scan(world: World) -> None:
 
 
 def _scanned_snapshot(world: World, table: TableOracle, newest: int) -> int:
-    if world.changes_columns and table.tags and world.random.random() < 0.4:
+    if world.style.changes_columns and table.tags and world.random.random() < 0.4:
         return world.random.choice(list(table.tags.values()))
     if world.random.random() < 0.4:
         return world.random.randint(world.oldest_kept(table), newest)
@@ -111,7 +111,7 @@ def _kept_seconds(world: World, table: TableOracle, snapshot: int) -> float:
 
 def _some_path(world: World, table: TableOracle) -> tuple[str, list[str] | None, bool]:
     indexes = world.store.table(table.name).indexes()
-    if world.by_key and world.random.random() < 0.8:
+    if world.style.is_by_key and world.random.random() < 0.8:
         return world.random.choice(["key", "key", "none", "auto"]), None, False
     if not indexes or world.random.random() < world.direct:
         return world.random.choice(["none", "auto"]), None, False
@@ -124,7 +124,7 @@ def _some_path(world: World, table: TableOracle) -> tuple[str, list[str] | None,
 
 def _some_condition(world: World, table: TableOracle, index: str) -> Condition:
     names, domains, chance = table.schema.names, DOMAINS[table.name], world.random
-    if world.by_key:
+    if world.style.is_by_key:
         keys = world.some_rows(table)
         drawn = {name: sorted({key[at] for key in keys}) for at, name in enumerate(table.primary_key)}
         tested = [*table.primary_key, *chance.sample(names[: len(domains)], 1)]
@@ -134,7 +134,12 @@ def _some_condition(world: World, table: TableOracle, index: str) -> Condition:
         return "", always
     last = names[-1]
     kind = table.schema.field(last).type
-    if world.changes_columns and kind in WIDER and not pa.types.is_string(kind) and chance.random() < 0.7:
+    if (
+        world.style.changes_columns
+        and kind in WIDER
+        and not pa.types.is_string(kind)
+        and chance.random() < 0.7
+    ):
         value = chance.choice(VALUES[kind])
         return f"{last} = {value}", lambda row: None if row[last] is None else row[last] == value
     if len(names) > len(domains) and chance.random() < 0.3:

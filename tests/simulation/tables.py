@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -85,6 +87,28 @@ VALUES: dict[pa.DataType, list[Any]] = ADDED_KINDS | {
     pa.decimal128(20, 2): [Decimal("0.00"), Decimal("123456789.25")],
 }
 
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """A kind of program.
+
+    Attributes:
+        weights: how often each step is made.
+        is_mixture: a program likes some steps, never makes others, and is more or less disturbed.
+        is_merged: nearly all scans go through indexes, and their rows leave in one order.
+        is_by_key: conditions are on primary keys.
+        changes_columns: columns are changed, so scans read older snapshots, and backups are lived on.
+        is_kept: keepers have bounds, at which the store must be in the end.
+    """
+
+    weights: Mapping[str, int]
+    is_mixture: bool = False
+    is_merged: bool = False
+    is_by_key: bool = False
+    changes_columns: bool = False
+    is_kept: bool = False
+
+
 # The steps, and how often each is made: on rows and tablets, and on indexes and columns as well.
 # fmt: off
 WEIGHTS = {
@@ -96,83 +120,83 @@ ALL_WEIGHTS = WEIGHTS | {"create_index": 5, "drop_index": 1, "build_on": 1, "add
 BY_KEY, CHECKING, KEEPERS, CHANGING = "by key", "writes that check", "keepers", "columns change"
 KEPT_CHANGING, MERGES, PAST = "kept columns change", "merges of some", "the past"
 # Some programs look into a corner where few rules meet; a mixture likes what chance likes.
-STYLES: dict[str, dict[str, int]] = {
-    "mixture": ALL_WEIGHTS,
-    "another mixture": ALL_WEIGHTS,
-    "a third mixture": ALL_WEIGHTS,
-    "mixture of rows": WEIGHTS,
-    "another mixture of rows": WEIGHTS,
-    "compaction below movers": {
+STYLES: dict[str, Style] = {
+    "mixture": Style(ALL_WEIGHTS, is_mixture=True),
+    "another mixture": Style(ALL_WEIGHTS, is_mixture=True),
+    "a third mixture": Style(ALL_WEIGHTS, is_mixture=True),
+    "mixture of rows": Style(WEIGHTS, is_mixture=True),
+    "another mixture of rows": Style(WEIGHTS, is_mixture=True),
+    "compaction below movers": Style({
         "delete": 8, "suspended_move": 20, "compact": 8, "flush": 8, "start_scan": 1,
-    },
-    "leases": {
+    }),
+    "leases": Style({
         "delete": 3, "start_scan": 10, "advance_one": 5, "hand_over": 2, "compact": 8, "wait": 2,
-    },
-    "indexes come and go": {
+    }),
+    "indexes come and go": Style({
         "delete": 3, "create_index": 10, "drop_index": 5, "start_scan": 6, "advance_one": 20, "move": 3,
-    },
-    "index scans alongside movers": {
+    }),
+    "index scans alongside movers": Style({
         "delete": 4, "create_index": 1, "start_scan": 8, "advance_one": 20, "hand_over": 4,
         "suspended_move": 8, "move_and_return": 6, "compact": 2, "flush": 4, "collect_garbage": 2,
-    },
-    "merged scans alongside movers": {
+    }),
+    "merged scans alongside movers": Style({
         "write": 4, "delete": 2, "create_index": 3, "start_scan": 6, "advance_one": 24, "hand_over": 8,
         "move": 6, "move_and_return": 6, "suspended_move": 4, "compact": 4, "flush": 4,
-    },
-    "indexes alongside writes": {
+    }, is_merged=True),
+    "indexes alongside writes": Style({
         "write": 14, "delete": 3, "create_index": 14, "build_on": 4, "drop_index": 2, "move": 2,
         "start_scan": 4, "advance_one": 6,
-    },
-    "builds alongside changes": {
+    }),
+    "builds alongside changes": Style({
         "delete": 4, "overwrite": 1, "create_index": 8, "build_on": 4, "drop_index": 2, "suspended_move": 6,
         "compact": 5, "collect_garbage": 4, "start_scan": 4, "advance_one": 20,
-    },
-    "columns below compactions": {
+    }),
+    "columns below compactions": Style({
         "write": 20, "delete": 2, "add_column": 5, "compact": 10, "start_scan": 2, "advance_one": 16,
-    },
-    "columns below movers": {
+    }),
+    "columns below movers": Style({
         "delete": 2, "add_column": 5, "create_index": 1, "suspended_move": 10, "move_and_return": 2,
         "start_scan": 3, "advance_one": 8,
-    },
+    }),
 }
 # Those that only programs have that name them, so that the programs of seeds stay what they are.
-STYLES_BY_NAME: dict[str, dict[str, int]] = {
-    MERGES: {
+STYLES_BY_NAME: dict[str, Style] = {
+    MERGES: Style({
         "write": 14, "delete": 8, "overwrite": 1, "create_index": 2, "start_scan": 5, "advance_one": 8,
         "move": 4, "move_and_return": 3, "suspended_move": 4, "split": 1, "collect_garbage": 2,
         "add_column": 1, "merge": 16,
-    },
-    PAST: {
+    }),
+    PAST: Style({
         "write": 16, "delete": 8, "change_where": 4, "overwrite": 4, "compact": 12, "tag": 9, "drop_tag": 12,
         "restore": 12, "read_tag": 6, "read_changes": 2, "move": 4, "split": 3, "collect_garbage": 4,
-    },
-    BY_KEY: {
+    }),
+    BY_KEY: Style({
         "write": 16, "overwrite": 1, "delete": 5, "get": 12, "start_scan": 8, "advance_one": 16,
         "hand_over": 4, "move": 5, "move_and_return": 4, "suspended_move": 6, "split": 2, "join": 2,
         "compact": 2, "merge": 6, "wait": 1, "collect_garbage": 2, "create_index": 1,
-    },
-    CHANGING: {
+    }, is_by_key=True),
+    CHANGING: Style({
         "write": 14, "overwrite": 1, "delete": 3, "change_column": 12, "get": 3, "start_scan": 8,
         "advance_one": 14, "hand_over": 6, "suspended_move": 5, "move": 2, "compact": 3, "merge": 6,
         "collect_garbage": 2, "create_index": 1, "wait": 1,
-    },
-    CHECKING: {
+    }, changes_columns=True),
+    CHECKING: Style({
         "write": 4, "checked_write": 24, "change_where": 8, "delete": 3, "overwrite": 2, "suspended_move": 5,
         "move": 2, "split": 1, "join": 1, "compact": 4, "merge": 6, "collect_garbage": 2, "add_column": 1,
         "create_index": 1,
-    },
-    KEEPERS: {
+    }),
+    KEEPERS: Style({
         "write": 20, "overwrite": 1, "delete": 5, "checked_write": 5, "change_where": 4, "get": 3,
         "start_scan": 6, "advance_one": 14, "hand_over": 3, "read_changes": 2, "tag": 4, "drop_tag": 2,
         "read_tag": 3, "restore": 3, "back_up": 1, "keep": 16, "merge": 3, "suspended_move": 4, "move": 2,
         "split": 1, "join": 1, "collect_garbage": 2, "create_index": 4, "build_on": 1, "drop_index": 1,
         "add_column": 2, "wait": 1,
-    },
-    KEPT_CHANGING: {
+    }, is_kept=True),
+    KEPT_CHANGING: Style({
         "write": 18, "overwrite": 1, "delete": 3, "checked_write": 3, "change_where": 3, "change_column": 14,
         "get": 2, "start_scan": 6, "advance_one": 12, "hand_over": 5, "read_changes": 3, "tag": 6,
         "drop_tag": 2, "read_tag": 4, "restore": 7, "back_up": 2, "keep": 14, "merge": 4, "suspended_move": 4,
         "move": 2, "split": 1, "join": 1, "collect_garbage": 2, "create_index": 1, "wait": 1,
-    },
+    }, changes_columns=True, is_kept=True),
 }
 # fmt: on

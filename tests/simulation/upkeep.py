@@ -102,14 +102,14 @@ def back_up(world: World) -> None:
             shutil.rmtree(older)
         world.backups.clear()
     world.backups.append((made, target))
-    one, place = world.random.choice(world.backups) if world.changes_columns else (made, target)
+    one, place = world.random.choice(world.backups) if world.style.changes_columns else (made, target)
     with world.alone(), Store.from_backup(place, copy, clock=world.clock) as other:
         assert other.verify() == []
         for table in world.tables.values():
             definition = other.table(table.name).definition.definition
             assert one is not made or definition >= definitions[table.name], "a change of columns is missing"
             _check_copy(other, table, one.snapshot)
-        if world.changes_columns:
+        if world.style.changes_columns:
             _live_on(world, other, world.some_table(), one.snapshot)
     shutil.rmtree(copy)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
@@ -29,16 +29,7 @@ from elasticscan.store.upkeep.planning import Policy
 from elasticscan.topology import Move
 from tests.base.manual_clock import ManualClock
 from tests.simulation.oracle import Key, Row, Rows, TableOracle
-from tests.simulation.tables import (
-    ALL_WEIGHTS,
-    BY_KEY,
-    CHANGING,
-    DOMAINS,
-    KEEPERS,
-    KEPT_CHANGING,
-    TABLES,
-    VALUES,
-)
+from tests.simulation.tables import ALL_WEIGHTS, DOMAINS, TABLES, VALUES, Style
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Damage, Fault
@@ -128,6 +119,7 @@ class World:
         older_catalog: files of the catalog before all steps.
         lease_ends: of each scan's lease, until when it keeps a snapshot.
         under_way: moves whose movers live.
+        style: of the program.
         builders: of index builds under way, innermost last: runs until the builder dies; None for never.
         dropped: ids of indexes.
         keepers: those at work, innermost last.
@@ -141,8 +133,7 @@ class World:
         opened: Callable[[], Store],
         clock: ManualClock,
         rng: random.Random,
-        style: str,
-        weights: Mapping[str, int],
+        style: Style,
     ) -> None:
         self.opened, self.clock, self.random = opened, clock, rng
         self.stores = [opened(), opened()]
@@ -174,21 +165,19 @@ class World:
         self.keys = dict.fromkeys(TABLES, rng.choice([5, 40, 150]))
         self.long_texts = False
         self.page_rows, self.page_bytes = [1, 1, 2, 3, 10, 65_536], [1, 50, 400, 16 << 20, 16 << 20]
-        self.weights = {"write": 10} | weights
-        if "mixture" in style:
-            # Every program likes some steps, never makes others, and is more or less disturbed.
+        self.style, self.weights = style, {"write": 10} | style.weights
+        self.noise, self.noise_left = 0.4, 50
+        if style.is_mixture:
             self.weights = {name: n * rng.choice([0, 1, 1, 5]) for name, n in self.weights.items()}
             self.weights["write"] = ALL_WEIGHTS["write"]
-        self.noise, self.noise_left = rng.choice([0.0, 0.1, 0.4]), 25
-        if "mixture" not in style:
-            self.noise, self.noise_left = 0.4, 50
+        noise = rng.choice([0.0, 0.1, 0.4])
+        if style.is_mixture:
+            self.noise, self.noise_left = noise, 25
         # How many of the scans through a sorted index are merged, and how many scans take no index.
         self.merged, self.direct = rng.choice([0.3, 0.7]), 0.35
-        if style.startswith("merged"):
+        if style.is_merged:
             self.merged, self.direct = 1.0, 0.1
-        self.by_key, self.changes_columns = style == BY_KEY, style in (CHANGING, KEPT_CHANGING)
-        self.is_kept = style in (KEEPERS, KEPT_CHANGING)
-        if self.is_kept:
+        if style.is_kept:
             self.policy, self.most_at_once = some_policy(rng), rng.choice([3, 5, 32])
             for store in self.stores:
                 if rng.random() < 0.5:

@@ -24,7 +24,7 @@ from elasticscan.topology import SlotSet
 from tests.seeds import ranges_of_seeds
 from tests.simulation.oracle import comparable, rows_of
 from tests.simulation.programs import Programs
-from tests.simulation.tables import STYLES_BY_NAME, WEIGHTS
+from tests.simulation.tables import STYLES_BY_NAME, WEIGHTS, Style
 from tests.simulation.upkeep import place_for
 from tests.simulation.world import World, step
 
@@ -62,7 +62,7 @@ def without_catalog(place: Path) -> None:
 
 
 REBUILT = "rebuilt"  # a style of programs
-STYLES_BY_NAME[REBUILT] = WEIGHTS | {"merge": 4, "rebuild": 8}
+STYLES_BY_NAME[REBUILT] = Style(WEIGHTS | {"merge": 4, "rebuild": 8})
 
 
 @step
