@@ -54,7 +54,7 @@ TESTS = {
     "topology": ["tests/topology"],
     "protocol/keys.py": ["tests/protocol"],
     "protocol": ["tests/reader/test_cursor.py", "tests/protocol", "tests/reader"],
-    "reader": ["tests/reader"],
+    "reader": ["tests/reader", TRANSCRIPTS],
     "store/moves": [f"{STORE}/test_scenarios.py", "tests/simulation/test_simulation.py"],
     "store/moves/elasticity.py": [
         f"{STORE}/test_shards_that_leave.py",

@@ -1,6 +1,6 @@
 """Named scenarios that need the real store: its catalog, its files, its movers and its leases.
 
-Those that a cluster in memory can play are in `tests/reader/test_scenarios.py`.
+Those that need no code are in `tests/transcripts/scan_*.txt`.
 
 At the end a shard that owned tablets 1 and 2 when a scan was planned owns less, the same or more when it is
 read: wherever the change falls, and through every access path, the rows are exactly those of the snapshot,

@@ -228,7 +228,10 @@ class Story:
         """Read all other pages, and show all rows of the scan: one that came twice would be there twice."""
         scan, read = self.scans.pop(name)
         read += _texts(scan.to_table())
-        return f"in all {_sorted(read)}\npages from where slots had moved to: {scan.stats.virtual_reads}"
+        stats = scan.stats
+        pages = f"{stats.pages} pages, {stats.virtual_reads} from where slots had moved to"
+        moved = f"; slots that moved below a page {stats.moved_slots}, rows dropped {stats.dropped_rows}"
+        return f"in all {_sorted(read)}\n{pages}{moved * (stats.moved_slots > 0)}"
 
     def do_cursors(self, name: str) -> list[str]:
         """Show which tablets a scan through an index of integers has left, and behind which entry of each."""
