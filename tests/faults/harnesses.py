@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from importlib import import_module
 from inspect import isgeneratorfunction, signature
 from itertools import product
 from pathlib import Path
@@ -15,54 +16,24 @@ from typing import Any
 
 import pytest
 
-import tests.faults.planted_aggregates
-import tests.faults.planted_columns
-import tests.faults.planted_damage
-import tests.faults.planted_log
-import tests.faults.planted_memory
-import tests.faults.planted_overlays
-import tests.faults.planted_past
-import tests.faults.planted_proofs
-import tests.faults.planted_roots
-import tests.faults.planted_streams  # noqa: F401 - enters its faults
 from elasticscan.base import limits
-from tests.catalog import test_opening, test_sqlite_files
-from tests.catalog import test_programs as test_log_programs
 from tests.catalog.damage import befall_some
 from tests.catalog.programs import LogPrograms
-from tests.connector import test_partial_rows, test_stream_writing, test_streaming
 from tests.faults.planted import FAULTS, Fault, Harness
 from tests.reader.simulation import Simulation
 from tests.simulation.programs import Programs
-from tests.storage import test_faulty_disk
-from tests.store import (
-    test_definitions_meanwhile,
-    test_lost_connections,
-    test_older_catalog,
-    test_root_scenarios,
-    test_verifying,
-)
-from tests.store.context import test_high_water_marks
-from tests.store.reading import test_aggregating
-from tests.store.writing import test_small_commits
-from tests.transcripts import test_transcripts
+
+for path in sorted(Path(__file__).parent.glob("planted_*.py")):
+    import_module(f"tests.faults.{path.stem}")  # which enters its faults
 
 # Named schedules: tests that need a directory, patches and fixtures of their module, and nothing else.
 _MODULES = (
-    test_root_scenarios,
-    test_lost_connections,
-    test_definitions_meanwhile,
-    test_high_water_marks,
-    test_older_catalog,
-    test_aggregating,
-    test_partial_rows,
-    test_faulty_disk,
-    test_verifying,
-    test_log_programs,
-    test_opening,
-    test_sqlite_files,
-    test_small_commits,
-    test_transcripts,
+    *("catalog.test_altered_logs", "catalog.test_damage", "catalog.test_opening", "catalog.test_programs"),
+    *("catalog.test_sqlite_files", "catalog.test_transactions", "connector.test_partial_rows"),
+    *("storage.test_faulty_disk", "store.context.test_high_water_marks", "store.reading.test_aggregating"),
+    *("store.test_definitions_meanwhile", "store.test_lost_connections", "store.test_older_catalog"),
+    *("store.test_root_scenarios", "store.test_verifying", "store.upkeep.test_flushing"),
+    *("store.writing.test_small_commits", "transcripts.test_transcripts"),
 )
 Scenario = Callable[[Path], object]
 
@@ -99,7 +70,7 @@ def _value(test: Callable[..., object], name: str, known: dict[str, Any], stack:
 SCENARIOS = {
     name: scenario
     for module in _MODULES
-    for test, function in vars(module).items()
+    for test, function in vars(import_module(f"tests.{module}")).items()
     if test.startswith("test_")
     for name, scenario in _cases(test, function)
 }
