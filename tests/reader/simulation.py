@@ -13,9 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from elasticscan.protocol import Cursor, Cursors, restrict, slots_of
+import numpy as np
+import pyarrow as pa
+
+from elasticscan.protocol import Cursor, Cursors, RowRequest, restrict, slots_of
 from elasticscan.protocol.keys import ContinuationKey, Sealer
 from elasticscan.protocol.requests import PageRows, Placements, Shards
+from elasticscan.reader import read_by_key
 from elasticscan.reader.scan import ScanPlan, ScanStats, drive
 from elasticscan.reader.sorted_scan import SortKey, drive_sorted
 from elasticscan.topology import SlotSet, Tablet, initial_placement
@@ -164,6 +168,8 @@ class Simulation:
                 if self.random.random() < self.noise_between:
                     self._change()
                 self._advance(self.random.choice(self.scans))
+                if self.random.random() < 0.1:
+                    self._get()
             self._finish()
         except BaseException as error:
             error.add_note(
@@ -197,6 +203,19 @@ class Simulation:
             self.scans[self.scans.index(scan)] = scan = scan.resumed(scan.key, len(scan.got))
         if not scan.done:
             scan.step()
+
+    def _get(self) -> None:
+        """Rows by their keys, while anything happens to their tablets."""
+        slots, expected = self.cluster.current().slot_count, dict(self.rows)
+        asked = [self.random.randrange(self.keys + 10) for _ in range(self.random.choice([0, 1, 5, 40]))]
+        asked.sort(key=lambda key: key % slots)
+        of_keys = np.array([key % slots for key in asked], dtype=np.uint16)
+        batch = pa.record_batch({"key": pa.array(asked, pa.int64())})
+        request = RowRequest(1, 0, self.cluster.last_commit, COLUMNS, of_keys, batch)
+        places, batches = read_by_key(request, self.cluster.current(), self.cluster, self.cluster)
+        rows = [(row["key"], row["value"]) for batch in batches for row in batch.to_pylist()]
+        got = [rows[place] if place >= 0 else (key, None) for key, place in zip(asked, places, strict=True)]
+        assert got == [(key, expected.get(key)) for key in asked], "rows by their keys"
 
     def _finish(self) -> None:
         """Nothing moves any more: every scan ends within its bound."""
