@@ -418,16 +418,12 @@ def strike_in_a_transaction_of_its_own(honest: Any, self: Mover, move: Any) -> N
 
 def _with_the_layout_before(patch: Patch, is_hidden: Callable[[Any], bool]) -> None:
     """Some records change the layout no more; the stores that programs copy have none of these."""
-    honest = fold.apply
 
-    def silently(before: Any, entry: Any, record: Any) -> Any:
+    def silently(honest: Any, before: Any, entry: Any, record: Any) -> Any:
         after = honest(before, entry, record)
-        if is_hidden(record):
-            return replace(after, layout=before.layout)
-        return after
+        return replace(after, layout=before.layout) if is_hidden(record) else after
 
-    for module in (transaction, log, replay):
-        patch.setattr(module, "apply", silently)
+    replacing((transaction, log, replay), "apply")(silently)(patch)
 
 
 def _copying_with(patch: Patch, keep: Callable[[Bounds], Keep]) -> None:
@@ -474,50 +470,28 @@ def partial_merge_forgets_snapshots(patch: Patch) -> None:
     _keeping(patch, lambda keep: replace(keep, horizon=keep.horizon + 1))
 
 
-def _swapping(
-    patch: Patch, swap: Callable[[Swap, compaction.Merging, Tx, list[Copied], SlotSet], Any]
-) -> None:
-    honest = compaction.Merging._swap
-    patch.setattr(
-        compaction.Merging, "_swap", lambda self, tx, copies, slots: swap(honest, self, tx, copies, slots)
-    )
-
-
 @fault("programs", "a merge whose sources another process merged meanwhile changes nothing", style="keepers")
-def merge_outlives_its_owner(patch: Patch) -> None:
-    def in_any_case(swap: Swap, merging: Any, tx: Tx, copies: list[Copied], slots: SlotSet) -> Any:
-        there = {fragment.id for fragment in tx.state.fragments(table=merging.table.id)}
-        if there & {fragment.id for fragment in merging.fragments}:
-            return swap(merging, tx, copies, slots)
-        merged = compaction._slots_of(merging.fragments) & tx.state.placement.at(merging.shard)
-        indexes = tx.state.indexes(merging.table.id)
-        whole = compaction.indexed(merging.context, merging.table, indexes, copies)
-        added = [(replace(c.staged, slots=merged), c.min_commit, c.max_commit) for c in whole]
-        replace_fragments(tx, merging.table.id, {}, added, compaction.COMPACT)
-        return compaction.Merged(added=len(copies))
-
-    _swapping(patch, in_any_case)
+@replacing(compaction.Merging, "_swap")
+def merge_outlives_its_owner(swap: Swap, merging: Any, tx: Tx, copies: list[Copied], slots: SlotSet) -> Any:
+    there = {fragment.id for fragment in tx.state.fragments(table=merging.table.id)}
+    if there & {fragment.id for fragment in merging.fragments}:
+        return swap(merging, tx, copies, slots)
+    merged = compaction._slots_of(merging.fragments) & tx.state.placement.at(merging.shard)
+    whole = merging._index(tx.state.indexes(merging.table.id), copies)
+    added = [(replace(c.staged, slots=merged), c.min_commit, c.max_commit) for c in whole]
+    replace_fragments(tx, merging.table.id, {}, added, compaction.COMPACT)
+    return compaction.Merged(added=len(copies))
 
 
 @fault("programs", "a merge of some slots leaves the others to its sources", style="keepers")
-def merges_in_pieces_take_all(patch: Patch) -> None:
-    def with_the_rest(swap: Swap, merging: Any, tx: Tx, copies: list[Copied], slots: SlotSet) -> Any:
-        merged = swap(merging, tx, copies, slots)
-        left = {fragment.id for fragment in tx.state.fragments(table=merging.table.id)}
-        if merged.gone or merged.added:
-            rest = {f.id: SlotSet() for f in merging.fragments if f.id in left}
-            replace_fragments(tx, merging.table.id, rest, (), compaction.COMPACT)
-        return merged
-
-    _swapping(patch, with_the_rest)
-
-
-@fault("programs", "a merged fragment tells the oldest commit that it holds", style="keepers")
-def merged_fragments_hold_the_newest_commit_alone(patch: Patch) -> None:
-    def newer(swap: Swap, merging: Any, tx: Tx, copies: list[Copied], slots: SlotSet) -> Any:
-        return swap(merging, tx, [replace(c, min_commit=c.max_commit) for c in copies], slots)
-
-    _swapping(patch, newer)
+@replacing(compaction.Merging, "_swap")
+def merges_in_pieces_take_all(swap: Swap, merging: Any, tx: Tx, copies: list[Copied], slots: SlotSet) -> Any:
+    merged = swap(merging, tx, copies, slots)
+    left = {fragment.id for fragment in tx.state.fragments(table=merging.table.id)}
+    if merged.gone or merged.added:
+        rest = {f.id: SlotSet() for f in merging.fragments if f.id in left}
+        replace_fragments(tx, merging.table.id, rest, (), compaction.COMPACT)
+    return merged
 
 
 @fault("programs", "a stage of a merge keeps tombstones for the stages after it", style="keepers")
@@ -562,31 +536,27 @@ def page_begins_at_its_position(patch: Patch) -> None:
     patch.setattr(pages, "pieces_of", inclusive)
 
 
-@fault("programs", "a mover whose move was taken over stops")
-def zombie_mover_goes_on(patch: Patch) -> None:
+def _movers_never_stop(patch: Patch) -> None:
     unchecked(patch, MoveSwitched)
     patch.setattr(Mover, "_check_still_right", lambda self, tx, move: None)
-    honest = under_way.transition
 
-    def unasked(tx: Tx, move: Move, owner: str, event: Event) -> Move:
-        return honest(tx, move, owner, event) or replace(move, phase=_phase_after(event))
 
-    patch.setattr(mover, "transition", unasked)
+@fault("programs", "a mover whose move was taken over stops")
+@replacing(mover, "transition", let=_movers_never_stop)
+def zombie_mover_goes_on(honest: Any, tx: Tx, move: Move, owner: str, event: Event) -> Move:
+    return honest(tx, move, owner, event) or replace(move, phase=_phase_after(event))
 
 
 @fault("programs", "every phase of a move is written down, by its table", style="compaction below movers")
-def phases_of_moves_are_not_written(patch: Patch) -> None:
-    def around(tx: Tx, move: Move, owner: str, event: Event) -> Move | None:
-        there = under_way.move_of(tx, move.tablet)
-        if there is None or there.owner != owner:
-            return None
-        after = replace(move, phase=_phase_after(event))
-        if after.is_over:
-            tx.remove_lease(OwnedMove, str(move.tablet))
-        return after
-
-    for module in (mover, elasticity):
-        patch.setattr(module, "transition", around)
+@replacing((mover, elasticity), "transition")
+def phases_of_moves_are_not_written(_: Any, tx: Tx, move: Move, owner: str, event: Event) -> Move | None:
+    there = under_way.move_of(tx, move.tablet)
+    if there is None or there.owner != owner:
+        return None
+    after = replace(move, phase=_phase_after(event))
+    if after.is_over:
+        tx.remove_lease(OwnedMove, str(move.tablet))
+    return after
 
 
 def _phase_after(event: Event) -> Phase:
@@ -788,9 +758,7 @@ def rows_by_condition_are_not_checked(patch: Patch) -> None:
     patch.setattr(transactions, "unchanged", unchecked)
 
 
-# ------------------------------------------------------------------------------------ times and owners
-
-
+# Rules that one function keeps, and what stands in its place.
 in_simulation = Finder("simulation")
 in_simulation.rule("rows of slots that moved while a page was read never leave").sets(
     driver, "drop_moved", lambda page, moved: page
@@ -932,6 +900,13 @@ Finder("log").rule("a record of a move lets the epoch grow").alters(
     (fold, checks), "moved_tablet", lambda _, record: replace(record.tablet, shard=record.target)
 )
 keepers = Finder("programs", "keepers")
+keepers.rule("a merged fragment tells the oldest commit that it holds").alters(
+    compaction.Merging,
+    "_swap",
+    lambda swap, merging, tx, copies, slots: swap(
+        merging, tx, [replace(c, min_commit=c.max_commit) for c in copies], slots
+    ),
+)
 keepers.rule("a tag keeps its snapshot").gives(horizons, "_tagged", [], let=horizons_may_pass_tags)
 keepers.rule("the steps of keepers that died are taken over").alters(
     (steps, keeper),

@@ -48,6 +48,7 @@ def waiting_rows_are_lost(honest: Any, self: Fold) -> pa.Table:
     return honest(self)
 
 
+# Rules that one function keeps, and what stands in its place.
 program = Finder("scenarios", _PROGRAM)
 program.rule("NaN is above all numbers").alters(
     folding, "float_codes", lambda honest, values: np.where(np.isnan(values), 0, honest(values))

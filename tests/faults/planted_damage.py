@@ -164,6 +164,7 @@ def sound_statistics_go_with_damaged_ones(
     return found if found.keys() >= set(ids) else {}
 
 
+# Rules that one function keeps, and what stands in its place.
 flipped_bit = Finder("damage", "flipped_bit")
 flipped_bit.rule("index runs are verified as fragments are").plants(
     _unproven_if, lambda file: file.manifest.kind == "index_run"

@@ -138,6 +138,7 @@ def checkpoints_of_any_log_are_used(
     return checkpoints.state_of(lambda name: read(contents, parts[name]))
 
 
+# Rules that one function keeps, and what stands in its place.
 in_log = Finder("log")
 in_log.rule("an append is checked against the newest state").gives(transaction, "check")
 in_log.rule("files are accepted only where their slots live, with runs of all indexes").gives(

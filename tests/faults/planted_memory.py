@@ -85,6 +85,7 @@ def flushed_slots_are_forgotten(honest: Any, self: StoreState, table: int) -> tu
     return tuple(replace(commit, slots=everything) for commit in honest(self, table))
 
 
+# Rules that one function keeps, and what stands in its place.
 Finder("programs", "compaction below movers").rule("a flush leaves alone what a mover is copying").gives(
     flushing, "being_copied", SlotSet()
 )

@@ -21,6 +21,7 @@ def rows_that_came_stay(honest: Any, events: pa.RecordBatch, table: Any) -> pa.R
     return rows.filter(pa.compute.invert(rows.column("_deleted")))
 
 
+# Rules that one function keeps, and what stands in its place.
 past = Finder("programs", PAST)
 past.rule("a restore undoes all changes of a key, not the last one").alters(
     restoring, "_ends", lambda honest, events, keys: honest(events, keys)[::-1]

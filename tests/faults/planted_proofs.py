@@ -132,6 +132,7 @@ def files_are_decoded_once(honest: Any, self: Any, *given: Any) -> Any:
     return FileSet(changed.kind, changed.base, changed.added, changed.removed, self._decoded)
 
 
+# Rules that one function keeps, and what stands in its place.
 exchanged_rows = Finder("damaged log", "exchanged_rows")
 exchanged_rows.rule("a value is the one that was appended").gives(entries, "check_part")
 exchanged_rows.rule("rows in the log are the rows that were appended").gives(log, "is_sealed", True)

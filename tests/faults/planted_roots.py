@@ -92,6 +92,7 @@ def ages_by_the_machines_clock(honest: Any, self: Any, *arguments: Any) -> Any:
     return replace(look, shelf=replace(look.shelf, seen_at=self._context.clock.now()))
 
 
+# Rules that one function keeps, and what stands in its place.
 unmounted = Finder("scenarios", DOUBT.format("unmounted"))
 unmounted.rule("the owner of a root is verified before a write is staged there").plants(
     _unchecked, WriteTransaction, "write"
