@@ -16,22 +16,20 @@ ROWS = {key: key for key in range(40)}  # four pages at each of two shards
 
 
 class ToldCluster(MemoryCluster):
-    """One whose catalog is far away, and which notes what it is asked."""
+    """One whose catalog is far away, and which notes what it is asked; some pages on it may fail."""
 
     def __init__(self) -> None:
         super().__init__(initial_placement(4, 2, [1, 2]))
         self.awaits = self.remembers = lambda: True
         self.calls: list[str] = []
-        self.fails_with: BaseException | None = None  # instead of what comes after the next page
-        self.answered = 0
+        self.pages_left, self.error = 1_000, BaseException()
         self.write(ROWS)
 
     def read_page(self, request: PageRequest) -> PageRows:
         self.calls.append("page")
-        if self.fails_with is not None:
-            self.answered += 1
-            if self.answered > 1:
-                raise self.fails_with
+        if self.pages_left == 0:
+            raise self.error
+        self.pages_left -= 1
         return super().read_page(request)
 
     @contextmanager
@@ -80,20 +78,15 @@ def test_a_page_is_read_while_the_look_at_the_one_before_is_awaited_and_only_the
         assert calls_of(cluster) == "page look looked"
 
 
+@pytest.mark.parametrize(("error", "steps"), [(OSError("gone"), 2), (KeyboardInterrupt(), 1)], ids=str)
 def test_an_error_of_a_page_that_is_read_ahead_waits_until_it_is_asked_for_and_an_interruption_does_not(
-    cluster: ToldCluster, scan: SimulatedScan
+    cluster: ToldCluster, scan: SimulatedScan, error: BaseException, steps: int
 ) -> None:
-    scan.step()
-    cluster.fails_with = OSError("gone")
-    scan.step()
-    assert len(scan.got) == 10
-    with pytest.raises(OSError, match="gone"):
+    cluster.pages_left, cluster.error = 2, error
+    for _ in range(steps):
         scan.step()
-    scan = SimulatedScan.of(cluster, ROWS, page_rows=5)
-    cluster.fails_with = None
-    scan.step()
-    cluster.fails_with, cluster.answered = KeyboardInterrupt(), 0
-    with pytest.raises(KeyboardInterrupt):
+    assert len(scan.got) == 5 * steps
+    with pytest.raises(type(error)):
         scan.step()
 
 
