@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +17,11 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.formatting import utc
 from elasticscan.base.user_files import naming_file
 from elasticscan.cli.options import Limit, Speed, Tablet, Uri, shards_of
-from elasticscan.cli.output import answer, listing, progress, section
+from elasticscan.cli.output import answer, is_json, listing, print_json_line, progress, say, section
 from elasticscan.topology import SlotMap, Topology
 from elasticscan.ui import SHARDS
+
+_WATCH_SECONDS = 0.5
 
 
 def expand(
@@ -115,21 +117,31 @@ def topologies(
         Path | None,
         typer.Option(metavar="FILE", help="Draw them: slots across, time down; up to 1,000, 100 by default."),
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Of a cluster: print each change that is seen, until Ctrl-C.")
+    ] = False,
 ) -> None:
     """List the topologies that are kept, oldest first; the last may be of a plan that still moves tablets.
 
-    A Redis or Valkey cluster keeps none: the present one is listed with its slots.
+    Of a Redis or Valkey cluster, which keeps none, the present one with its slots; with --watch also those
+    that follow.
 
     Example: elasticscan topologies trips.store --svg slots.svg
     """
     slot_map: SlotMap | None = None
     if is_cluster(uri):
-        with open_cluster(uri) as cluster:
-            seen = cluster.connections.read_map()
-        names, placement = seen.shard_names, seen.placement
-        now = Topology(1, placement, tuple(sorted(names.items())), time.time(), "seen")
-        slots = {names.get(shard, "unserved"): len(placement.at(shard)) for shard in placement.shards}
-        values, slot_map = [_value(now, slots)], SlotMap((now,))
+        seen, values = [], []
+        with suppress(KeyboardInterrupt):
+            for now in _of_cluster(uri, limit if watch else 1):
+                names, at = dict(now.shard_names), now.placement.at
+                slots = {names.get(shard, "unserved"): len(at(shard)) for shard in now.placement.shards}
+                seen.append(now)
+                values.append(_value(now, slots))
+                if watch:
+                    _print_change(values[-1])
+        slot_map = SlotMap(tuple(seen)) if seen else None
+    elif watch:
+        raise InvalidOption("--watch is for clusters; `elasticscan ui` shows a store", option="--watch")
     else:
         with elasticscan.open(uri) as store:
             values = [_value(entry, dict(entry.tablets)) for entry in store.topology_history(limit)]
@@ -138,6 +150,8 @@ def topologies(
     if svg is not None and slot_map is not None:
         with naming_file(str(svg), "written"):
             svg.write_text(slot_map.svg, encoding="utf-8")
+    if watch:
+        return
     rows = [
         (
             str(each["topology"]),
@@ -148,6 +162,30 @@ def topologies(
         for each in values
     ]
     answer(values, listing(["topology", "published", "tablets", "reason"], rows))
+
+
+def _of_cluster(uri: str, most: int | None) -> Iterator[Topology]:
+    """Yield the placement of a cluster, then each that differs from the one before."""
+    before, number = None, 0
+    with open_cluster(uri) as store:
+        while True:
+            found = store.connections.read_map()
+            owners = [(tablet.start, tablet.end, tablet.shard) for tablet in found.placement.tablets]
+            if owners != before:
+                before, number = owners, number + 1
+                names = tuple(sorted(found.shard_names.items()))
+                yield Topology(number, found.placement, names, time.time(), "seen")
+            if number == most:
+                return
+            time.sleep(_WATCH_SECONDS)
+
+
+def _print_change(value: dict[str, Any]) -> None:
+    if is_json():
+        print_json_line(value)
+    else:
+        slots = "  ".join(f"{name} {number:,}" for name, number in value["shards"].items())
+        say(f"{utc(value['created_at'])}   {slots}")
 
 
 @contextmanager

@@ -84,11 +84,11 @@ def _enter_table(uri: str, nodes: Collection[str], tablets: str) -> str | None:
             newest: dict[str, Any] = next(
                 iter(found.to_table().to_pylist()), {"cluster": min(nodes), "number": 0}
             )
-            last: str | None = newest.get("tablets")
-            if tablets == last:
-                return last
+            before: str | None = newest.get("tablets")
+            if tablets == before:
+                return before
             row = newest | {"number": newest["number"] + 1, "seen_at": datetime.now(UTC), "tablets": tablets}
             with suppress(AlreadyExists):  # of another driver
                 table.insert([row])
-                return last
+                return before
     raise WriteConflict("others wrote the topologyHistory each time that it was read; start the read again")
