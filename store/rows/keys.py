@@ -14,6 +14,7 @@ from elasticscan.storage import DELETED, batches_of, check_keys_filled, conform
 from elasticscan.store.rows.conversion import as_reader, batch_of
 
 _LISTS = (list, range, set, frozenset)
+_BATCH_KEYS = 1 << 16  # of a range
 
 
 def arrow_keys(keys: Any, table: TableInfo, hint: str = "") -> Any:
@@ -25,6 +26,8 @@ def arrow_keys(keys: Any, table: TableInfo, hint: str = "") -> Any:
     keys = as_reader(keys)
     if len(names) == 1:
         keys = _listed(keys)
+        if isinstance(keys, range):
+            return _of_range(keys, table)
     if not isinstance(keys, _LISTS):
         if hasattr(keys, "__arrow_c_stream__") or hasattr(keys, "__arrow_c_array__"):
             return keys
@@ -35,6 +38,20 @@ def arrow_keys(keys: Any, table: TableInfo, hint: str = "") -> Any:
             option="keys",
         )
     return batch_of(dict(zip(names, _columns(list(keys), names), strict=True)), table)
+
+
+def _of_range(keys: range, table: TableInfo) -> pa.RecordBatchReader:
+    """Return a reader of a range of keys, in batches: all of them may be more than memory holds."""
+    (name,) = table.primary_key
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        rest = keys
+        while rest:
+            yield batch_of({name: list(rest[:_BATCH_KEYS])}, table)
+            rest = rest[_BATCH_KEYS:]
+
+    schema = pa.schema([(name, table.schema.field(name).type)])
+    return pa.RecordBatchReader.from_batches(schema, batches())
 
 
 def _listed(keys: Any) -> Any:
