@@ -24,7 +24,7 @@ from elasticscan.catalog.log import Log
 from elasticscan.catalog.opening import make_home, open_home
 from elasticscan.catalog.pool import in_transaction
 from elasticscan.catalog.replay import replay_newest
-from elasticscan.catalog.retrying import retry_interrupted
+from elasticscan.catalog.retrying import retry, retry_interrupted
 from elasticscan.catalog.secrets import KEYS, OFFSETS, new_secret
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.topology_history import first_topology
@@ -271,7 +271,8 @@ class Catalog:
 
         Entries stay, so the history does; a process that has slept for longer reads a checkpoint.
         """
-        self._log.drop_payloads(micros(self.clock.now() - grace_seconds))
+        older_than = micros(self.clock.now() - grace_seconds)
+        retry(self._home, lambda: self._log.drop_payloads(older_than))
 
     def check_writable(self) -> None:
         """Raise `ReadOnlyStore` when nothing can be written; to be asked before work is begun."""

@@ -215,5 +215,5 @@ def _named(owner: str, kind: str, things: Iterable[N], name: str, hint: str) -> 
     named = {thing.name: thing for thing in things}
     if name not in named:
         why = f"the {owner} has no {kind} {name!r}{suggest(name, named) or hint}"
-        raise NotFound(why, kind=kind, **{kind: name})
+        raise NotFound(why, **{kind: name}, kind=kind)
     return named[name]

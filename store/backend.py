@@ -163,46 +163,6 @@ def complete_rows(
     yield from merging.rows_merged(context, find, current, since, rows, merging.Clauses(columns=given))
 
 
-class CommitReads:
-    """Reads of what commits changed, for streams and change feeds."""
-
-    def __init__(self, context: Context) -> None:
-        self.context = context
-        self.look = partial(streams.look, context)
-        self.lag = partial(streams.lag, context)
-        self.hold_snapshot = partial(streams.hold_snapshot, context)
-        self.scan_snapshot = partial(streams.scan_snapshot, context)
-        self.scan = partial(scan_changes, context)
-        self.hold = partial(hold_for_stream, context)
-
-    def commit_at(self, timestamp: float) -> int:
-        """As `Tx.commit_at`, after a check that no shard knows newer commits."""
-        self.context.check_newest()
-        return self.context.ask(lambda tx: tx.commit_at(timestamp))
-
-    def commit_before(self, timestamp: float) -> int:
-        """Return the newest commit made at or before a time, in seconds since 1970; 0 when there is none."""
-        return self.context.ask(lambda tx: tx.commit_before(timestamp))
-
-    def floor(self, table_id: int, snapshot: int, seen_from: int) -> int:
-        """Return the commit that overwrote everything before it, as seen from another one."""
-        return self.context.table_state(table_id, snapshot).floor(seen_from)
-
-    def count_rows(self, table: TableInfo, bounds: Bounds, filter: str | None) -> Counts:  # noqa: A002
-        """Count rows by slot, in the slots that a filter leaves. Counted once for a snapshot or a commit."""
-        context = self.context
-
-        def count() -> Counts:
-            counts, every = np.zeros(context.info.slots, dtype=np.int64), rows_by_slot(context, table, bounds)
-            for start, end in slots_of_filter(context, table, filter):
-                counts[start:end] = every[start:end]
-            return counts
-
-        key = ("rows by slot", table.id, table.definition, bounds, filter)
-        counts: Counts = context.derived.get(key, count)
-        return counts
-
-
 def slot_bytes(fragments: Sequence[Fragment], slot_count: int) -> Weights:
     """About how many bytes each slot holds: a fragment's are spread over the slots it serves."""
     weights: Weights = np.zeros(slot_count)

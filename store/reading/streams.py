@@ -55,16 +55,8 @@ class StreamState:
     places: SlotPlaces
 
 
-@retry_interrupted
-def look(
-    context: Context,
-    table_id: int,
-    after: int | None = None,
-    upto: int = MAX_NUMBER,
-    most: int = MAX_NUMBER,
-    fragments: bool = False,
-) -> StreamState:
-    """Return the facts that planning a micro-batch needs, in one transaction.
+class CommitReads:
+    """Reads of what commits changed, for streams and change feeds."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -88,27 +80,26 @@ def look(
             most: as many commits, the oldest, suffice.
             fragments: whether they are needed.
 
-@retry_interrupted
-def lag(context: Context, table_id: int, after: int) -> tuple[int, int, float]:
-    """Return (commits, rows, seconds) of a stream behind its table that has reached a commit."""
-    with context.catalog.reading() as tx:
-        return _lag(tx, live_table(tx, table_id), after)
-
-
-def _lag(tx: Tx, table: TableInfo, after: int) -> tuple[int, int, float]:
-    commits, rows, oldest = tx.behind(table.id, max(after, table.created_commit))
-    return commits, rows, 0.0 if oldest is None else round(max(tx.now - oldest, 0.0), 3)
-
-    @retry_interrupted
-    def look_behind(self, table_id: int, after: int, fragments: bool) -> Lag:
-        """Return the lag of a stream that has delivered everything up to a commit."""
+        Raises:
+            TableChanged: the table was dropped.
+            StoreDamaged: the topology history is empty or damaged.
+        """
         with self.context.catalog.reading() as tx:
             table = live_table(tx, table_id)
-            after = max(after, table.created_commit)
-            first = tx.commits(table.id, after, most=1)
-            listed = self.context.fragments_in(tx, table) if fragments else ()
-            newest, rows = tx.state.table(table.id).newest, first[0].rows if first else 0
-            return Lag(newest, *tx.behind(table.id, after), rows, listed)
+            return StreamState(
+                table=table,
+                newest=tx.state.commit,
+                now=tx.now,
+                commits=() if after is None else tx.commits(table.id, after, upto, most),
+                fragments=self.context.fragments_in(tx, table) if fragments else (),
+                places=SlotPlaces.at(tx),
+            )
+
+    @retry_interrupted
+    def lag(self, table_id: int, after: int) -> tuple[int, int, float]:
+        """Return (commits, rows, seconds) of a stream behind its table that has reached a commit."""
+        with self.context.catalog.reading() as tx:
+            return _lag(tx, live_table(tx, table_id), after)
 
     def scan_snapshot(
         self,
@@ -169,6 +160,11 @@ def _lag(tx: Tx, table: TableInfo, after: int) -> tuple[int, int, float]:
         key = ("rows by slot", table.id, table.definition, bounds, filter)
         counts: Counts = context.derived.get(key, count)
         return counts
+
+
+def _lag(tx: Tx, table: TableInfo, after: int) -> tuple[int, int, float]:
+    commits, rows, oldest = tx.behind(table.id, max(after, table.created_commit))
+    return commits, rows, 0.0 if oldest is None else round(max(tx.now - oldest, 0.0), 3)
 
 
 def streams_in(tx: Tx) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ from elasticscan.store.context.leases import kept_seconds, take_lease
 from elasticscan.store.moves.owners import OwnedMove, OwnedStep, beat
 from elasticscan.store.moves.under_way import enter_moves, move_of, moves_in, transition
 from elasticscan.store.upkeep.collector import _first_dropped
-from elasticscan.store.upkeep.steps import claim, end_step, steps_in
+from elasticscan.store.upkeep.executor import claim, end_step, steps_in
 from elasticscan.topology import Event, Move, Phase, Shard
 from tests.base.manual_clock import ManualClock
 from tests.catalog.small_store import add_commit, add_table, make, staged
@@ -147,7 +147,7 @@ def test_moves_and_steps_belong_to_one_owner_until_they_are_over(
         assert moves_in(tx)[0] == OwnedMove(1, 1, 2, Phase.COPYING, "me", 1_000.0, 1_002.0)
         assert [move.heartbeat_at for move in moves_in(tx)] == [1_002, 1_000, 1_002]
         for owner, left in (("you", {1, 2, 3}), ("me", {2, 3}), ("me", {2, 3})):
-            give_up_moves(tx, owner, [MOVE])
+            transition(tx, MOVE, owner, Event.FAILED)
             assert {move.tablet for move in moves_in(tx)} == left
         assert move_of(tx, 1) is None
         first, second = OwnedStep("merge/1/2", "me", 1_000, 1_002), OwnedStep("balance", "you", 1_002, 1_002)

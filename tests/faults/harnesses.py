@@ -19,6 +19,7 @@ import pytest
 from elasticscan.base import limits
 from tests.catalog.damage import befall_some
 from tests.catalog.programs import LogPrograms
+from tests.connector import test_stream_writing, test_streaming
 from tests.faults.planted import FAULTS, Fault, Harness
 from tests.reader.simulation import Simulation
 from tests.simulation.programs import Programs
@@ -28,11 +29,11 @@ for path in sorted(Path(__file__).parent.glob("planted_*.py")):
 
 # Named schedules: tests that need a directory, patches and fixtures of their module, and nothing else.
 _MODULES = (
-    *("catalog.test_altered_logs", "catalog.test_damage", "catalog.test_opening", "catalog.test_programs"),
-    *("catalog.test_sqlite_files", "catalog.test_transactions", "connector.test_partial_rows"),
+    *("catalog.test_opening", "catalog.test_programs"),
+    *("catalog.test_sqlite_files", "connector.test_partial_rows"),
     *("storage.test_faulty_disk", "store.context.test_high_water_marks", "store.reading.test_aggregating"),
     *("store.test_definitions_meanwhile", "store.test_lost_connections", "store.test_older_catalog"),
-    *("store.test_root_scenarios", "store.test_verifying", "store.upkeep.test_flushing"),
+    *("store.test_root_scenarios", "store.test_verifying"),
     *("store.writing.test_small_commits", "transcripts.test_transcripts"),
 )
 Scenario = Callable[[Path], object]

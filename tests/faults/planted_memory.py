@@ -97,7 +97,12 @@ tombstones.rule("a merge keeps a tombstone that hides an older row in the log").
     compaction, "keep_for", lambda honest, some, others, _memory, *rest: honest(some, others, (), *rest)
 )
 tombstones.rule("a move keeps a tombstone that hides an older row in the log").alters(
-    mover, "_sources", lambda honest, *args: [source._replace(is_complete=True) for source in honest(*args)]
+    mover,
+    "_sources",
+    lambda honest, context, tx, progress, upto: [
+        (rows, bounds, replace(keep, apart=replace(keep.apart, complete=not progress.copied_to)))
+        for rows, bounds, keep in honest(context, tx, progress, upto)
+    ],
 )
 Finder("programs", "mixture of rows").rule("a reader has the rows of the newest commits").alters(
     Memories, "of", lambda honest, self, tx, table: self._tables.get(table.id) or honest(self, tx, table)

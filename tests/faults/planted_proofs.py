@@ -34,8 +34,7 @@ from tests.faults.planted import Finder, Patch, fault, found_by, replacing
 # --------------------------------------------------------------------------------- entries and their parts
 
 
-@fault("scenarios", "a row of the topology history has each number once, and is published")
-@found_by("test_an_older_row_in_place_of_a_published_one_is_noticed")
+@fault("damaged log", "a row of the topology history has each number once, and is published", "lost_row")
 @replacing(topology_history, "_kept")
 def any_topologies_are_read(_: Any, tx: Any, first: int, last: int) -> Any:
     rows = tx.execute(tables.TOPOLOGIES, {"first": first, "last": last})
@@ -62,8 +61,7 @@ def heads_are_not_compared(patch: Patch) -> None:
 # --------------------------------------------------------------------------------------------- checkpoints
 
 
-@fault("scenarios", "the checkpoints that are kept have no part in common")
-@found_by("test_whichever_part_of_a_checkpoint_is_lost_another_one_leads_to_the_state")
+@fault("damaged log", "the checkpoints that are kept have no part in common", "lost_part_of_a_checkpoint")
 def checkpoints_share_their_parts(patch: Patch) -> None:
     write, manifests = checkpoints.write, checkpoints.manifests
 
@@ -137,13 +135,16 @@ exchanged_rows = Finder("damaged log", "exchanged_rows")
 exchanged_rows.rule("a value is the one that was appended").gives(entries, "check_part")
 exchanged_rows.rule("rows in the log are the rows that were appended").gives(log, "is_sealed", True)
 exchanged_rows.rule("statistics are the ones that came with their record").gives(log, "check_part")
-Finder("scenarios", "test_the_statistics_of_another_file_are_left_out[True]").rule(
+exchanged_rows.rule("while a lease is damaged no horizon is given").gives(leases, "_digest", b"")
+Finder("damaged log", "damaged_statistics").rule(
     "statistics of a damaged checkpoint are read from their records"
 ).gives(checkpoints, "is_sealed", True)
-Finder("scenarios", "test_a_damaged_history_is_noticed[of another record]").rule(
-    "a row of the topology history is the one that its record brought"
-).gives(topology_history, "check_part")
 altered_value = Finder("damaged log", "altered_value")
+altered_value.rule("a row of the topology history is the one that its record brought").alters(
+    topology_history,
+    "check_part",
+    lambda honest, entry, part, content: isinstance(content, bytes) or honest(entry, part, content),
+)
 altered_value.rule("a check of all looks at each entry").gives(verifying, "check_chain")
 altered_value.rule("an entry that is read alone follows the one before").gives(entries, "check_chain")
 in_log = Finder("log")
@@ -160,15 +161,9 @@ in_log.rule("a removed file is as old as its removal").sets(
 in_log.rule("a commit is found by its time").alters(
     Tx, "commit_before", lambda honest, self, at: honest(self, at + 10)
 )
-Finder("scenarios", "test_a_checkpoint_with_a_part_of_another_one_is_passed_over_for_the_one_before").rule(
-    "a checkpoint has the parts that its manifest names"
-).gives(checkpoints, "is_sealed", True)
-Finder("damaged log", "lost_part_of_a_checkpoint").rule("two checkpoints are kept").sets(
-    checkpoints, "KEPT", 1
-)
-Finder("scenarios", "test_while_a_lease_is_damaged_no_horizon_is_given").rule(
-    "while a lease is damaged no horizon is given"
-).sets(leases, "lease_rows", lambda home: [row[:-1] for row in home.execute(tables.LEASES)])
+lost_part = Finder("damaged log", "lost_part_of_a_checkpoint")
+lost_part.rule("a checkpoint has the parts that its manifest names").gives(checkpoints, "is_sealed", True)
+lost_part.rule("two checkpoints are kept").sets(checkpoints, "KEPT", 1)
 Finder("log", STORE).rule("leases whose answer was lost are looked for").alters(
     Tx, "is_there", lambda honest, self: self._first is None or honest(self)
 )

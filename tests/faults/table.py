@@ -15,8 +15,7 @@ import pytest
 from tests.connector import test_sql_spark
 from tests.faults import test_planted_inputs
 from tests.faults.harnesses import FAULTS, SCENARIOS, Fault
-from tests.store import test_index_oracle
-from tests.store.reading import test_aggregating
+from tests.store.reading import test_aggregating, test_first_rows
 
 PAGE = Path(__file__).with_name("README.md")
 TITLE = "# All planted faults\n\nWritten by `python -m tests.faults.table`; see docs/testing.md.\n\n"

@@ -46,15 +46,15 @@ def _entered_at_once(context: Context, name: str, schema: pa.Schema, keys: list[
 
 LONG_KEY = test_limits.test_a_key_that_no_continuation_key_takes_is_refused_before_it_is_staged
 left_out(ingest, "check_key_bytes", "limits_store", LONG_KEY)
-NESTED = test_limits.test_a_type_that_is_nested_too_deep_is_refused_and_all_else_goes_on
-nested = partial(NESTED, make=test_limits.add, levels=64, kind="list")
+NESTED = test_limits.test_a_definition_that_cannot_be_kept_is_refused_and_all_else_goes_on
+nested = partial(NESTED, make=test_limits.add, what="more levels than Arrow writes")
 left_out(definition, "_check_limits", "limits_store", nested)
 first_write = partial(test_writing.test_a_first_write_that_fails_leaves_no_table, overwrite=False)
 left_out(writing, "reserve_table", "writing_store", first_write, _entered_at_once)
 SLOW_WRITE = test_publishing.test_a_slow_write_says_what_became_of_the_parts_that_it_staged
 slow_write = partial(SLOW_WRITE, harm="collected")
 left_out(Context, "noticing_collection", "publishing_store", slow_write, lambda _: nullcontext())
-callback = partial(refused, name="Table.create_index", option="on_progress", value=7)
+callback = partial(refused, name="Store.elasticity", option="on_progress", value=7)
 left_out(arguments, "callback", "invalid_store", callback)
 text = partial(refused, name="Table.upsert", option="user_metadata", value={"a": "\ud800"})
 left_out(arguments, "is_whole", "invalid_store", text, lambda _: True)

@@ -218,7 +218,7 @@ def test_a_restore_that_is_overtaken_by_another_takes_nothing_of_its_store(
     assert len(ended) == 2 and ended.count(Store) == 1
     wanted = rows_of(original / "old")["t"] + [mine] * (ended[0] is Store)
     with Store.open(uri) as store:
-        store.collect_garbage(grace_seconds=0, trash_seconds=0)
+        store.collect_garbage(grace_seconds=0, orphan_seconds=0)
     assert rows_of(uri)["t"] == wanted
     assert [path.name for path in tmp_path.iterdir() if "unfinished" in path.name] == []
 
