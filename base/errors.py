@@ -285,7 +285,7 @@ class CatalogOutdated(OperatorNeeded):
 
 class DiskFull(OperatorNeeded):
     """A disk, bucket or temporary directory without room; nothing was committed.
-    Make room (`gc --trash 0s`, another `TMPDIR`), and repeat it."""
+    Make room (`gc --orphans 0s`, another `TMPDIR`), and repeat it."""
 
     code = "ES_DISK_FULL"
     names_its_host = True

@@ -40,12 +40,13 @@ SILENT_SECONDS: Final = 600.0
 DRAIN_WAIT_SECONDS: Final = 600.0
 
 # How long things stay. A lease keeps a snapshot readable; without one, retention does. A file that
-# nothing refers to waits for the grace period, because a reader may have just opened it.
+# nothing refers to waits for the grace period, because a reader may have just opened it; one that the log
+# does not know waits longer, because its writer may still commit it, or the log may be an older copy.
 LEASE_SECONDS: Final = 3_600
 RETENTION_SECONDS: Final = 7 * 86_400
 GC_GRACE_SECONDS: Final = 3_600
 STREAM_LEASE_SECONDS: Final = 7 * 86_400  # what a named stream has not read stays so long after it ran
-TRASH_SECONDS: Final = 7 * 86_400
+ORPHAN_SECONDS: Final = 7 * 86_400
 
 # Garbage that the catalog never knew is a small part of a shard, or something is wrong with the
 # catalog. Few files are no part worth counting.

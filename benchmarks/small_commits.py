@@ -110,7 +110,7 @@ def bench_small_commits(results: Results, work: Path, commits: int) -> None:
         results.at_most("… fragments of the worst slot", state["upkeep"]["slot_fragments"], 8)
         store.table("t").set_retention("0s")
         store.table("t").compact()
-        store.collect_garbage(grace_seconds=0, trash_seconds=0)
+        store.collect_garbage(grace_seconds=0, orphan_seconds=0)
         results.at_most(
             "space once retention has passed / loaded at once", bytes_of(work / "small") / fresh_bytes, 2
         )

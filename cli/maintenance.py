@@ -15,7 +15,7 @@ import typer
 import elasticscan
 from elasticscan.base.clock import seconds_of
 from elasticscan.base.errors import TryAgain
-from elasticscan.base.limits import GC_GRACE_SECONDS, GC_SHARE, TRASH_SECONDS
+from elasticscan.base.limits import GC_GRACE_SECONDS, GC_SHARE, ORPHAN_SECONDS
 from elasticscan.base.redaction import shown
 from elasticscan.cli.options import AnyTable, Speed, Uri
 from elasticscan.cli.output import answer, counted, is_json, print_json_line, say, warn
@@ -95,9 +95,9 @@ def gc(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Remove nothing; list what would go or stay, and why.")
     ] = False,
-    trash: Annotated[
-        str, typer.Option(metavar="TIME", help="How long files stay in the trash; 0 for not at all.")
-    ] = f"{TRASH_SECONDS // 86_400}d",
+    orphans: Annotated[
+        str, typer.Option(metavar="TIME", help="Spare files that the catalog does not know for so long.")
+    ] = f"{ORPHAN_SECONDS // 86_400}d",
     share: Annotated[
         float, typer.Option(help="Most of a shard's files that may go though the catalog never knew them.")
     ] = GC_SHARE,
@@ -106,10 +106,10 @@ def gc(
 
     Example: elasticscan gc trips.store --dry-run
     """
-    spared, trash_seconds = seconds_of("--grace", grace), seconds_of("--trash", trash)
+    spared, orphan_seconds = seconds_of("--grace", grace), seconds_of("--orphans", orphans)
     with elasticscan.open(uri) as store:
         collected = store.collect_garbage(
-            grace_seconds=spared, dry_run=dry_run, trash_seconds=trash_seconds, share=share
+            grace_seconds=spared, dry_run=dry_run, orphan_seconds=orphan_seconds, share=share
         )
     value = {
         "dry_run": collected.dry_run,
@@ -141,7 +141,7 @@ def adopt(uri: Uri) -> None:
     answer(asdict(adopted), "\n".join(lines))
 
 
-def verify(uri: Uri, json: Json = False) -> None:
+def verify(uri: Uri) -> None:
     """Read every file; exit code 5 if one is damaged, with its rows, slots and commits."""
     with elasticscan.open(uri) as store:
         damaged = store.verify()

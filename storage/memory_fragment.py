@@ -88,9 +88,6 @@ class _HeldFiles(Disk):
     def delete(self, path: str) -> None:
         """Do nothing: a file is gone with its last reference."""
 
-    def rename(self, path: str, to: str) -> None:
-        raise NotImplementedError("a file in memory keeps its path")
-
     def note(self, path: str, content: bytes) -> None:
         raise NotImplementedError("there are no markers in memory")
 

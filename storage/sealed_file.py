@@ -363,8 +363,8 @@ def _body(sealed: memoryview) -> memoryview:
     return body
 
 
-def find_seal(disk: Disk, path: str, written_as: str | None = None) -> tuple[Manifest, Seal]:
-    """Read a file's manifest and seal, without a catalog; `written_as` is the name that it must say.
+def find_seal(disk: Disk, path: str) -> tuple[Manifest, Seal]:
+    """Read a file's manifest and seal, without a catalog.
 
     Raises:
         FragmentDamaged: it is not a whole sealed file, or lies under another name than it was given.
@@ -383,7 +383,7 @@ def find_seal(disk: Disk, path: str, written_as: str | None = None) -> tuple[Man
         if trailer[-8:] != _MAGIC:
             raise ValueError("it was never sealed")
         tail = last(int.from_bytes(trailer[8:16], "little") + _TRAILER_BYTES + held)
-        manifest, more = _unpack(_body(tail[: len(tail) - held]), written_as or path)
+        manifest, more = _unpack(_body(tail[: len(tail) - held]), path)
         if more["end"] != digest_of(tail[len(tail) - held :]):
             raise ValueError("its footer has changed since it was written")
     except (ValueError, TypeError, KeyError, AssertionError, msgpack.UnpackException) as error:
@@ -391,9 +391,9 @@ def find_seal(disk: Disk, path: str, written_as: str | None = None) -> tuple[Man
     return manifest, Seal(file.size, len(tail), digest_of(tail))
 
 
-def read_manifest(disk: Disk, path: str, written_as: str | None = None) -> Manifest:
+def read_manifest(disk: Disk, path: str) -> Manifest:
     """Read a file's manifest; raises as `find_seal` does."""
-    return find_seal(disk, path, written_as)[0]
+    return find_seal(disk, path)[0]
 
 
 def verify_file(disk: Disk, path: str, seal: Seal, label: str = "") -> None:

@@ -39,7 +39,7 @@ class Adopted:
 def adopt(context: Context) -> Adopted:
     """Make this catalog the owner of its shards, whatever another copy of it did since.
 
-    Commits that it does not know are lost; their files become garbage, which stays in the trash for a while.
+    Commits that it does not know are lost; their files become orphans, which stay for a while.
     Commit numbers go on beyond them.
 
     Raises:

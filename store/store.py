@@ -20,8 +20,8 @@ from elasticscan.base.limits import (
     MAX_NUMBER,
     MAX_PARALLEL_MOVES,
     MAX_SLOTS,
+    ORPHAN_SECONDS,
     RETENTION_SECONDS,
-    TRASH_SECONDS,
 )
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import (
@@ -455,19 +455,19 @@ class Store:
         *,
         grace_seconds: float = GC_GRACE_SECONDS,
         dry_run: bool = False,
-        trash_seconds: float = TRASH_SECONDS,
+        orphan_seconds: float = ORPHAN_SECONDS,
         share: float = GC_SHARE,
     ) -> Collected:
         """Remove files that nothing has needed for the grace period, as far as that is proven.
 
-        Dropped files (of compactions, moves, dropped tables) are deleted; files that the catalog does not
-        know (of a writer that died) are moved to the trash of their shard and deleted later. A write that
-        takes longer than the grace period may lose its staged files; its commit is then refused.
+        These are dropped files (of compactions, moves, dropped tables), and orphans, which the catalog does
+        not know (of a writer that died). A write that takes longer than `orphan_seconds` may lose its staged
+        files; its commit is then refused.
 
         Args:
             grace_seconds: spare what was needed so recently.
             dry_run: change nothing; return what would be done, and why.
-            trash_seconds: how long files stay in the trash; with 0 they are deleted at once.
+            orphan_seconds: spare orphans that were changed so recently.
             share: most of a shard's files (0 to 1) that may go because the catalog does not know them.
 
         Raises:
@@ -475,7 +475,7 @@ class Store:
         """
         rules = GarbageRules(
             arguments.number("grace_seconds", grace_seconds),
-            arguments.number("trash_seconds", trash_seconds),
+            arguments.number("orphan_seconds", orphan_seconds),
             arguments.number("share", share, most=1),
         )
         return collect_garbage(self.context, rules, dry_run)

@@ -46,9 +46,7 @@ class Finding:
         if self.commits is not None:
             first, last = self.commits
             lost += f", of commit {first}" if first == last else f", of commits {first} to {last}"
-        return (
-            f"{self.error}. Not readable: {lost}. `gc` puts back a copy in the trash of shard {self.shard!r}"
-        )
+        return f"{self.error}. Not readable: {lost}"
 
 
 def verify(context: Context) -> Iterator[Finding]:

@@ -26,7 +26,6 @@ from elasticscan.base.errors import ElasticScanError, FragmentMissing, WriteConf
 from elasticscan.storage.disk.refusals import FAILURES, OUTDATED, as_ours, code_of
 
 ATTEMPTS = 10  # with growing pauses, which are a minute together where a server says that it is busy
-_COPY_PART_BYTES = 1 << 30
 _DROPPED_SECONDS, _PAUSE_SECONDS = 5.0, 0.5
 PART_BYTES = 8 << 20  # of an upload
 
@@ -79,9 +78,6 @@ class Bucket:
                     raise self._ours(error, key, writing=False) from error
         raise AssertionError("no attempt was the last one")
 
-    def size(self, key: str) -> int:
-        return int(self._ask("head_object", key)["ContentLength"])
-
     def put(self, key: str, data: bytes) -> None:
         self._ask("put_object", key, writing=True, Body=data)
 
@@ -109,13 +105,6 @@ class Bucket:
             more = {name: page[of] for name, of in marks.items()} if page else {}
             page = self._ask(request, None, Prefix=prefix, **more)
             yield page
-
-    def copy(self, key: str, to: str) -> None:
-        """Copy an object within the bucket; its bytes stay where they are."""
-        size = self.size(key)
-        with self.upload(to) as upload:  # in one request no more than 5 GB can be copied
-            for start in range(0, size, _COPY_PART_BYTES):
-                upload.copy({"Bucket": self.name, "Key": key}, start, min(start + _COPY_PART_BYTES, size))
 
     def upload(self, key: str) -> Upload:
         """Begin an object."""
@@ -189,23 +178,11 @@ class Upload:
 
     def _send(self) -> None:
         data, self._waiting = bytes(self._waiting), bytearray()
-        answer = self._ask("upload_part", self._key, writing=True, Body=data, **self._part(len(data)))
-        self._tags.append(answer["ETag"])
-
-    def copy(self, source: dict[str, str], start: int, end: int) -> None:
-        """Take bytes [start, end) of another object."""
-        span = f"bytes={start}-{end - 1}"
-        part = self._part(end - start)
-        answer = self._ask(
-            "upload_part_copy", self._key, writing=True, CopySource=source, CopySourceRange=span, **part
-        )
-        self._tags.append(answer["CopyPartResult"]["ETag"])
-
-    def _part(self, size: int) -> dict[str, Any]:
         if self._id is None:
             self._id = str(self._ask("create_multipart_upload", self._key, writing=True)["UploadId"])
-        self._size += size
-        return {"UploadId": self._id, "PartNumber": len(self._tags) + 1}
+        part = {"UploadId": self._id, "PartNumber": len(self._tags) + 1, "Body": data}
+        self._size += len(data)
+        self._tags.append(self._ask("upload_part", self._key, writing=True, **part)["ETag"])
 
     def finish(self) -> None:
         if self._id is None:

@@ -100,13 +100,6 @@ class LocalDisk(Disk):
         with _telling(self.root, path):
             (self.root / path).unlink(missing_ok=True)
 
-    def rename(self, path: str, to: str) -> None:
-        target = self.root / to
-        with _telling(self.root, path):
-            _make_directories(self.root, target.parent, self.root.stat())
-            with suppress(FileNotFoundError):
-                os.replace(self.root / path, target)
-
     def list(self) -> list[tuple[str, float]]:
         self._check_root()
         files = []

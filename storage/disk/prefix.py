@@ -5,13 +5,13 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from elasticscan.base.errors import FragmentMissing, InvalidOption
+from elasticscan.base.errors import InvalidOption
 from elasticscan.base.redaction import shown
 from elasticscan.storage.disk.bucket import Bucket
 from elasticscan.storage.disk.objects import (
@@ -87,14 +87,6 @@ class ObjectDisk:
         if path.endswith(_UNFINISHED):
             self._abort(self._prefix + path.removesuffix(_UNFINISHED))
         else:
-            self._bucket.delete(self._prefix + path)
-
-    def rename(self, path: str, to: str) -> None:
-        if path.endswith(_UNFINISHED):  # of an upload that has not ended nothing can be kept
-            self._abort(self._prefix + path.removesuffix(_UNFINISHED))
-            return
-        with suppress(FragmentMissing):
-            self._bucket.copy(self._prefix + path, self._prefix + to)
             self._bucket.delete(self._prefix + path)
 
     def note(self, path: str, content: bytes) -> None:

@@ -129,9 +129,6 @@ class Disk(Protocol):
     def delete(self, path: str) -> None:
         """Remove a file; fine when it is gone already. Raises `ShardUnavailable`."""
 
-    def rename(self, path: str, to: str) -> None:
-        """Give a file another path; fine when it is gone already. Raises `ShardUnavailable`."""
-
     def note(self, path: str, content: bytes) -> None:
         """Put a small file in the place of another: after a power cut it is there, or the one before.
 

@@ -65,8 +65,7 @@ class KnownStore:
                 elif fragment.path in files:
                     fragments.append(replace(fragment, shard=files[fragment.path]))
                 else:
-                    why = f"its file {fragment.path} is gone; let `gc` look for it in the trash"
-                    lost.append(all_of(table.name, fragment, why))
+                    lost.append(all_of(table.name, fragment, f"its file {fragment.path} is gone"))
             tables.append(replace(table, fragments=tuple(fragments)))
         if unknown:
             doubts.append(

@@ -117,7 +117,7 @@ def plan_repair(files: Sequence[FoundFile], unreadable: Mapping[str, str]) -> St
             by_table.setdefault(file.manifest.table, []).append(file)
     newest = max((file for own in by_table.values() for file in own), key=_began_at)
     doubts = [
-        "files that are gone altogether, or lie in a trash, are not noticed",
+        "files that are gone altogether are not noticed",
         "tables and indexes that were dropped shortly before may have come back",
         "writes count as committed, also a last one whose process died, and in the order in which they began",
         "rows that an overwrite by no rows, or by few that lay in the log, replaced may have come back",

@@ -8,13 +8,13 @@ pending. What this room promises:
 - **A step is done or it is not.** It becomes visible in one transaction, has one owner in the catalog, and
   one whose owner is gone is taken over.
 - **No plan undoes another**, and plans settle when nothing is written.
-- **Nothing is deleted without proof.** That the catalog does not know a file proves nothing: such a file goes
-  to the trash first, and may come back.
+- **Nothing is deleted without proof.** That the catalog does not know a file proves little: such a file stays
+  for a week, and it goes only if its own manifest says that this store wrote it here.
 - **A keeper gives way**: while others commit, it rests for as long as it works.
 
 The words: a *step* is one merge, one flush, one round of balancing or one collection; a file is *dropped*
-when no fragment or run is in it any more, *condemned* when no commit may refer to it again, and in the
-*trash* until it is old enough.
+when no fragment or run is in it any more, an *orphan* when the catalog never knew it, and *condemned* when no
+commit may refer to it again.
 
 The modules, from the bottom up:
 

@@ -1,7 +1,7 @@
 """Garbage collection: looks at every root, plans (`store/upkeep/garbage.py`), and carries the plans out.
 
 The catalog's write lock is held for three short transactions by batch of files at most: files that the
-catalog does not know are first *condemned* in it, which no commit can undo; then they are moved without the
+catalog does not know are first *condemned* in it, which no commit can undo; then they are deleted without the
 lock; then they are pardoned, being gone. A process that dies in between leaves condemned files, which the
 next collection takes.
 """
@@ -67,13 +67,10 @@ class Collected:
     refused: str | None = None
     dry_run: bool = False
 
-    def count(self, *actions: Action) -> int:
-        return sum(decision.action in actions for decision in self.decisions)
-
     @property
     def removed(self) -> int:
-        """Files that left their places: deleted, or moved to the trash."""
-        return self.count(Action.DELETE, Action.TRASH)
+        """Number of files that are deleted."""
+        return sum(decision.action is Action.DELETE for decision in self.decisions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +189,9 @@ class _Collection:
     def _manifests(self, look: _Look) -> dict[str, Manifest | None]:
         disk = self._context.check_root(look.shard.id)
         manifests: dict[str, Manifest | None] = {}
-        for path, written_as in in_question(look.shelf, self._rules).items():
+        for path in in_question(look.shelf, self._rules):
             try:
-                manifests[path] = read_manifest(disk, path, written_as)
+                manifests[path] = read_manifest(disk, path)
             except FragmentDamaged:
                 manifests[path] = None
         return manifests
@@ -208,7 +205,7 @@ class _Collection:
         going.sort(key=look.dropped_since)
         try:
             condemned = sorted(self._context.state().condemned)
-            # What a collection that died had condemned and moved.
+            # What a collection that died had condemned and deleted.
             here, files = look.shelf.ids, look.shelf.files
             moved = [(shard, path) for shard, path in condemned if shard in here and path not in files]
             self._book(look, moved, planned.vanished)
@@ -219,20 +216,22 @@ class _Collection:
 
     def _take(self, look: _Look, batch: Sequence[Decision]) -> list[Decision]:
         disk = self._context.writable_disk(look.shard.id)
-        acts = (decision.path for decision in batch if decision.action in (Action.TRASH, Action.DELETE))
-        unknown = {path for path in acts if path not in look.dropped}
+        unknown = {decision.path for decision in batch if decision.path not in look.dropped}
         files = {(shard, path) for shard in look.shelf.ids for path in unknown}
         spared = self._condemn(files) if files else frozenset()  # they stay
         batch = [decision for decision in batch if decision.path not in spared]
-        done: list[Decision] = []
+        gone = set[str]()
         try:
-            for decision in batch:
-                _act(disk, look.shelf, decision)
-                done.append(decision)
+            self._delete(disk, batch, gone)
         finally:
-            gone = {decision.path for decision in done}
             self._book(look, [file for file in files if file[1] in gone], gone)
-        return done
+        return batch
+
+    def _delete(self, disk: Disk, batch: Sequence[Decision], gone: set[str]) -> None:
+        """Delete files, without the catalog's lock, and note which are gone."""
+        for decision in batch:
+            disk.delete(decision.path)
+            gone.add(decision.path)
 
     @retry_interrupted
     def _condemn(self, files: Set[tuple[int, str]]) -> Set[str]:
@@ -256,23 +255,9 @@ class _Collection:
                     tx.append(FilesCondemned(tuple(lifted), lifted=True))
 
 
-def _act(disk: Disk, shelf: Shelf, decision: Decision) -> None:
-    match decision.action:
-        case Action.DELETE | Action.EMPTY:
-            disk.delete(decision.path)
-        case Action.TRASH:
-            disk.rename(decision.path, shelf.trash_path(decision.path))
-        case Action.RESTORE:
-            disk.rename(decision.path, shelf.trashed[decision.path][0])
-
-
 def _doubt(shelves: Sequence[Shelf]) -> str | None:
     """Return the reason to doubt a catalog that does not know some files; None when there is none."""
-    lost = [
-        f"{path} of shard {shelf.shard!r}"
-        for shelf in shelves
-        for path in sorted(shelf.missing - {original for original, _ in shelf.trashed.values()})
-    ]
+    lost = [f"{path} of shard {shelf.shard!r}" for shelf in shelves for path in sorted(shelf.missing)]
     if not lost:
         return None
     return (

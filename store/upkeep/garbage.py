@@ -6,27 +6,22 @@ damaged, or older than the file. So
 - a file that the catalog knows as *dropped* for longer than the grace period is deleted. That a file was
   dropped stays true for ever, since no file is entered twice: even an older copy of the catalog is right
   about it;
-- a file that the catalog never knew, or forgot, goes to the trash: it is unknown to a catalog that may turn
-  out to be the wrong one. The trash is emptied by age;
-- a file in the trash that the catalog refers to after all is put back.
+- a file that the catalog never knew, or forgot, is an *orphan*. It stays for days, since the catalog may turn
+  out to be the wrong one.
 
-Of whatever is deleted the file's own manifest must say that this store wrote it, at this shard; one that was
-torn, and says nothing, stays in the trash for its time first.
+Of whatever is deleted the file's own manifest must say that this store wrote it, at this shard. One that was
+torn says nothing, and goes as an orphan.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from elasticscan.base.limits import GC_FEW_FILES, GC_GRACE_SECONDS, GC_SHARE, TRASH_SECONDS
+from elasticscan.base.limits import GC_FEW_FILES, GC_GRACE_SECONDS, GC_SHARE, ORPHAN_SECONDS
 from elasticscan.metadata import Manifest
 from elasticscan.storage import is_fragment_path
-
-TRASH = "trash"
-_IN_TRASH = re.compile(rf"{TRASH}/([0-9]{{1,12}})/(.+)")
 
 
 class Action(StrEnum):
@@ -34,9 +29,6 @@ class Action(StrEnum):
 
     KEEP = "keep"
     DELETE = "delete"
-    TRASH = "trash"
-    EMPTY = "empty"  # delete it from the trash
-    RESTORE = "restore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +37,13 @@ class GarbageRules:
 
     Attributes:
         grace_seconds: a file that was needed so recently is spared.
-        trash_seconds: how long a file stays in the trash; 0 for not at all.
+        orphan_seconds: a file that the catalog does not know, or that is torn, stays for so long.
         share: most of a shard's files that may go at once because the catalog does not know them.
         few: up to so many of them may go whatever their share is.
     """
 
     grace_seconds: float = GC_GRACE_SECONDS
-    trash_seconds: float = TRASH_SECONDS
+    orphan_seconds: float = ORPHAN_SECONDS
     share: float = GC_SHARE
     few: int = GC_FEW_FILES
 
@@ -80,19 +72,6 @@ class Shelf:
     def missing(self) -> frozenset[str]:
         """The files that should be there and are not."""
         return self.live - self.files.keys()
-
-    @property
-    def trashed(self) -> dict[str, tuple[str, float]]:
-        """Of the files in the trash: where they were, and for how long they have been there."""
-        matches = ((path, _IN_TRASH.fullmatch(path)) for path in self.files)
-        return {
-            path: (match[2], self.seen_at - int(match[1]))
-            for path, match in matches
-            if match and is_fragment_path(match[2])
-        }
-
-    def trash_path(self, path: str) -> str:
-        return f"{TRASH}/{int(self.seen_at)}/{path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +102,14 @@ class RemovalPlan:
     of: int = 0
 
 
-def in_question(shelf: Shelf, rules: GarbageRules) -> dict[str, str]:
-    """Return the files whose manifest has to be read, with the paths that they were written as.
+def in_question(shelf: Shelf, rules: GarbageRules) -> list[str]:
+    """Return the files whose manifest has to be read: none serves a slot, and none was needed just now."""
+    return [path for path in _ours(shelf) if _unused_seconds(shelf, path) >= rules.grace_seconds]
 
-    They are the ones that would go if it says so.
-    """
-    ages = {path: shelf.dropped.get(path, shelf.seen_at - shelf.files[path]) for path in _ours(shelf)}
-    files = {path: path for path, age in ages.items() if age >= rules.grace_seconds}
-    in_trash = shelf.trashed.items()
-    return files | {at: path for at, (path, seconds) in in_trash if seconds >= rules.trash_seconds}
+
+def _unused_seconds(shelf: Shelf, path: str) -> float:
+    """Return since when the catalog needs a file no more; of an orphan, since when it was not changed."""
+    return shelf.dropped.get(path, shelf.seen_at - shelf.files[path])
 
 
 def _ours(shelf: Shelf) -> list[str]:
@@ -162,21 +140,13 @@ def plan(
         manifest = manifests[path]
         if manifest is not None and manifest.store == store:
             ahead = max(ahead, manifest.after_commit, manifest.max_commit)
-        action, reason = _of_proven(shelf, path, manifest, store)
-        if action is Action.TRASH and doubt is not None:
-            action, reason = Action.KEEP, doubt
-        if action is Action.TRASH and manifest is not None and not rules.trash_seconds:
-            action = Action.DELETE
-        decisions.append(Decision(shelf.shard, path, action, reason))
-    in_trash = _look_into_trash(shelf, rules, manifests, store)
-    decisions += [Decision(shelf.shard, *decided) for decided in in_trash]
+        decisions.append(Decision(shelf.shard, path, *_judged(shelf, rules, path, manifest, store, doubt)))
     decisions += [
         Decision(shelf.shard, path, Action.KEEP, "it has no name that elasticscan gives")
         for path in sorted(shelf.files)
-        if not is_fragment_path(path) and not path.startswith((f"{TRASH}/", "elasticscan-"))
+        if not is_fragment_path(path) and not path.startswith("elasticscan-")
     ]
-    going = (Action.TRASH, Action.DELETE)
-    unknown = sum(d.action in going and d.path not in shelf.dropped for d in decisions)
+    unknown = sum(d.action is Action.DELETE and d.path not in shelf.dropped for d in decisions)
     of = sum(is_fragment_path(path) for path in shelf.files)
     if unknown <= max(rules.few, rules.share * of):
         unknown = of = 0
@@ -189,21 +159,27 @@ def plan(
 
 
 def _too_young(shelf: Shelf, path: str) -> str:
+    seconds = _unused_seconds(shelf, path)
     if path in shelf.dropped:
-        return f"nothing needs it, since {shelf.dropped[path]:,.0f} s: a reader may still use it"
-    age = shelf.seen_at - shelf.files[path]
-    return f"the catalog does not know it, but it is {age:,.0f} s old: its writer may still commit it"
+        return f"nothing needs it, since {seconds:,.0f} s: a reader may still use it"
+    return f"the catalog does not know it, but it is {seconds:,.0f} s old: its writer may still commit it"
 
 
-def _of_proven(shelf: Shelf, path: str, manifest: Manifest | None, store: str) -> tuple[Action, str]:
-    age = f"{shelf.seen_at - shelf.files[path]:,.0f} s old"
-    if manifest is None:
-        return Action.TRASH, f"unfinished, torn or damaged, {age}, and no part of the store"
-    if not _is_own(shelf, manifest, store) or manifest.path != path:
+def _judged(
+    shelf: Shelf, rules: GarbageRules, path: str, manifest: Manifest | None, store: str, doubt: str | None
+) -> tuple[Action, str]:
+    """Decide on a file by what it says of itself."""
+    seconds = _unused_seconds(shelf, path)
+    if manifest is not None and (not _is_own(shelf, manifest, store) or manifest.path != path):
         return Action.KEEP, _account(manifest)
-    if path in shelf.dropped:
-        return Action.DELETE, f"nothing needs it, since {shelf.dropped[path]:,.0f} s"
-    return Action.TRASH, f"never committed, {age}"
+    if manifest is not None and path in shelf.dropped:
+        return Action.DELETE, f"nothing needs it, since {seconds:,.0f} s"
+    if doubt is not None:
+        return Action.KEEP, doubt
+    why = "unfinished, torn or damaged" if manifest is None else "never committed"
+    if seconds < rules.orphan_seconds:
+        return Action.KEEP, f"{why}, {seconds:,.0f} s old, and kept for {rules.orphan_seconds:,.0f}"
+    return Action.DELETE, f"{why}, {seconds:,.0f} s old"
 
 
 def _is_own(shelf: Shelf, manifest: Manifest, store: str) -> bool:
@@ -215,21 +191,3 @@ def _account(manifest: Manifest) -> str:
         f"by its own account {manifest.path} of shard {manifest.shard} of store {manifest.store}, so it is "
         "not this shard's to remove"
     )
-
-
-def _look_into_trash(
-    shelf: Shelf, rules: GarbageRules, manifests: Mapping[str, Manifest | None], store: str
-) -> Iterator[tuple[str, Action, str]]:
-    newest_first = sorted(shelf.trashed.items(), key=lambda item: item[1][1])
-    put_back = set[str]()
-    for path, (original, seconds) in newest_first:
-        if original in shelf.missing and original not in put_back:
-            put_back.add(original)
-            yield path, Action.RESTORE, f"the catalog refers to {original}, which is missing"
-        elif original in shelf.live:
-            yield path, Action.KEEP, f"the catalog refers to {original}"
-        elif (manifest := manifests.get(path)) is not None and not _is_own(shelf, manifest, store):
-            yield path, Action.KEEP, _account(manifest)
-        else:
-            action = Action.EMPTY if seconds >= rules.trash_seconds else Action.KEEP
-            yield path, action, f"in the trash for {seconds:,.0f} s"

@@ -38,8 +38,8 @@ def contents(store: Store, table: str = "t") -> list[list[int]]:
 
 def tidy(store: Store) -> None:
     """Collect garbage; nothing of a dead task is left."""
-    store.collect_garbage(grace_seconds=0.0, trash_seconds=0.0, share=1.0)
-    left = store.collect_garbage(grace_seconds=0.0, dry_run=True, trash_seconds=0.0, share=1.0)
+    store.collect_garbage(grace_seconds=0.0, orphan_seconds=0.0, share=1.0)
+    left = store.collect_garbage(grace_seconds=0.0, dry_run=True, orphan_seconds=0.0, share=1.0)
     assert left.removed == 0
 
 

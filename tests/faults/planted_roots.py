@@ -9,14 +9,12 @@ from typing import Any
 from elasticscan.catalog import Append, Tx, sqlite
 from elasticscan.catalog.sqlite_files import OpenedFiles
 from elasticscan.metadata import StoreAdopted
-from elasticscan.storage import Disk
 from elasticscan.store import adoption
 from elasticscan.store.context import Context, high_water_marks
 from elasticscan.store.context.high_water_marks import RootMarks
 from elasticscan.store.moves import mover
 from elasticscan.store.roots import Marker, markers
 from elasticscan.store.upkeep import collector, garbage
-from elasticscan.store.upkeep.garbage import Action, Decision, Shelf
 from elasticscan.store.writing.transactions import WriteTransaction
 from tests.faults.planted import Finder, Patch, fault, follow_any_copy, found_by, replacing, while_running
 from tests.faults.unchecked import condemned_files_may_come
@@ -50,31 +48,12 @@ def new_shards_are_told_to_few(honest: Any, self: RootMarks, *committed: Any) ->
     honest(self, *committed)
 
 
-@fault("scenarios", "a file that the catalog never knew goes to the trash first")
-@found_by("test_a_store_answers_as_the_transcript_says[garbage_never_committed]")
-@replacing(collector, "_act")
-def trash_is_skipped(honest: Any, disk: Disk, shelf: Shelf, decision: Decision) -> None:
-    gone = decision.action is Action.TRASH
-    honest(disk, shelf, replace(decision, action=Action.DELETE) if gone else decision)
-
-
 @fault("scenarios", "files are removed without the catalog's lock")
-@found_by("test_a_file_that_is_about_to_be_moved_cannot_be_committed")
-def files_are_removed_under_the_lock(patch: Patch) -> None:
-    honest = collector._act
-    catalogs: list[Any] = []
-
-    def taking(self: Any, *arguments: Any) -> Any:
-        catalogs.append(self._context.catalog)
-        return take(self, *arguments)
-
-    def locked(*arguments: Any) -> None:
-        with catalogs[-1].writing():
-            honest(*arguments)
-
-    take = collector._Collection._take
-    patch.setattr(collector._Collection, "_take", taking)
-    patch.setattr(collector, "_act", locked)
+@found_by("test_a_file_that_is_about_to_be_deleted_cannot_be_committed")
+@replacing(collector._Collection, "_delete")
+def files_are_removed_under_the_lock(honest: Any, self: Any, *arguments: Any) -> Any:
+    with self._context.catalog.writing():
+        return honest(self, *arguments)
 
 
 @fault("scenarios", "a copy of a store has secrets of its own once it is adopted")
@@ -103,30 +82,28 @@ unmounted.rule("the owner of a root is verified before a tablet is moved").plant
 Finder("scenarios", "test_a_disk_that_is_unmounted_before_the_commit_is_noticed").rule(
     "the owner of a root is verified again in the transaction that refers to its files"
 ).plants(_unchecked, Context, "check_not_collected")
-lacks_commits = Finder("scenarios", DOUBT.format("lacks commits"))
-lacks_commits.rule("a root that knows more than the catalog stops writers").gives(
-    high_water_marks, "check_not_ahead"
-)
-lacks_commits.rule("changes of the catalog alone check the marks, too").gives(
+older = Finder("scenarios", DOUBT.format("older"))
+older.rule("a root that knows more than the catalog stops writers").gives(high_water_marks, "check_not_ahead")
+older.rule("changes of the catalog alone check the marks, too").gives(
     RootMarks, "look_at_marks", lambda _: None
 )
-lacks_commits.rule("readers do not take an older catalog for the newest").gives(Context, "check_newest")
+older.rule("readers do not take an older catalog for the newest").gives(Context, "check_newest")
 Finder("scenarios", "test_changes_of_the_catalog_alone_leave_marks_as_well").rule(
     "changes of the catalog alone leave marks"
 ).gives(RootMarks, "note_committed")
 Finder("scenarios", "test_a_closed_store_has_told_its_shards_of_its_last_small_commits").rule(
     "a store that is closed leaves the mark of its last small commit"
 ).gives(RootMarks, "note_pending")
-Finder("scenarios", "test_an_older_catalog_is_noticed_by_who_looked_at_all_shards_before").rule(
+Finder("scenarios", "test_an_older_catalog_is_noticed_by_who_looked_before_and_by_who_opens[none]").rule(
     "a commit is noted at witnesses, not only where its rows were written"
 ).sets(RootMarks, "_note_some", lambda self, _, written, mark: self._note(written, mark))
 Finder("scenarios", "test_what_is_written_to_a_marker_meanwhile_stays[a raise]").rule(
     "a marker is read and written by one process at a time"
 ).gives(markers, "alone_at", nullcontext())
-Finder("scenarios", "test_scans_and_keys_do_not_go_on_over_an_older_catalog_until_it_is_adopted").rule(
+Finder("scenarios", DOUBT.format("set back")).rule(
     "a process that has seen a newer catalog does not go on with an older one"
 ).plants(follow_any_copy)
-Finder("scenarios", "test_a_write_begins_again_in_the_file_that_has_taken_the_place_of_its_own").rule(
+Finder("scenarios", "test_a_commit_into_a_file_that_is_just_being_replaced_is_not_acknowledged").rule(
     "a commit into a file that is no longer the catalog does not count"
 ).gives(OpenedFiles, "are_there", True)
 Finder("scenarios", LITTER.format("files of a newer catalog")).rule(
@@ -134,14 +111,22 @@ Finder("scenarios", LITTER.format("files of a newer catalog")).rule(
 ).plants(_planned, ahead=0)
 Finder("scenarios", LITTER.format("another's files")).rule(
     "a file is garbage only if its own footer names this store and shard"
-).alters(garbage, "_of_proven", lambda honest, shelf, path, _found, store: honest(shelf, path, None, store))
-Finder("scenarios", LITTER.format("another's root in the trash")).rule(
-    "only files of this store are removed from the trash"
-).gives(garbage, "_is_own", True)
+).alters(
+    garbage,
+    "_judged",
+    lambda honest, shelf, rules, path, _found, *rest: honest(shelf, rules, path, None, *rest),
+)
+Finder("scenarios", LITTER.format("orphans of now")).rule(
+    "a file that the catalog never knew stays for a while"
+).alters(
+    garbage,
+    "_judged",
+    lambda honest, shelf, rules, *rest: honest(shelf, replace(rules, orphan_seconds=0), *rest),
+)
 Finder("scenarios", LITTER.format("a file that someone renamed")).rule(
     "where files are missing, the catalog is not trusted about others"
 ).gives(collector, "_doubt")
-Finder("scenarios", "test_a_file_that_is_about_to_be_moved_cannot_be_committed").rule(
+Finder("scenarios", "test_a_file_that_is_about_to_be_deleted_cannot_be_committed").rule(
     "a condemned file cannot be committed"
 ).plants(condemned_files_may_come)
 Finder("scenarios", "test_a_collection_that_dies_leaves_no_deleted_rows_to_a_repair").rule(

@@ -190,7 +190,7 @@ class Worker:
 
     def tend(self, store: Store) -> None:
         def collect() -> None:
-            store.collect_garbage(grace_seconds=0, trash_seconds=self.chance.choice([0, 60]), share=1.0)
+            store.collect_garbage(grace_seconds=0, orphan_seconds=self.chance.choice([0, 60]), share=1.0)
 
         while True:
             with self._meeting("tend", UsageError):
@@ -270,7 +270,7 @@ def check(uri: str, journal: Journal, last: bool = False) -> Counter[str]:
             store.resume_moves()
             store.compact()
             store.context.catalog.check_whole()
-            store.collect_garbage(grace_seconds=0, trash_seconds=0, share=1.0)
+            store.collect_garbage(grace_seconds=0, orphan_seconds=0, share=1.0)
             assert store.status()["moves"] == []
             kept = _compare(store, begun, done, refused)
             assert [str(finding) for finding in store.verify()] == []

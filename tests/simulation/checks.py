@@ -136,7 +136,7 @@ def _keep_until_nothing_is_due(world: World) -> None:
 
 def _check_nothing_is_left_over(world: World) -> None:
     for _ in range(2):  # what the first one marks, the second one removes
-        world.store.collect_garbage(grace_seconds=0, trash_seconds=0, share=1.0)
+        world.store.collect_garbage(grace_seconds=0, orphan_seconds=0, share=1.0)
     context = world.store.context
     with context.catalog.reading() as tx:
         expected = tx.state.known_paths()

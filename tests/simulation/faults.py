@@ -32,7 +32,7 @@ FileKey = tuple[str, str]  # (name of the shard's root, path)
 Found = tuple[FileKey, Path]
 Inflict = Callable[[World], "Damage | None"]
 CATALOG = "catalog.db"
-CALLS = ["create", "write", "finish", "open", "read_at", "delete", "list", "rename"]
+CALLS = ["create", "write", "finish", "open", "read_at", "delete", "list"]
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ class FaultyDisk(Disk):
         tear_after: a file that is longer than this silently loses the rest, as after a power cut
             on a disk that lies about flushing; None for no bound.
         raise_at_call: for an operation, at which call from now it fails with EIO: "create", "open", "delete",
-            "rename", "note", "list", "write", "finish" (a complete file gets its name) or "read_at".
+            "note", "list", "write", "finish" (a complete file gets its name) or "read_at".
         raise_always: operations that fail with EIO each time.
         flips: by path, the bits (8 * offset + bit) that are read the wrong way round.
         flips_once: the same, each in one read only.
@@ -133,12 +133,6 @@ class FaultyDisk(Disk):
         self.fail("delete")
         self._there().delete(path)
         self._unflushed.pop(path, None)
-
-    def rename(self, path: str, to: str) -> None:
-        self.fail("rename")
-        self._there().rename(path, to)
-        if path in self._unflushed:
-            self._unflushed[to] = self._unflushed.pop(path)
 
     def note(self, path: str, content: bytes) -> None:
         self.fail("note")

@@ -34,11 +34,6 @@ class MemoryDisk(Disk):
     def delete(self, path: str) -> None:
         self.files.pop(path, None)
 
-    def rename(self, path: str, to: str) -> None:
-        self._check_root()
-        if path in self.files:
-            self.files[to], self._times[to] = self.files.pop(path), self._times.pop(path, 0.0)
-
     def note(self, path: str, content: bytes) -> None:
         self._check_root()
         self._ticks += 1

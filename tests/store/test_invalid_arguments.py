@@ -68,7 +68,7 @@ INVALID: dict[str, Values] = {
     **dict.fromkeys(["page_rows", "page_bytes", "parallel", "file_bytes"], NO_NUMBER | one_of(0)),
     **dict.fromkeys(["tablets", "slots"], NO_NUMBER | one_of(0, 65_537)),
     **dict.fromkeys(["tablet", "left", "right"], NO_NUMBER | one_of(99)),
-    **dict.fromkeys(["grace_seconds", "trash_seconds", "share", "retention_seconds"], NO_SECONDS),
+    **dict.fromkeys(["grace_seconds", "orphan_seconds", "share", "retention_seconds"], NO_SECONDS),
     **dict.fromkeys(["on_progress", "on_step"], st.integers() | st.text() | one_of([print])),
     **dict.fromkeys(["uri", "source", "target", "path"], NO_PATH),
     "bytes_per_second": NO_SECONDS | one_of(0),

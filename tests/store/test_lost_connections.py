@@ -95,7 +95,7 @@ WORKS: dict[str, Callable[[Store, Table], Any]] = {
     "keep": lambda s, _: s.keep() and 0,
     "verify": lambda s, _: s.verify(),
     "backup": lambda s, _: s.backup(f"{s.uri}-{time.monotonic_ns()}") and 0,
-    "garbage": lambda s, _: s.collect_garbage(grace_seconds=0, trash_seconds=0).skipped,
+    "garbage": lambda s, _: s.collect_garbage(grace_seconds=0, orphan_seconds=0).skipped,
 }
 
 

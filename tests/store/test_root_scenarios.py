@@ -28,7 +28,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.metadata import ShardDefined
 from elasticscan.storage import LocalDisk, read_manifest
-from elasticscan.store import Action, Store, publish, repair_store, stage
+from elasticscan.store import Store, publish, repair_store, stage
 from elasticscan.store.roots.location import MARKER
 from elasticscan.store.roots.markers import read_marker, write_marker
 from elasticscan.topology import Shard
@@ -64,9 +64,7 @@ def root(store: Store, name: str) -> Path:
 
 
 def files(where: Path) -> set[str]:
-    return {
-        path.relative_to(where).as_posix() for path in where.rglob("*.arrow*") if "trash" not in path.parts
-    }
+    return {path.relative_to(where).as_posix() for path in where.rglob("*.arrow*")}
 
 
 def everything_alive(store: Store) -> set[Path]:
@@ -399,7 +397,7 @@ def backup(store: Store) -> dict[str, Callable[[], Any]]:
 
 
 def collection(store: Store) -> dict[str, Callable[[], Any]]:
-    return {"gc": lambda: store.collect_garbage(grace_seconds=0, share=1.0, trash_seconds=0)}
+    return {"gc": lambda: store.collect_garbage(grace_seconds=0, share=1.0, orphan_seconds=0)}
 
 
 NOT_MARKED = {"none": None, "empty": b"", "zeros": b"\0" * 40, "wrong": b'{"version": 1} 00000000\n'}
@@ -478,21 +476,19 @@ def test_a_disk_that_is_unmounted_before_the_commit_is_noticed(tmp_path: Path) -
         assert count(store) == 2 * ROWS
 
 
-def test_what_an_older_catalog_does_not_know_is_trashed_and_comes_back_with_the_newest(
-    tmp_path: Path,
-) -> None:
+def test_what_an_older_catalog_does_not_know_stays_and_comes_back_with_the_newest(tmp_path: Path) -> None:
     first = made(tmp_path / "store")
     with older_catalog(first, lambda: first.table("t").upsert(rows(ROWS))) as store:
         assert "ES_CATALOG_OUTDATED" in store.status()["outdated"]
         assert store.table("t").changes(1, upto=2).to_table().num_rows == ROWS
         assert store.adopt().commits == (2, 3)
         found = store.collect_garbage(grace_seconds=0)
-        assert found.count(Action.TRASH) > 0 == found.count(Action.DELETE)
+        assert found.decisions and not found.removed
         assert (count(store), store.verify()) == (ROWS, [])
     put_back(tmp_path / "store" / "newest.db", tmp_path / "store" / "catalog.db")
     with Store.open(tmp_path / "store") as store:
         store.adopt()
-        assert store.collect_garbage(grace_seconds=0, trash_seconds=0).count(Action.RESTORE) > 0
+        assert not store.collect_garbage(grace_seconds=0, orphan_seconds=0).removed
         assert (count(store), store.verify()) == (2 * ROWS, [])
         assert store.table("t").upsert(rows(9_000)) > 4, "the number of a lost commit is not used again"
 
@@ -524,12 +520,8 @@ class Watched(LocalDisk):
         self.leaving(path)
         super().delete(path)
 
-    def rename(self, path: str, to: str) -> None:
-        self.leaving(path)
-        super().rename(path, to)
 
-
-def test_a_file_that_is_about_to_be_moved_cannot_be_committed(tmp_path: Path) -> None:
+def test_a_file_that_is_about_to_be_deleted_cannot_be_committed(tmp_path: Path) -> None:
     """And the writer does not wait for the lock: none is held while files leave."""
     tried: list[str] = []
 
@@ -541,7 +533,7 @@ def test_a_file_that_is_about_to_be_moved_cannot_be_committed(tmp_path: Path) ->
 
     with made(tmp_path / "store", disks=lambda where: Watched(where, commit)) as store:
         prepared = staged(store)
-        assert store.collect_garbage(grace_seconds=0).count(Action.TRASH) == len(prepared)
+        assert store.collect_garbage(grace_seconds=0, orphan_seconds=0).removed == len(prepared)
         assert tried
         assert count(store) == ROWS
         assert store.table("t").upsert(rows(ROWS)) > 3
@@ -604,15 +596,6 @@ def another_s(store: Store) -> set[Path]:
     return set((root(store, "a") / "t1").iterdir())
 
 
-def another_s_trash(store: Store) -> set[Path]:
-    """The root of another store's shard lies in the trash of this one."""
-    disk = Path(store.uri).with_name("x")
-    made(Path(store.uri).with_name("two"), {"x": str(disk)}).close()
-    (root(store, "a") / "trash").mkdir(exist_ok=True)
-    kept = disk.rename(root(store, "a") / "trash" / "5")
-    return {path for path in kept.rglob("*") if path.is_file()}
-
-
 def torn(store: Store) -> set[Path]:
     for number in range(30):
         (root(store, "a") / "t1" / f"{number:032x}.arrow").write_bytes(b"torn")
@@ -633,16 +616,16 @@ def newer(store: Store) -> set[Path]:
     return kept
 
 
-ALL_AT_ONCE: dict[str, Any] = {"grace_seconds": 0, "share": 1.0, "trash_seconds": 0}
-# What lies at a root, of which some files must stay; how it is collected, and how much of it goes to the
-# trash, or why that is refused.
+ALL_AT_ONCE: dict[str, Any] = {"grace_seconds": 0, "share": 1.0, "orphan_seconds": 0}
+# What lies at a root, of which some files must stay; how it is collected, and how much of it goes, or why
+# that is refused.
 LITTER: dict[str, tuple[Callable[[Store], set[Path]], dict[str, Any], int | str]] = {
     "a file that someone renamed": (renamed, ALL_AT_ONCE, 0),
     "another's files": (another_s, ALL_AT_ONCE, 0),
-    "another's root in the trash": (another_s_trash, ALL_AT_ONCE, 0),
     "files of a newer catalog": (newer, ALL_AT_ONCE, "knows commit"),
-    "too much at once": (torn, {"grace_seconds": 0}, "30 of the 31 files"),
-    "too much, and asked for": (torn, {"grace_seconds": 0, "share": 1.0}, 30),
+    "too much at once": (torn, {"grace_seconds": 0, "orphan_seconds": 0}, "30 of the 31 files"),
+    "too much, and asked for": (torn, ALL_AT_ONCE, 30),
+    "orphans of now": (torn, {"grace_seconds": 0, "share": 1.0}, 0),
     "what is young, by the disk's clock alone": (lambda store: everything_alive(store) | torn(store), {}, 0),
 }
 
@@ -655,7 +638,7 @@ def contents(place: Path) -> dict[str, tuple[int, bytes]]:
 @pytest.mark.parametrize("litter", LITTER)
 def test_only_what_this_store_left_behind_is_garbage(tmp_path: Path, litter: str) -> None:
     """And a dry run writes nothing at all, neither at a root nor in the catalog."""
-    put, how, trashed = LITTER[litter]
+    put, how, gone = LITTER[litter]
     with made(tmp_path / "store") as store:
         kept = put(store)
     before = contents(tmp_path / "store")
@@ -664,12 +647,12 @@ def test_only_what_this_store_left_behind_is_garbage(tmp_path: Path, litter: str
         planned = store.collect_garbage(**how, dry_run=True)
     assert contents(tmp_path / "store") == before
     with Store.open(tmp_path / "store", clock) as store:
-        if isinstance(trashed, str):
+        if isinstance(gone, str):
             assert "ES_CATALOG_OUTDATED" in str(planned.refused)
-            with pytest.raises(CatalogOutdated, match=trashed):
+            with pytest.raises(CatalogOutdated, match=gone):
                 store.collect_garbage(**how)
             kept |= set((root(store, "a") / "t1").iterdir())
         else:
-            assert planned.count(Action.TRASH) == trashed
-            assert store.collect_garbage(**how).count(Action.TRASH) == trashed
+            assert planned.removed == gone
+            assert store.collect_garbage(**how).removed == gone
     assert [path for path in kept if not path.exists()] == []

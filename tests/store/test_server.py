@@ -237,8 +237,8 @@ with Store.open(sys.argv[1], upkeep="off") as store:
     for value in (101, 102):
         table.upsert(pa.table({"id": range(30), "v": [value] * 30}, schema=table.schema))
     table.compact()
-    store.collect_garbage(grace_seconds=0, trash_seconds=0)
-    store.collect_garbage(grace_seconds=0, trash_seconds=0)
+    store.collect_garbage(grace_seconds=0, orphan_seconds=0)
+    store.collect_garbage(grace_seconds=0, orphan_seconds=0)
     scan = table.scan(page_rows=10)
     next(scan)
     print(scan.key, flush=True)
@@ -260,7 +260,7 @@ def test_leases_hold_by_the_clock_of_the_server(store: Store, skew: float) -> No
         found += [row for page in scan for row in page.rows.to_pylist()]
         table.upsert(pa.table({"id": range(30), "v": [103] * 30}, schema=SCHEMA))
         table.compact()
-        store.collect_garbage(grace_seconds=0, trash_seconds=0)
+        store.collect_garbage(grace_seconds=0, orphan_seconds=0)
         rest = store.resume(key).to_table()
         other.communicate("")
     assert sorted(row["id"] for row in found) == list(range(30))

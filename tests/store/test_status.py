@@ -55,7 +55,7 @@ def test_live_old_and_garbage_bytes_are_those_of_the_files(store: Store, table: 
     assert sum(seen.values()) == on_disk(store)
     assert seen["garbage"] > 0, "the files that were merged are not collected yet"
     assert seen["old"] > 0, "snapshots of an hour ago can be read"
-    store.collect_garbage(grace_seconds=0, trash_seconds=0)
+    store.collect_garbage(grace_seconds=0, orphan_seconds=0)
     after = of_table(store)["upkeep"]["bytes"]
     assert after == {**seen, "garbage": 0} and sum(after.values()) == on_disk(store)
     store.move(1, "s2")

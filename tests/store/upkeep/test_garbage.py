@@ -15,7 +15,7 @@ from tests.base.examples import examples
 
 NOW = 1_000_000.0
 STORE = "5" * 32
-RULES = GarbageRules(grace_seconds=100, trash_seconds=1_000, share=0.5, few=3)
+RULES = GarbageRules(grace_seconds=100, orphan_seconds=1_000, share=0.5, few=3)
 
 
 def path(number: int) -> str:
@@ -37,23 +37,24 @@ def shelf(
 
 
 def planned(root: Shelf, rules: GarbageRules = RULES) -> RemovalPlan:
-    said = {name: witness(was) for name, was in in_question(root, rules).items()}
+    said = {name: witness(name) for name in in_question(root, rules)}
     return plan(root, rules, said, STORE, 9)
 
 
-FILE, OLD, YOUNG = path(1), f"trash/{int(NOW) - 1_000}/{path(1)}", f"trash/{int(NOW) - 999}/{path(1)}"
-AGES, GONE = {FILE: 100.0}, {FILE: 100.0}
+FILE = path(1)
+AGES, GONE = {FILE: 1_000.0}, {FILE: 100.0}
 ANOTHER = [{"store": "6" * 32}, {"shard": 2}, {"path": path(3)}]
 
 
 @pytest.mark.parametrize(
     ("files", "facts", "expected"),
     [
-        # The unknown goes to the trash, the dropped goes, and what was needed within the grace period stays.
-        (AGES, {}, {FILE: Action.TRASH}),
-        (AGES, {"dropped": GONE}, {FILE: Action.DELETE}),
-        (AGES, {"rules": GarbageRules(100, 0)}, {FILE: Action.DELETE}),
-        ({FILE: 99}, {}, {FILE: Action.KEEP}),
+        # Orphans go in the end, what was dropped goes after the grace period.
+        (AGES, {}, {FILE: Action.DELETE}),
+        ({FILE: 999}, {}, {FILE: Action.KEEP}),
+        ({FILE: 0}, {"dropped": GONE}, {FILE: Action.DELETE}),
+        ({FILE: 100}, {"rules": GarbageRules(100, 0)}, {FILE: Action.DELETE}),
+        ({FILE: 99}, {"rules": GarbageRules(100, 0)}, {FILE: Action.KEEP}),
         ({FILE: 10**6}, {"dropped": {FILE: 99}}, {FILE: Action.KEEP}),
         # By its own account it is another one's.
         *((AGES, {"said": witness(FILE, **other)}, {FILE: Action.KEEP}) for other in ANOTHER),
@@ -61,28 +62,20 @@ ANOTHER = [{"store": "6" * 32}, {"shard": 2}, {"path": path(3)}]
             (AGES, {"said": witness(FILE, **other), "dropped": GONE}, {FILE: Action.KEEP})
             for other in ANOTHER
         ),
-        *(({OLD: 0}, {"said": witness(FILE, **other)}, {OLD: Action.KEEP}) for other in ANOTHER[:2]),
         # It says nothing.
-        (AGES, {"said": None}, {FILE: Action.TRASH}),
-        (AGES, {"said": None, "dropped": GONE}, {FILE: Action.TRASH}),
-        (AGES, {"said": None, "rules": GarbageRules(100, 0)}, {FILE: Action.TRASH}),
-        ({OLD: 0}, {"said": None}, {OLD: Action.EMPTY}),
+        (AGES, {"said": None}, {FILE: Action.DELETE}),
+        (AGES, {"said": None, "dropped": GONE}, {FILE: Action.KEEP}),
+        (AGES, {"said": None, "dropped": {FILE: 1_000}}, {FILE: Action.DELETE}),
         # A doubtful catalog takes nothing that it does not know.
         (AGES, {"doubt": "why"}, {FILE: Action.KEEP}),
+        (AGES, {"doubt": "why", "said": None}, {FILE: Action.KEEP}),
         (AGES, {"doubt": "why", "dropped": GONE}, {FILE: Action.DELETE}),
-        # The trash is emptied by age, and gives back what is missing.
-        ({OLD: 0}, {}, {OLD: Action.EMPTY}),
-        ({YOUNG: 10**6}, {}, {YOUNG: Action.KEEP}),
-        ({OLD: 0}, {"live": {FILE}}, {OLD: Action.RESTORE}),
-        ({OLD: 0, YOUNG: 0}, {"live": {FILE}}, {YOUNG: Action.RESTORE, OLD: Action.KEEP}),
-        ({OLD: 0, FILE: 0}, {"live": {FILE}}, {OLD: Action.KEEP}),
         # Other people's files stay.
         *(
             ({name: 10**9}, {"rules": GarbageRules(0, 0)}, expected)
             for name, expected in {
                 "notes.txt": {"notes.txt": Action.KEEP},
-                "trash/x/notes": {},
-                f"trash/1/{FILE}.bak": {},
+                f"{FILE}.bak": {f"{FILE}.bak": Action.KEEP},
                 f"b/{FILE}": {f"b/{FILE}": Action.KEEP},
                 "t1/x.arrow": {"t1/x.arrow": Action.KEEP},
             }.items()
@@ -94,7 +87,7 @@ def test_each_file_has_its_fate(
 ) -> None:
     root = shelf(files, facts.get("live", set()), facts.get("dropped"))
     rules = facts.get("rules", RULES)
-    said = {name: witness(was) for name, was in in_question(root, rules).items()}
+    said = {name: witness(name) for name in in_question(root, rules)}
     said |= dict.fromkeys(files, facts["said"]) if "said" in facts else {}
     found = plan(root, rules, said, STORE, 9, facts.get("doubt"))
     assert {decision.path: decision.action for decision in found.decisions} == expected
@@ -122,13 +115,13 @@ ages = st.sampled_from([0.0, 99.0, 100.0, 5_000.0])
     st.dictionaries(st.integers(0, 9), ages),
     st.sampled_from([0.0, 1_000.0]),
 )
-def test_whatever_is_known_no_live_file_leaves_its_place(
-    there: dict[int, float], live: set[int], dropped: dict[int, float], trash_seconds: float
+def test_whatever_is_known_no_live_file_is_deleted(
+    there: dict[int, float], live: set[int], dropped: dict[int, float], orphan_seconds: float
 ) -> None:
     gone = {path(n): age for n, age in dropped.items() if n not in live}
     root = shelf({path(n): age for n, age in there.items()}, {path(n) for n in live}, gone)
-    for decision in planned(root, GarbageRules(100, trash_seconds)).decisions:
+    for decision in planned(root, GarbageRules(100, orphan_seconds)).decisions:
         assert decision.path not in root.live
-        if decision.action in (Action.DELETE, Action.TRASH):
-            needed = gone.get(decision.path, NOW - root.files[decision.path])
-            assert needed >= 100
+        if decision.action is Action.DELETE:
+            unused = gone.get(decision.path, NOW - root.files[decision.path])
+            assert unused >= (100 if decision.path in gone else max(100, orphan_seconds))

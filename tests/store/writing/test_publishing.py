@@ -114,7 +114,7 @@ def test_a_slow_write_says_what_became_of_the_parts_that_it_staged(store: Store,
     def slow() -> Iterator[pa.RecordBatch]:
         yield from batches[:-2]
         if harm == "collected":
-            assert store.collect_garbage(grace_seconds=0, share=1.0).removed > 0
+            assert store.collect_garbage(grace_seconds=0, share=1.0, orphan_seconds=0).removed > 0
         for staged in Path(store.uri).rglob("*.arrow") if harm == "damaged" else ():
             content = bytearray(staged.read_bytes())
             content[100] ^= 1
