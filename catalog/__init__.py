@@ -78,7 +78,7 @@ from elasticscan.catalog.topology_history import (
     forget_topologies,
     newest_topology,
     oldest_topology,
-    topologies,
+    slot_map,
     topology,
     topology_at,
     topology_entries,

@@ -26,7 +26,7 @@ from elasticscan.catalog.entries import TOPOLOGY, check_part, damaged_log, linke
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.transaction import Tx
 from elasticscan.metadata import STORE, StoreCreated, TopologyEntered
-from elasticscan.topology import Placement, Tablet, Topology, TopologyEntry
+from elasticscan.topology import Placement, SlotMap, Tablet, Topology, TopologyEntry
 
 _FOREIGN = """CREATE TABLE IF NOT EXISTS topology_history (cluster TEXT NOT NULL, number INTEGER NOT NULL,
     seen_at REAL NOT NULL, tablets TEXT NOT NULL, PRIMARY KEY (cluster, number))"""
@@ -69,6 +69,11 @@ def topology_entries(tx: Tx, most: int | None = None) -> tuple[TopologyEntry, ..
 def topologies(tx: Tx, most: int | None = None) -> list[Topology]:
     """Return the newest so many kept topologies, oldest first; the last one may not be published yet."""
     return _kept(tx, *_newest(tx, most))
+
+
+def slot_map(tx: Tx, most: int) -> SlotMap:
+    """Return the newest so many kept topologies as a picture, with the names of the present shards."""
+    return SlotMap(tuple(topologies(tx, most)), tuple((s.id, s.name) for s in tx.state.shards.values()))
 
 
 def _newest(tx: Tx, most: int | None) -> tuple[int, int]:

@@ -12,12 +12,12 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import islice
 from numbers import Real
-from typing import Any, TypeAlias, TypedDict, TypeVar
+from typing import Any, TypeAlias, TypedDict
 
 import pyarrow as pa
 
@@ -27,6 +27,7 @@ from elasticscan.base.formatting import brief, is_whole
 from elasticscan.base.limits import (
     MAX_APPLICATION_BYTES,
     MAX_COLUMNS,
+    MAX_ID,
     MAX_NUMBER,
     MAX_PAGE_BYTES,
     MAX_PAGE_ROWS,
@@ -37,16 +38,16 @@ from elasticscan.base.limits import (
 from elasticscan.catalog import IdempotencyKey
 from elasticscan.filters import with_parameters
 
-Value = TypeVar("Value")
-
 COMPRESSIONS = ("none", "lz4", "zstd")
 
 Names: TypeAlias = str | Sequence[str]
+Columns: TypeAlias = Names | None
+Condition: TypeAlias = str | None
 Parameters: TypeAlias = Mapping[str, Any] | None
+Shards: TypeAlias = Sequence[str] | Mapping[str, str]
 Snapshot: TypeAlias = int | str | datetime | None
 Said: TypeAlias = Mapping[str, str] | None
 Txn: TypeAlias = tuple[str, int] | None
-Since: TypeAlias = int | None
 
 
 class Reading(TypedDict, total=False):
@@ -54,7 +55,7 @@ class Reading(TypedDict, total=False):
 
     parameters: Parameters
     index: str
-    order_by: Names | None
+    order_by: Columns
     limit: int | None
     snapshot: Snapshot
     page_rows: int
@@ -96,6 +97,16 @@ def condition(option: str, value: Any, parameters: Any) -> str | None:
     return sql if parameters is None else with_parameters(sql, parameters)
 
 
+def whole_or_none(option: str, value: Any) -> int | None:
+    """Return a limit, a slot or a commit number; None stays None."""
+    return None if value is None else whole_number(option, value, 0, MAX_NUMBER)
+
+
+def tablet(option: str, value: Any) -> int:
+    """Return the number of a tablet."""
+    return whole_number(option, value, 0, MAX_ID)
+
+
 def past(option: str, value: Any) -> int | str | datetime:
     """Return a commit number, the name of a tag, or a time with its zone; numbers and times also of text."""
     if isinstance(value, datetime):
@@ -110,16 +121,16 @@ def past(option: str, value: Any) -> int | str | datetime:
     return value
 
 
+def snapshot(option: str, value: Any) -> Snapshot:
+    """Return what `past` returns; None, for the newest, stays None."""
+    return None if value is None else past(option, value)
+
+
 def choice(option: str, value: Any, allowed: Collection[str]) -> str:
     """Return one of a few words."""
     if value not in allowed:
         raise _refusal(option, value, f"one of {', '.join(allowed)}")
     return str(value)
-
-
-def or_none(check: Callable[..., Value], option: str, value: Any, *bounds: Any) -> Value | None:
-    """Apply another check to a value that may be left out."""
-    return None if value is None else check(option, value, *bounds)
 
 
 def callback(option: str, value: Any) -> None:
@@ -154,9 +165,15 @@ def names(option: str, value: Any) -> list[str]:
     return [text(option, name) for name in items]
 
 
+def columns(option: str, value: Any) -> list[str] | None:
+    """Return what `names` returns; None, for those by default, stays None."""
+    return None if value is None else names(option, value)
+
+
 def types(option: str, value: Any) -> dict[str, pa.DataType]:
-    """Return Arrow's types by the names of columns; each may be given by its name."""
-    return {text(option, name): arrow_type(f"{option}[{name!r}]", kind) for name, kind in value.items()}
+    """Return Arrow's types by the names of columns; each may be given by its name. None of None."""
+    given = {} if value is None else value
+    return {text(option, name): arrow_type(f"{option}[{name!r}]", kind) for name, kind in given.items()}
 
 
 def arrow_type(option: str, value: Any) -> pa.DataType:
@@ -178,8 +195,9 @@ def shards(value: Any) -> tuple[list[str], dict[str, str]]:
 
 
 def roots(option: str, value: Any) -> dict[str, str]:
-    """Return the roots of shards by their names."""
-    return {text(option, name): place(f"{option}[{name!r}]", root) for name, root in value.items()}
+    """Return the roots of shards by their names; none of None."""
+    given = {} if value is None else value
+    return {text(option, name): place(f"{option}[{name!r}]", root) for name, root in given.items()}
 
 
 def number(option: str, value: Any, least: float = 0, most: float = MAX_NUMBER) -> float:
@@ -190,8 +208,18 @@ def number(option: str, value: Any, least: float = 0, most: float = MAX_NUMBER) 
     return float(found)
 
 
-def period(option: str, value: Any) -> float:
-    """Return the seconds of a timedelta, or of text with its unit; a number alone is refused."""
+def rate(option: str, value: Any) -> float | None:
+    """Return a bound of bytes per second, at least one; None, for no bound, stays None."""
+    return None if value is None else number(option, value, least=1)
+
+
+def period(option: str, value: Any) -> float | None:
+    """Return the seconds of a timedelta, or of text with its unit; a number alone is refused.
+
+    None, for the store's own period, stays None.
+    """
+    if value is None:
+        return None
     if isinstance(value, timedelta):
         return number(option, value.total_seconds())
     return seconds_of(option, text(option, value))

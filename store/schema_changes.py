@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -37,8 +37,11 @@ from elasticscan.metadata import (
 )
 from elasticscan.storage import check_definition, stored_schema
 from elasticscan.store import arguments
+from elasticscan.store.arguments import Names
 from elasticscan.store.context import Context, Find
 from elasticscan.store.reading.scan import columns_of
+
+Fields: TypeAlias = pa.Schema | Sequence[pa.Field] | Mapping[str, pa.DataType | str]
 
 _WIDENINGS = (
     "int8 to int16, int32 or int64 and so on, likewise uint8 to uint64 and float16 to float64, and a decimal "
@@ -47,7 +50,7 @@ _WIDENINGS = (
 
 
 @retry_interrupted
-def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
+def add_columns(context: Context, find: Find, fields: Fields) -> TableInfo:
     """Append columns to a table, in one transaction; columns that exist are skipped."""
     asked = _fields(fields)
     with context.catalog.writing() as tx:
@@ -63,11 +66,12 @@ def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
 
 
 @retry_interrupted
-def drop_columns(context: Context, find: Find, names: Sequence[str]) -> TableInfo:
+def drop_columns(context: Context, find: Find, names: Names) -> TableInfo:
     """Drop columns of a table, all or none."""
+    names = arguments.names("names", names)
     with context.catalog.writing() as tx:
         table, indexes = find(tx)
-        for name in columns_of(table, list(names), "names"):
+        for name in columns_of(table, names, "names"):
             _check_free(table, indexes, name, "dropped")
         last, until = tx.state.commit, table.definition + 1
 
@@ -80,6 +84,7 @@ def drop_columns(context: Context, find: Find, names: Sequence[str]) -> TableInf
 @retry_interrupted
 def rename_column(context: Context, find: Find, old: str, new: str) -> TableInfo:
     """Give a column another name."""
+    old, new = arguments.text("old", old), arguments.text("new", new)
     with context.catalog.writing() as tx:
         table, indexes = find(tx)
         column = _check_free(table, indexes, old, "renamed")
@@ -102,7 +107,7 @@ def rename_column(context: Context, find: Find, old: str, new: str) -> TableInfo
 @retry_interrupted
 def widen_column(context: Context, find: Find, name: str, kind: Any) -> TableInfo:
     """Give a column a type that holds all values of its own; nothing is done if it has it already."""
-    kind = arguments.arrow_type("type", kind)
+    name, kind = arguments.text("name", name), arguments.arrow_type("type", kind)
     with context.catalog.writing() as tx:
         table, indexes = find(tx)
         column = _check_free(table, indexes, name, "widened")

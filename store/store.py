@@ -16,49 +16,38 @@ from elasticscan.base.limits import (
     DEFAULT_TABLETS,
     GC_GRACE_SECONDS,
     GC_SHARE,
-    MAX_ID,
-    MAX_NUMBER,
     MAX_PARALLEL_MOVES,
-    MAX_SLOTS,
     ORPHAN_SECONDS,
     RETENTION_SECONDS,
 )
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import (
-    KEYS,
-    OFFSETS,
-    NewStore,
-    add_secrets,
-    forget_secrets,
-    newest_topology,
-    retry_interrupted,
-    topologies,
-    topology_entries,
-)
-from elasticscan.storage import Disk, open_disk
+from elasticscan.catalog import newest_topology, slot_map, topology_entries
+from elasticscan.storage import open_disk
 from elasticscan.store import arguments, verifying
 from elasticscan.store.adoption import Adopted, adopt
+from elasticscan.store.arguments import Columns, Names, Said, Shards
 from elasticscan.store.backend import EmbeddedBackend
 from elasticscan.store.context import Checkpoint, Context
-from elasticscan.store.context.leases import keep_lease
+from elasticscan.store.context.sealing import rotate_secrets
 from elasticscan.store.copies.backup import BackedUp, back_up, restore_backup
-from elasticscan.store.copies.creation import make_store, new_roots
+from elasticscan.store.copies.creation import Disks, first_contents, make_store, new_roots
+from elasticscan.store.moves.boundaries import join, split
 from elasticscan.store.moves.elasticity import Elasticity, OnProgress
 from elasticscan.store.opening import open_context
-from elasticscan.store.reading.scan import Scan
+from elasticscan.store.reading.scan import Scan, resume_scan
 from elasticscan.store.roots import Location
 from elasticscan.store.rows.conversion import first_rows
-from elasticscan.store.rows.files import FORMATS, TextRules
+from elasticscan.store.rows.files import FORMATS, text_rules
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table
 from elasticscan.store.upkeep.collector import Collected, collect_garbage
 from elasticscan.store.upkeep.executor import Kept
 from elasticscan.store.upkeep.garbage import GarbageRules
 from elasticscan.store.upkeep.keeper import Keeper
-from elasticscan.store.writing.definitions import define_table, enter_table, reserve_table
+from elasticscan.store.writing.definitions import define_table, enter_table, keys_and_form, reserve_table
 from elasticscan.store.writing.loading import MODES, Load, Loaded, OnLoaded, load_files
 from elasticscan.store.writing.publishing import write
-from elasticscan.topology import SlotMap, Topology, TopologyEntry, initial_placement
+from elasticscan.topology import SlotMap, Topology, TopologyEntry
 
 AUTO, OFF = UPKEEP = "auto", "off"
 
@@ -92,14 +81,14 @@ class Store:
     def create(
         cls,
         uri: str | Path,
-        shards: Sequence[str] | Mapping[str, str],
+        shards: Shards,
         tablets: int = DEFAULT_TABLETS,
         slots: int = DEFAULT_SLOTS,
         *,
         hash: str = HASH,  # noqa: A002 - the word users know
         retention_seconds: float = RETENTION_SECONDS,
         clock: Clock | None = None,
-        disks: Callable[[str], Disk] = open_disk,
+        disks: Disks = open_disk,
         upkeep: str = AUTO,
     ) -> Store:
         """Make a store and open it.
@@ -115,21 +104,13 @@ class Store:
             clock, disks: the time, and the disk for a root; for tests and simulations.
             upkeep: as in `open`.
 
-        Raises:
-            AlreadyExists: there is a store at `uri`.
-            InvalidOption: an argument is out of bounds.
+        Raises `AlreadyExists` if there is a store at `uri`, `InvalidOption` if an argument is out of bounds.
         """
         clock = clock or SystemClock()
         location = Location.of(arguments.place("uri", uri))
-        names, shard_roots = arguments.shards(shards)
-        slots = arguments.whole_number("slots", slots, 1, MAX_SLOTS)
-        tablets = arguments.whole_number("tablets", tablets, 1, MAX_SLOTS)
-        retention = arguments.number("retention_seconds", retention_seconds)
-        hash = arguments.choice("hash", hash, (HASH,))  # noqa: A001
         upkeep = arguments.choice("upkeep", upkeep, UPKEEP)
-        placement = initial_placement(slots, tablets, range(1, len(names) + 1))
-        roots = tuple((name, location.stored_root(name, shard_roots.get(name))) for name in names)
-        make_store(location, disks, clock, NewStore(roots, placement, hash, retention))
+        new = first_contents(location, shards, tablets, slots, hash, retention_seconds)
+        make_store(location, disks, clock, new)
         return cls.open(uri, clock, disks, upkeep=upkeep)
 
     @classmethod
@@ -137,7 +118,7 @@ class Store:
         cls,
         uri: str | Path,
         clock: Clock | None = None,
-        disks: Callable[[str], Disk] = open_disk,
+        disks: Disks = open_disk,
         *,
         read_only: bool = False,
         checkpoint: Checkpoint = lambda _: None,
@@ -157,9 +138,7 @@ class Store:
             upkeep: "auto": after a commit, this process merges too many fragments, as far as bounded work
                 allows; "off": it does not, because keepers do (`elasticscan keep`).
 
-        Raises:
-            StoreNotFound: there is none.
-            StoreTooNew: a newer release made it.
+        Raises `StoreNotFound` if there is none, `StoreTooNew` if a newer release made it.
         """
         location = Location.of(arguments.place("uri", uri))
         follows = arguments.choice("upkeep", upkeep, UPKEEP) == AUTO
@@ -167,11 +146,7 @@ class Store:
 
     def close(self) -> None:
         """Close database connections and open files."""
-        here = self._opened.here_if_open()
-        if here is not None:
-            here.roots.note_pending()
-            here.catalog.close()
-            here.readers.let_go()
+        self._opened.close()
 
     def __enter__(self) -> Store:
         return self
@@ -204,8 +179,8 @@ class Store:
         self,
         name: str,
         schema: pa.Schema | Any,
-        primary_key: Sequence[str],
-        shard_key: Sequence[str] | None = None,
+        primary_key: Names,
+        shard_key: Columns = None,
         compression: str | None = None,
     ) -> Table:
         """Make a table, empty or with its first rows.
@@ -245,8 +220,8 @@ class Store:
         table: str,
         source: Any,
         *,
-        primary_key: str | Sequence[str] | None = None,
-        shard_key: str | Sequence[str] | None = None,
+        primary_key: Columns = None,
+        shard_key: Columns = None,
         compression: str | None = None,
         mode: str = "upsert",
         format: str | None = None,  # noqa: A002 - the word users know
@@ -256,7 +231,7 @@ class Store:
         column_names: Sequence[str] | None = None,
         job: str | None = None,
         if_unchanged_since: int | None = None,
-        user_metadata: Mapping[str, str] | None = None,
+        user_metadata: Said = None,
         on_progress: OnLoaded | None = None,
     ) -> Loaded:
         """Load files into a table; one commit over all of them, or one for each under the name of a job.
@@ -279,86 +254,64 @@ class Store:
             if_unchanged_since, user_metadata: as in `Table.upsert`.
             on_progress: called with the rows read until now.
 
-        Raises:
-            InvalidOption, NotFound, SchemaMismatch, InvalidKey: mend the call.
-            AlreadyExists, RowsChanged: as in `Table.insert` and `Table.upsert`.
+        Raises `InvalidOption`, `NotFound`, `SchemaMismatch` or `InvalidKey`: mend the call. `AlreadyExists`
+        and `RowsChanged`: as in `Table.insert` and `Table.upsert`.
 
         Example:
             >>> store.load("flights", "flights/*.csv", primary_key="id", nulls=["NA"])
             Loaded(table='flights', rows=336776, commit=2, created=True, skipped=0)
         """
-        names, or_none = arguments.names, arguments.or_none
-        columns = or_none(names, "column_names", column_names)
-        rules = TextRules(names("nulls", nulls), arguments.types("types", types or {}), delimiter, columns)
-        made = {
-            "primary_key": or_none(names, "primary_key", primary_key),
-            "shard_key": or_none(names, "shard_key", shard_key),
-            "compression": compression,
-        }
         arguments.callback("on_progress", on_progress)
         asked = Load(
             arguments.text("table", table),
             arguments.choice("mode", mode, MODES),
-            rules,
-            made,
-            or_none(arguments.application, "job", job),
-            or_none(arguments.whole_number, "if_unchanged_since", if_unchanged_since, 0, MAX_NUMBER),
+            text_rules(nulls, types, delimiter, column_names),
+            keys_and_form(primary_key, shard_key, compression),
+            None if job is None else arguments.application("job", job),
+            arguments.whole_or_none("if_unchanged_since", if_unchanged_since),
             arguments.user_metadata(user_metadata),
             on_progress,
         )
-        places = arguments.places("source", source)
-        form = or_none(arguments.choice, "format", format, FORMATS)
-        return load_files(self.context, asked, places, form)
+        form = None if format is None else arguments.choice("format", format, FORMATS)
+        return load_files(self.context, asked, arguments.places("source", source), form)
 
     # Reading
 
     def resume(self, key: str) -> Scan:
         """Continue a scan from a page's key, in any process that can open the store.
 
-        Raises:
-            ContinuationKeyError: the key is not one of this store, or was cut or altered.
-            SnapshotExpired: it was given out too long ago.
-            SnapshotExpired, TableChanged: its snapshot or table is gone; start a new scan.
+        Raises `ContinuationKeyError` if the key is not one of this store, or was cut or altered;
+        `SnapshotExpired` if it was given out too long ago; `SnapshotExpired` or `TableChanged` if its
+        snapshot or table is gone: start a new scan.
         """
-        context, state = self.context, self.context.sealer.open(key)
-        table = keep_lease(context, state)
-        return Scan(context, table, context.base_topology(state.base_topology), state)
+        return resume_scan(self.context, key)
 
-    @retry_interrupted
     def rotate_secret(self, *, revoke: bool = False) -> int:
         """Replace the secrets of continuation keys and of streams' offsets; return the first one's number.
 
         Old keys go on until their time is up (30 days, or as long as snapshots are kept if that is longer);
         then the old secret is deleted. Other processes use the new secrets at once.
 
-        Args:
-            revoke: delete the old secrets at once, as after a leak. Old keys and planned Spark reads then end
-                and checkpoints of streams with `ContinuationKeyError`.
+        With `revoke` the old secrets are deleted at once, as after a leak. Old keys, planned Spark reads and
+        checkpoints of streams then end with `ContinuationKeyError`.
         """
-        with self.context.catalog.writing() as tx:
-            number = add_secrets(tx, OFFSETS, KEYS)
-            forget_secrets(tx, revoke)
-        return number
+        return rotate_secrets(self.context.catalog, revoke)
 
     # Elasticity
 
     def elasticity(
-        self,
-        bytes_per_second: float | None = None,
-        on_progress: OnProgress | None = None,
-        parallel: int = 2,
+        self, bytes_per_second: float | None = None, on_progress: OnProgress | None = None, parallel: int = 2
     ) -> Elasticity:
         """Return topology changes with a bound on copying, with progress, or with more moves at a time."""
         arguments.callback("on_progress", on_progress)
-        most = arguments.or_none(arguments.number, "bytes_per_second", bytes_per_second, 1)
+        most = arguments.rate("bytes_per_second", bytes_per_second)
         at_once = arguments.whole_number("parallel", parallel, 1, MAX_PARALLEL_MOVES)
         return Elasticity(self.context, most, on_progress, at_once)
 
-    def expand(self, shards: Sequence[str] | Mapping[str, str], how: Elasticity | None = None) -> Topology:
+    def expand(self, shards: Shards, how: Elasticity | None = None) -> Topology:
         """Add the shards that are not there yet, and move the fewest tablets that balance them all.
 
-        Args:
-            how: an `elasticity(...)`; one without bounds by default.
+        `how` is an `elasticity(...)`; one without bounds by default.
         """
         names, roots = arguments.shards(shards)
         self.context.catalog.check_writable()
@@ -375,16 +328,15 @@ class Store:
 
     def move(self, tablet: int, shard: str) -> Topology:
         """Move one tablet to a shard."""
-        return self.elasticity().move(_tablet("tablet", tablet), arguments.text("shard", shard))
+        return self.elasticity().move(arguments.tablet("tablet", tablet), arguments.text("shard", shard))
 
     def split(self, tablet: int, at: int | None = None) -> Topology:
         """Cut a tablet in two at a slot (the middle by default)."""
-        slot = arguments.or_none(arguments.whole_number, "at", at, 0, MAX_SLOTS)
-        return self.elasticity().split(_tablet("tablet", tablet), slot)
+        return split(self.context, arguments.tablet("tablet", tablet), arguments.whole_or_none("at", at))
 
     def join(self, left: int, right: int) -> Topology:
         """Join two neighbouring tablets of one shard."""
-        return self.elasticity().join(_tablet("left", left), _tablet("right", right))
+        return join(self.context, arguments.tablet("left", left), arguments.tablet("right", right))
 
     def resume_moves(self) -> int:
         """Finish moves of processes that died; return how many there were."""
@@ -396,30 +348,22 @@ class Store:
         return self.context.ask(newest_topology)
 
     def topology_history(self, limit: int | None = None) -> tuple[TopologyEntry, ...]:
-        """List the kept topologies, oldest first; the last is not published while a plan moves tablets.
+        """List the newest `limit` kept topologies, or all, oldest first.
 
-        `collect_garbage` deletes those before the oldest snapshot that retention, a lease or a tag keeps.
-
-        Args:
-            limit: the newest so many; all by default.
+        The last one is not published while a plan moves tablets. `collect_garbage` deletes those before the
+        oldest snapshot that retention, a lease or a tag keeps.
         """
-        most = arguments.or_none(arguments.whole_number, "limit", limit, 0, MAX_NUMBER)
+        most = arguments.whole_or_none("limit", limit)
         return self.context.ask(lambda tx: topology_entries(tx, most))
 
-    @retry_interrupted
     def slot_map(self, limit: int = 100) -> SlotMap:
         """Draw where the slots were: slots across, time down, a colour for each shard.
 
-        A notebook shows it; `slot_map().svg` is the text of an SVG file.
-
-        Args:
-            limit: the newest so many topologies (1 to 1,000), as far as they are kept.
+        It has the newest `limit` topologies (1 to 1,000), as far as they are kept. A notebook shows it;
+        `slot_map().svg` is the text of an SVG file.
         """
         most = arguments.whole_number("limit", limit, 1, 1_000)
-        with self.context.catalog.reading() as tx:
-            return SlotMap(
-                tuple(topologies(tx, most)), tuple((s.id, s.name) for s in tx.state.shards.values())
-            )
+        return self.context.ask(lambda tx: slot_map(tx, most))
 
     def _repr_html_(self) -> str:
         """Return the picture that notebooks show."""
@@ -443,10 +387,9 @@ class Store:
             bytes_per_second: most that merges and moves copy in a second; no bound by default.
             on_step: called before each step with its name.
 
-        Raises:
-            ReadOnlyStore: the store cannot be written.
+        Raises `ReadOnlyStore` if the store cannot be written.
         """
-        most = arguments.or_none(arguments.number, "bytes_per_second", bytes_per_second, 1)
+        most = arguments.rate("bytes_per_second", bytes_per_second)
         arguments.callback("on_step", on_step)
         return Keeper(self.context, None, most, on_step).keep()
 
@@ -490,9 +433,8 @@ class Store:
         Args:
             target: a directory that is empty or not there yet, or such an `s3://BUCKET/PREFIX`.
 
-        Raises:
-            InvalidOption: the place is not empty, or within a store.
-            FragmentDamaged, StoreDamaged: the store is not whole; there is no backup.
+        Raises `InvalidOption` if the place is not empty, or within a store; `FragmentDamaged` or
+        `StoreDamaged` if the store is not whole: there is no backup.
         """
         return back_up(self.context, arguments.place("target", target))
 
@@ -503,7 +445,7 @@ class Store:
         uri: str | Path,
         roots: Mapping[str, str] | None = None,
         clock: Clock | None = None,
-        disks: Callable[[str], Disk] = open_disk,
+        disks: Disks = open_disk,
     ) -> Store:
         """Make a store of a backup, and open it: another copy than the original, with its own roots.
 
@@ -516,13 +458,12 @@ class Store:
             roots: of shards, by name; those left out lie in the store's directory.
             clock, disks: as in `create`.
 
-        Raises:
-            StoreNotFound: there is no backup.
-            AlreadyExists, InvalidOption: the new place is taken, or within a store.
-            FragmentDamaged, StoreDamaged: the backup is not as it was written; nothing was made.
+        Raises `StoreNotFound` if there is no backup; `AlreadyExists` or `InvalidOption` if the new place is
+        taken, or within a store; `FragmentDamaged` or `StoreDamaged` if the backup is not as it was written:
+        nothing was made.
         """
         clock, place = clock or SystemClock(), arguments.place("uri", uri)
-        own = arguments.or_none(arguments.roots, "roots", roots) or {}
+        own = arguments.roots("roots", roots)
         restore_backup(arguments.place("backup", backup), place, own, clock, disks)
         return cls.open(place, clock, disks)
 
@@ -532,10 +473,8 @@ class Store:
         Commits that this catalog does not know are lost, all earlier continuation keys and stream offsets are
         refused, and other copies cannot write to these shards any more.
 
-        Raises:
-            ShardUnavailable: a shard cannot be reached.
-            WrongRoot: a root is another store's, or another shard's.
-            StoreDamaged: the catalog is not as it was written.
+        Raises `ShardUnavailable` if a shard cannot be reached, `WrongRoot` if a root is another store's, or
+        another shard's, and `StoreDamaged` if the catalog is not as it was written.
         """
         return adopt(self.context)
 
@@ -549,7 +488,3 @@ class Store:
         No data is read: a table's `rows` is an upper bound, and exact if `rows_exact`.
         """
         return status_of(self.context)
-
-
-def _tablet(option: str, value: int) -> int:
-    return arguments.whole_number(option, value, 0, MAX_ID)

@@ -4,34 +4,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Unpack
 
 import pyarrow as pa
 
-from elasticscan.base.errors import InvalidOption, TableChanged
+from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import Commit, Tag, Tx, retry_interrupted
-from elasticscan.metadata import AUTO, SORTED, IndexEvent, IndexInfo, TableDefined, TableDropped, TableInfo
+from elasticscan.catalog import Commit, Tag, Tx
+from elasticscan.metadata import AUTO, SORTED, IndexInfo, TableInfo
 from elasticscan.store import arguments, schema_changes
-from elasticscan.store.arguments import Names, Parameters, Reading, Said, Since, Snapshot, Txn
+from elasticscan.store.arguments import Columns, Condition, Names, Parameters, Reading, Said, Snapshot, Txn
 from elasticscan.store.context import Context
-from elasticscan.store.context.lookups import KnownTable
-from elasticscan.store.context.tags import add_tag, drop_tag
+from elasticscan.store.context.tags import add_tag, drop_tag, tags_of
 from elasticscan.store.reading.aggregating import aggregate_rows
+from elasticscan.store.reading.changes import history
 from elasticscan.store.reading.exporting import COMPRESSIONS, FILE_BYTES, Exported, OnExported, export_scan
 from elasticscan.store.reading.rows_by_key import get_rows
 from elasticscan.store.reading.scan import Scan, begin_changes, begin_scan
 from elasticscan.store.rows.conversion import arrow_rows
 from elasticscan.store.rows.keys import arrow_keys
-from elasticscan.store.upkeep import compaction
-from elasticscan.store.upkeep.flushing import flush
+from elasticscan.store.upkeep.flushing import flush_and_compact
 from elasticscan.store.writing import merging
-from elasticscan.store.writing.indexing import create_index, define_index, transition_index
+from elasticscan.store.writing.definitions import drop_table, redefine_table
+from elasticscan.store.writing.indexing import create_index, define_index, drop_index
 from elasticscan.store.writing.merging import INSERT, UPDATE, Clauses
 from elasticscan.store.writing.publishing import CommitNumber
 from elasticscan.store.writing.restoring import restore
@@ -104,32 +104,14 @@ class Table:
     @property
     def definition(self) -> TableInfo:
         """The table's entry in the catalog."""
-        return self._mine(self._context.table_now(self._name))
+        return self._context.ask(self._find)[0]
 
     def _find(self, tx: Tx) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
         """Return the table and its indexes as a transaction sees them."""
-        info, indexes = self._context.table(tx, self._name)
-        return self._mine(info), indexes
-
-    def _mine(self, info: TableInfo) -> TableInfo:
-        """Raise `TableChanged` unless the table that has the name is this one."""
-        if info.id != self._id:
-            raise TableChanged(
-                f"table {self._name!r} was dropped and made again; take a new handle with Store.table",
-                table=self._name,
-            )
-        return info
-
-    def _look(self) -> KnownTable:
-        """Return the table as it is now, with the places of its slots."""
-        try:
-            return self._context.table_state(self._id)
-        except TableChanged:
-            self._mine(self._context.table_now(self._name))  # a more exact error
-            raise
+        return self._context.table(tx, self._name, self._id)
 
     def upsert(
-        self, rows: Any, txn: Txn = None, *, if_unchanged_since: Since = None, user_metadata: Said = None
+        self, rows: Any, txn: Txn = None, *, if_unchanged_since: int | None = None, user_metadata: Said = None
     ) -> CommitNumber:
         """Write rows; a row replaces the one with its primary key.
 
@@ -151,7 +133,7 @@ class Table:
         rows: Any,
         txn: Txn = None,
         *,
-        where: str | None = None,
+        where: Condition = None,
         parameters: Parameters = None,
         user_metadata: Said = None,
     ) -> CommitNumber:
@@ -171,9 +153,9 @@ class Table:
         self,
         keys: Any = None,
         *,
-        where: str | None = None,
+        where: Condition = None,
         parameters: Parameters = None,
-        if_unchanged_since: Since = None,
+        if_unchanged_since: int | None = None,
         txn: Txn = None,
         user_metadata: Said = None,
     ) -> CommitNumber:
@@ -185,9 +167,7 @@ class Table:
         """
         asked = self._transaction(txn, user_metadata, if_unchanged_since, where, parameters)
         if (keys is None) == (where is None):
-            raise InvalidOption(
-                "delete takes either keys or where=condition; give one of them", option="where"
-            )
+            raise InvalidOption("delete takes either keys or where=condition; give one", option="where")
         if where is not None:
             return delete_rows(asked)
         table = self.definition
@@ -197,10 +177,10 @@ class Table:
     def update(
         self,
         set: Mapping[str, Any],
-        where: str | None = None,
+        where: Condition = None,
         *,
         parameters: Parameters = None,
-        if_unchanged_since: Since = None,
+        if_unchanged_since: int | None = None,
         txn: Txn = None,
         user_metadata: Said = None,
     ) -> CommitNumber:
@@ -221,10 +201,10 @@ class Table:
         self,
         rows: Any,
         *,
-        columns: Names | None = None,
+        columns: Columns = None,
         when_matched: str = UPDATE,
         when_not_matched: str = INSERT,
-        if_unchanged_since: Since = None,
+        if_unchanged_since: int | None = None,
         txn: Txn = None,
         user_metadata: Said = None,
     ) -> CommitNumber:
@@ -239,14 +219,8 @@ class Table:
         asked = self._transaction(txn, user_metadata, if_unchanged_since)
         matched = arguments.choice("when_matched", when_matched, merging.WHEN_MATCHED)
         not_matched = arguments.choice("when_not_matched", when_not_matched, merging.WHEN_NOT_MATCHED)
-        clauses = Clauses(matched, not_matched, arguments.or_none(arguments.names, "columns", columns))
-        table = self.definition
-        clauses.check(table)
-        if clauses == Clauses():
-            return asked.write(table, arrow_rows(rows, table))
-        only = clauses.needed(table) if clauses.takes_others(table) else None
-        rows = arrow_rows(rows, table, only)
-        return merging.merge_rows(asked, self._look, rows, clauses)
+        clauses = Clauses(matched, not_matched, arguments.columns("columns", columns))
+        return merging.merge_rows(asked, partial(self._context.known_table, self._find), rows, clauses)
 
     def restore(self, to: int | str | datetime, *, user_metadata: Said = None) -> int:
         """Make the newest snapshot equal to an older one, `to`; columns that were added since stay.
@@ -259,28 +233,24 @@ class Table:
         self,
         txn: Txn,
         said: Said,
-        since: Since = None,
-        where: str | None = None,
+        since: int | None = None,
+        where: Condition = None,
         parameters: Parameters = None,
     ) -> WriteTransaction:
         """Return a transaction of checked arguments."""
-        return WriteTransaction(
-            self._context,
-            self._find,
-            arguments.condition("where", where, parameters),
-            arguments.or_none(arguments.whole_number, "if_unchanged_since", since, 0, MAX_NUMBER),
-            arguments.transaction(txn),
-            arguments.user_metadata(said),
-        )
+        condition = arguments.condition("where", where, parameters)
+        at, once = arguments.whole_or_none("if_unchanged_since", since), arguments.transaction(txn)
+        metadata = arguments.user_metadata(said)
+        return WriteTransaction(self._context, self._find, condition, at, once, metadata)
 
     def scan(
         self,
-        columns: Names | None = None,
-        filter: str | None = None,
+        columns: Columns = None,
+        filter: Condition = None,
         *,
         parameters: Parameters = None,
         index: str = AUTO,
-        order_by: Names | None = None,
+        order_by: Columns = None,
         limit: int | None = None,
         snapshot: Snapshot = None,
         page_rows: int = DEFAULT_PAGE_ROWS,
@@ -302,13 +272,13 @@ class Table:
         return begin_scan(
             self._context,
             self._find,
-            arguments.or_none(arguments.names, "columns", columns),
+            arguments.columns("columns", columns),
             arguments.condition("filter", filter, parameters),
-            arguments.or_none(arguments.past, "snapshot", snapshot),
+            arguments.snapshot("snapshot", snapshot),
             arguments.page_limits(page_rows, page_bytes),
             index=arguments.text("index", index),
             order_by=order_by,
-            limit=arguments.or_none(arguments.whole_number, "limit", limit, 0, MAX_NUMBER),
+            limit=arguments.whole_or_none("limit", limit),
         )
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
@@ -316,34 +286,28 @@ class Table:
         return self.scan().__arrow_c_stream__(requested_schema)
 
     def to_reader(
-        self, columns: Names | None = None, filter: str | None = None, **how: Unpack[Reading]
+        self, columns: Columns = None, filter: Condition = None, **how: Unpack[Reading]
     ) -> pa.RecordBatchReader:
         """Read the rows of a snapshot as a stream of record batches; arguments and errors as of `scan`."""
         return self.scan(columns, filter, **how).to_reader()
 
-    def to_arrow(
-        self, columns: Names | None = None, filter: str | None = None, **how: Unpack[Reading]
-    ) -> pa.Table:
+    def to_arrow(self, columns: Columns = None, filter: Condition = None, **how: Unpack[Reading]) -> pa.Table:
         """Read all rows of a snapshot as an Arrow table; arguments and errors as of `scan`."""
         return self.scan(columns, filter, **how).to_table()
 
-    def to_pandas(
-        self, columns: Names | None = None, filter: str | None = None, **how: Unpack[Reading]
-    ) -> Any:
+    def to_pandas(self, columns: Columns = None, filter: Condition = None, **how: Unpack[Reading]) -> Any:
         """Read all rows of a snapshot as a pandas frame, as `Scan.to_pandas`; arguments as of `scan`."""
         return self.scan(columns, filter, **how).to_pandas()
 
-    def to_polars(
-        self, columns: Names | None = None, filter: str | None = None, **how: Unpack[Reading]
-    ) -> Any:
+    def to_polars(self, columns: Columns = None, filter: Condition = None, **how: Unpack[Reading]) -> Any:
         """Read all rows of a snapshot as a Polars frame; arguments and errors as of `scan`."""
         return self.scan(columns, filter, **how).to_polars()
 
     def export(
         self,
         path: str | Path,
-        columns: Names | None = None,
-        filter: str | None = None,
+        columns: Columns = None,
+        filter: Condition = None,
         *,
         file_bytes: int = FILE_BYTES,
         compression: str = "zstd",
@@ -369,7 +333,7 @@ class Table:
         self,
         values: Names,
         group_by: Names = (),
-        filter: str | None = None,
+        filter: Condition = None,
         snapshot: Snapshot = None,
         *,
         parameters: Parameters = None,
@@ -381,39 +345,31 @@ class Table:
                 columns x, one or several; "sum(x) AS total" names a column of the result.
             group_by: a column, or several; without any there is one row. Memory holds a row for each group.
         """
-        return aggregate_rows(
-            self._context,
-            self._find,
-            arguments.names("values", values),
-            arguments.names("group_by", group_by),
-            arguments.condition("filter", filter, parameters),
-            arguments.or_none(arguments.past, "snapshot", snapshot),
-        )
+        asked, groups = arguments.names("values", values), arguments.names("group_by", group_by)
+        where = arguments.condition("filter", filter, parameters)
+        at = arguments.snapshot("snapshot", snapshot)
+        return aggregate_rows(self._context, self._find, asked, groups, where, at)
 
     def get(
-        self,
-        keys: Any,
-        columns: Names | None = None,
-        snapshot: Snapshot = None,
-        *,
-        keep_missing: bool = False,
+        self, keys: Any, columns: Columns = None, snapshot: Snapshot = None, *, keep_missing: bool = False
     ) -> pa.Table:
         """Read the rows that have some primary keys, given as to `delete`, in the order of the keys.
 
         With `keep_missing` there is a row of nulls for a key that does not exist, so row i is that of key i.
         """
-        asked = arguments.or_none(arguments.past, "snapshot", snapshot)
-        names = arguments.or_none(arguments.names, "columns", columns)
+        asked = arguments.snapshot("snapshot", snapshot)
+        names = arguments.columns("columns", columns)
         if not isinstance(asked, int):
             self._context.check_newest()
-        return get_rows(self._context, self._look(), keys, names, asked, keep_missing)
+        look = self._context.known_table(self._find)
+        return get_rows(self._context, look, keys, names, asked, keep_missing)
 
     def changes(
         self,
         after: Snapshot = None,
         upto: Snapshot = None,
-        columns: Names | None = None,
-        filter: str | None = None,
+        columns: Columns = None,
+        filter: Condition = None,
         *,
         parameters: Parameters = None,
         feed: bool = True,
@@ -431,23 +387,14 @@ class Table:
 
         Raises `SnapshotExpired` if some of the changes are no longer kept; else as `scan`.
         """
-        past = arguments.past
-        return begin_changes(
-            self._context,
-            self._find,
-            (arguments.or_none(past, "after", after), arguments.or_none(past, "upto", upto)),
-            arguments.or_none(arguments.names, "columns", columns),
-            arguments.condition("filter", filter, parameters),
-            feed,
-            arguments.page_limits(page_rows, page_bytes),
-        )
+        commits = arguments.snapshot("after", after), arguments.snapshot("upto", upto)
+        names = arguments.columns("columns", columns)
+        where = arguments.condition("filter", filter, parameters)
+        limits = arguments.page_limits(page_rows, page_bytes)
+        return begin_changes(self._context, self._find, commits, names, where, feed, limits)
 
     def create_index(
-        self,
-        index: str,
-        columns: Names,
-        kind: str = SORTED,
-        include: Names | None = (),
+        self, index: str, columns: Names, kind: str = SORTED, include: Columns = ()
     ) -> IndexInfo:
         """Make a secondary index, while others write, scan and move; return when scans use it.
 
@@ -459,25 +406,19 @@ class Table:
             include: more columns to carry, so that queries of these need not fetch rows.
         """
         table = self.definition
-        columns = arguments.names("columns", columns)
-        include = [] if include is None else arguments.names("include", include)
-        asked = define_index(table, index, columns, kind, include)
+        columns, include = arguments.names("columns", columns), arguments.columns("include", include)
+        asked = define_index(table, index, columns, kind, include or ())
         return create_index(self._context, table, asked)
 
-    @retry_interrupted
     def drop_index(self, index: str) -> None:
         """Remove an index. Scans that read it end with `TableChanged`."""
-        name = arguments.text("index", index)
-        with self._context.catalog.writing() as tx:
-            transition_index(tx, tx.state.index_named(self._find(tx)[0].id, name), IndexEvent.DROPPED)
+        drop_index(self._context, self._find, arguments.text("index", index))
 
     def indexes(self) -> tuple[IndexInfo, ...]:
         """List the indexes; those with `ready=False` are being built, or their build was killed."""
         return self._context.ask(self._find)[1]
 
-    def add_columns(
-        self, fields: pa.Schema | Sequence[pa.Field] | Mapping[str, pa.DataType | str]
-    ) -> pa.Schema:
+    def add_columns(self, fields: schema_changes.Fields) -> pa.Schema:
         """Append nullable columns and return the new schema; columns that exist with this type are skipped.
 
         A dict has their names and types, as `{"note": "string"}`. They are null in rows that exist. Raises
@@ -491,16 +432,14 @@ class Table:
         Scans that have begun keep them. Merges remove their values when no older snapshot is kept. Raises
         `InvalidOption` if a key or an index is made of one; drop the index first.
         """
-        asked = arguments.names("names", names)
-        return schema_changes.drop_columns(self._context, self._find, asked).schema
+        return schema_changes.drop_columns(self._context, self._find, names).schema
 
     def rename_column(self, old: str, new: str) -> pa.Schema:
         """Give a column another name in every snapshot, and return the new schema; no file is written.
 
         Raises `InvalidOption` if a key or an index is made of it, `LimitExceeded` after too many renames.
         """
-        asked = arguments.text("old", old), arguments.text("new", new)
-        return schema_changes.rename_column(self._context, self._find, *asked).schema
+        return schema_changes.rename_column(self._context, self._find, old, new).schema
 
     def widen_column(self, name: str, type: pa.DataType | str) -> pa.Schema:
         """Give a column a wider type of the same kind, and return the new schema; no file is written.
@@ -508,31 +447,22 @@ class Table:
         Allowed are int8 to int16, int32 or int64 and so on, likewise uint8 to uint64 and float16 to float64,
         and decimals to more digits of the same scale. `InvalidOption`: a key or an index is made of it.
         """
-        asked = arguments.text("name", name)
-        return schema_changes.widen_column(self._context, self._find, asked, type).schema
+        return schema_changes.widen_column(self._context, self._find, name, type).schema
 
-    @retry_interrupted
     def history(self, limit: int | None = None) -> tuple[Commit, ...]:
         """List the newest `limit` commits, or all, oldest first. Raises `CatalogOutdated`."""
-        most = arguments.or_none(arguments.whole_number, "limit", limit, 0, MAX_NUMBER)
-        self._context.check_newest()
-        with self._context.catalog.reading() as tx:
-            table = self._find(tx)[0].id
-            return tx.commits(table) if most is None else tx.commits(table, most=most, newest=True)
+        return history(self._context, self._find, arguments.whole_or_none("limit", limit))
 
     def tag(self, name: str, snapshot: Snapshot = None) -> Tag:
         """Name a snapshot, and keep it and all later ones readable until the tag is dropped.
 
         The name is 1 to 64 of a-z, 0-9 and _, not digits alone; `AlreadyExists`: it has another snapshot.
         """
-        return add_tag(
-            self._context, self._find, name, arguments.or_none(arguments.past, "snapshot", snapshot)
-        )
+        return add_tag(self._context, self._find, name, arguments.snapshot("snapshot", snapshot))
 
     def tags(self) -> tuple[Tag, ...]:
         """List the tags, the oldest snapshot first. Raises `CatalogOutdated`."""
-        self._context.check_newest()
-        return self._context.ask(lambda tx: tx.state.table(self._find(tx)[0].id).tags)
+        return tags_of(self._context, self._find)
 
     def drop_tag(self, name: str) -> None:
         """Drop a tag; retention and leases still keep its snapshot. Raises `NotFound`."""
@@ -543,26 +473,16 @@ class Table:
 
         The period is "7d", "12h", "90m" or "30s", a timedelta, or None for the store's own retention period.
         """
-        self._redefine(retention_seconds=arguments.or_none(arguments.period, "period", period))
+        redefine_table(self._context, self._find, retention_seconds=arguments.period("period", period))
 
     def set_compression(self, compression: str | None) -> None:
         """Set how new files are written: None, "lz4" or "zstd"; `compact` rewrites the old ones."""
-        self._redefine(compression=arguments.file_form("compression", compression))
-
-    @retry_interrupted
-    def _redefine(self, **changes: Any) -> None:
-        with self._context.catalog.writing() as tx:
-            table = self._find(tx)[0]
-            tx.append(TableDefined(replace(table, **changes), table.definition))
+        redefine_table(self._context, self._find, compression=arguments.file_form("compression", compression))
 
     def compact(self) -> int:
         """Merge fragments; return how many were removed."""
-        self._context.catalog.check_writable()
-        flush(self._context, self.definition.id)
-        return compaction.compact(self._context, self.definition)
+        return flush_and_compact(self._context, self.definition)
 
-    @retry_interrupted
     def drop(self) -> None:
         """Drop the table; a later `Store.collect_garbage` removes its files."""
-        with self._context.catalog.writing() as tx:
-            tx.append(TableDropped(self._find(tx)[0].id))
+        drop_table(self._context, self._find)

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from elasticscan.base.clock import Clock
-from elasticscan.catalog import StoreState, key_seconds, offset_keys, seal_keys
+from elasticscan.catalog import (
+    KEYS,
+    OFFSETS,
+    Catalog,
+    StoreState,
+    add_secrets,
+    forget_secrets,
+    key_seconds,
+    offset_keys,
+    retry_interrupted,
+    seal_keys,
+)
 from elasticscan.protocol import ContinuationKey, Macs, Sealer
 
 
@@ -34,3 +45,15 @@ class StoreSealer:
     def is_signed(self, text: str, mac: str) -> bool:
         """Return whether a code is that of an offset, by any secret that was not revoked."""
         return self._offsets.verify(text, mac)
+
+
+@retry_interrupted
+def rotate_secrets(catalog: Catalog, revoke: bool) -> int:
+    """Replace the secrets of keys and of offsets; return the newest one's number.
+
+    Old ones are deleted once no key in use can have them, or at once (`revoke`).
+    """
+    with catalog.writing() as tx:
+        number = add_secrets(tx, OFFSETS, KEYS)
+        forget_secrets(tx, revoke)
+    return number

@@ -14,6 +14,7 @@ from elasticscan.base.errors import (
     FragmentMissing,
     OperatorNeeded,
     ShardUnavailable,
+    TableChanged,
     WriteConflict,
     WrongRoot,
 )
@@ -99,6 +100,14 @@ class Context:
 
     def here_if_open(self) -> Context | None:
         return self._of_processes.get(os.getpid())
+
+    def close(self) -> None:
+        """Close what this process has open: connections and files."""
+        here = self.here_if_open()
+        if here is not None:
+            here.roots.note_pending()
+            here.catalog.close()
+            here.readers.let_go()
 
     def disk_of(self, shard: int) -> Disk:
         """Return the disk of a shard for reading, also of one that was removed; see `writable_disk`."""
@@ -206,9 +215,20 @@ class Context:
         """Return where tablets are now; `layout` as for `Catalog.at`."""
         return self.state(layout).placement
 
-    def table(self, tx: Tx, name: str) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
-        """Return a table and its indexes, as a transaction sees them; raises `NotFound`."""
+    def table(
+        self, tx: Tx, name: str, table_id: int | None = None
+    ) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
+        """Return a table and its indexes, as a transaction sees them.
+
+        Raises:
+            NotFound: no table has the name.
+            TableChanged: the table that has it is not the one of the id.
+        """
         table = tx.state.table_named(name)
+        if table_id not in (None, table.id):
+            raise TableChanged(
+                f"table {name!r} was dropped and made again; take a new handle with Store.table", table=name
+            )
         return table, tx.state.indexes(table.id)
 
     @retry_interrupted
@@ -255,6 +275,12 @@ class Context:
                 return cached
         with self.catalog.reading() as tx:  # the snapshot may be newer than the state that is known here
             return self._table_in(tx, table_id, tx.state.commit if snapshot is None else snapshot, after)
+
+    @retry_interrupted
+    def known_table(self, find: Find) -> KnownTable:
+        """Return a table as it is now, as `table_state`, by how it is found."""
+        with self.catalog.reading() as tx:
+            return self._table_in(tx, find(tx)[0].id, tx.state.commit)
 
     def follow(self, tx: Tx, table_id: int, snapshot: int, with_statistics: bool) -> None:
         """Look a table up in the transaction that begins a scan, if it was before and commits came since."""

@@ -95,6 +95,14 @@ def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datet
 
 
 @retry_interrupted
+def tags_of(context: Context, find: Find) -> tuple[Tag, ...]:
+    """Return the tags of a table, the oldest snapshot first. Raises `CatalogOutdated`."""
+    context.check_newest()
+    with context.catalog.reading() as tx:
+        return tx.state.table(find(tx)[0].id).tags
+
+
+@retry_interrupted
 def drop_tag(context: Context, find: Find, name: str) -> None:
     """Remove a tag.
 

@@ -13,15 +13,34 @@ from pathlib import Path
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import AlreadyExists
+from elasticscan.base.hashing import HASH
+from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import Catalog, NewStore, Tx, holds_store
 from elasticscan.storage import Disk
+from elasticscan.store import arguments
+from elasticscan.store.arguments import Shards
 from elasticscan.store.context import Context
 from elasticscan.store.roots import Claims, Location, Marker
 from elasticscan.store.roots.location import SHARDS, check_apart, check_outside, remove_directories
 from elasticscan.store.roots.markers import check_free
+from elasticscan.topology import initial_placement
 
 Disks = Callable[[str], Disk]
+
+
+def first_contents(
+    location: Location, shards: Shards, tablets: int, slots: int, hash_name: str, retention_seconds: float
+) -> NewStore:
+    """Return the first contents of a store; arguments and errors as of `Store.create`."""
+    names, roots = arguments.shards(shards)
+    slots = arguments.whole_number("slots", slots, 1, MAX_SLOTS)
+    tablets = arguments.whole_number("tablets", tablets, 1, MAX_SLOTS)
+    retention = arguments.number("retention_seconds", retention_seconds)
+    hashed = arguments.choice("hash", hash_name, (HASH,))
+    placement = initial_placement(slots, tablets, range(1, len(names) + 1))
+    stored = tuple((name, location.stored_root(name, roots.get(name))) for name in names)
+    return NewStore(stored, placement, hashed, retention)
 
 
 def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) -> None:

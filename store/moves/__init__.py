@@ -17,10 +17,11 @@ The words: a *plan* is the moves that an expansion, a contraction or a rebalance
 operation of one process; *undoing* a move leaves its tablet at the source.
 
 balancing   splits, joins and moves by bytes, planned as pure functions
+boundaries  tablets split and joined, which copies nothing
 owners      operations that own moves and steps of upkeep, and the signs that they live
 under_way   moves as leases, each with an owner, and their phases
 mover       one move: copy, catch up, switch
-elasticity  plans carried out: expand, contract, move, split, join, resume
+elasticity  plans carried out: expand, contract, move, resume
 
 It leaves out: plans by the number of tablets (`elasticscan.topology`), and when tablets are split, joined and
 moved without being asked to (`elasticscan.store.upkeep`).

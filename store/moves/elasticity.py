@@ -1,11 +1,10 @@
-"""Expand, contract, move, split, join: plans made and carried out while readers and writers go on."""
+"""Expand, contract, move, resume: plans made and carried out while readers and writers go on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count, islice
 
 from elasticscan.base.concurrency import completed
 from elasticscan.base.errors import (
@@ -17,25 +16,19 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import DRAIN_WAIT_SECONDS, PARALLEL_MOVES
 from elasticscan.catalog import Tx, append_topology, newest_topology, retry_interrupted
-from elasticscan.metadata import ShardDefined, TabletsChanged
+from elasticscan.metadata import ShardDefined
 from elasticscan.store.context import Context
 from elasticscan.store.moves.balancing import Balance, after_moves, plan_even, tablet_bytes
+from elasticscan.store.moves.boundaries import forget_dead
 from elasticscan.store.moves.mover import Mover, when_possible
 from elasticscan.store.moves.owners import beating, owner_is_gone, owning
-from elasticscan.store.moves.under_way import enter_moves, move_of, moves_in, transition
+from elasticscan.store.moves.under_way import enter_moves, moves_in, transition
 from elasticscan.store.roots import Claims
 from elasticscan.topology import (
-    Change,
     Event,
     Move,
-    Placement,
     Shard,
     Topology,
-    change_tablets,
-    halves,
-    join_tablets,
-    split_tablet,
-    whole,
 )
 
 EXPAND_ROUNDS = 3
@@ -64,7 +57,6 @@ class Elasticity:
         self._on_progress = on_progress or (lambda _done, _planned: None)
         self._parallel = parallel
 
-    @retry_interrupted
     def expand(self, new: Sequence[tuple[str, str]]) -> Topology:
         """Add shards (name, root) and move the fewest tablets that balance.
 
@@ -77,11 +69,11 @@ class Elasticity:
         """
         return self._balance(new, f"expanded by {', '.join(name for name, _ in new)}")
 
-    @retry_interrupted
     def rebalance(self) -> Topology:
         """Move the fewest tablets that balance; the newest topology as it is where none has to move."""
         return self._balance((), "rebalanced")
 
+    @retry_interrupted
     def _balance(self, new: Sequence[tuple[str, str]], reason: str) -> Topology:
         """Add shards, and move tablets until they balance; returns the topology, a new one if any changed."""
         changes = 0
@@ -101,9 +93,13 @@ class Elasticity:
                 return newest_topology(tx)
         return self._publish(reason)
 
-    @retry_interrupted
     def contract(self, name: str) -> Topology:
         """Move everything off a shard, then remove it. Waits for moves to it that are under way."""
+        self._empty(name)
+        return self._publish(f"contracted by {name}")
+
+    @retry_interrupted
+    def _empty(self, name: str) -> None:
         with self._context.catalog.writing() as tx:
             shard = tx.state.shard_named(name)
             if not _active(tx) - {shard.id}:
@@ -113,11 +109,14 @@ class Elasticity:
             if not shard.draining:
                 tx.append(ShardDefined(replace(shard, draining=True)))
         self._drain(shard.id)
-        return self._publish(f"contracted by {name}")
 
-    @retry_interrupted
     def move(self, tablet_id: int, target_name: str) -> Topology:
         """Move one tablet."""
+        self._move(tablet_id, target_name)
+        return self._publish(f"tablet {tablet_id} moved to {target_name}")
+
+    @retry_interrupted
+    def _move(self, tablet_id: int, target_name: str) -> None:
         with owning() as owner:
             with self._context.catalog.writing() as tx:
                 tablet = tx.state.tablet(tablet_id)
@@ -131,59 +130,12 @@ class Elasticity:
                     raise InvalidTopologyChange(
                         f"tablet {tablet_id} is at shard {target_name!r} already", tablet=tablet_id
                     )
-                self._forget_dead(tx, tablet_id)
+                forget_dead(tx, tablet_id)
                 move = Move(tablet_id, tablet.shard, target.id)
                 enter_moves(tx, [move], owner)
             with beating(self._context.catalog, owner):
                 Mover(self._context, owner, self._bytes_per_second).carry_out(move)
-        return self._publish(f"tablet {tablet_id} moved to {target_name}")
 
-    @retry_interrupted
-    def split(self, tablet_id: int, at: int | None = None) -> Topology:
-        """Cut a tablet in two, in the middle or before slot `at`; copies nothing."""
-        with self._context.catalog.writing() as tx:
-            self._check_not_moving(tx, tablet_id)
-            left, right = islice(_new_tablet_ids(tx), 2)
-            after = split_tablet(tx.state.placement, tablet_id, at, (left, right))
-            return self._replace(tx, after, f"tablet {tablet_id} split into {left} and {right}")
-
-    @retry_interrupted
-    def join(self, left: int, right: int) -> Topology:
-        """Make two neighbouring tablets at one shard one; copies nothing."""
-        with self._context.catalog.writing() as tx:
-            for tablet_id in (left, right):
-                self._check_not_moving(tx, tablet_id)
-            joined = next(_new_tablet_ids(tx))
-            after = join_tablets(tx.state.placement, left, right, joined)
-            return self._replace(tx, after, f"tablets {left} and {right} joined into {joined}")
-
-    @retry_interrupted
-    def change(self, splits: Sequence[int], joins: Sequence[tuple[int, int]]) -> tuple[int, int]:
-        """Cut tablets in the middle, and make neighbours one, all in one transaction; copies nothing.
-
-        Changes that became impossible meanwhile are skipped. Returns how many were cut, and joined.
-        """
-        with self._context.catalog.writing() as tx:
-            for move in moves_in(tx):
-                self._forget_dead(tx, move.tablet)
-            moving = {move.tablet for move in moves_in(tx)}
-            before = tx.state.placement
-            there = {tablet.id: tablet for tablet in before.tablets if tablet.id not in moving}
-            ids, changes = _new_tablet_ids(tx), list[Change]()
-            for tablet in splits:
-                with suppress(InvalidTopologyChange, KeyError):
-                    changes.append(halves(there[tablet], None, (next(ids), next(ids))))
-            cut = len(changes)
-            for left, right in joins:
-                with suppress(InvalidTopologyChange, KeyError):
-                    changes.append(whole(there[left], there[right], next(ids)))
-            if not changes:
-                return 0, 0
-            reason = f"{cut} tablets split, {len(changes) - cut} pairs of neighbours joined"
-            self._replace(tx, change_tablets(before, changes), reason)
-        return cut, len(changes) - cut
-
-    @retry_interrupted
     def resume(self) -> int:
         """Finish what processes that died left behind; returns how many tablets were to move.
 
@@ -191,6 +143,10 @@ class Elasticity:
         shards that were being emptied are emptied and removed. All is tried; the first error is raised at the
         end, so that a shard that is away keeps no other one waiting.
         """
+        return self._resume()
+
+    @retry_interrupted
+    def _resume(self) -> int:
         errors, emptied = list[Exception](), 0
         with owning() as owner:
             with self._context.catalog.writing() as tx:
@@ -327,14 +283,6 @@ class Elasticity:
         self._context.upkeep.after_moves()
         return topology
 
-    def _replace(self, tx: Tx, after: Placement, reason: str) -> Topology:
-        """Replace the placement, and return its topology."""
-        gone, came = after.difference(tx.state.placement)
-        epochs = {tablet.id: tablet.epoch for tablet in gone}
-        assert all(t.epoch > epochs.get(t.id, -1) for t in came), "an epoch must grow with every change"
-        tx.append(TabletsChanged(gone, came))
-        return append_topology(tx, reason)
-
     def _adopt_dead(self, tx: Tx, owner: str) -> list[Move]:
         """Make the moves of processes that died ours, where they still make sense."""
         active, adopted = _active(tx), list[Move]()
@@ -346,31 +294,10 @@ class Elasticity:
                     enter_moves(tx, [adopted[-1]], owner)
         return adopted
 
-    def _forget_dead(self, tx: Tx, tablet_id: int) -> None:
-        """End the move of a tablet whose mover died, because something else is to happen to it."""
-        move = move_of(tx, tablet_id)
-        if move is not None and owner_is_gone(move, tx.times.expiry):
-            transition(tx, move, move.owner, Event.OWNER_DIED)
-
-    def _check_not_moving(self, tx: Tx, tablet_id: int) -> None:
-        """Raise unless a tablet is there, and stays where it is."""
-        self._forget_dead(tx, tablet_id)
-        if move_of(tx, tx.state.tablet(tablet_id).id) is not None:
-            raise NotReady(
-                f"tablet {tablet_id} is being moved; try again when it has arrived",
-                tablet=tablet_id,
-                kind="tablet",
-            )
-
 
 def _active(tx: Tx) -> set[int]:
     """Return the shards that take tablets."""
     return {shard.id for shard in tx.state.shards.values() if not shard.draining}
-
-
-def _new_tablet_ids(tx: Tx) -> Iterator[int]:
-    """Return ids that no tablet has had; they are taken once a placement with them is appended."""
-    return count(tx.state.newest_ids["tablet"] + 1)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ table or a stream, and ends its lease.
 
 The modules, from the bottom up:
 
-changes       scans of what commits changed
+changes       scans of what commits changed, and the list of commits
 ordering      `order_by`, the indexes that give it, and the first rows of an order that none gives
 access_paths  paths, chosen and found again
 progress      how far scans are, for those who watch

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from elasticscan.catalog import Tx
+from elasticscan.catalog import Commit, Tx, retry_interrupted
 from elasticscan.metadata import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -25,7 +25,7 @@ from elasticscan.metadata import (
 from elasticscan.protocol import ChangeSpan, ContinuationKey, Placements, Segment, Shards
 from elasticscan.reader import ScanPlan, ScanStats, drive
 from elasticscan.storage import INSERT, slot_counts
-from elasticscan.store.context import Context
+from elasticscan.store.context import Context, Find
 from elasticscan.store.context.lookups import check_kept
 
 _STAMP = pa.timestamp("us", tz="UTC")
@@ -39,6 +39,15 @@ def feed_fields() -> list[pa.Field]:
         pa.field(COMMIT_VERSION, pa.int64(), nullable=False),
         pa.field(COMMIT_TIMESTAMP, _STAMP, nullable=False),
     ]
+
+
+@retry_interrupted
+def history(context: Context, find: Find, most: int | None) -> tuple[Commit, ...]:
+    """Return the newest commits of a table, or all, the oldest first. Raises `CatalogOutdated`."""
+    context.check_newest()
+    with context.catalog.reading() as tx:
+        table = find(tx)[0].id
+        return tx.commits(table) if most is None else tx.commits(table, most=most, newest=True)
 
 
 @dataclass(frozen=True, slots=True)

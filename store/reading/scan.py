@@ -258,9 +258,13 @@ class Scan(PagedScan):
         sealer = self._context.sealer
         return [sealer.seal(state.restrict_to(some)) for some in slots]
 
-    @cached_property
+    @property
     def choice(self) -> Choice | None:
-        """Return the access paths and the chosen one; None for a resumed scan."""
+        """The access paths and the chosen one; None for a resumed scan."""
+        return self._chosen
+
+    @cached_property
+    def _chosen(self) -> Choice | None:
         return None if self._choose is None else self._choose()
 
     def explain(self) -> dict[str, Any]:
@@ -299,7 +303,13 @@ class Scan(PagedScan):
         }
 
 
-# How scans begin
+# How scans begin, and go on
+
+
+def resume_scan(context: Context, key: str) -> Scan:
+    """Return a scan that goes on behind a page, by its key; errors as of `Store.resume`."""
+    state = context.sealer.open(key)
+    return Scan(context, keep_lease(context, state), context.base_topology(state.base_topology), state)
 
 
 @retry_interrupted

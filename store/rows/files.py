@@ -27,6 +27,7 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.base.redaction import shown
 from elasticscan.base.user_files import naming_file
+from elasticscan.store import arguments
 from elasticscan.store.roots.location import file_system_at
 from elasticscan.store.rows.conversion import map_leaves, table_type
 
@@ -53,6 +54,12 @@ class TextRules:
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     delimiter: str = ","
     columns: Sequence[str] | None = None
+
+
+def text_rules(nulls: Any, types: Any, delimiter: str, column_names: Any) -> TextRules:
+    """Return rules of checked arguments, as of `Store.load`."""
+    texts, kinds = arguments.names("nulls", nulls), arguments.types("types", types)
+    return TextRules(texts, kinds, delimiter, arguments.columns("column_names", column_names))
 
 
 @dataclass(frozen=True, slots=True)

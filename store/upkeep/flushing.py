@@ -19,7 +19,7 @@ from elasticscan.metadata import Bounds, FileChanges, StagedFragment, TableInfo,
 from elasticscan.storage import Apart, Copied, Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Context
 from elasticscan.store.context.memory import TableMemory
-from elasticscan.store.upkeep.compaction import being_copied
+from elasticscan.store.upkeep.compaction import being_copied, compact
 from elasticscan.store.writing.entering import added, replace_files
 from elasticscan.store.writing.indexing import indexed
 from elasticscan.topology import SlotSet
@@ -65,6 +65,17 @@ def has_much(tx: Tx, table_id: int) -> bool:
     """Return whether a table has so many rows, or commits with rows, in the log that it is to be flushed."""
     table = tx.state.tables.get(table_id)
     return table is not None and (len(table.memory) >= FLUSH_COMMITS or table.memory_bytes >= FLUSH_BYTES)
+
+
+def flush_and_compact(context: Context, table: TableInfo) -> int:
+    """Write a table's rows in the log to files, then merge its fragments; return how many went away.
+
+    Raises:
+        ReadOnlyStore: the store cannot be written.
+    """
+    context.catalog.check_writable()
+    flush(context, table.id)
+    return compact(context, table)
 
 
 @retry_interrupted

@@ -18,6 +18,7 @@ from elasticscan.base.limits import GC_GRACE_SECONDS
 from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.store.context import Context
 from elasticscan.store.moves.balancing import plan_joins, plan_moves, plan_splits, tablet_bytes
+from elasticscan.store.moves.boundaries import split_and_join
 from elasticscan.store.moves.elasticity import Elasticity
 from elasticscan.store.moves.owners import beating, owner_is_gone, owning
 from elasticscan.store.moves.under_way import moves_in
@@ -187,7 +188,7 @@ class Keeper:
             self._on_step(f"join tablets {left} and {right}")
         if splits or joins:
             with suppress(UsageError, TryAgain):
-                cut, joined = elasticity.change(splits, joins)
+                cut, joined = split_and_join(self._context, splits, joins)
                 kept.splits += cut
                 kept.joins += joined
         for move in moves:

@@ -18,7 +18,7 @@ still holds.
 
 The modules, from the bottom up:
 
-definitions    tables: checked, reserved for a first write, entered with it
+definitions    tables: checked, reserved for a first write, entered with it; redefined and dropped
 entering       what records say of files that come
 indexing       indexes, built alongside writers and moves, and their runs for each fragment
 preconditions  what a write may require of its keys

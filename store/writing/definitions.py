@@ -1,4 +1,4 @@
-"""Tables as they come to be: checked, and entered alone or with their first rows.
+"""Tables as they come, change and go: checked, and entered alone or with their first rows; dropped.
 
 A table that a write makes is *reserved* first: it has an id, so that files can be staged for it, but it
 is not listed. The transaction that commits the first rows enters it. A write that fails, or whose process is
@@ -17,10 +17,11 @@ from elasticscan.base.errors import AlreadyExists, InvalidOption
 from elasticscan.base.formatting import a_type
 from elasticscan.base.limits import check_name
 from elasticscan.catalog import StoreState, Tx, retry_interrupted
-from elasticscan.metadata import TableDefined, TableInfo
+from elasticscan.metadata import TableDefined, TableDropped, TableInfo
 from elasticscan.storage import ROWS_HINT, check_definition, stored_schema
 from elasticscan.store import arguments
-from elasticscan.store.context import Context
+from elasticscan.store.arguments import Columns
+from elasticscan.store.context import Context, Find
 
 
 def define_table(
@@ -78,6 +79,30 @@ def reserve_table(
         if tx.state.reserved.get(reserved.id) != reserved:
             tx.append(TableDefined(reserved, 0, reserved=True))
         return reserved
+
+
+def keys_and_form(primary_key: Columns, shard_key: Columns, compression: Any) -> dict[str, Any]:
+    """Return arguments of `reserve_table` for a table that is perhaps made, whose keys are lists if given."""
+    return {
+        "primary_key": arguments.columns("primary_key", primary_key),
+        "shard_key": arguments.columns("shard_key", shard_key),
+        "compression": compression,
+    }
+
+
+@retry_interrupted
+def redefine_table(context: Context, find: Find, **changes: Any) -> None:
+    """Change attributes of a table's definition."""
+    with context.catalog.writing() as tx:
+        table = find(tx)[0]
+        tx.append(TableDefined(replace(table, **changes), table.definition))
+
+
+@retry_interrupted
+def drop_table(context: Context, find: Find) -> None:
+    """Drop a table; its files are garbage from now on."""
+    with context.catalog.writing() as tx:
+        tx.append(TableDropped(find(tx)[0].id))
 
 
 def to_be_made(state: StoreState, info: TableInfo) -> TableInfo:

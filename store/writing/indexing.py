@@ -43,7 +43,7 @@ from elasticscan.metadata import (
 )
 from elasticscan.storage import RUN_COLUMNS, Copied, Disk, build_runs
 from elasticscan.store import arguments
-from elasticscan.store.context import Context
+from elasticscan.store.context import Context, Find
 from elasticscan.store.reading.scan import columns_of
 from elasticscan.store.writing.entering import replace_files
 
@@ -185,6 +185,13 @@ def create_index(context: Context, table: TableInfo, definition: IndexInfo) -> I
             transition_index(tx, index, IndexEvent.REFUSED)
         raise
     return index
+
+
+@retry_interrupted
+def drop_index(context: Context, find: Find, name: str) -> None:
+    """Remove an index of a table. Raises `NotFound`."""
+    with context.catalog.writing() as tx:
+        transition_index(tx, tx.state.index_named(find(tx)[0].id, name), IndexEvent.DROPPED)
 
 
 def transition_index(tx: Tx, index: IndexInfo, event: IndexEvent) -> IndexInfo:

@@ -20,6 +20,7 @@ from elasticscan.storage import Spool, batches_of, check_keys_filled, conform
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import KnownTable
 from elasticscan.store.reading.rows_by_key import MOST_KEYS, get_rows
+from elasticscan.store.rows.conversion import arrow_rows
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
 from elasticscan.store.writing.publishing import CommitNumber
 from elasticscan.store.writing.transactions import OutdatedLookError, WriteTransaction
@@ -98,13 +99,19 @@ def merge_rows(
     Args:
         transaction: of the table, without a condition.
         look: the table as it is now.
-        rows: anything that speaks Arrow.
+        rows: as for `Table.upsert`.
         clauses: what is done with them.
 
     Raises:
+        NotFound, InvalidOption, SchemaMismatch: the clauses or the rows do not fit the table.
         RowsChanged: rows were written after `since`.
         WriteConflict: they were written each time that they were read.
     """
+    table = transaction.table()
+    clauses.check(table)
+    if clauses == Clauses():
+        return transaction.write(table, arrow_rows(rows, table))
+    rows = arrow_rows(rows, table, clauses.needed(table) if clauses.takes_others(table) else None)
     is_table = isinstance(rows, pa.Table | pa.RecordBatch)
     with Spool() as spool:
         for batch in () if is_table else batches_of(rows):  # of a stream, which gives them once

@@ -49,7 +49,6 @@ from elasticscan.catalog import (
     newest_topology,
     oldest_topology,
     tables,
-    topologies,
     topology,
     topology_at,
 )
@@ -63,7 +62,7 @@ from elasticscan.catalog.log import CheckpointWriter, Log
 from elasticscan.catalog.retrying import retry
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import TableState
-from elasticscan.catalog.topology_history import pack_topology
+from elasticscan.catalog.topology_history import pack_topology, topologies
 from elasticscan.metadata import (
     AddedFragment,
     AddedRun,

@@ -66,7 +66,7 @@ from elasticscan.storage.key_filter import KeyFilter
 from elasticscan.storage.pages import Piece, pieces_of
 from elasticscan.store import schema_changes
 from elasticscan.store.context import Context, lookups
-from elasticscan.store.moves import elasticity, mover, owners, under_way
+from elasticscan.store.moves import boundaries, elasticity, mover, owners, under_way
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import OwnedMove
 from elasticscan.store.reading import rows_by_key, scan
@@ -549,7 +549,7 @@ def zombie_mover_goes_on(honest: Any, tx: Tx, move: Move, owner: str, event: Eve
 
 
 @fault("programs", "every phase of a move is written down, by its table", style="compaction below movers")
-@replacing((mover, elasticity), "transition")
+@replacing((mover, elasticity, boundaries), "transition")
 def phases_of_moves_are_not_written(_: Any, tx: Tx, move: Move, owner: str, event: Event) -> Move | None:
     there = under_way.move_of(tx, move.tablet)
     if there is None or there.owner != owner:
