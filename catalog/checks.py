@@ -133,8 +133,8 @@ def _check_not_condemned(state: StoreState, files: Iterable[tuple[int, str]]) ->
     gone = state.condemned.intersection(files) if state.condemned else ()
     if gone:
         raise WriteConflict(
-            "garbage was collected with a grace period shorter than this call; nothing was changed: "
-            "try again with a longer grace",
+            "files of this call were collected before it ended; nothing was changed: try again with a "
+            "longer `gc --orphans`",
             path=min(gone)[1],
         )
 

@@ -39,7 +39,7 @@ def keep(
     with elasticscan.open(uri, upkeep="off") as store, until_stopped():
         while True:
             try:
-                kept = store.keep(
+                done = store.keep(
                     bytes_per_second=bytes_per_second, on_step=(lambda _: None) if is_json() else say
                 )
             except TryAgain as error:  # a catalog that is out of reach may be back in the next round
@@ -50,18 +50,18 @@ def keep(
                     print_json_line({"problems": [str(error)]})
                 time.sleep(pause)
                 continue
-            for problem in kept.problems:
+            for problem in done.problems:
                 warn(problem, "red")
             if once:
-                done = {name: value for name, value in asdict(kept).items() if value and name != "problems"}
-                text = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in done.items())
-                answer(asdict(kept), f"{text}." if text else "Nothing was changed.")
-                if kept.problems:
+                steps = {name: value for name, value in asdict(done).items() if value and name != "problems"}
+                text = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in steps.items())
+                answer(asdict(done), f"{text}." if text else "Nothing was changed.")
+                if done.problems:
                     raise typer.Exit(PROBLEMS_MET)
                 return
             if is_json():
-                print_json_line(asdict(kept))
-            if not kept.steps:
+                print_json_line(asdict(done))
+            if not done.steps:
                 time.sleep(pause)
 
 

@@ -130,7 +130,8 @@ def newest(
         open_fragment: opens one of the fragments for the columns of the primary key.
     """
     owners, rows = candidates.owners, candidates.rows
-    # Each row's commit lies between two; mostly these say which version is newer, and it is not read.
+    # Of each row the least and the most that its commit can be are known from its fragment. Mostly they
+    # decide, and the commit itself is not read.
     least, most, counts = np.empty_like(rows), np.empty_like(rows), np.empty(len(rows), dtype=bool)
     for owner in np.unique(owners).tolist():
         here, own = candidates.of(owner)

@@ -6,7 +6,7 @@ copied once, with the newer rows where they belong. So a scan pays for the other
 
     a batch of the large one    2  4     6  8  |  10  12
     rows of the others             4' 5     8†
-    laid over                   2  4' 5  6     |  10  12
+    laid over                   2  4' 5  6     |  10  12          ' newer version, † deleted
 
 A row of another fragment belongs to the batch in which its key would be: from the first key of that
 batch on, up to that of the next one; the first batch begins, and the last one ends, with the fragment. What
@@ -15,15 +15,16 @@ was laid over is sorted as all batches are, so pages are slices of it, and kept 
 The others are merged for as many batches at once as one batch has room for. These merged rows, and their
 places, are small alongside what they cost; so they stay in the cache where the copies of a table that is
 larger than it do not, and each scan but the first pays for copies alone. Rows that would take more than half
-of it are merged again by each scan, but not sought. The places are found in the columns of the key alone;
-copied and kept are those of the page, so an overlay fits into the cache where they did without it.
+of it are merged again by each scan, but not sought. The places are found in the columns of the key alone.
+Only the columns of the page are copied and kept. So if these columns of the large fragment fitted into the
+cache, the overlay fits, too.
 
 Nothing but their newest rows says what becomes of a batch: where two snapshots find the same, in whatever
 files, they share it. So a commit costs the batches that it touches. Where it deletes nothing, a batch is that
 of the snapshot before with these rows in their places: the others are not merged again, nor is the large
-fragment read. Of each fragment the overlays used last stay, and others leave the cache. A batch of which a
-newer copy exists is evicted, too: at once if it is the previous snapshot's, whose memory serves the next
-copy, else when the cache is full. So the cache holds a table once, not twice.
+fragment read. Of each fragment the overlays used last stay, and others leave the cache. Once a batch
+was copied with newer rows, the older one is evicted: the previous overlay's at once (its memory is used for
+the next copy), the large fragment's when the cache is full. So the cache holds a table once, not twice.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Overlay:
         columns: the same fragment with the columns that are laid over.
         others: fragments whose rows replace those of `large`, or lie between them, or hide them.
         bounds: which commits count.
-        before: the same without those of the others that came last.
+        before: the overlay of the previous snapshot, which lacks the newest of `others`.
 
     Attributes:
         fits: the other rows that may belong to a batch are never more than another batch.

@@ -58,7 +58,7 @@ from elasticscan.store.roots.location import CATALOG_FILE, FROM_ENVIRONMENT, res
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
 from elasticscan.store.store import Store
 from elasticscan.store.table import Table
-from elasticscan.store.upkeep.executor import Kept
+from elasticscan.store.upkeep.executor import RoundDone
 from elasticscan.store.upkeep.garbage import Action
 from elasticscan.store.writing.definitions import has_forerunner, reserve_table, table_to_write
 from elasticscan.store.writing.preconditions import unchanged

@@ -41,7 +41,7 @@ from elasticscan.store.rows.files import FORMATS, text_rules
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table
 from elasticscan.store.upkeep.collector import Collected, collect_garbage
-from elasticscan.store.upkeep.executor import Kept
+from elasticscan.store.upkeep.executor import RoundDone
 from elasticscan.store.upkeep.garbage import GarbageRules
 from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.store.writing.definitions import define_table, enter_table, keys_and_form, reserve_table
@@ -377,7 +377,7 @@ class Store:
 
     def keep(
         self, *, bytes_per_second: float | None = None, on_step: Callable[[str], None] = lambda _: None
-    ) -> Kept:
+    ) -> RoundDone:
         """Do all pending upkeep, as `elasticscan keep --once`; return what was done.
 
         Merges fragments, splits, joins and moves tablets, and collects garbage. Any number of processes may

@@ -61,7 +61,7 @@ def disk_error(error: OSError | MemoryError, root: str, path: str | None, writin
             return missing_file(where)
         return WriteConflict(
             f"{where} was removed by a garbage collection while it was being written; nothing was committed: "
-            "try again with a longer grace",
+            "try again with a longer `gc --orphans`",
             path=where,
         )
     if number == errno.ENOENT:

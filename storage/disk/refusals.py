@@ -79,8 +79,8 @@ def as_ours(error: BaseException, root: str, where: str, server: str, writing: b
         return missing_file(where)
     if code == "NoSuchUpload":
         return WriteConflict(
-            f"the upload of {where} was ended by a garbage collection; nothing was committed: try again, "
-            "and collect with a longer grace",
+            f"the upload of {where} was ended by a garbage collection; nothing was committed: try again "
+            "with a longer `gc --orphans`",
             path=where,
         )
     if code in ("QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity"):

@@ -358,7 +358,7 @@ class Context:
 
     @contextmanager
     def noticing_collection(self) -> Iterator[None]:
-        """For work that may outlast a collection's grace period: a file that goes then means to try again."""
+        """Raise `WriteConflict` where a collection took files: work may outlast its `orphan_seconds`."""
         try:
             yield
         except FragmentMissing as error:
@@ -369,7 +369,7 @@ class Context:
                 self.check_root(shard)  # a disk that is not mounted is no damage
                 raise
             raise WriteConflict(
-                "garbage was collected with a grace period shorter than this call; nothing was changed: "
-                "try again with a longer grace",
+                "files of this call were collected before it ended; nothing was changed: try again with "
+                "longer `gc --grace` and `--orphans`",
                 path=path,
             ) from error

@@ -48,7 +48,7 @@ class OwnedStep:
     """A step of upkeep under way, as every process sees it.
 
     Attributes:
-        target: what it works at: `merge/<table>/<shard>`, `balance` or `garbage`.
+        target: what it works at: `merge/<table>/<shard>`, `flush/<table>`, `balance` or `garbage`.
     """
 
     target: str

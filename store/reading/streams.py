@@ -5,8 +5,8 @@ stay readable. `streams_in` knows these leases alone: a stream without a name le
 catalog, and one that stopped is listed until its lease ends.
 
 A stream writes down where it stands about once a minute while it runs, and when it ends by itself. So
-`commit` may be that much older than what it delivered, and while it still reads the snapshot that it
-began with, `commit` is that snapshot: rows of it that are not read yet are not in `behind_rows`.
+the `commit` that `streams_in` reports may be a minute behind what the stream has delivered; while it still
+reads its first snapshot it is that snapshot, and `behind_rows` leaves out the snapshot's unread rows.
 
 Planning takes one look at the catalog for each micro-batch (`CommitReads.look`): everything in a
 `StreamState` was true at the same moment, and nothing else is asked.
@@ -131,11 +131,15 @@ class CommitReads:
 
         Raises as `scan_snapshot`.
         """
+        # Beginning a scan renews the lease that all its micro-batches share.
         everything = SlotSet.span(0, self.context.info.slots)
         self.scan_snapshot(state, at, everything, state.table.primary_key[:1], None, False, 1)
 
     def commit_at(self, timestamp: float) -> int:
-        """As `Tx.commit_at`, after a check that no shard knows newer commits."""
+        """Return the newest commit made by a time that a user gave, once no shard knows newer ones.
+
+        Raises `NotFound` if the time is still to come.
+        """
         self.context.check_newest()
         return self.context.ask(lambda tx: tx.commit_at(timestamp))
 
@@ -144,7 +148,7 @@ class CommitReads:
         return self.context.ask(lambda tx: tx.commit_before(timestamp))
 
     def floor(self, table_id: int, snapshot: int, seen_from: int) -> int:
-        """Return the commit that overwrote everything before it, as seen from another one."""
+        """Return a table's newest overwrite; `seen_from`: the newest commit whose overwrites count."""
         return self.context.table_state(table_id, snapshot).floor(seen_from)
 
     def count_rows(self, table: TableInfo, bounds: Bounds, filter: str | None) -> Counts:  # noqa: A002

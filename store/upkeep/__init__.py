@@ -9,7 +9,7 @@ pending. What this room promises:
   one whose owner is gone is taken over.
 - **No plan undoes another**, and plans settle when nothing is written.
 - **Nothing is deleted without proof.** That the catalog does not know a file proves little: such a file stays
-  for a week, and it goes only if its own manifest says that this store wrote it here.
+  for a week, as does one without a readable manifest. One that another store or shard wrote stays for good.
 - **A keeper gives way**: while others commit, it rests for as long as it works.
 
 The words: a *step* is one merge, one flush, one round of balancing or one collection; a file is *dropped*

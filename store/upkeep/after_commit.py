@@ -25,7 +25,7 @@ from elasticscan.store.moves.elasticity import Elasticity
 from elasticscan.store.moves.owners import owner_is_gone, owning
 from elasticscan.store.moves.under_way import moves_in
 from elasticscan.store.upkeep.collector import collect_dropped
-from elasticscan.store.upkeep.executor import Executor, Kept, Site, look_at, states_of
+from elasticscan.store.upkeep.executor import Executor, RoundDone, Site, look_at, states_of
 from elasticscan.store.upkeep.flushing import has_much, pending_after_commit
 from elasticscan.store.upkeep.planning import Policy, plan_scattered
 
@@ -86,7 +86,7 @@ class AfterCommit(Upkeep):
                 states = [here for table in tx.state.infos() for here in states_of(tx, table.id).items()]
             scattered = {site: plan_scattered(state.current, self.policy) for site, state in states}
             with owning() as owner:
-                executor = Executor(self.context, owner, Kept())
+                executor = Executor(self.context, owner, RoundDone())
                 for site, merges in scattered.items():
                     for merge in merges:
                         executor.merge(site, merge)
@@ -99,7 +99,7 @@ class AfterCommit(Upkeep):
         if not sites:
             return
         with owning() as owner:
-            executor = Executor(self.context, owner, Kept())
+            executor = Executor(self.context, owner, RoundDone())
             while sites:
                 site = sites.pop(0)
                 self._retry[site] = self._commits + RETRY_EVERY  # unless something comes of it

@@ -1,9 +1,9 @@
 """Garbage collection: looks at every root, plans (`store/upkeep/garbage.py`), and carries the plans out.
 
-The catalog's write lock is held for three short transactions by batch of files at most: files that the
-catalog does not know are first *condemned* in it, which no commit can undo; then they are deleted without the
-lock; then they are pardoned, being gone. A process that dies in between leaves condemned files, which the
-next collection takes.
+The catalog's write lock is held for two short transactions for each batch of files at most: in the first,
+files that the catalog does not know are *condemned*, which no commit can undo; then they are deleted without
+the lock; in the second they are forgotten, and condemned no more, being gone. A process that dies in between
+leaves condemned files, which the next collection deletes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from elasticscan.store.upkeep.garbage import (
     Decision,
     GarbageRules,
     RemovalPlan,
-    Shelf,
+    RootState,
     in_question,
     plan,
 )
@@ -78,7 +78,7 @@ class _Look:
     """A root as it was found. `shard` is the newest of its owners."""
 
     shard: Shard
-    shelf: Shelf
+    root: RootState
     dropped: dict[str, list[RemovedFile]]
 
     def dropped_since(self, decision: Decision) -> tuple[float, int]:
@@ -103,7 +103,7 @@ class _Collection:
     def plans(self) -> list[tuple[_Look, RemovalPlan]]:
         """Return a plan for each root that can be reached; nothing is changed yet."""
         looks, plans = self._looks(), list[tuple[_Look, RemovalPlan]]()
-        doubt, store = _doubt([look.shelf for look in looks]), self._context.info.store_id
+        doubt, store = _doubt([look.root for look in looks]), self._context.info.store_id
         whole = replace(self._rules, share=1.0)  # a removed shard may have come back with forgotten files
         for look in looks:
             try:
@@ -113,7 +113,7 @@ class _Collection:
                 continue
             newest = self._context.versions()[1]  # after the files, so that none can be newer
             rules = self._rules if look.shard.id in self._active else whole
-            plans.append((look, plan(look.shelf, rules, files, store, newest, doubt)))
+            plans.append((look, plan(look.root, rules, files, store, newest, doubt)))
         return plans
 
     def _looks(self) -> list[_Look]:
@@ -183,13 +183,13 @@ class _Collection:
         seen_at = files.get(MARKER, 0.0)
         if not is_noted:  # as near as may be: by this machine's clock, unless something there is newer
             seen_at = max(SystemClock().now(), *files.values())
-        shelf = Shelf(shard.name, ids, seen_at, files, live, seconds)
-        return _Look(shard, shelf, of_path)
+        root = RootState(shard.name, ids, seen_at, files, live, seconds)
+        return _Look(shard, root, of_path)
 
     def _manifests(self, look: _Look) -> dict[str, Manifest | None]:
         disk = self._context.check_root(look.shard.id)
         manifests: dict[str, Manifest | None] = {}
-        for path in in_question(look.shelf, self._rules):
+        for path in in_question(look.root, self._rules):
             try:
                 manifests[path] = read_manifest(disk, path)
             except FragmentDamaged:
@@ -201,23 +201,24 @@ class _Collection:
     def carry_out(self, look: _Look, planned: RemovalPlan) -> Iterator[Decision]:
         """Do what was decided for a root; yields what was done or kept."""
         yield from (decision for decision in planned.decisions if decision.action is Action.KEEP)
-        going = [decision for decision in planned.decisions if decision.action is not Action.KEEP]
+        going = [decision for decision in planned.decisions if decision.action is Action.DELETE]
         going.sort(key=look.dropped_since)
         try:
             condemned = sorted(self._context.state().condemned)
-            # What a collection that died had condemned and deleted.
-            here, files = look.shelf.ids, look.shelf.files
-            moved = [(shard, path) for shard, path in condemned if shard in here and path not in files]
-            self._book(look, moved, planned.vanished)
+            here, files = look.root.ids, look.root.files
+            # Condemned and deleted by a collection that died.
+            already_gone = [(shard, path) for shard, path in condemned if shard in here and path not in files]
+            self._book(look, already_gone, planned.vanished)
             for start in range(0, len(going), BATCH_FILES):
-                yield from self._take(look, going[start : start + BATCH_FILES])
+                yield from self._delete_batch(look, going[start : start + BATCH_FILES])
         except (ShardUnavailable, WrongRoot) as error:
             self._skip(look.shard, error)
 
-    def _take(self, look: _Look, batch: Sequence[Decision]) -> list[Decision]:
+    def _delete_batch(self, look: _Look, batch: Sequence[Decision]) -> list[Decision]:
+        """Condemn what the catalog does not know, delete the batch, note what is gone; return the batch."""
         disk = self._context.writable_disk(look.shard.id)
         unknown = {decision.path for decision in batch if decision.path not in look.dropped}
-        files = {(shard, path) for shard in look.shelf.ids for path in unknown}
+        files = {(shard, path) for shard in look.root.ids for path in unknown}
         spared = self._condemn(files) if files else frozenset()  # they stay
         batch = [decision for decision in batch if decision.path not in spared]
         gone = set[str]()
@@ -244,20 +245,20 @@ class _Collection:
         return spared
 
     @retry_interrupted
-    def _book(self, look: _Look, pardoned: Sequence[tuple[int, str]], gone: Iterable[str]) -> None:
-        """Forget files that are gone."""
+    def _book(self, look: _Look, lifted: Sequence[tuple[int, str]], gone: Iterable[str]) -> None:
+        """Forget dropped files that are gone, and lift the condemnation of others."""
         forgotten = [file for path in gone for file in look.dropped.get(path, ())]
-        if forgotten or pardoned:
+        if forgotten or lifted:
             with self._context.catalog.writing() as tx:
                 _forget(tx, forgotten)
-                lifted = sorted(tx.state.condemned.intersection(pardoned))
-                if lifted:
-                    tx.append(FilesCondemned(tuple(lifted), lifted=True))
+                condemned = sorted(tx.state.condemned.intersection(lifted))
+                if condemned:
+                    tx.append(FilesCondemned(tuple(condemned), lifted=True))
 
 
-def _doubt(shelves: Sequence[Shelf]) -> str | None:
+def _doubt(roots: Sequence[RootState]) -> str | None:
     """Return the reason to doubt a catalog that does not know some files; None when there is none."""
-    lost = [f"{path} of shard {shelf.shard!r}" for shelf in shelves for path in sorted(shelf.missing)]
+    lost = [f"{path} of shard {root.shard!r}" for root in roots for path in sorted(root.missing)]
     if not lost:
         return None
     return (

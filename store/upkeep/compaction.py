@@ -121,7 +121,7 @@ def merge_fragments(
 
     Raises:
         DiskFull, ShardUnavailable, FragmentDamaged: a disk or a file. Nothing has changed.
-        WriteConflict: garbage was collected with a grace shorter than the merge took. Nothing has changed.
+        WriteConflict: files of the merge were collected before it ended. Nothing has changed.
     """
     with context.catalog.reading() as tx:
         merging = plan_merge(context, tx, table.id, shard, fragments, slots, again)

@@ -1,5 +1,7 @@
 """The executor of upkeep: carries steps out, each owned in the catalog by the process that works at it.
 
+Steps, by the name of their lease:
+
 merge/<table>/<shard>   a merge of a table's fragments at a shard
 flush/<table>           a flush of its rows in the log
 balance                 splits, joins and moves of tablets
@@ -56,7 +58,7 @@ def end_step(tx: Tx, target: str, owner: str) -> None:
 
 
 @dataclass(slots=True)
-class Kept:
+class RoundDone:
     """The work of a round of upkeep.
 
     Attributes:
@@ -135,7 +137,7 @@ class Executor:
     Args:
         context: the store.
         owner: as from `owning`.
-        kept: gets what was done.
+        done: gets what was done.
         pace: called with the number of bytes just merged; it may sleep.
         on_step: called before each step with what it is.
     """
@@ -144,11 +146,11 @@ class Executor:
         self,
         context: Context,
         owner: str,
-        kept: Kept,
+        done: RoundDone,
         pace: Pace | None = None,
         on_step: OnStep = lambda _: None,
     ) -> None:
-        self._context, self.owner, self.kept = context, owner, kept
+        self._context, self.owner, self.done = context, owner, done
         self._pace, self.on_step = pace, on_step
 
     @contextmanager
@@ -180,7 +182,7 @@ class Executor:
             info = self._context.state().info(table)
             self.on_step(f"flush {table if info is None else info.name!r}")
             files = flush(self._context, table)
-            self.kept.flushes += files is not None
+            self.done.flushes += files is not None
             return files
 
     @retry_interrupted
@@ -193,9 +195,10 @@ class Executor:
         self.on_step(f"merge {len(merging.fragments)} fragments of {merging.table.name!r}")
         try:
             self._context.checkpoint("step begun")
+            # The step ends in the transaction that swaps the files in, so that no one finds it between.
             merged = merging.carry_out(self._pace, lambda tx: end_step(tx, site.target, self.owner))
         except BaseException:
             self.end(site.target)
             raise
-        self.kept.merges += merged != Merged()
+        self.done.merges += merged != Merged()
         return merged

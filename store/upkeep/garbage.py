@@ -1,16 +1,9 @@
 """Decisions about each file in a shard's root: a pure function of the files and the catalog.
 
-A file goes only by positive proof. That the catalog does not know it is none: the catalog may be
-damaged, or older than the file. So
-
-- a file that the catalog knows as *dropped* for longer than the grace period is deleted. That a file was
-  dropped stays true for ever, since no file is entered twice: even an older copy of the catalog is right
-  about it;
-- a file that the catalog never knew, or forgot, is an *orphan*. It stays for days, since the catalog may turn
-  out to be the wrong one.
-
-Of whatever is deleted the file's own manifest must say that this store wrote it, at this shard. One that was
-torn says nothing, and goes as an orphan.
+A *dropped* file goes after the grace period: that it was dropped is proof, and stays true for ever, since no
+file is entered twice. An *orphan*, which the catalog never knew or forgot, goes after a week: not knowing
+proves little, the catalog may be the wrong one. A file whose manifest names another store or shard stays. A
+file without a readable manifest (unfinished, torn, renamed) counts as an orphan, even if it was dropped.
 """
 
 from __future__ import annotations
@@ -37,7 +30,8 @@ class GarbageRules:
 
     Attributes:
         grace_seconds: a file that was needed so recently is spared.
-        orphan_seconds: a file that the catalog does not know, or that is torn, stays for so long.
+        orphan_seconds: a file that the catalog does not know, or without a readable manifest, stays for so
+            long, and at least `grace_seconds`.
         share: most of a shard's files that may go at once because the catalog does not know them.
         few: up to so many of them may go whatever their share is.
     """
@@ -49,7 +43,7 @@ class GarbageRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class RootState:
     """A shard's root, and what the catalog knows of it.
 
     Attributes:
@@ -90,8 +84,8 @@ class RemovalPlan:
 
     Attributes:
         ahead: the newest commit that a file knows and the catalog does not; 0 when there is none.
-        unknown, of: how many files would go because the catalog does not know them, and of how many; only
-            set where that is too much at once.
+        unknown, of: where too much would go at once, how many files that the catalog does not know, and how
+            many files the root has; else 0.
         vanished: dropped files that are gone already.
     """
 
@@ -102,23 +96,23 @@ class RemovalPlan:
     of: int = 0
 
 
-def in_question(shelf: Shelf, rules: GarbageRules) -> list[str]:
+def in_question(root: RootState, rules: GarbageRules) -> list[str]:
     """Return the files whose manifest has to be read: none serves a slot, and none was needed just now."""
-    return [path for path in _ours(shelf) if _unused_seconds(shelf, path) >= rules.grace_seconds]
+    return [path for path in _ours(root) if _unused_seconds(root, path) >= rules.grace_seconds]
 
 
-def _unused_seconds(shelf: Shelf, path: str) -> float:
+def _unused_seconds(root: RootState, path: str) -> float:
     """Return since when the catalog needs a file no more; of an orphan, since when it was not changed."""
-    return shelf.dropped.get(path, shelf.seen_at - shelf.files[path])
+    return root.dropped.get(path, root.seen_at - root.files[path])
 
 
-def _ours(shelf: Shelf) -> list[str]:
+def _ours(root: RootState) -> list[str]:
     """Files that have names of ours and are not referred to."""
-    return sorted(path for path in shelf.files if is_fragment_path(path) and path not in shelf.live)
+    return sorted(path for path in root.files if is_fragment_path(path) and path not in root.live)
 
 
 def plan(
-    shelf: Shelf,
+    root: RootState,
     rules: GarbageRules,
     manifests: Mapping[str, Manifest | None],
     store: str,
@@ -133,57 +127,57 @@ def plan(
         doubt: why the catalog is not trusted when it does not know a file, if so.
     """
     decisions, ahead = list[Decision](), 0
-    for path in _ours(shelf):
+    for path in _ours(root):
         if path not in manifests:
-            decisions.append(Decision(shelf.shard, path, Action.KEEP, _too_young(shelf, path)))
+            decisions.append(Decision(root.shard, path, Action.KEEP, _too_young(root, path)))
             continue
         manifest = manifests[path]
         if manifest is not None and manifest.store == store:
             ahead = max(ahead, manifest.after_commit, manifest.max_commit)
-        decisions.append(Decision(shelf.shard, path, *_judged(shelf, rules, path, manifest, store, doubt)))
+        decisions.append(Decision(root.shard, path, *_judged(root, rules, path, manifest, store, doubt)))
     decisions += [
-        Decision(shelf.shard, path, Action.KEEP, "it has no name that elasticscan gives")
-        for path in sorted(shelf.files)
+        Decision(root.shard, path, Action.KEEP, "it has no name that elasticscan gives")
+        for path in sorted(root.files)
         if not is_fragment_path(path) and not path.startswith("elasticscan-")
     ]
-    unknown = sum(d.action is Action.DELETE and d.path not in shelf.dropped for d in decisions)
-    of = sum(is_fragment_path(path) for path in shelf.files)
+    unknown = sum(d.action is Action.DELETE and d.path not in root.dropped for d in decisions)
+    of = sum(is_fragment_path(path) for path in root.files)
     if unknown <= max(rules.few, rules.share * of):
         unknown = of = 0
     vanished = tuple(
         path
-        for path, seconds in sorted(shelf.dropped.items())
-        if path not in shelf.files and seconds >= rules.grace_seconds
+        for path, seconds in sorted(root.dropped.items())
+        if path not in root.files and seconds >= rules.grace_seconds
     )
     return RemovalPlan(tuple(decisions), vanished, ahead if ahead > newest_commit else 0, unknown, of)
 
 
-def _too_young(shelf: Shelf, path: str) -> str:
-    seconds = _unused_seconds(shelf, path)
-    if path in shelf.dropped:
+def _too_young(root: RootState, path: str) -> str:
+    seconds = _unused_seconds(root, path)
+    if path in root.dropped:
         return f"nothing needs it, since {seconds:,.0f} s: a reader may still use it"
     return f"the catalog does not know it, but it is {seconds:,.0f} s old: its writer may still commit it"
 
 
 def _judged(
-    shelf: Shelf, rules: GarbageRules, path: str, manifest: Manifest | None, store: str, doubt: str | None
+    root: RootState, rules: GarbageRules, path: str, manifest: Manifest | None, store: str, doubt: str | None
 ) -> tuple[Action, str]:
     """Decide on a file by what it says of itself."""
-    seconds = _unused_seconds(shelf, path)
-    if manifest is not None and (not _is_own(shelf, manifest, store) or manifest.path != path):
+    seconds = _unused_seconds(root, path)
+    if manifest is not None and not _is_own(root, manifest, store):
         return Action.KEEP, _account(manifest)
-    if manifest is not None and path in shelf.dropped:
+    if manifest is not None and path in root.dropped:
         return Action.DELETE, f"nothing needs it, since {seconds:,.0f} s"
     if doubt is not None:
         return Action.KEEP, doubt
-    why = "unfinished, torn or damaged" if manifest is None else "never committed"
+    why = "unfinished, torn, renamed or damaged" if manifest is None else "never committed"
     if seconds < rules.orphan_seconds:
         return Action.KEEP, f"{why}, {seconds:,.0f} s old, and kept for {rules.orphan_seconds:,.0f}"
     return Action.DELETE, f"{why}, {seconds:,.0f} s old"
 
 
-def _is_own(shelf: Shelf, manifest: Manifest, store: str) -> bool:
-    return manifest.store == store and manifest.shard in shelf.ids
+def _is_own(root: RootState, manifest: Manifest, store: str) -> bool:
+    return manifest.store == store and manifest.shard in root.ids
 
 
 def _account(manifest: Manifest) -> str:

@@ -27,8 +27,8 @@ from elasticscan.store.upkeep.executor import (
     BALANCE,
     GARBAGE,
     Executor,
-    Kept,
     OnStep,
+    RoundDone,
     Site,
     end_step,
     look_at,
@@ -74,7 +74,7 @@ class Keeper:
         self._context, self._policy = context, policy or Policy()
         self._bytes_per_second, self._on_step = bytes_per_second, on_step
 
-    def keep(self) -> Kept:
+    def keep(self) -> RoundDone:
         """Do all that is pending now; returns what was done.
 
         What fails is noted and does not keep the rest from being done.
@@ -83,20 +83,20 @@ class Keeper:
             ReadOnlyStore: the store cannot be written.
         """
         self._context.catalog.check_writable()
-        kept = Kept()
+        done = RoundDone()
         self._forget_dead()
         with owning() as owner, beating(self._context.catalog, owner):
             pace = _Pace(self._context, self._bytes_per_second)
-            executor = Executor(self._context, owner, kept, pace, self._on_step)
+            executor = Executor(self._context, owner, done, pace, self._on_step)
             self._flush(executor)
-            for site in self._sites(kept):
-                with _noting(kept, f"merging table {site.table} at shard {site.shard}"):
+            for site in self._sites(done):
+                with _noting(done, f"merging table {site.table} at shard {site.shard}"):
                     self._merge_at(site, executor)
-            with _noting(kept, "balancing"):
+            with _noting(done, "balancing"):
                 self._balance(executor)
-            with _noting(kept, "collecting garbage"):
+            with _noting(done, "collecting garbage"):
                 self._collect(executor)
-        return kept
+        return done
 
     @retry_interrupted
     def _forget_dead(self) -> None:
@@ -111,18 +111,18 @@ class Keeper:
     def _flush(self, executor: Executor) -> None:
         """Flush the tables that have much in the log, or had it there for long."""
         for table in self._context.ask(pending_tables):
-            with _noting(executor.kept, f"flushing table {table.name!r}"):
+            with _noting(executor.done, f"flushing table {table.name!r}"):
                 executor.flush(table.id)
 
     # Merges
 
     @retry_interrupted
-    def _sites(self, kept: Kept) -> list[Site]:
+    def _sites(self, done: RoundDone) -> list[Site]:
         """Return the sites where something is to be merged, by one look for all tables at all shards."""
         found = list[Site]()
         with self._context.catalog.reading() as tx:
             for table in tx.state.infos():
-                with _noting(kept, f"looking for merges of table {table.id}"):
+                with _noting(done, f"looking for merges of table {table.id}"):
                     for site, state in states_of(tx, table.id).items():
                         if plan_at(self._context, tx, site, state, self._policy, tidy=True):
                             found.append(site)
@@ -157,27 +157,27 @@ class Keeper:
         with executor.step(BALANCE) as mine:
             if not mine:
                 return
-            kept = executor.kept
+            done = executor.done
             if interrupted:
                 self._on_step("resume moves that were interrupted")
-                with _noting(kept, "resuming moves that were interrupted"):
-                    kept.moves += Elasticity(self._context, self._bytes_per_second).resume()
+                with _noting(done, "resuming moves that were interrupted"):
+                    done.moves += Elasticity(self._context, self._bytes_per_second).resume()
                     return  # what is pending now depends on where tablets are since
-            there = self._reachable(active, kept) if unbalanced else ()
+            there = self._reachable(active, done) if unbalanced else ()
             to_move = plan_moves(placement, sizes, there, bounds)[:MOST_MOVES]
-            self._change(splits, joins, to_move, kept)
+            self._change(splits, joins, to_move, done)
 
-    def _reachable(self, shards: Sequence[int], kept: Kept) -> list[int]:
+    def _reachable(self, shards: Sequence[int], done: RoundDone) -> list[int]:
         """Return the shards whose storage is available; others must not stop moves between these."""
         there = list[int]()
         for shard in shards:
-            with _noting(kept, "balancing"), self._context.unless_left(shard):
+            with _noting(done, "balancing"), self._context.unless_left(shard):
                 self._context.check_root(shard)
                 there.append(shard)
         return there
 
     def _change(
-        self, splits: Sequence[int], joins: Sequence[tuple[int, int]], moves: Sequence[Move], kept: Kept
+        self, splits: Sequence[int], joins: Sequence[tuple[int, int]], moves: Sequence[Move], done: RoundDone
     ) -> None:
         """Change tablets. A change that others have made impossible meanwhile is left out."""
         elasticity = Elasticity(self._context, self._bytes_per_second)
@@ -189,13 +189,13 @@ class Keeper:
         if splits or joins:
             with suppress(UsageError, TryAgain):
                 cut, joined = split_and_join(self._context, splits, joins)
-                kept.splits += cut
-                kept.joins += joined
+                done.splits += cut
+                done.joins += joined
         for move in moves:
             self._on_step(f"move tablet {move.tablet} to {names.get(move.target)}")
-            with _noting(kept, f"moving tablet {move.tablet}"), suppress(UsageError, TryAgain):
+            with _noting(done, f"moving tablet {move.tablet}"), suppress(UsageError, TryAgain):
                 elasticity.move(move.tablet, names.get(move.target, ""))
-                kept.moves += 1
+                done.moves += 1
 
     # Garbage
 
@@ -203,13 +203,13 @@ class Keeper:
         with self._context.catalog.reading() as tx:
             if not self._is_collection_pending(tx):
                 return
-        kept = executor.kept
+        done = executor.done
         with executor.step(GARBAGE) as mine:
             if mine:
                 self._on_step("collect garbage")
                 collected = collect_garbage(self._context, GarbageRules())
-                kept.files_removed = collected.removed
-                kept.problems += [
+                done.files_removed = collected.removed
+                done.problems += [
                     f"collecting garbage at shard {shard!r}: {why}" for shard, why in collected.skipped
                 ]
                 with self._context.catalog.leasing() as tx:
@@ -223,17 +223,17 @@ class Keeper:
         dropped = sum(tx.times.expiry - f.dropped_at >= GC_GRACE_SECONDS for f in tx.state.removed_files())
         last = tx.lease(LastCollection, GARBAGE)
         since = float("inf") if last is None else tx.times.expiry - last.value.at
-        waited = self._policy.garbage_seconds if dropped else self._policy.orphan_seconds
+        waited = self._policy.garbage_seconds if dropped else self._policy.quiet_collection_seconds
         return dropped >= self._policy.garbage_files or since >= waited
 
 
 @contextmanager
-def _noting(kept: Kept, work: str) -> Iterator[None]:
+def _noting(done: RoundDone, work: str) -> Iterator[None]:
     """Note an error instead of raising it: other work may be done all the same."""
     try:
         yield
     except ElasticScanError as error:
-        kept.problems.append(f"{work}: {error}")
+        done.problems.append(f"{work}: {error}")
 
 
 class _Pace:

@@ -61,8 +61,9 @@ class Policy:
         tidy_share: when newer fragments hold this share of what the oldest layer holds, a shard is merged
             wholly, so that scans meet rows that need not be compared.
         garbage_files: garbage is collected when so many files wait for it, ...
-        garbage_seconds: ... or any, and the last collection was so long ago; ...
-        orphan_seconds: ... or none that the catalog knows of, and it was so long ago.
+        garbage_seconds: ... or any, and the last collection was so long ago.
+        quiet_collection_seconds: garbage is collected so rarely if no dropped file waits: files that died
+            writers left are in no catalog.
         balance: of tablets.
     """
 
@@ -78,7 +79,7 @@ class Policy:
     tidy_share: float = 1 / 3
     garbage_files: int = 1_000
     garbage_seconds: float = 600
-    orphan_seconds: float = 86_400
+    quiet_collection_seconds: float = 86_400
     balance: Balance = field(default_factory=Balance)
 
     def __post_init__(self) -> None:

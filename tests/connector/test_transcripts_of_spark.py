@@ -8,7 +8,7 @@
   die=logged` one whose process dies once its end is logged), `restart q OPTIONS` goes on from the checkpoint,
   and `drain q` reads what there is now.
 - `sink s OPTIONS` makes the sink of a stream, and `batch s 0 ROWS / ROWS` writes a micro-batch in two tasks;
-  the answer is the newest commit.
+  the answer is the newest commit. A sink called `unnamed` has no query id.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _batch(query: Query) -> str:
 
 def _shown(rows: list[Row]) -> str:
     """Show rows by key; of changes also what they are, by commit."""
-    changes = len(rows[0]) > 2 if rows else False
+    changes = len(rows[0]) > 2 if rows else False  # (id, v, change, commit)
     ordered = sorted(rows, key=lambda row: (row[3], row[0], row[2] != "update_preimage") if changes else row)
     return " ".join(f"{row[2]} {row[0]}={row[1]}" if changes else f"{row[0]}={row[1]}" for row in ordered)
 

@@ -118,15 +118,15 @@ _STYLES: dict[str, str] = {}
 
 def fault(harness: Harness, breaks: str, style: str | None = None) -> Callable[[Plant], Plant]:
     def enter(plant: Plant) -> Plant:
-        found_by = style or _STYLES.get(plant.__name__)
-        FAULTS.append(Fault(plant.__name__, breaks, harness, plant, found_by))
+        finder = style or _STYLES.get(plant.__name__)
+        FAULTS.append(Fault(plant.__name__, breaks, harness, plant, finder))
         return plant
 
     return enter
 
 
 def found_by(style: str) -> Callable[[Plant], Plant]:
-    """Name the style or the test that finds a fault, on a line of its own."""
+    """Name the style or the test that finds a fault, on a line of its own, below `@fault`."""
 
     def enter(plant: Plant) -> Plant:
         _STYLES[plant.__name__] = style

@@ -68,7 +68,7 @@ def copies_keep_their_secrets(_: Any, tx: Tx, incarnation: str, at_least: tuple[
 @replacing(collector._Collection, "_look")
 def ages_by_the_machines_clock(honest: Any, self: Any, *arguments: Any) -> Any:
     look = honest(self, *arguments)
-    return replace(look, shelf=replace(look.shelf, seen_at=self._context.clock.now()))
+    return replace(look, root=replace(look.root, seen_at=self._context.clock.now()))
 
 
 # Rules that one function keeps, and what stands in its place.
@@ -114,14 +114,14 @@ Finder("scenarios", LITTER.format("another's files")).rule(
 ).alters(
     garbage,
     "_judged",
-    lambda honest, shelf, rules, path, _found, *rest: honest(shelf, rules, path, None, *rest),
+    lambda honest, root, rules, path, _found, *rest: honest(root, rules, path, None, *rest),
 )
 Finder("scenarios", LITTER.format("orphans of now")).rule(
     "a file that the catalog never knew stays for a while"
 ).alters(
     garbage,
     "_judged",
-    lambda honest, shelf, rules, *rest: honest(shelf, replace(rules, orphan_seconds=0), *rest),
+    lambda honest, root, rules, *rest: honest(root, replace(rules, orphan_seconds=0), *rest),
 )
 Finder("scenarios", LITTER.format("a file that someone renamed")).rule(
     "where files are missing, the catalog is not trusted about others"

@@ -38,6 +38,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="faults; by default those whose seed finds nothing")
     parser.add_argument("--from", dest="first", type=int, help="the first seed to try")
     options = parser.parse_args()
+    unknown = set(options.names) - {fault.name for fault in FAULTS}
+    if unknown:
+        parser.error(f"no such faults: {', '.join(sorted(unknown))}")
     logging.disable()  # of what is broken on purpose
     seeds = {name: seed for name, seed in read_seeds().items() if name in {fault.name for fault in FAULTS}}
     blind = []

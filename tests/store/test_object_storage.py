@@ -169,10 +169,10 @@ def test_a_commit_looks_whether_a_collection_took_its_objects(store: Store) -> N
 
     def collect(where: str) -> None:
         if where == "rows staged" and not collected:
-            collected.append(store.collect_garbage(grace_seconds=0).removed)
+            collected.append(store.collect_garbage(grace_seconds=0, orphan_seconds=0).removed)
 
     with Store.open(store.uri, checkpoint=collect) as other:
-        with pytest.raises(WriteConflict, match="longer grace"):
+        with pytest.raises(WriteConflict, match="collected before it ended"):
             other.table("t").upsert(rows(np.arange(100), "b"))
         assert collected == [2]
         other.table("t").upsert(rows(np.arange(50), "c"))

@@ -1,6 +1,6 @@
 """Transcripts: stories of a store that can be read without any code.
 
-Below each line `> command` stands its answer. A command is a method of `Story`, else one of `Store`
+Below each line `> command` stands its answer. A command `x` is `do_x` of `Story`, else a method of `Store`
 (`split 1`), else one of `Table` (`upsert t 7=a if_unchanged_since=3`), with the options of the Python API. A
 row is written `7=a`: its key, and its other columns with commas between them. `other COMMAND` is done by
 another process, which has caches of its own. `at POINT: COMMAND` is done in the middle of a later command,
@@ -48,7 +48,7 @@ from tests.simulation.world import DEAD_OWNER, START
 
 PLACE = Path(__file__).parent
 STORIES = sorted(path.stem for path in PLACE.glob("*.txt"))
-WRITES = ("upsert", "insert", "overwrite", "delete", "merge", "update", "get")
+TAKE_ROWS_OR_KEYS = ("upsert", "insert", "overwrite", "delete", "merge", "update", "get")
 KEPT = Policy(balance=Balance(bytes=1))  # as by default, but a few rows make shards uneven
 _VARIES = re.compile(r"[\d,]+ s old")  # by the clock of the disk
 
@@ -106,7 +106,7 @@ class Story:
         if hasattr(Store, name):
             return getattr(self.store, name)(*map(_number, words), **options)
         table = self.store.table(words.pop(0))
-        if name not in WRITES:
+        if name not in TAKE_ROWS_OR_KEYS:
             return getattr(table, name)(*map(_number, words), **options)
         if name == "update" or (name == "delete" and not words):
             return getattr(table, name)(**options)

@@ -108,7 +108,7 @@ def test_a_commit_that_fails_leaves_what_its_request_keeps_and_no_more(
 
 @pytest.mark.parametrize("harm", ["collected", "damaged"])
 def test_a_slow_write_says_what_became_of_the_parts_that_it_staged(store: Store, harm: str) -> None:
-    """Garbage is to be tried again with a longer grace; damage is damage."""
+    """A write whose files were collected is to be tried again; damage is damage."""
     batches = [batch for task in range(TASKS) for batch in rows_of(task).to_batches()]
 
     def slow() -> Iterator[pa.RecordBatch]:
