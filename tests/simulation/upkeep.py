@@ -56,7 +56,7 @@ def merge(world: World) -> None:
 @step
 def collect_garbage(world: World) -> None:
     world.collections += 1
-    world.store.collect_garbage(grace_seconds=world.random.choice([0, 0, 30]), share=1.0)
+    world.store.collect_garbage(grace_seconds=world.random.choice([0, 0, 30]), orphan_seconds=0, share=1.0)
 
 
 @step
