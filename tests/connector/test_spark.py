@@ -104,7 +104,7 @@ def test_append_upserts_and_overwrite_replaces(spark: SparkSession, store: Store
     with error_with("no such name"):  # of a task
         writer(failing.repartition(2), store).save()
     assert_rows(spark, store, range(3), range(10, 20))
-    assert store.collect_garbage(grace_seconds=0).removed == 0
+    assert store.collect_garbage(grace_seconds=0, orphan_seconds=0).removed == 0
 
 
 TYPES = [

@@ -152,7 +152,7 @@ def play(directory: Path, seed: int) -> None:
                 assert len(kinds(store, "fresh")) == 1 + commits
             else:
                 assert not store.tables()
-        assert store.collect_garbage(grace_seconds=0).removed == 0
+        assert store.collect_garbage(grace_seconds=0, orphan_seconds=0).removed == 0
 
 
 def offsets(checkpoint: Path, number: int, end: str, planned_at: int = 0) -> None:

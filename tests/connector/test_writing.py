@@ -126,7 +126,7 @@ def test_a_write_is_one_commit_of_the_rows_that_spark_names_or_nothing(store: St
                 write.commit([staged(write, of_keys(keys, -3.0))])
         assert contents(store) == state
         assert len(kinds(store)) == commits
-    store.collect_garbage(grace_seconds=0)
+    store.collect_garbage(grace_seconds=0, orphan_seconds=0)
     assert store.verify() == []
     assert contents(store) == state
 
@@ -296,5 +296,5 @@ def test_a_first_write_that_fails_leaves_no_table(store: Store, overwrite: bool)
     with pytest.raises(InvalidKey):
         staged(write, pa.concat_batches([rows(0, 10), rows(9, 20)]))
     assert tables(store) == ["t"]
-    store.collect_garbage(grace_seconds=0)
+    store.collect_garbage(grace_seconds=0, orphan_seconds=0)
     assert len(contents(store)) == 1_000

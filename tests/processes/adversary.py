@@ -443,7 +443,7 @@ def _make(uri: str, where: Path) -> list[str]:
         store.move(store.topology.placement.tablets[0].id, "s2")
         Keeper(store.context, POLICY).keep()
         store.compact()
-        store.collect_garbage(grace_seconds=0)
+        store.collect_garbage(grace_seconds=0, orphan_seconds=0)
         _rows_of(store.table("t").scan())
         store.verify()
     return sorted(sys.modules)

@@ -99,7 +99,7 @@ def test_a_damaged_run_is_reported_of_and_healed_by_building_it_again(
             store.table("t").drop_index("by_k")
             store.table("t").create_index("by_k", ["k"])
         assert store.verify() == [] and in_order(store) == expected
-        store.collect_garbage(grace_seconds=0)
+        store.collect_garbage(grace_seconds=0, orphan_seconds=0)
         check_files(store)
 
 

@@ -136,7 +136,7 @@ def test_a_key_that_no_continuation_key_takes_is_refused_before_it_is_staged(sto
         assert caught.value.fields["length"] > limits.MAX_KEY_BYTES
         with pytest.raises(InvalidKey):
             store.table("texts").delete(pa.table(keys, schema=store.table("texts").schema))
-    assert store.collect_garbage(grace_seconds=0).removed == 0
+    assert store.collect_garbage(grace_seconds=0, orphan_seconds=0).removed == 0
     first = next(store.table("texts").scan(page_rows=1))
     assert first.rows.num_rows + store.resume(first.key or "").count() == 2
 
@@ -176,7 +176,7 @@ def test_a_row_that_is_too_large_is_refused(store: Store, monkeypatch: pytest.Mo
     store.table("t").upsert(many)
     with pytest.raises(LimitExceeded, match="most of them in column 'v'"):
         store.table("t").upsert(pa.table({"id": range(100), "v": ["x"] * 77 + ["x" * 2_000] + ["x"] * 22}))
-    assert store.collect_garbage(grace_seconds=0).removed == 0
+    assert store.collect_garbage(grace_seconds=0, orphan_seconds=0).removed == 0
 
 
 def test_a_primary_key_has_a_limit_on_its_columns_and_fixed_bytes(store: Store) -> None:
@@ -215,4 +215,4 @@ def test_any_definition_is_refused_or_everything_works(
         else:
             works(store, "any")
             store.table("any").drop()
-            store.collect_garbage(grace_seconds=0)
+            store.collect_garbage(grace_seconds=0, orphan_seconds=0)

@@ -189,7 +189,7 @@ def test_stores_and_backups_in_one_bucket_leave_each_other_alone(
     roots = {"a": f"s3://{bucket}/ab", "b": f"s3://{bucket}/a/b"}
     with Store.from_backup(f"s3://{bucket}/backup", tmp_path / "other", roots) as other:
         for either in (store, other):
-            done = either.collect_garbage(grace_seconds=0)
+            done = either.collect_garbage(grace_seconds=0, orphan_seconds=0)
             assert not done.removed
             assert ids(either) == list(range(ROWS))
         with pytest.raises(InvalidOption, match="another store"):
@@ -198,7 +198,7 @@ def test_stores_and_backups_in_one_bucket_leave_each_other_alone(
     dying.__enter__().write(bytes(bucket_module.PART_BYTES))  # and no more
     uploads = partial(s3_server.client.list_multipart_uploads, Bucket=bucket)
     assert len(uploads()["Uploads"]) == 1
-    store.collect_garbage(grace_seconds=0)
+    store.collect_garbage(grace_seconds=0, orphan_seconds=0)
     assert not uploads().get("Uploads"), "what a dead writer sent in parts is ended"
     for item in s3_server.client.list_objects_v2(Bucket=bucket, Prefix="b/")["Contents"]:
         if item["Key"].endswith(".arrow"):
@@ -282,7 +282,7 @@ def test_operations_are_exact_or_end_with_a_typed_error_whatever_the_server_does
 
         def upkeep(_: int) -> None:
             table.compact()
-            store.collect_garbage(grace_seconds=0)
+            store.collect_garbage(grace_seconds=0, orphan_seconds=0)
 
         def move(turn: int) -> None:
             tablet = store.status()["tablets"][turn % 4]

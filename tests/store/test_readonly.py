@@ -35,7 +35,7 @@ def writes(store: Store) -> dict[str, Callable[[], object]]:
         | catalog_changes(store)
         | {
             "expand": lambda: store.expand(["z"]),
-            "collect garbage": lambda: store.collect_garbage(grace_seconds=0),
+            "collect garbage": lambda: store.collect_garbage(grace_seconds=0, orphan_seconds=0),
             "adopt": store.adopt,
         }
     )
@@ -175,7 +175,7 @@ def test_a_scan_without_a_lease_goes_on_until_its_snapshot_is_gone(tmp_path: Pat
             next(scan)  # renews nothing, and is still there
             clock.advance(3_000)
             writer.compact()
-            writer.collect_garbage(grace_seconds=0)
+            writer.collect_garbage(grace_seconds=0, orphan_seconds=0)
             for use in (lambda: list(scan), lambda: reader.resume(str(first.key))):
                 with pytest.raises(SnapshotExpired):
                     use()

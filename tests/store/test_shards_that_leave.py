@@ -103,7 +103,7 @@ def renew(store: Store, collected: bool = False) -> None:
         other.contract("c")
         other.expand(["c"])
         if collected:
-            other.collect_garbage(grace_seconds=0, share=1.0)
+            other.collect_garbage(grace_seconds=0, orphan_seconds=0, share=1.0)
 
 
 def compressed_otherwise(store: Store) -> None:
@@ -164,7 +164,7 @@ def test_what_is_merged_and_collected_below_a_merge_of_one_file_is_no_damage(ope
         def collect(store: Store = store) -> None:
             with fast_store(store.uri, ManualClock(START)) as other:
                 other.table("t").compact()
-                other.collect_garbage(grace_seconds=0, share=1.0)
+                other.collect_garbage(grace_seconds=0, orphan_seconds=0, share=1.0)
 
         disk.calls, disk.at, disk.others = 0, at, collect
         with suppress(WriteConflict):

@@ -73,7 +73,7 @@ def test_a_store_that_is_made_of_a_backup_is_the_one_that_was_backed_up(store: S
         assert other.status()["upkeep"]["running"] == []
         assert other.table("t").scan(filter="v = 'a'", index="by_v").count() == 400
         other.table("t").upsert(rows(range(2), "b"))
-        assert other.collect_garbage(grace_seconds=0).refused is None
+        assert other.collect_garbage(grace_seconds=0, orphan_seconds=0).refused is None
         assert other.verify() == []
 
 

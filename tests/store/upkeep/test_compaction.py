@@ -86,7 +86,7 @@ def test_a_repair_brings_nothing_back_that_a_merged_overwrite_replaced(tmp_path:
             table.upsert(rows_of(range(5), value))
         assert sum(f.max_commit < 3 for f in fragments_of(store)) == 1, "older snapshots need it"
         expected = read(store)
-        store.collect_garbage(grace_seconds=0)
+        store.collect_garbage(grace_seconds=0, orphan_seconds=0)
     (tmp_path / "old" / "catalog.db").unlink()
     repair_store(tmp_path / "old", tmp_path / "new")
     with Store.open(tmp_path / "new") as store:
