@@ -465,7 +465,9 @@ class Store:
         clock, place = clock or SystemClock(), arguments.place("uri", uri)
         own = arguments.roots("roots", roots)
         restore_backup(arguments.place("backup", backup), place, own, clock, disks)
-        return cls.open(place, clock, disks)
+        store = cls.open(place, clock, disks)
+        store.context.roots.note_newest(store.context.shard_names())  # else no root knows a copy of it
+        return store
 
     def adopt(self) -> Adopted:
         """Make this catalog the owner of its shards, though it is an older copy, or a copy of another one.

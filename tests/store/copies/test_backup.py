@@ -5,6 +5,7 @@ Random programs (`tests/simulation/upkeep.py`) and transcripts make some while o
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from elasticscan.base.errors import (
     InvalidOption,
     StoreDamaged,
     StoreNotFound,
+    WrongRoot,
 )
 from elasticscan.store import Store, Table
 from elasticscan.store.moves.owners import OwnedStep
@@ -75,6 +77,20 @@ def test_a_store_that_is_made_of_a_backup_is_the_one_that_was_backed_up(store: S
         other.table("t").upsert(rows(range(2), "b"))
         assert other.collect_garbage(grace_seconds=0, orphan_seconds=0).refused is None
         assert other.verify() == []
+
+
+@pytest.mark.parametrize("roots", [{}, {"s1": "disk"}])
+def test_a_copy_of_a_store_that_was_just_restored_is_only_read(
+    store: Store, tmp_path: Path, roots: dict[str, str]
+) -> None:
+    store.backup(tmp_path / "b")
+    at = {name: str(tmp_path / place) for name, place in roots.items()}
+    Store.from_backup(tmp_path / "b", tmp_path / "new.store", at).close()
+    shutil.copytree(tmp_path / "new.store", tmp_path / "copy.store")
+    with Store.open(tmp_path / "copy.store") as copy, pytest.raises(WrongRoot, match="is a copy of"):
+        copy.table("t").upsert(rows(range(2), "b"))
+    with Store.open(tmp_path / "new.store") as original:
+        assert original.table("t").upsert(rows(range(2), "b")).rows == 2
 
 
 def flip(path: Path) -> None:
