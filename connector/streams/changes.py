@@ -75,8 +75,8 @@ def check_readable(table: TableInfo, commits: Sequence[Commit], options: Options
     lost = [commit.number for commit in commits if commit.number <= oldest]
     if lost and options.fail_on_data_loss:
         raise SnapshotExpired(
-            f"changes of table {table.name!r} in commits {lost[0]} to {oldest} expired; use "
-            f"'startingVersion' = '{oldest + 1}' in a new checkpoint, or 'failOnDataLoss' = 'false'",
+            f"changes of table {table.name!r} in commits {lost[0]} to {oldest} expired; use a "
+            "new checkpoint, or lose them by 'failOnDataLoss' = 'false'",
             table=table.name,
             after=lost[0] - 1,
             oldest=oldest,
