@@ -256,7 +256,7 @@ def test_an_answer_that_was_lost_is_no_failure_of_an_upload_and_a_collection_is(
     objects.abort(key, number)
     objects.abort(key, number)
     s3_server.line.fault = first(["gone"])
-    with pytest.raises(WriteConflict, match="grace"):
+    with pytest.raises(WriteConflict, match="orphans"):
         upload.finish()
 
 
