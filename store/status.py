@@ -10,7 +10,7 @@ from typing import Any
 from elasticscan.base.errors import CatalogOutdated
 from elasticscan.base.limits import BEAT_SECONDS, GC_GRACE_SECONDS, SILENT_SECONDS
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import InlineCommit, Tx, newest_topology, retry_interrupted
+from elasticscan.catalog import StoreState, newest_topology, retry_interrupted
 from elasticscan.metadata import Bounds, Fragment, IndexInfo, IndexRun
 from elasticscan.storage import View, most_rows
 from elasticscan.store.context import Context
@@ -23,31 +23,30 @@ from elasticscan.store.reading.progress import scans_in
 from elasticscan.store.reading.streams import streams_in
 from elasticscan.store.upkeep.backlog import steps_of, upkeep_of
 from elasticscan.store.upkeep.planning import Policy
-from elasticscan.topology import Placement, Shard
 
 
-def _size(
-    fragments: Sequence[Fragment], memory: Sequence[InlineCommit], newest: int, floor: int, wrote: int
-) -> dict[str, Any]:
+def _size(state: StoreState, table_id: int, fragments: Sequence[Fragment]) -> dict[str, Any]:
     """Return the size of a table by the catalog alone: an upper bound of its rows, and whether it is exact.
 
     The bound is the smaller one of two sums: of rows in its files and in the log, where a key may count
     several times, as do rows that were flushed in part, and rows of slots that moved away; and of rows that
-    its commits wrote since the last overwrite, `floor`.
+    its commits wrote since the last overwrite.
     """
-    bounds = Bounds(floor, newest, since=newest)
+    table = state.tables[table_id]
+    floor = max(table.overwrites, default=0)
+    bounds = Bounds(floor, state.commit, since=state.commit)
     held = [most_rows(View(own), bounds) for own in by_shard(fragments).values()]
     most, exact = sum(rows for rows, _ in held), all(exact for _, exact in held)
-    live = [commit for commit in memory if commit.number >= floor]
+    live = [commit for commit in table.memory if commit.number >= floor]
     most += sum(commit.rows - commit.tombstones for commit in live)
     if live:  # the rows of one commit are of different keys; whether files have the same ones is unknown
         alone, number = len(live) == 1 and not live[0].tombstones, live[0].number
         exact &= alone and not any(f.min_commit <= number <= f.max_commit for f in fragments)
         exact &= all(f.slots.isdisjoint(live[0].slots) for f in fragments if bounds.touch(f))
     return {
-        "rows": most if exact else min(most, wrote),
+        "rows": most if exact else min(most, table.rows - table.overwritten),
         "rows_exact": exact,
-        "bytes": sum(f.serving_bytes for f in fragments) + sum(commit.bytes for commit in memory),
+        "bytes": sum(f.serving_bytes for f in fragments) + sum(commit.bytes for commit in table.memory),
         "fragments": len(fragments),
     }
 
@@ -61,10 +60,8 @@ def _why_outdated(context: Context) -> str | None:
     return None
 
 
-def _shards(
-    shards: Sequence[Shard], placement: Placement, fragments: Iterable[Fragment]
-) -> list[dict[str, Any]]:
-    tablets, size = Counter(tablet.shard for tablet in placement.tablets), Counter[int]()
+def _shards(state: StoreState, fragments: Iterable[Fragment]) -> list[dict[str, Any]]:
+    tablets, size = Counter(tablet.shard for tablet in state.placement.tablets), Counter[int]()
     for fragment in fragments:
         size[fragment.shard] += fragment.serving_bytes
     return [
@@ -75,18 +72,17 @@ def _shards(
             "tablets": tablets[shard.id],
             "bytes": size[shard.id],
         }
-        for shard in shards
+        for shard in state.shards.values()
     ]
 
 
-def _removed(tx: Tx) -> list[dict[str, Any]]:
+def _removed(state: StoreState) -> list[dict[str, Any]]:
     """Describe the removed shards of which files are known still: such as scans under way may read."""
-    active = {shard.id for shard in tx.state.shards.values()}
-    gone = {shard.id: shard for shard in tx.state.all_shards if shard.id not in active}
     until: dict[int, list[float]] = {}
-    for file in tx.state.removed_files() if gone else ():
-        if file.shard in gone:
+    for file in state.removed_files() if state.removed_shards else ():
+        if file.shard in state.removed_shards:
             until.setdefault(file.shard, []).append(file.dropped_at + GC_GRACE_SECONDS)
+    gone = state.removed_shards
     return [
         {
             "name": gone[shard].name,
@@ -134,64 +130,57 @@ def _move(move: OwnedMove, names: Mapping[int, str], now: float) -> dict[str, An
 
 @retry_interrupted
 def status_of(context: Context) -> dict[str, Any]:
-    """Describe a store, as `Store.status` returns it, by one transaction of the catalog and no file."""
+    """Describe a store, as `Store.status` returns it, by one state of the catalog and no file."""
     with context.catalog.reading() as tx:
-        placement, shards, tables = tx.state.placement, [*tx.state.shards.values()], tx.state.infos()
-        fragments, moves, leases = tx.state.fragments(), moves_in(tx), leases_in(tx)
-        states, indexes = tx.state.tables, _indexes(tx.state.indexes(), tx.state.runs())
-        streams, scans = streams_in(tx), scans_in(tx)
-        removed = _removed(tx)
-        topology, snapshot, now = newest_topology(tx).number, tx.state.commit, tx.times.expiry
+        state, tables, fragments = tx.state, tx.state.infos(), tx.state.fragments()
+        names = {shard.id: shard.name for shard in state.shards.values()}
+        indexes, upkeep = _indexes(state.indexes(), state.runs()), upkeep_of(tx, tables, Policy())
+        sizes, moves = tablet_bytes(state.placement, fragments), moves_in(tx)
+        goes = {move.tablet: names.get(move.target) for move in moves}
         own: dict[int, list[Fragment]] = {}
         for fragment in fragments:
             own.setdefault(fragment.table, []).append(fragment)
-        sized = dict[int, dict[str, Any]]()
-        for table in tables:
-            state = states[table.id]
-            floor, since = max(state.overwrites, default=0), state.rows - state.overwritten
-            sized[table.id] = _size(own.get(table.id, []), state.memory, snapshot, floor, since)
-        made = {snapshot: tx.made_at(snapshot) for snapshot in {lease["snapshot"] for lease in leases}}
-        names = {shard.id: shard.name for shard in shards}
-        sizes = tablet_bytes(placement, fragments)
-        upkeep = upkeep_of(tx, tables, Policy())
-        running = steps_of(tx, tables, names)
-    described = [
-        {
-            "name": table.name,
-            **sized[table.id],
-            "retention_seconds": context.retention_of(table),
-            "indexes": indexes.get(table.id, []),
-            "tags": [asdict(tag) for tag in states[table.id].tags],
-            "primary_key": list(table.primary_key),
-            "compression": table.compression,
-            "upkeep": upkeep[table.name],
+        return {
+            "store_id": context.info.store_id,
+            "read_only": context.catalog.read_only,
+            "slots": context.info.slots,
+            "hash": context.info.hash,
+            "topology": newest_topology(tx).number,
+            "snapshot": state.commit,
+            "outdated": _why_outdated(context),
+            "shards": _shards(state, fragments),
+            "removed_shards": _removed(state),
+            "tablets": [
+                {
+                    "id": tablet.id,
+                    "slots": [tablet.start, tablet.end],
+                    "shard": names[tablet.shard],
+                    "epoch": tablet.epoch,
+                    "bytes": round(sizes[tablet.id]),
+                    "moving_to": goes.get(tablet.id),
+                }
+                for tablet in state.placement.tablets
+            ],
+            "tables": [
+                {
+                    "name": table.name,
+                    **_size(state, table.id, own.get(table.id, [])),
+                    "retention_seconds": context.retention_of(table),
+                    "indexes": indexes.get(table.id, []),
+                    "tags": [asdict(tag) for tag in state.tables[table.id].tags],
+                    "primary_key": list(table.primary_key),
+                    "compression": table.compression,
+                    "upkeep": upkeep[table.name],
+                }
+                for table in tables
+            ],
+            "moves": [_move(move, names, tx.times.expiry) for move in moves],
+            "upkeep": {
+                "mode": context.upkeep.mode,
+                "problem": context.upkeep.problem,
+                "running": steps_of(tx, tables, names),
+            },
+            "leases": [lease | {"snapshot_at": tx.made_at(lease["snapshot"])} for lease in leases_in(tx)],
+            "streams": streams_in(tx),
+            "scans": scans_in(tx),
         }
-        for table in tables
-    ]
-    return {
-        "store_id": context.info.store_id,
-        "read_only": context.catalog.read_only,
-        "slots": context.info.slots,
-        "hash": context.info.hash,
-        "topology": topology,
-        "snapshot": snapshot,
-        "outdated": _why_outdated(context),
-        "shards": _shards(shards, placement, fragments),
-        "removed_shards": removed,
-        "tablets": [
-            {
-                "id": t.id,
-                "slots": [t.start, t.end],
-                "shard": names[t.shard],
-                "epoch": t.epoch,
-                "bytes": round(sizes[t.id]),
-            }
-            for t in placement.tablets
-        ],
-        "tables": described,
-        "moves": [_move(move, names, now) for move in moves],
-        "upkeep": {"mode": context.upkeep.mode, "problem": context.upkeep.problem, "running": running},
-        "leases": [lease | {"snapshot_at": made[lease["snapshot"]]} for lease in leases],
-        "streams": streams,
-        "scans": scans,
-    }
