@@ -57,34 +57,30 @@ def verify(context: Context) -> Iterator[Finding]:
     try:
         context.catalog.check_whole()
         state = context.state()
-        shards, runs = state.shards.values(), state.runs()
-        names = {table.id: table.name for table in state.infos()}
-        fragments = {fragment.id: fragment for fragment in state.fragments()}
+        files: list[tuple[Fragment, Fragment | IndexRun]] = [(each, each) for each in state.fragments()]
+        fragments = {fragment.id: fragment for fragment, _ in files}
+        files += [(fragments[run.fragment], run) for run in state.runs()]
+        tables = {table.id: table.name for table in state.infos()}
         indexes = {index.id: index.name for index in state.indexes()}
     except OperatorNeeded as error:
         yield Finding(str(error))
         return
-    for shard in shards:
+    for shard in state.shards.values():
         try:
             with context.unless_left(shard.id):
                 context.check_root(shard.id)
         except OperatorNeeded as error:
             yield Finding(str(error), shard=shard.name)
-    shard_names = {shard.id: shard.name for shard in shards}
-    files: list[tuple[Fragment, Fragment | IndexRun]] = [(each, each) for each in fragments.values()]
-    files += [(fragments[run.fragment], run) for run in runs]
     for fragment, file in files:
-        table, index = names.get(fragment.table), None
-        label = f" (table {table!r}, slots {fragment.slots}"
-        if isinstance(file, IndexRun):
-            index = indexes.get(file.index, "")
-            label += f", index {index!r}"
+        table = tables.get(fragment.table)
+        index = indexes.get(file.index, "") if isinstance(file, IndexRun) else None
+        label = f" (table {table!r}, slots {fragment.slots}{'' if index is None else f', index {index!r}'})"
         try:
-            verify_file(context.disk_of(fragment.shard), file.path, file.seal, f"{label})")
+            verify_file(context.disk_of(fragment.shard), file.path, file.seal, label)
         except OperatorNeeded as error:
             yield Finding(
                 str(error),
-                shard_names[fragment.shard],
+                state.shards[fragment.shard].name,
                 file.path,
                 table,
                 index,
