@@ -1,4 +1,7 @@
-"""The contents of a store, reconstructed from its files alone. Pure: values in, values out.
+"""The contents of a store that is made again. Pure: values in, values out.
+
+A whole catalog says which fragments make up the newest state, which files are gone, and has the rows that
+lie in its log alone. Without one the files say what there was.
 
 A file's manifest says whose it is and what was known when it was staged, and that is less than the
 catalog knew. The rules by which files of one table become one state again:
@@ -21,8 +24,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from elasticscan.catalog import StoreState
 from elasticscan.metadata import FRAGMENT, INDEX_RUN, Fragment, IndexInfo, Manifest, Seal, TableInfo
 from elasticscan.topology import SlotSet
 
@@ -102,7 +106,41 @@ class StorePlan:
     doubts: tuple[str, ...]
 
 
-def plan_repair(files: Sequence[FoundFile], unreadable: Mapping[str, str]) -> StorePlan | None:
+@dataclass(frozen=True, slots=True)
+class KnownStore:
+    """The contents of a whole catalog; `rows` are those in its log, as fragments by the ids of tables."""
+
+    state: StoreState
+    rows: Mapping[int, Sequence[Fragment]]
+
+
+def plan_by_catalog(known: KnownStore, files: Mapping[str, int]) -> StorePlan:
+    """Sort the files that a catalog knows into tables; `files` are the numbers of roots by path."""
+    state, tables, lost = known.state, list[TablePlan](), list[str]()
+    for info in state.infos():
+        here = list[Fragment]()
+        for fragment in state.fragments(info.id):
+            if fragment.superseded_at is None and fragment.slots:
+                if fragment.path in files:
+                    here.append(replace(fragment, shard=files[fragment.path]))
+                else:
+                    lost.append(loss(info.name, fragment, f"its file {fragment.path} is gone"))
+        floor = max(state.overwrites(info.id), default=0)  # one by no rows left no file
+        tables.append(
+            TablePlan(info.name, (*here, *known.rows[info.id]), floor, state.indexes(info.id), info)
+        )
+    return StorePlan(state.placement.slot_count, state.hash, tuple(tables), tuple(lost), ())
+
+
+def loss(table: str, fragment: Fragment, why: str, what: str = "") -> str:
+    """Describe rows of a fragment that cannot be read: all, or those that `what` names."""
+    return (
+        f"table {table!r}: {what or f'all {fragment.rows:,} rows in slots {fragment.slots}'}, of commits "
+        f"{fragment.min_commit} to {fragment.max_commit} (older versions of them may come back): {why}"
+    )
+
+
+def plan_by_files(files: Sequence[FoundFile], unreadable: Mapping[str, str]) -> StorePlan | None:
     """Sort the files of the store that has most of them into tables; None without any.
 
     Args:

@@ -1,7 +1,7 @@
 """A store made again from its files, into another one. The damaged store is only read.
 
-A catalog that is still whole says which files make up each table, and has the rows of its log (`catalog.py`);
-else the manifests of the files take its place: `plan.py` says by which rules, and what they cannot tell.
+A catalog that is whole, of the same store, and not older than the files says which of them make up each
+table, and has the rows of its log; else the manifests of the files take its place (`plan.py`).
 Where a file is damaged, the record batches that can still be read are taken, and the report names the losses.
 
 What comes back is the newest state of each table: rows, definitions, indexes. Older snapshots, commits, the
@@ -44,14 +44,21 @@ from elasticscan.storage import (
     find_seal,
     flush_directory,
     is_fragment_path,
+    newest_commit_of,
     open_disk,
     read_page,
 )
 from elasticscan.store.context import Context
-from elasticscan.store.repair.catalog import KnownStore, all_of, ask_catalog, loss
-from elasticscan.store.repair.plan import FoundFile, StorePlan, TablePlan, plan_repair
+from elasticscan.store.repair.plan import (
+    FoundFile,
+    KnownStore,
+    StorePlan,
+    TablePlan,
+    loss,
+    plan_by_catalog,
+    plan_by_files,
+)
 from elasticscan.store.roots import Location
-from elasticscan.store.roots.location import check_apart, remove_directories
 from elasticscan.store.roots.markers import read_marker
 from elasticscan.store.store import Store
 from elasticscan.store.writing import publishing
@@ -97,7 +104,7 @@ def repair_store(
     Raises:
         StoreDamaged: there is nothing to be taken.
         AlreadyExists: there is something at `into`.
-        InvalidOption: `into` lies in the damaged store, or that in it.
+        InvalidOption: no shard of it is found.
         ShardUnavailable: a root cannot be read.
     """
     new_place = Location.of(into)
@@ -107,17 +114,19 @@ def repair_store(
             f"{shown(into)} is there already, or is no directory; name a directory that is not there yet",
             uri=shown(into),
         )
-    report, catalog = RepairReport(), ask_catalog(uri)
-    all_roots = list(roots) if roots is not None else _roots_in(uri, catalog, disks, report)
-    for old in (uri, *all_roots):
-        check_apart([("that is repaired", Location.of(old).uri), ("of the new store", new_place.uri)])
+    report, known = RepairReport(), _read_catalog(uri, disks)
+    all_roots = list(roots) if roots is not None else _roots_in(uri, known, disks, report)
     opened = dict(enumerate(map(disks, all_roots), 1))
-    plan = _plan(opened, catalog, report)
-    names = [f"s{number}" for number in opened]
-    tablets = min(plan.slots, DEFAULT_TABLETS)
+    plan = _plan(opened, known, report)
     with (
         _renamed_at_the_end(directory) as aside,
-        Store.create(aside, names, tablets=tablets, slots=plan.slots, hash=plan.hash) as new,
+        Store.create(
+            aside,
+            [f"s{number}" for number in opened],
+            tablets=min(plan.slots, DEFAULT_TABLETS),
+            slots=plan.slots,
+            hash=plan.hash,
+        ) as new,
     ):
         for table in plan.tables:
             _make_table(new.context, table, plan.slots, opened | {MEMORY: MEMORY_DISK}, report)
@@ -126,40 +135,52 @@ def repair_store(
 
 @contextmanager
 def _renamed_at_the_end(directory: Path) -> Iterator[Path]:
-    """Give a new directory next to one, which gets its name after the block: when it is whole."""
+    """Give a new place next to a directory, which gets its name after the block: when it is whole."""
     aside = directory.with_name(f"{directory.name[:50]}.unfinished-{secrets.token_hex(4)}")
-    made = Location.of(aside).make()
     try:
         yield aside
         aside.rename(directory)
         flush_directory(directory.parent)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
-        remove_directories(made)
         raise
 
 
+def _read_catalog(uri: str | Path, disks: Callable[[str], Disk]) -> KnownStore | str:
+    """Return the contents of a store's catalog, or the reason why it cannot be read. Changes nothing."""
+    try:
+        with Store.open(uri, disks=disks, read_only=True) as old:
+            old.context.catalog.check_whole()
+            with old.context.catalog.reading() as tx:
+                rows = {info.id: old.context.memories.of(tx, info).fragments for info in tx.state.infos()}
+                return KnownStore(tx.state, rows)
+    except ElasticScanError as error:
+        return error.message
+
+
 def _roots_in(
-    uri: str | Path, catalog: KnownStore | str, disks: Callable[[str], Disk], report: RepairReport
+    uri: str | Path, known: KnownStore | str, disks: Callable[[str], Disk], report: RepairReport
 ) -> list[str]:
     """Return the roots in a store's directory, and those elsewhere that its catalog names."""
-    directory = Location.of(uri).directory
-    roots = sorted(str(path) for path in directory.glob("shards/*") if path.is_dir()) if directory else []
-    for name, root in {} if isinstance(catalog, str) else catalog.roots.items():
-        if root not in roots:
-            try:
-                disks(root).list()
-                roots.append(root)
-            except ShardUnavailable as error:
-                report.lost.append(f"shard {name!r}: all of it: {error.message}")
+    place = Location.of(uri)
+    inside = sorted(place.directory.glob("shards/*")) if place.directory else []
+    roots = {str(path): path.name for path in inside if path.is_dir()}
+    if isinstance(known, KnownStore):
+        roots |= {place.root(shard.root): shard.name for shard in known.state.shards.values()}
+    for root, name in [*roots.items()]:
+        try:
+            disks(root).list()
+        except ShardUnavailable as error:
+            report.lost.append(f"shard {name!r}: all of it: {error.message}")
+            del roots[root]
     if not roots:
         raise InvalidOption(
             f"{shown(uri)} has no shards below it; name the roots of its shards", option="roots"
         )
-    return roots
+    return [*roots]
 
 
-def _plan(disks: Mapping[int, Disk], catalog: KnownStore | str, report: RepairReport) -> StorePlan:
+def _plan(disks: Mapping[int, Disk], known: KnownStore | str, report: RepairReport) -> StorePlan:
     """Plan a store by its catalog, or by its files; raises `StoreDamaged` when there are none."""
     files = {
         path: root
@@ -167,22 +188,33 @@ def _plan(disks: Mapping[int, Disk], catalog: KnownStore | str, report: RepairRe
         for path, _ in disk.list()
         if is_fragment_path(path) and not path.endswith(".unfinished")
     }
-    plan: StorePlan | str | None = catalog if isinstance(catalog, str) else None
-    if isinstance(catalog, KnownStore):
-        marks = list[int]()
-        for disk in disks.values():
-            with suppress(WrongRoot):  # a marker that is damaged
-                marker = read_marker(disk, "")
-                marks += [] if marker is None else [marker.commit]
-        plan = catalog.plan(files, disks, marks)
-    if not isinstance(plan, StorePlan):
-        report.doubts.append(f"the catalog was not used: {plan}")
-        plan = plan_repair(*_footers(disks, files))
+    why_not = known if isinstance(known, str) else _why_not(known, files, disks)
+    if isinstance(known, KnownStore) and why_not is None:
+        plan: StorePlan | None = plan_by_catalog(known, files)
+    else:
+        report.doubts.append(f"the catalog was not used: {why_not}")
+        plan = plan_by_files(*_footers(disks, files))
     if plan is None:
         raise StoreDamaged("there is no file of a store below these roots; name the roots of its shards")
     report.lost += plan.lost
     report.doubts += plan.doubts
     return plan
+
+
+def _why_not(known: KnownStore, files: Mapping[str, int], disks: Mapping[int, Disk]) -> str | None:
+    """Return the reason why a catalog is not that of these files; None when it is."""
+    state = known.state
+    unknown = files.keys() - {path for _, path in state.known_paths()}
+    if files and len(unknown) == len(files):
+        return "it knows none of the files"
+    seen = newest_commit_of(state.store_id, ((disks[files[path]], path) for path in unknown))
+    for disk in disks.values():
+        with suppress(WrongRoot):  # a marker that is damaged
+            marker = read_marker(disk, "")
+            seen = max(seen, marker.commit if marker else 0)
+    if seen > state.commit:
+        return f"it is older than the files: they know commit {seen}, it ends with {state.commit}"
+    return None
 
 
 def _footers(disks: Mapping[int, Disk], files: Mapping[str, int]) -> tuple[list[FoundFile], dict[str, str]]:
@@ -252,7 +284,7 @@ def _rows_of(
         try:
             reader = open_fragment(fragment, tuple(info.schema.names))
         except OperatorNeeded as error:
-            report.lost.append(all_of(plan.name, fragment, error.message))
+            report.lost.append(loss(plan.name, fragment, error.message))
             return False
         lost = damaged[fragment.id] = set()
         for number in range(reader.batch_count):
@@ -263,7 +295,7 @@ def _rows_of(
                 rows = int(reader.starts[number + 1] - reader.starts[number])
                 first, last = reader.slot_range(number)
                 what = f"{rows:,} rows in slots {first}-{last + 1}"
-                report.lost.append(loss(plan.name, fragment, what, error.message))
+                report.lost.append(loss(plan.name, fragment, error.message, what))
         return len(lost) < reader.batch_count
 
     numbered = (replace(fragment, id=number) for number, fragment in enumerate(plan.fragments))
