@@ -17,15 +17,12 @@
 app          registers the commands; exit codes of errors
 options      options that several commands share
 output       tables, JSON, progress bars, errors
-store        create, status, tables, backup, restore, ui
-table        drop, add-column, drop-column, rename-column, widen-column, set-compression, update, delete
+store        create, status, tables, ui
+table        drop, update, delete, columns, compression, history, restore-table, set-retention, tag, index
 files        load, export
-rows         scan, changes, count, get
-query        aggregate, sql, explain
-snapshot     history, restore-table, set-retention, tag create, tag drop, tag list
-index        index create, index drop, index list
+rows         scan, changes, count, get, aggregate, sql, explain
 topology     expand, contract, rebalance, move, split, join, topologies
-maintenance  keep, compact, gc, adopt, verify, repair, rotate-secret
+maintenance  keep, compact, gc, backup, restore, adopt, verify, repair, rotate-secret
 
 `typer` and `rich` are an extra (`pip install 'elasticscan[cli]'`), so they are imported when `main` runs. The
 commands use `import elasticscan`, whose names load Arrow's and SQL's packages at the first use: `--help` and

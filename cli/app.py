@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from elasticscan.base.errors import ElasticScanError, InvalidOption
-from elasticscan.cli import files, index, maintenance, query, rows, snapshot, store, table, topology
+from elasticscan.cli import files, maintenance, rows, store, table, topology
 from elasticscan.cli.output import is_json, report_error, take_json
 
 # The error of options that do not parse, of the click that typer brings along.
@@ -69,8 +69,8 @@ COMMANDS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
     "A store": (store.create, store.status, store.ui, store.tables, table.drop),
     "Its data": (
         files.load, files.export, table.update, table.delete,
-        rows.scan, rows.get, rows.count, rows.changes, query.aggregate, query.sql, query.explain,
-        snapshot.history, snapshot.restore_table, snapshot.set_retention, snapshot.tags, index.indexes,
+        rows.scan, rows.get, rows.count, rows.changes, rows.aggregate, rows.sql, rows.explain,
+        table.history, table.restore_table, table.set_retention, table.tags, table.indexes,
         table.add_column, table.drop_column, table.rename_column, table.widen_column, table.set_compression,
     ),
     "Where tablets live": (
@@ -78,7 +78,7 @@ COMMANDS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
         topology.topologies,
     ),
     "Its upkeep": (
-        maintenance.keep, maintenance.compact, maintenance.gc, store.backup, store.restore,
+        maintenance.keep, maintenance.compact, maintenance.gc, maintenance.backup, maintenance.restore,
         maintenance.adopt, maintenance.verify, maintenance.repair, maintenance.rotate_secret,
     ),
 }  # fmt: skip

@@ -15,6 +15,7 @@ from elasticscan.cli.options import (
     Since,
     Snapshot,
     Table,
+    Texts,
     Uri,
     UserMetadata,
     names_of,
@@ -22,32 +23,23 @@ from elasticscan.cli.options import (
 )
 from elasticscan.cli.output import answer, counted, progress
 
-Names = list[str] | None
-Sources = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="SOURCE...",
-        help="Files, directories, patterns in quotes, or addresses as s3://bucket/in/: CSV, JSON lines, "
-        "Parquet, Arrow, ORC.",
-    ),
-]
-Job = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help="A commit for each file; started again under the same name, it goes on."
-    ),
-]
-
 
 def load(
     uri: Uri,
     table: Table,
-    source: Sources,
+    source: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="Files, directories, patterns in quotes, or addresses as s3://bucket/in/: CSV, JSON lines, "
+            "Parquet, Arrow, ORC.",
+        ),
+    ],
     primary_key: Annotated[
-        Names, typer.Option(metavar="A,B", help="Makes the table if it is missing, with this key.")
+        Texts, typer.Option(metavar="A,B", help="Makes the table if it is missing, with this key.")
     ] = None,
     shard_key: Annotated[
-        Names, typer.Option(metavar="A", help="The prefix of the key that decides a row's slot.")
+        Texts, typer.Option(metavar="A", help="The prefix of the key that decides a row's slot.")
     ] = None,
     compression: Annotated[
         str | None, typer.Option(help="Of a table that is made: lz4, zstd or none (the default).")
@@ -57,19 +49,21 @@ def load(
         bool, typer.Option("--insert", help="Refuse rows whose primary keys are there already.")
     ] = False,
     null: Annotated[
-        Names, typer.Option(metavar="TEXT", help="CSV: a text for null, besides empty fields without quotes.")
+        Texts, typer.Option(metavar="TEXT", help="CSV: a text for null, besides empty fields without quotes.")
     ] = None,
     type_: Annotated[
-        Names,
+        Texts,
         typer.Option("--type", metavar="NAME=TYPE", help="The Arrow type of a column of a new table."),
     ] = None,
     delimiter: Annotated[
         str, typer.Option(metavar="CHARACTER", help=r"CSV: between fields; \t for a tab.")
     ] = ",",
     column_names: Annotated[
-        Names, typer.Option(metavar="A,B", help="CSV without a header: its columns.")
+        Texts, typer.Option(metavar="A,B", help="CSV without a header: its columns.")
     ] = None,
-    job: Job = None,
+    job: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A commit for each file; called again, it goes on.")
+    ] = None,
     format_: Annotated[str | None, typer.Option("--format", help="csv, json, parquet, arrow or orc.")] = None,
     if_unchanged_since: Since = None,
     user_metadata: UserMetadata = None,

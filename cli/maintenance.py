@@ -1,4 +1,4 @@
-"""keep, compact, gc, adopt, verify, repair, rotate-secret."""
+"""keep, compact, gc, backup, restore, adopt, verify, repair, rotate-secret."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from elasticscan.base.clock import seconds_of
 from elasticscan.base.errors import TryAgain
 from elasticscan.base.limits import GC_GRACE_SECONDS, GC_SHARE, ORPHAN_SECONDS
 from elasticscan.base.redaction import shown
-from elasticscan.cli.options import AnyTable, Speed, Uri
+from elasticscan.cli.options import AnyTable, Speed, Texts, Uri, pairs_of
 from elasticscan.cli.output import answer, counted, is_json, print_json_line, say, warn
+from elasticscan.ui import size
 
 DAMAGE_FOUND = PROBLEMS_MET = 5
 
@@ -35,33 +36,29 @@ def keep(
 
     Example: elasticscan keep trips.store --once
     """
-    pause = seconds_of("--every", every)
+    pause, on_step = seconds_of("--every", every), (lambda _: None) if is_json() else say
     with elasticscan.open(uri, upkeep="off") as store, until_stopped():
         while True:
             try:
-                done = store.keep(
-                    bytes_per_second=bytes_per_second, on_step=(lambda _: None) if is_json() else say
-                )
+                done = asdict(store.keep(bytes_per_second=bytes_per_second, on_step=on_step))
             except TryAgain as error:  # a catalog that is out of reach may be back in the next round
                 if once:
                     raise
-                warn(str(error), "red")
-                if is_json():
-                    print_json_line({"problems": [str(error)]})
-                time.sleep(pause)
-                continue
-            for problem in done.problems:
+                done = {"problems": [str(error)]}
+            for problem in done["problems"]:
                 warn(problem, "red")
-            if once:
-                steps = {name: value for name, value in asdict(done).items() if value and name != "problems"}
-                text = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in steps.items())
-                answer(asdict(done), f"{text}." if text else "Nothing was changed.")
-                if done.problems:
-                    raise typer.Exit(PROBLEMS_MET)
-                return
             if is_json():
-                print_json_line(asdict(done))
-            if not done.steps:
+                print_json_line(done)
+            steps = [
+                f"{name.replace('_', ' ')} {n:,}" for name, n in done.items() if n and name != "problems"
+            ]
+            if once and not is_json():
+                say(f"{', '.join(steps)}." if steps else "Nothing was changed.")
+            if once and done["problems"]:
+                raise typer.Exit(PROBLEMS_MET)
+            if once:
+                return
+            if not steps:
                 time.sleep(pause)
 
 
@@ -108,24 +105,51 @@ def gc(
     """
     spared, orphan_seconds = seconds_of("--grace", grace), seconds_of("--orphans", orphans)
     with elasticscan.open(uri) as store:
-        collected = store.collect_garbage(
+        done = store.collect_garbage(
             grace_seconds=spared, dry_run=dry_run, orphan_seconds=orphan_seconds, share=share
         )
-    value = {
-        "dry_run": collected.dry_run,
-        "files_removed": collected.removed,
-        "decisions": [asdict(decision) for decision in collected.decisions],
-        "skipped": [{"shard": shard, "why": why} for shard, why in collected.skipped],
-        "refused": collected.refused,
-    }
+    value = asdict(done) | {"files_removed": done.removed}
     if not is_json():
-        for decision in collected.decisions if dry_run else ():
+        for decision in done.decisions if dry_run else ():
             say(f"{decision.action:7}  {decision.shard}:{decision.path}  {decision.reason}")
-        for shard, why in collected.skipped:
+        for shard, why in done.skipped:
             warn(f"shard {shard} was skipped: {why}")
-        if collected.refused:
-            warn(f"refused: {collected.refused}")
-    answer(value, f"{counted(collected.removed, 'file')} {'to remove' if dry_run else 'removed'}.")
+        if done.refused:
+            warn(f"refused: {done.refused}")
+    answer(value, f"{counted(done.removed, 'file')} {'to remove' if dry_run else 'removed'}.")
+
+
+def backup(
+    uri: Uri,
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="A new place for it: a directory or a URI.")
+    ],
+) -> None:
+    """Copy a whole store as of now, with all snapshots that it keeps.
+
+    Example: elasticscan backup trips.store /mnt/backups/monday
+    """
+    with elasticscan.open(uri) as store:
+        made = store.backup(target)
+    text = f"Snapshot {made.snapshot} is backed up: {counted(made.files, 'file')}, {size(made.bytes)}."
+    answer(asdict(made), text)
+
+
+def restore(
+    source: Annotated[str, typer.Argument(metavar="BACKUP", help="The place of a backup.")],
+    uri: Annotated[str, typer.Argument(metavar="URI", help="Where the new store is made.")],
+    root: Annotated[
+        Texts,
+        typer.Option("--root", metavar="SHARD=ROOT", help="A shard's root; else in the store's directory."),
+    ] = None,
+) -> None:
+    """Make a store of a backup.
+
+    Example: elasticscan restore /mnt/backups/monday restored.store
+    """
+    with elasticscan.Store.from_backup(source, uri, pairs_of(root, "--root")) as store:
+        snapshot = store.status()["snapshot"]
+    answer({"store": shown(uri), "snapshot": snapshot}, f"{shown(uri)} holds snapshot {snapshot}.")
 
 
 def adopt(uri: Uri) -> None:
@@ -133,12 +157,10 @@ def adopt(uri: Uri) -> None:
     with elasticscan.open(uri) as store:
         adopted = store.adopt()
     had, reached = adopted.commits
-    lines = [f"{shown(uri)} owns its shards now; keys and stream offsets from before are refused."]
+    text = f"{shown(uri)} owns its shards now; keys and stream offsets from before are refused."
     if reached > had:
-        lines.append(f"Commits {had + 1} to {reached} are not in this catalog, and lost.")
-    for shard, path in adopted.missing:
-        lines.append(f"The catalog refers to {path} of shard {shard}, which is gone; `verify` says more.")
-    answer(asdict(adopted), "\n".join(lines))
+        text += f"\nCommits {had + 1} to {reached} are not in this catalog, and lost."
+    answer(asdict(adopted), text)
 
 
 def verify(uri: Uri) -> None:
@@ -158,7 +180,7 @@ def repair(
     uri: Uri,
     into: Annotated[str, typer.Argument(metavar="INTO", help="Where the new store is made.")],
     root: Annotated[
-        list[str] | None,
+        Texts,
         typer.Option(
             "--root", metavar="ROOT", help="A shard's root; those in the store's directory by default."
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -12,13 +12,12 @@ from elasticscan.base.errors import InvalidOption
 
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
+Texts: TypeAlias = list[str] | None
 Uri = Annotated[str, typer.Argument(metavar="URI", help="The store: a directory or a database URL.")]
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="The table's name.")]
 AnyTable = Annotated[str | None, typer.Argument(metavar="TABLE", help="One table; all by default.")]
-Tablet = Annotated[
-    int, typer.Argument(metavar="TABLET", help="A tablet's id, as `status --tablets` lists it.")
-]
-Columns = Annotated[list[str] | None, typer.Option("--columns", metavar="A,B", help="Which, in this order.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name.")]
+Columns = Annotated[Texts, typer.Option("--columns", metavar="A,B", help="Which, in this order.")]
 Filter = Annotated[str | None, typer.Option("--filter", metavar="SQL", help="A condition on the rows.")]
 Snapshot = Annotated[
     str | None,
@@ -49,8 +48,7 @@ Since = Annotated[
     ),
 ]
 UserMetadata = Annotated[
-    list[str] | None,
-    typer.Option("--user-metadata", metavar="KEY=TEXT", help="Kept with the commit in the history."),
+    Texts, typer.Option("--user-metadata", metavar="KEY=TEXT", help="Kept with the commit in the history.")
 ]
 
 

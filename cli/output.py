@@ -43,6 +43,11 @@ def say(text: RenderableType) -> None:
     console().print(text, soft_wrap=isinstance(text, str))
 
 
+def warn(text: str, style: str = "") -> None:
+    """Print a line on stderr."""
+    console(stderr=True).print(text, style=style, soft_wrap=True)
+
+
 def take_json(words: list[str]) -> list[str]:
     """Return the words of a command line without `--json`, which holds for the command from now on."""
     end = words.index("--") if "--" in words else len(words)
@@ -63,37 +68,24 @@ def answer(value: Any, text: RenderableType) -> None:
         say(text)
 
 
-def warn(text: str, style: str = "") -> None:
-    """Print a line on stderr."""
-    console(stderr=True).print(text, style=style, soft_wrap=True)
+def answer_rows(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], none: str = "none") -> None:
+    """Print rows as JSON, or the values of `keys` as a table, or the text `none` where there are no rows."""
+    answer(rows, listing(keys, cells(rows, keys)) if rows else none)
 
 
 def print_json_line(value: Any, stderr: bool = False) -> None:
     print(json_text(value), file=sys.stderr if stderr else sys.stdout)
 
 
-def print_json_lines(values: Iterable[Any]) -> None:
-    sys.stdout.writelines(f"{json_text(value)}\n" for value in values)
-
-
-def listing(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """Draw rows as a table without lines; numbers are aligned to the right."""
-    cells = [[_cell(value) for value in row] for row in rows]
+def listing(titles: Sequence[str], rows: Sequence[Sequence[int | str]]) -> Table:
+    """Draw cells as a table without lines; numbers are aligned to the right."""
     shown = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
     for at, title in enumerate(titles):
-        is_right = any(line[at].justify == "right" for line in cells)
+        is_right = any(isinstance(row[at], int) for row in rows)
         shown.add_column(title.replace("_", " "), justify="right" if is_right else "left", overflow="fold")
-    for line in cells:
-        shown.add_row(*line)
+    for row in rows:
+        shown.add_row(*(Text(f"{value:,}" if isinstance(value, int) else value) for value in row))
     return shown
-
-
-def _cell(value: Any) -> Text:
-    if isinstance(value, Text):
-        return value
-    if isinstance(value, int):
-        return Text(f"{value:,}", justify="right")
-    return Text("" if value is None else str(value))
 
 
 def show_rows(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> int:
@@ -137,8 +129,3 @@ def progress(title: str) -> Iterator[Callable[..., None]]:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: 1 row, 2 rows."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def section(rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> Table:
-    """Draw the values of `keys` in rows of a status, with the keys as titles."""
-    return listing(keys, cells(rows, keys))

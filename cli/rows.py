@@ -1,4 +1,4 @@
-"""scan, changes, count, get: rows to the terminal or to stdout."""
+"""scan, changes, count, get, aggregate, sql, explain: rows to the terminal or to stdout."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import typer
+from rich.console import Group
 
 import elasticscan
 from elasticscan.backends import is_cluster, open_cluster
@@ -23,19 +24,13 @@ from elasticscan.cli.options import (
     OrderBy,
     Snapshot,
     Table,
+    Texts,
     Uri,
     names_of,
     pairs_of,
 )
-from elasticscan.cli.output import (
-    answer,
-    counted,
-    is_json,
-    print_json_line,
-    print_json_lines,
-    say,
-    show_rows,
-)
+from elasticscan.cli.output import answer, counted, is_json, listing, print_json_line, say, show_rows
+from elasticscan.ui import cells
 
 # The rows that are shown when no option says how many.
 SHOWN_ROWS = 20
@@ -63,8 +58,7 @@ def scan(
         str | None, typer.Option(metavar="KEY", help="Continue where a scan stopped; without a TABLE.")
     ] = None,
     option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=TEXT", help="Of a Redis or Valkey cluster, as model=json."),
+        Texts, typer.Option(metavar="NAME=TEXT", help="Of a Redis or Valkey cluster, as model=json.")
     ] = None,
     format_: Format = None,
 ) -> None:
@@ -87,8 +81,9 @@ def scan(
     }
     given = {name: value for name, value in settings.items() if value is not None}
     if key is not None and (table or given):
-        name = next(iter(given), "TABLE").replace("_", "-")
-        raise InvalidOption(f"--key goes on with a scan as it was begun; leave {name} out", option=name)
+        raise InvalidOption(
+            "--key goes on with a scan as it was begun; leave out what it was", option="--key"
+        )
     is_preview = limit is None and pages is None and format_ is None and not is_json()
     if is_preview and key is None:
         given["limit"] = SHOWN_ROWS + 1
@@ -131,7 +126,7 @@ def changes(
 
 
 def print_rows(
-    schema: pa.Schema, batches: Iterable[pa.RecordBatch], form: str | None, of: str, most: int | None
+    schema: pa.Schema, batches: Iterable[pa.RecordBatch], form: str | None, of: str, most: int | None = None
 ) -> None:
     """Print rows as CSV or JSON lines, or the first `most` as a table for people."""
     if form == "csv" and not is_json():
@@ -143,7 +138,9 @@ def print_rows(
         return
     rows = (row for batch in batches for row in batch.to_pylist())
     if form == "json" or is_json():
-        return print_json_lines(rows)
+        for row in rows:
+            print_json_line(row)
+        return
     number = show_rows(schema, islice(rows, most))
     more = "; there are more: --limit or --format" if next(rows, None) is not None else ""
     say(f"{counted(number, 'row')} {of}{more}.")
@@ -161,11 +158,11 @@ def count(
     """
     with _opened(uri) as store:
         begun = store.table(table).scan(filter=filter, snapshot=snapshot)
-        rows = begun.count()
+        value = {"table": table, "rows": begun.count()}
     if is_cluster(uri):
-        return answer({"table": table, "rows": rows}, f"{counted(rows, 'key')}.")
-    value = {"table": table, "rows": rows, "snapshot": begun.snapshot}
-    answer(value, f"{counted(rows, 'row')} of snapshot {begun.snapshot}.")
+        return answer(value, f"{counted(value['rows'], 'key')}.")
+    value["snapshot"] = begun.snapshot
+    answer(value, f"{counted(value['rows'], 'row')} of snapshot {begun.snapshot}.")
 
 
 def _opened(uri: str, options: list[str] | None = None) -> Any:
@@ -195,8 +192,7 @@ def get(
     with elasticscan.open(uri) as store:
         opened = store.table(table)
         rows = opened.get(keys_of(keys, opened), names_of(columns), snapshot)
-    of = f"of {counted(len(keys), 'key')}"
-    print_rows(rows.schema, rows.to_batches(), None, of, None)
+    print_rows(rows.schema, rows.to_batches(), None, f"of {counted(len(keys), 'key')}")
 
 
 def keys_of(texts: Sequence[str], table: elasticscan.Table) -> pa.Table:
@@ -204,13 +200,118 @@ def keys_of(texts: Sequence[str], table: elasticscan.Table) -> pa.Table:
     fields = pa.schema([table.schema.field(name) for name in table.primary_key])
     try:
         rows = [[text] if len(fields) == 1 else next(csv.reader([text]), []) for text in texts]
-        given: dict[str, list[str]] = {field.name: [] for field in fields}
-        for row in rows:
-            for name, text in zip(fields.names, row, strict=True):
-                given[name].append(text)
-        return pa.table(given).cast(fields)
+        columns = zip(fields.names, zip(*rows, strict=True), strict=True)
+        return pa.table(dict(columns)).cast(fields)
     except (pa.ArrowException, csv.Error, ValueError, NotImplementedError) as error:
         types = ", ".join(f"{field.name} {field.type}" for field in fields)
         raise InvalidOption(
             f"a KEY must have values of {types}, as in 5,mon: {error}", option="KEY"
         ) from error
+
+
+def aggregate(
+    uri: Uri,
+    table: Table,
+    values: Annotated[
+        list[str],
+        typer.Argument(metavar="VALUE...", help='"count(*)", "sum(km) AS km", "count(DISTINCT city)", …'),
+    ],
+    by: Annotated[Texts, typer.Option(metavar="A,B", help="The columns to group by.")] = None,
+    filter: Filter = None,  # noqa: A002 - the word users know
+    snapshot: Snapshot = None,
+) -> None:
+    """Compute count, sum, min, max and avg of a snapshot's rows, by group.
+
+    Each row counts once, while tablets move; types and results are Spark's. Groups are in the order of their
+    columns.
+
+    Example: elasticscan aggregate trips.store trips 'count(*)' 'avg(km) AS km' --by city
+    """
+    groups = names_of(by) or []
+    with elasticscan.open(uri) as store:
+        rows = store.table(table).aggregate(values, groups, filter, snapshot)
+    if groups:
+        rows = rows.sort_by([(name, "ascending") for name in groups])
+    print_rows(rows.schema, rows.to_batches(), None, "of the result")
+
+
+def sql(
+    uri: Uri,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="A SELECT of DuckDB's SQL, in quotes.")],
+    limit: Annotated[int | None, typer.Option(min=0, help="Print so many rows of the result.")] = None,
+) -> None:
+    """Query the tables of a store with DuckDB: all of them at one snapshot, each row once.
+
+    Every table that the query names is read as a whole, a page at a time; conditions are DuckDB's. For few
+    rows of a large table, scan, get and aggregate use its indexes. Needs pip install 'elasticscan\\[sql]'.
+
+    Example: elasticscan sql trips.store 'SELECT city, count(*) FROM trips GROUP BY ALL'
+    """
+    try:
+        import duckdb  # an optional extra  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise InvalidOption("sql needs the package 'duckdb': pip install 'elasticscan[sql]'") from None
+    with elasticscan.open(uri) as store, duckdb.connect() as database:
+        tables = store.tables()
+        snapshot = store.status()["snapshot"]
+        for table in tables:
+            database.register(table.name, _AtSnapshot(table, snapshot))
+        try:
+            if [each.type for each in duckdb.extract_statements(query)] != [duckdb.StatementType.SELECT]:
+                raise InvalidOption("sql takes one SELECT; update, delete, load and export do the rest")
+            found = database.sql(query)
+            reader = (found if limit is None else found.limit(limit)).to_arrow_reader(SHOWN_ROWS * 1_000)
+            print_rows(reader.schema, reader, None, "of the result", SHOWN_ROWS if limit is None else None)
+        except duckdb.Error as error:
+            raise InvalidOption(f"DuckDB: {error}", option="QUERY") from error
+
+
+class _AtSnapshot:
+    """A table at a snapshot as an Arrow stream; each reference of a query gets a scan of its own."""
+
+    def __init__(self, table: elasticscan.Table, snapshot: int) -> None:
+        self._table, self._snapshot = table, snapshot
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self._table.scan(snapshot=self._snapshot).__arrow_c_stream__(requested_schema)
+
+
+def explain(
+    uri: Uri,
+    table: Table,
+    columns: Columns = None,
+    filter: Filter = None,  # noqa: A002 - the word users know
+    snapshot: Snapshot = None,
+    index: IndexChoice = None,
+    order_by: OrderBy = None,
+    analyze: Annotated[
+        bool, typer.Option("--analyze", help="Run the scan, and compare the estimates with it.")
+    ] = False,
+) -> None:
+    """Explain how a scan would read, where, and why.
+
+    Example: elasticscan explain trips.store trips --filter 'id < 10' --analyze
+    """
+    with (
+        elasticscan.open(uri) as store,
+        store.table(table).scan(
+            names_of(columns), filter, index=index or "auto", order_by=order_by, snapshot=snapshot
+        ) as begun,
+    ):
+        explained = begun.explain()
+        if analyze:
+            begun.count()
+            explained["actual"] = begun.explain()["actual"]
+    candidates = [each | {"rows_scanned": round(each["rows_scanned"])} for each in explained["candidates"]]
+    keys = "access", "condition", "remainder", "rows_scanned", "reason"
+    actual = ", ".join(f"{name} {number:,}" for name, number in explained["actual"].items())
+    text = Group(
+        f"{table}   snapshot {explained['snapshot']}   filter {explained['filter'] or 'none'}",
+        listing(keys, cells(candidates, keys)),
+        f"chosen: {explained['access']}{f' ({actual})' if analyze else ''}",
+        *(
+            f"reads: {part['scan']} of {part['slots']:,} slots at {part['shard']}"
+            for part in explained["scans"]
+        ),
+    )
+    answer(explained, text)

@@ -1,10 +1,8 @@
-"""create, status, tables, backup, restore, ui."""
+"""create, status, tables, ui."""
 
 from __future__ import annotations
 
-import webbrowser
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -16,9 +14,9 @@ from elasticscan.base.clock import seconds_of
 from elasticscan.base.limits import DEFAULT_SLOTS, DEFAULT_TABLETS
 from elasticscan.base.redaction import shown
 from elasticscan.cli.maintenance import until_stopped
-from elasticscan.cli.options import Uri, pairs_of, shards_of
-from elasticscan.cli.output import answer, counted, is_json, listing, print_json_line, say, section, warn
-from elasticscan.ui import TABLETS, make_server, sections, size
+from elasticscan.cli.options import Uri, shards_of
+from elasticscan.cli.output import answer, answer_rows, is_json, listing, print_json_line, say, warn
+from elasticscan.ui import TABLETS, make_server, sections, warnings_of
 
 PORT = 8765
 
@@ -55,9 +53,7 @@ def status(
     with elasticscan.open(uri) as store:
         state = store.status()
     if tablets:
-        goes = {move["tablet"]: move["to"] for move in state["moves"]}
-        rows = [{**each, "moving_to": goes.get(each["id"])} for each in state["tablets"]]
-        answer(rows, section(sorted(rows, key=lambda each: each["slots"]), TABLETS))
+        answer_rows(state["tablets"], TABLETS)
     else:
         answer(state, _drawn(shown(uri), state))
 
@@ -66,11 +62,7 @@ def _drawn(uri: str, status: Mapping[str, Any]) -> RenderableType:
     tablets = f"{len(status['tablets'])} tablets over {status['slots']:,} slots"
     head = f"   topology {status['topology']}   snapshot {status['snapshot']}   {tablets}"
     parts: list[RenderableType] = [Text.assemble((uri, "bold"), head)]
-    if status["outdated"]:
-        parts.append(Text(status["outdated"], style="red"))
-    if status["read_only"]:
-        text = f"for reading alone, scans take no leases: {status['read_only']}"
-        parts.append(Text(text, style="yellow"))
+    parts += [Text(text, style="red") for text in warnings_of(status)]
     for title, keys, rows in sections(status):
         parts += [Text(), Text(title, style="bold"), listing(keys, rows)]
     return Group(*parts)
@@ -92,45 +84,7 @@ def tables(uri: Uri) -> None:
             if table.name in figures
         ]
     keys = "name", "rows", "bytes", "compression", "primary_key", "columns"
-    rows = [{**each, "columns": [" ".join(column) for column in each["columns"].items()]} for each in found]
-    none = "no tables yet; `elasticscan load` makes one"
-    answer(found, section(rows, keys) if rows else none)
-
-
-def backup(
-    uri: Uri,
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="A new place for it: a directory or a URI.")
-    ],
-) -> None:
-    """Copy a whole store as of now, with all snapshots that it keeps.
-
-    Example: elasticscan backup trips.store /mnt/backups/monday
-    """
-    with elasticscan.open(uri) as store:
-        made = store.backup(target)
-    text = f"Snapshot {made.snapshot} is backed up: {counted(made.files, 'file')}, {size(made.bytes)}."
-    answer(asdict(made), text)
-
-
-def restore(
-    source: Annotated[str, typer.Argument(metavar="BACKUP", help="The place of a backup.")],
-    uri: Annotated[str, typer.Argument(metavar="URI", help="Where the new store is made.")],
-    root: Annotated[
-        list[str] | None,
-        typer.Option("--root", metavar="SHARD=ROOT", help="A shard's root; else in the store's directory."),
-    ] = None,
-) -> None:
-    """Make a store of a backup.
-
-    Example: elasticscan restore /mnt/backups/monday restored.store
-    """
-    with elasticscan.Store.from_backup(source, uri, pairs_of(root, "--root")) as store:
-        state = store.status()
-    tables = {table["name"]: table["rows"] for table in state["tables"]}
-    value = {"store": shown(uri), "snapshot": state["snapshot"], "tables": tables}
-    text = f"{shown(uri)} holds snapshot {state['snapshot']} with {counted(len(tables), 'table')}."
-    answer(value, text)
+    answer_rows(found, keys, "no tables yet; `elasticscan load` makes one")
 
 
 def ui(
@@ -140,20 +94,17 @@ def ui(
         typer.Option(metavar="ADDRESS", help="Where to listen; beyond this machine there is no password."),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="0 for any that is free.")] = PORT,
-    open: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,  # noqa: A002
 ) -> None:
     """Serve a page for a browser that shows a store while it changes; reads only, until stopped.
 
-    Example: elasticscan ui trips.store --port 0 --open
+    Example: elasticscan ui trips.store --port 0
     """
     server = make_server(uri, host, port)
     if is_json():
-        print_json_line({"url": server.url, "host": server.host, "port": server.port})
+        print_json_line({"url": server.url, "port": server.port})
     else:
         say(f"{shown(uri)}: {server.url}   (Ctrl-C ends it)")
     if server.is_beyond:
         warn(f"Every visitor of {host} sees the status of the store: there is no password.", "yellow")
-    if open:
-        webbrowser.open(server.url)
     with until_stopped():
         server.run()

@@ -1,22 +1,38 @@
-"""drop, add-column, drop-column, rename-column, widen-column, set-compression, update, delete."""
+"""drop, update, delete, columns, compression, history, restore-table, set-retention, tag …, index …."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 import elasticscan
 from elasticscan.base.errors import InvalidOption
-from elasticscan.cli.options import Since, Table, Uri, UserMetadata, pairs_of
-from elasticscan.cli.output import answer, counted
+from elasticscan.cli.options import (
+    AnyTable,
+    Limit,
+    Name,
+    Since,
+    Snapshot,
+    Table,
+    Texts,
+    Uri,
+    UserMetadata,
+    names_of,
+    pairs_of,
+)
+from elasticscan.cli.output import answer, answer_rows, counted, progress
 from elasticscan.cli.rows import keys_of
+from elasticscan.ui import INDEXES
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The column.")]
 Kind = Annotated[
     str,
     typer.Argument(metavar="TYPE", help=r"Its Arrow type: int64, double, string, bool, timestamp\[us], …"),
 ]
+
+tags = typer.Typer(name="tag", no_args_is_help=True, help="Names that keep a snapshot: create, drop, list.")
+indexes = typer.Typer(name="index", no_args_is_help=True, help="Secondary indexes: create, drop, list.")
 
 
 def drop(
@@ -33,69 +49,7 @@ def drop(
     answer({"dropped": table}, f"Table {table} is dropped; gc removes its files.")
 
 
-def add_column(uri: Uri, table: Table, name: Name, kind: Kind) -> None:
-    """Add a column to a table, while others write, scan and move; existing rows are null in it.
-
-    Nested types and decimals are added in Python, with Table.add_columns.
-
-    Example: elasticscan add-column trips.store trips note string
-    """
-    with elasticscan.open(uri) as store:
-        handle = store.table(table)
-        added = name not in handle.schema.names
-        made = str(handle.add_columns({name: kind}).field(name).type)
-    value = {"table": table, "column": name, "type": made, "added": added}
-    answer(value, f"Column {name} of {table}, {made}, {'added' if added else 'was there already'}.")
-
-
-def drop_column(uri: Uri, table: Table, name: Name) -> None:
-    """Drop a column of a table, while others write, scan and move; merges remove its values later."""
-    with elasticscan.open(uri) as store:
-        store.table(table).drop_columns([name])
-    value = {"table": table, "column": name, "dropped": True}
-    answer(value, f"Column {name} of {table} is dropped.")
-
-
-def rename_column(
-    uri: Uri,
-    table: Table,
-    name: Name,
-    new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")],
-) -> None:
-    """Rename a column of a table, while others write, scan and move."""
-    with elasticscan.open(uri) as store:
-        store.table(table).rename_column(name, new)
-    answer({"table": table, "column": new, "was": name}, f"Column {name} of {table} is {new} now.")
-
-
-def widen_column(uri: Uri, table: Table, name: Name, kind: Kind) -> None:
-    """Give a column of a table a wider type of the same kind: int32 to int64, float to double.
-
-    Decimals are widened in Python, with Table.widen_column.
-
-    Example: elasticscan widen-column trips.store trips stops int64
-    """
-    with elasticscan.open(uri) as store:
-        wide = str(store.table(table).widen_column(name, kind).field(name).type)
-    value = {"table": table, "column": name, "type": wide}
-    answer(value, f"Column {name} of {table} is {wide} now.")
-
-
-def set_compression(
-    uri: Uri,
-    table: Table,
-    form: Annotated[str, typer.Argument(metavar="FORM", help="none, lz4 or zstd.")],
-) -> None:
-    """Set how a table's files are compressed from now on; compact rewrites existing files.
-
-    Example: elasticscan set-compression trips.store trips zstd
-    """
-    with elasticscan.open(uri) as store:
-        handle = store.table(table)
-        handle.set_compression(form)
-        now = handle.definition.compression
-    value = {"table": table, "compression": now}
-    answer(value, f"Compression of new files of {table}: {now or 'none'}.")
+# Rows
 
 
 def update(
@@ -125,9 +79,7 @@ def update(
 def delete(
     uri: Uri,
     table: Table,
-    key: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="A key; of several columns: 5,mon")
-    ] = None,
+    key: Annotated[Texts, typer.Option(metavar="KEY", help="A key; of several columns: 5,mon")] = None,
     where: Annotated[
         str | None, typer.Option(metavar="SQL", help='A condition in place of keys; "true" for all rows.')
     ] = None,
@@ -148,3 +100,193 @@ def delete(
     noun, which = ("row", "") if where is not None else ("key", ", whether there was a row or not")
     text = f"{counted(commit.rows, noun)} of {table} deleted as commit {commit}{which}."
     answer({"table": table, f"{noun}s": commit.rows, "commit": commit}, text)
+
+
+# Columns
+
+
+def add_column(uri: Uri, table: Table, name: Name, kind: Kind) -> None:
+    """Add a column to a table, while others write, scan and move; existing rows are null in it.
+
+    Nested types and decimals are added in Python, with Table.add_columns.
+
+    Example: elasticscan add-column trips.store trips note string
+    """
+    with elasticscan.open(uri) as store:
+        made = str(store.table(table).add_columns({name: kind}).field(name).type)
+    answer({"table": table, "column": name, "type": made}, f"Column {name} of {table} is there, {made}.")
+
+
+def drop_column(uri: Uri, table: Table, name: Name) -> None:
+    """Drop a column of a table, while others write, scan and move; merges remove its values later."""
+    with elasticscan.open(uri) as store:
+        store.table(table).drop_columns([name])
+    answer({"table": table, "dropped": name}, f"Column {name} of {table} is dropped.")
+
+
+def rename_column(
+    uri: Uri,
+    table: Table,
+    name: Name,
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")],
+) -> None:
+    """Rename a column of a table, while others write, scan and move."""
+    with elasticscan.open(uri) as store:
+        store.table(table).rename_column(name, new)
+    answer({"table": table, "column": new, "was": name}, f"Column {name} of {table} is {new} now.")
+
+
+def widen_column(uri: Uri, table: Table, name: Name, kind: Kind) -> None:
+    """Give a column of a table a wider type of the same kind: int32 to int64, float to double.
+
+    Decimals are widened in Python, with Table.widen_column.
+
+    Example: elasticscan widen-column trips.store trips stops int64
+    """
+    with elasticscan.open(uri) as store:
+        wide = str(store.table(table).widen_column(name, kind).field(name).type)
+    answer({"table": table, "column": name, "type": wide}, f"Column {name} of {table} is {wide} now.")
+
+
+def set_compression(
+    uri: Uri,
+    table: Table,
+    form: Annotated[str, typer.Argument(metavar="FORM", help="none, lz4 or zstd.")],
+) -> None:
+    """Set how a table's files are compressed from now on; compact rewrites existing files.
+
+    Example: elasticscan set-compression trips.store trips zstd
+    """
+    with elasticscan.open(uri) as store:
+        store.table(table).set_compression(form)
+    answer({"table": table, "compression": form}, f"Compression of new files of {table}: {form}.")
+
+
+# Snapshots
+
+
+def history(uri: Uri, table: Table, limit: Limit = None) -> None:
+    """List a table's commits, oldest first: each is a snapshot that a scan takes.
+
+    Example: elasticscan history trips.store trips --limit 10
+    """
+    with elasticscan.open(uri) as store:
+        commits = [asdict(commit) for commit in store.table(table).history(limit)]
+    answer_rows(commits, ("number", "created_at", "kind", "rows", "bytes", "user_metadata"))
+
+
+def restore_table(
+    uri: Uri,
+    table: Table,
+    to: Annotated[
+        str,
+        typer.Option("--to", help="A commit number, a tag, or a time with its zone, as 2026-03-01T12:00Z."),
+    ],
+) -> None:
+    """Restore a table to a snapshot, by a new commit.
+
+    Example: elasticscan restore-table trips.store trips --to 2026-03-01T12:00Z
+    """
+    with elasticscan.open(uri) as store:
+        number = store.table(table).restore(to)
+    text = f"{table} is as it was at {to}, since commit {number}."
+    answer({"table": table, "restored_to": to, "commit": number}, text)
+
+
+def set_retention(
+    uri: Uri,
+    table: Table,
+    period: Annotated[
+        str, typer.Argument(metavar="PERIOD", help="As in 12h or 7d; `store` for the store's own.")
+    ],
+) -> None:
+    """Set how long snapshots and changes of a table stay readable without a tag or a lease.
+
+    Example: elasticscan set-retention trips.store trips 30d
+    """
+    with elasticscan.open(uri) as store:
+        store.table(table).set_retention(None if period == "store" else period)
+    kept = "as long as the store says" if period == "store" else f"for {period}"
+    answer({"table": table, "retention": period}, f"Snapshots and changes of {table} are kept {kept}.")
+
+
+@tags.command("create")
+def create_tag(uri: Uri, table: Table, name: Name, snapshot: Snapshot = None) -> None:
+    """Name a snapshot, and keep it readable until the tag is dropped.
+
+    Example: elasticscan tag create trips.store trips june --snapshot 5
+    """
+    with elasticscan.open(uri) as store:
+        tag = store.table(table).tag(name, snapshot)
+    answer(asdict(tag), f"Tag {tag.name} keeps snapshot {tag.snapshot} of {table}.")
+
+
+@tags.command("drop")
+def drop_tag(uri: Uri, table: Table, name: Name) -> None:
+    """Drop a tag; its snapshot stays for as long as retention and leases keep it."""
+    with elasticscan.open(uri) as store:
+        store.table(table).drop_tag(name)
+    answer({"table": table, "dropped": name}, f"Tag {name} of {table} dropped.")
+
+
+@tags.command("list")
+def list_tags(uri: Uri, table: Table) -> None:
+    """List a table's tags, the oldest snapshot first."""
+    with elasticscan.open(uri) as store:
+        found = [asdict(tag) for tag in store.table(table).tags()]
+    none = "no tags yet; `elasticscan tag create` makes one"
+    answer_rows(found, ("name", "snapshot", "created_at"), none)
+
+
+# Indexes
+
+
+@indexes.command("create")
+def create_index(
+    uri: Uri,
+    table: Table,
+    name: Name,
+    columns: Annotated[
+        list[str], typer.Option("--columns", metavar="A,B", help="What to index, the most significant first.")
+    ],
+    kind: Annotated[
+        str, typer.Option(help="sorted (equality, ranges, order) or hash (equality alone).")
+    ] = "sorted",
+    include: Annotated[
+        Texts, typer.Option(metavar="C,D", help="More columns to carry, so that rows need no fetching.")
+    ] = None,
+) -> None:
+    """Make an index, while others write, scan and move.
+
+    Scans do not use the index of a build that was stopped; the same command continues it.
+
+    Example: elasticscan index create trips.store trips by_city --columns city
+    """
+    with elasticscan.open(uri) as store, progress(f"building {name}"):
+        store.table(table).create_index(name, names_of(columns) or [], kind, names_of(include) or [])
+    answer({"table": table, "created": name}, f"Index {name} of {table} is in use from now on.")
+
+
+@indexes.command("drop")
+def drop_index(uri: Uri, table: Table, name: Name) -> None:
+    """Remove an index; scans that read it have to start again."""
+    with elasticscan.open(uri) as store:
+        store.table(table).drop_index(name)
+    text = f"Index {name} of {table} dropped; `elasticscan gc` frees its files."
+    answer({"table": table, "dropped": name}, text)
+
+
+@indexes.command("list")
+def list_indexes(uri: Uri, table: AnyTable = None) -> None:
+    """List indexes, with their bytes on disk."""
+    with elasticscan.open(uri) as store:
+        if table is not None:
+            store.table(table)  # raises for a wrong name
+        tables = store.status()["tables"]
+    found = [
+        {"table": of["name"], **index}
+        for of in tables
+        if table in (None, of["name"])
+        for index in of["indexes"]
+    ]
+    answer_rows(found, INDEXES, "no indexes yet; `elasticscan index create` makes one")

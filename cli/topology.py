@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,14 +14,13 @@ from rich.console import Group
 import elasticscan
 from elasticscan.backends import is_cluster, open_cluster
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.formatting import utc
 from elasticscan.base.user_files import naming_file
-from elasticscan.cli.options import Limit, Speed, Tablet, Uri, shards_of
-from elasticscan.cli.output import answer, is_json, listing, print_json_line, progress, say, section
+from elasticscan.cli.options import Limit, Speed, Uri, shards_of
+from elasticscan.cli.output import answer, answer_rows, listing, progress
 from elasticscan.topology import SlotMap, Topology
-from elasticscan.ui import SHARDS
+from elasticscan.ui import SHARDS, cells
 
-_WATCH_SECONDS = 0.5
+TABLET = "A tablet's id, as `status --tablets` lists it."
 
 
 def expand(
@@ -58,9 +57,7 @@ def rebalance(uri: Uri, bytes_per_second: Speed = None) -> None:
 
 def move(
     uri: Uri,
-    tablet: Annotated[
-        int | None, typer.Argument(metavar="TABLET", help="A tablet's id, as `status --tablets` lists it.")
-    ] = None,
+    tablet: Annotated[int | None, typer.Argument(metavar="TABLET", help=TABLET)] = None,
     shard: Annotated[str | None, typer.Argument(metavar="SHARD", help="Its new shard.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Finish the moves of processes that died.")
@@ -82,7 +79,7 @@ def move(
 
 def split(
     uri: Uri,
-    tablet: Tablet,
+    tablet: Annotated[int, typer.Argument(metavar="TABLET", help=TABLET)],
     at: Annotated[
         int | None, typer.Option(help="The right half's first slot; the middle by default.")
     ] = None,
@@ -97,9 +94,7 @@ def split(
 
 def join(
     uri: Uri,
-    left: Annotated[
-        int, typer.Argument(metavar="LEFT", help="A tablet's id, as `status --tablets` lists it.")
-    ],
+    left: Annotated[int, typer.Argument(metavar="LEFT", help=TABLET)],
     right: Annotated[int, typer.Argument(metavar="RIGHT", help="The id of its right neighbour.")],
 ) -> None:
     """Join two neighbouring tablets of one shard; copies nothing.
@@ -117,75 +112,28 @@ def topologies(
         Path | None,
         typer.Option(metavar="FILE", help="Draw them: slots across, time down; up to 1,000, 100 by default."),
     ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Of a cluster: print each change that is seen, until Ctrl-C.")
-    ] = False,
 ) -> None:
     """List the topologies that are kept, oldest first; the last may be of a plan that still moves tablets.
 
-    Of a Redis or Valkey cluster, which keeps none, the present one with its slots; with --watch also those
-    that follow.
+    Of a Redis or Valkey cluster, which keeps none, the present one with its slots.
 
     Example: elasticscan topologies trips.store --svg slots.svg
     """
-    slot_map: SlotMap | None = None
     if is_cluster(uri):
-        seen, values = [], []
-        with suppress(KeyboardInterrupt):
-            for now in _of_cluster(uri, limit if watch else 1):
-                names, at = dict(now.shard_names), now.placement.at
-                slots = {names.get(shard, "unserved"): len(at(shard)) for shard in now.placement.shards}
-                seen.append(now)
-                values.append(_value(now, slots))
-                if watch:
-                    _print_change(values[-1])
-        slot_map = SlotMap(tuple(seen)) if seen else None
-    elif watch:
-        raise InvalidOption("--watch is for clusters; `elasticscan ui` shows a store", option="--watch")
+        with open_cluster(uri) as cluster:
+            found = cluster.connections.read_map()
+        names, placement = dict(found.shard_names), found.placement
+        now = Topology(1, placement, tuple(sorted(names.items())), time.time(), "seen")
+        slots = {names.get(shard, "unserved"): len(placement.at(shard)) for shard in placement.shards}
+        values, drawn = [_value(now, slots)], SlotMap((now,)).svg
     else:
         with elasticscan.open(uri) as store:
             values = [_value(entry, dict(entry.tablets)) for entry in store.topology_history(limit)]
-            if svg is not None:
-                slot_map = store.slot_map(100 if limit is None else limit)
-    if svg is not None and slot_map is not None:
+            drawn = store.slot_map(100 if limit is None else limit).svg if svg else ""
+    if svg is not None:
         with naming_file(str(svg), "written"):
-            svg.write_text(slot_map.svg, encoding="utf-8")
-    if watch:
-        return
-    rows = [
-        (
-            str(each["topology"]),
-            utc(each["created_at"]) if each["published"] else "under way",
-            "  ".join(f"{name} {number}" for name, number in each["shards"].items()),
-            each["reason"],
-        )
-        for each in values
-    ]
-    answer(values, listing(["topology", "published", "tablets", "reason"], rows))
-
-
-def _of_cluster(uri: str, most: int | None) -> Iterator[Topology]:
-    """Yield the placement of a cluster, then each that differs from the one before."""
-    before, number = None, 0
-    with open_cluster(uri) as store:
-        while True:
-            found = store.connections.read_map()
-            owners = [(tablet.start, tablet.end, tablet.shard) for tablet in found.placement.tablets]
-            if owners != before:
-                before, number = owners, number + 1
-                names = tuple(sorted(found.shard_names.items()))
-                yield Topology(number, found.placement, names, time.time(), "seen")
-            if number == most:
-                return
-            time.sleep(_WATCH_SECONDS)
-
-
-def _print_change(value: dict[str, Any]) -> None:
-    if is_json():
-        print_json_line(value)
-    else:
-        slots = "  ".join(f"{name} {number:,}" for name, number in value["shards"].items())
-        say(f"{utc(value['created_at'])}   {slots}")
+            svg.write_text(drawn, encoding="utf-8")
+    answer_rows(values, ("topology", "created_at", "published", "shards", "reason"))
 
 
 @contextmanager
@@ -203,8 +151,8 @@ def _report(store: elasticscan.Store, topology: Any, before: int = 0) -> None:
     text = f"Topology {topology.number}: {topology.reason}"
     if topology.number == before:
         text = "The shards are there and balanced; nothing moved."
-    value = _value(topology.entry, dict(topology.entry.tablets))
-    answer(value, Group(text, section(store.status()["shards"], SHARDS)))
+    value, shards = _value(topology.entry, dict(topology.entry.tablets)), store.status()["shards"]
+    answer(value, Group(text, listing(SHARDS, cells(shards, SHARDS))))
 
 
 def _value(entry: Any, shards: dict[str, int]) -> dict[str, Any]:

@@ -307,7 +307,7 @@ def page_served(uri: str, port: int | None, console: Console) -> Iterator[None]:
     try:
         yield
     finally:
-        server.stop()
+        server.shutdown()
         thread.join()
 
 

@@ -2,8 +2,8 @@
 
 - **It shows what `status` says**: the slot map, and a table for each section of `Store.status()`. The same
   sections are printed by the command line.
-- **It only reads**, and holds nothing: the store is opened for a moment, at most once a second and for a
-  tenth of the time, however many pages are open. Where no page is open, nothing is read.
+- **It only reads**, and holds nothing: the store is opened for a moment, at most once a second, however many
+  pages are open. Where no page is open, nothing is read.
 - **It stays.** A store that goes away, or is damaged, is a message on the page, which goes on when the store
   is back.
 - **It is for this machine.** The server listens on loopback by default, and refuses requests for another
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elasticscan.ui.sections import INDEXES, SHARDS, TABLES, TABLETS, cells, sections, size
+from elasticscan.ui.sections import INDEXES, SHARDS, TABLETS, cells, sections, size, warnings_of
 
 if TYPE_CHECKING:
     from elasticscan.ui.server import PageServer
@@ -40,4 +40,4 @@ def make_server(uri: str, host: str = "127.0.0.1", port: int = 0) -> PageServer:
     return PageServer(uri, host, port)
 
 
-__all__ = ["INDEXES", "SHARDS", "TABLES", "TABLETS", "cells", "make_server", "sections", "size"]
+__all__ = ["INDEXES", "SHARDS", "TABLETS", "cells", "make_server", "sections", "size", "warnings_of"]

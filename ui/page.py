@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
+from base64 import b64encode
 from collections.abc import Mapping
+from hashlib import sha256
 from html import escape
 from typing import Any
 
-from elasticscan.ui.sections import TABLETS, cells, sections
+from elasticscan.ui.sections import TABLETS, cells, sections, warnings_of
 
 _STYLE = """
 :root { color-scheme: light dark; font: 14px system-ui, sans-serif }
@@ -20,18 +19,20 @@ div { overflow-x: auto } table { border-collapse: collapse }
 th, td { padding: .15em 1.2em .15em 0; text-align: left; white-space: nowrap }
 th { font-weight: normal; opacity: .7 } .number { text-align: right }
 """
+# The Content-Security-Policy of a page: its own styles, and nothing else.
+POLICY = (
+    f"default-src 'none'; style-src 'sha256-{b64encode(sha256(_STYLE.encode()).digest()).decode()}'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 
 def page_of(uri: str, status: Mapping[str, Any], slot_map: str) -> str:
     """Return the page of a status and an SVG of the slot map."""
-    goes = {move["tablet"]: move["to"] for move in status["moves"]}
-    tablets = [{**tablet, "moving_to": goes.get(tablet["id"])} for tablet in status["tablets"]]
     facts = ", ".join(f"{name} {status[name]:,}" for name in ("topology", "snapshot", "slots"))
-    warnings = (status["outdated"], status["read_only"] and f"for reading alone: {status['read_only']}")
-    body = [f"<p>{facts}, {len(tablets):,} tablets</p>"]
-    body += [f"<p class='problem'>{escape(text)}</p>" for text in warnings if text]
+    body = [f"<p>{facts}, {len(status['tablets']):,} tablets</p>"]
+    body += [f"<p class='problem'>{escape(text)}</p>" for text in warnings_of(status)]
     body += [slot_map, *(_table(*section) for section in sections(status))]
-    return _document(uri, [*body, _table("tablets", TABLETS, cells(tablets, TABLETS))])
+    return _document(uri, [*body, _table("tablets", TABLETS, cells(status["tablets"], TABLETS))])
 
 
 def page_of_problem(uri: str, problem: str) -> str:
@@ -63,15 +64,3 @@ def _cell(value: int | str) -> str:
     if isinstance(value, int):
         return f"<td class='number'>{value:,}</td>"
     return f"<td>{escape(value)}</td>"
-
-
-def policy_of(page: str) -> str:
-    """Return the Content-Security-Policy of a page: its own styles, and nothing else."""
-    digests = [
-        hashlib.sha256(text.encode()).digest()
-        for text in re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
-    ]
-    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-    return (
-        f"default-src 'none'; style-src {hashes}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )

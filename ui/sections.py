@@ -12,27 +12,17 @@ Cells = list[list[int | str]]
 
 SHARDS = "name", "tablets", "bytes", "draining"
 TABLETS = "id", "slots", "shard", "moving_to"
-TABLES = "name", "rows", "bytes", "compression", "fragments", "primary_key"
 INDEXES = "table", "name", "kind", "columns", "include", "bytes", "ready"
 _SECTIONS = {
     "shards": SHARDS,
-    "tables": TABLES,
+    "tables": ("name", "rows", "bytes", "compression", "fragments", "primary_key"),
     "indexes": INDEXES,
     "upkeep": ("table", "merges_due", "bytes_due", "slot_fragments"),
-    "removed shards": ("name", "root", "files", "kept_until"),
+    "removed_shards": ("name", "root", "files", "kept_until"),
     "upkeep under way": ("step", "owner", "started_at"),
-    "moves under way": ("tablet", "from", "to", "phase", "started_at", "silent_since", "taken_over_from"),
+    "moves": ("tablet", "from", "to", "phase", "started_at", "silent_since", "taken_over_from"),
     "streams": ("name", "table", "commit", "behind_commits", "behind_rows", "behind_seconds", "expires_at"),
-    "scans in flight": (
-        "table",
-        "snapshot",
-        "slots",
-        "slots_done",
-        "slots_moved",
-        "rows",
-        "pages",
-        "began_at",
-    ),
+    "scans": ("table", "snapshot", "slots", "slots_done", "slots_moved", "rows", "pages", "began_at"),
     "leases": ("purpose", "table", "snapshot", "expires_at"),
 }
 _UNITS = (10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
@@ -45,14 +35,17 @@ def sections(status: Row) -> Iterator[tuple[str, tuple[str, ...], Cells]]:
         **status,
         "indexes": [{"table": table["name"], **index} for table in tables for index in table["indexes"]],
         "upkeep": [{"table": table["name"], **table["upkeep"]} for table in tables],
-        "removed shards": status["removed_shards"],
         "upkeep under way": status["upkeep"]["running"],
-        "moves under way": status["moves"],
-        "scans in flight": status["scans"],
     }
     for title, keys in _SECTIONS.items():
         if rows[title]:
-            yield title, keys, cells(rows[title], keys)
+            yield title.replace("_", " "), keys, cells(rows[title], keys)
+
+
+def warnings_of(status: Row) -> list[str]:
+    """Return what a reader of a status has to know first."""
+    read_only = status["read_only"] and f"for reading alone, scans take no leases: {status['read_only']}"
+    return [text for text in (status["outdated"], read_only) if text]
 
 
 def cells(rows: Iterable[Row], keys: Iterable[str]) -> Cells:
@@ -70,6 +63,8 @@ def _cell(key: str, row: Row) -> int | str:
         return utc(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {each}" for name, each in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     if key == "rows" and not row.get("rows_exact", True):

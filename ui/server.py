@@ -1,8 +1,8 @@
 """The server of the page: its headers, its socket, and the names by which it may be asked.
 
 Any web page can point a name of its own at 127.0.0.1 (DNS rebinding); the browser then lets it read what is
-answered there. Its requests say that name in `Host`, so only names that are this server's are answered. The
-port is not compared: a forwarded one (`ssh -L`) differs, and no foreign page has the name `localhost`.
+answered there. Its requests say that name in `Host`, so only names that are this server's, and addresses, are
+answered. The port is not compared: a forwarded one (`ssh -L`) differs, and no foreign page is `localhost`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import socket
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from threading import Lock
@@ -18,19 +19,11 @@ from elasticscan.base.errors import ElasticScanError, InvalidOption
 from elasticscan.base.formatting import brief
 from elasticscan.base.redaction import shown
 from elasticscan.store import Store
-from elasticscan.ui.page import page_of, page_of_problem, policy_of
+from elasticscan.ui.page import POLICY, page_of, page_of_problem
 
 TOPOLOGIES = 60
-PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
+PAUSE_SECONDS = 1.0
 _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9_.-]+))(?::[0-9]{1,5})?")
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 class PageServer(ThreadingHTTPServer):
@@ -49,7 +42,6 @@ class PageServer(ThreadingHTTPServer):
         Store.open(uri).close()  # a wrong name is an error here, not an empty page
         self._uri, self._lock = uri, Lock()
         self._page, self._until = "", 0.0
-        self.host = host
         try:
             self.address_family, _, _, _, address = socket.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -62,37 +54,31 @@ class PageServer(ThreadingHTTPServer):
             ) from error
         self.port = self.server_address[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
-        bound = str(self.server_address[0])
-        self.is_beyond = not ip_address(bound).is_loopback
-        self.names = {"localhost", "127.0.0.1", "::1", host.lower(), bound.lower()}
-        if self.is_beyond:
-            self.names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+        self.is_beyond = not ip_address(str(self.server_address[0])).is_loopback
+        self._names = {"localhost", host.lower(), socket.gethostname().lower()}
 
     def answers(self, header: str) -> bool:
-        """Return whether a `Host` header names this server; beyond this machine any address does."""
+        """Return whether a `Host` header names this server, or is an address: no page has that as a name."""
         match = _HOST.fullmatch(header)
         name = ((match[1] or match[2]) if match else "").lower().removesuffix(".")
-        return name in self.names or (self.is_beyond and _is_address(name))
+        with suppress(ValueError):
+            ip_address(name)
+            return True
+        return name in self._names
 
     def run(self) -> None:
-        """Answer until `stop` is called, or a signal comes."""
+        """Answer until `shutdown` is called by another thread, or a signal comes."""
         try:
             self.serve_forever(0.1)
         finally:
             self.server_close()
 
-    def stop(self) -> None:
-        """Make `run` return soon; for other threads."""
-        self.shutdown()
-
     def page(self) -> str:
-        """Return the page, at most a second old; reading the store takes at most a tenth of the time."""
+        """Return the page, which was drawn at most a second ago; all visitors share it."""
         with self._lock:
-            began = time.monotonic()
-            if began >= self._until:
+            if time.monotonic() >= self._until:
                 self._page = self._drawn()
-                now = time.monotonic()
-                self._until = now + min(max(PAUSE_SECONDS, 9 * (now - began)), LONGEST_PAUSE_SECONDS)
+                self._until = time.monotonic() + PAUSE_SECONDS
             return self._page
 
     def _drawn(self) -> str:
@@ -123,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in (
             ("Content-Type", f"{kind}; charset=utf-8"),
             ("Content-Length", str(len(body))),
-            ("Content-Security-Policy", policy_of(text)),
+            ("Content-Security-Policy", POLICY),
             ("X-Content-Type-Options", "nosniff"),
             ("Referrer-Policy", "no-referrer"),
             ("Cross-Origin-Resource-Policy", "same-origin"),

@@ -23,7 +23,7 @@ from elasticscan.base.errors import InvalidOption, StoreNotFound
 from elasticscan.store import Store
 from elasticscan.store.context.leases import hold_for_stream
 from elasticscan.ui import make_server, sections, server
-from elasticscan.ui.page import policy_of
+from elasticscan.ui.page import POLICY
 from elasticscan.ui.server import PageServer
 
 pytestmark = pytest.mark.usefixtures("unflushed")
@@ -48,7 +48,7 @@ def served(uri: str, host: str = "127.0.0.1") -> Iterator[PageServer]:
     try:
         yield made
     finally:
-        made.stop()
+        made.shutdown()
         thread.join(20)
         assert not thread.is_alive()
 
@@ -75,7 +75,6 @@ def tables_of(page: str) -> dict[str, list[list[str]]]:
 
 def test_the_page_shows_what_status_says(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(server, "LONGEST_PAUSE_SECONDS", 0.0)
     with served(uri) as made, Store.open(uri) as store:
         first = asked(made, "/")[2]
         store.move(1, "s2")
@@ -108,9 +107,9 @@ def test_what_is_under_way_is_listed(uri: str) -> None:
     }
     found = {title: rows for title, _, rows in sections(status)}
     began = "1970-01-01T00:00:00Z"
-    assert found["scans in flight"] == [["trips", *[1_234] * 6, began]]
+    assert found["scans"] == [["trips", *[1_234] * 6, began]]
     assert found["upkeep under way"] == [["merge", "me", began]]
-    assert found["moves under way"] == [[1, "a", "b", "copying", began, "1970-01-01T00:01:00Z", ""]]
+    assert found["moves"] == [[1, "a", "b", "copying", began, "1970-01-01T00:01:00Z", ""]]
 
 
 def test_one_reading_serves_all_pages(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +124,7 @@ def test_one_reading_serves_all_pages(uri: str, monkeypatch: pytest.MonkeyPatch)
 def test_a_store_that_goes_away_is_a_message_until_it_is_back(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "LONGEST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(server, "PAUSE_SECONDS", 0.0)
     with served(uri) as made:
         away = Path(uri).with_suffix(".away")
         Path(uri).rename(away)
@@ -141,19 +140,16 @@ def test_the_page_is_one_file_without_scripts_that_loads_nothing(uri: str) -> No
         assert asked(made, "/nothing")[0] == 404
     assert status == 200
     policy = headers["content-security-policy"]
-    assert policy == policy_of(page)
+    assert policy == POLICY
     assert "default-src 'none'" in policy and "unsafe" not in policy and "script-src" not in policy
     assert set(re.findall(r"https?://[^\"'\s<]+", page)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"<script|\son\w+=|<[^>]+\s(src|href|style)=", page)
     assert headers["x-content-type-options"] == "nosniff" and headers["cache-control"] == "no-store"
 
 
-def test_names_that_are_answered_are_those_of_what_was_bound(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    foreign = ["evil.example", "evil.example:8765", "localhost.evil.example", "10.0.0.1", "", "a@127.0.0.1"]
+def test_names_that_are_answered_are_this_machines(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = ["evil.example", "evil.example:8765", "localhost.evil.example", "", "a@127.0.0.1"]
     monkeypatch.setattr(socket, "gethostname", lambda: "box")
-    monkeypatch.setattr(socket, "getfqdn", lambda *_: "box.lan")
     with served(uri) as made:
         for header, path in product(foreign, ("/", "/nothing")):
             status, headers, text = asked(made, path, host=header)
@@ -165,12 +161,8 @@ def test_names_that_are_answered_are_those_of_what_was_bound(
                 line.sendall(b"GET / HTTP/1.1\r\n" + hosts + b"Connection: close\r\n\r\n")
                 assert line.recv(100).split()[1] in (b"400", b"421")
         here = made.answers
-        assert all(map(here, ["127.0.0.1", "127.0.0.1:80", "localhost:9", "[::1]:9", "localhost."]))
-        assert not any(map(here, ["box", "192.168.0.7", "[::2]", "127.0.0.1:x", "localhost:1:2"]))
-    with served(uri, "0.0.0.0") as made:
-        everywhere = made.answers
-        assert all(map(everywhere, ["box:8765", "BOX.lan", "192.168.0.7", "[fe80::1]:9", "localhost"]))
-        assert not any(map(everywhere, ["evil.example", "box.evil.example", ""]))
+        assert all(map(here, ["127.0.0.1", "127.0.0.1:80", "localhost:9", "[::1]:9", "localhost.", "BOX:80"]))
+        assert not any(map(here, ["box.evil.example", "127.0.0.1:x", "localhost:1:2"]))
 
 
 def test_an_address_that_cannot_be_had_is_reported(uri: str, tmp_path: Path) -> None:
