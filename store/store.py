@@ -433,8 +433,8 @@ class Store:
         Args:
             target: a directory that is empty or not there yet, or such an `s3://BUCKET/PREFIX`.
 
-        Raises `InvalidOption` if the place is not empty, or within a store; `FragmentDamaged` or
-        `StoreDamaged` if the store is not whole: there is no backup.
+        Raises `InvalidOption` if the place is not empty; `FragmentDamaged` or `StoreDamaged` if the store is
+        not whole: there is no backup.
         """
         return back_up(self.context, arguments.place("target", target))
 
@@ -459,8 +459,7 @@ class Store:
             clock, disks: as in `create`.
 
         Raises `StoreNotFound` if there is no backup; `AlreadyExists` or `InvalidOption` if the new place is
-        taken, or within a store; `FragmentDamaged` or `StoreDamaged` if the backup is not as it was written:
-        nothing was made.
+        taken; `FragmentDamaged` or `StoreDamaged` if the backup is not as it was written: nothing was made.
         """
         clock, place = clock or SystemClock(), arguments.place("uri", uri)
         own = arguments.roots("roots", roots)

@@ -24,7 +24,6 @@ from elasticscan.store.roots import Claims, Location, Marker
 from elasticscan.store.roots.markers import (
     check_not_ahead,
     check_owner,
-    check_same_catalog,
     check_same_copy,
     is_same_catalog,
     place_of_catalog,
@@ -241,14 +240,12 @@ class RootMarks:
         place = self._catalog_place()
         for shard, marker in found.items():
             is_own = marker.incarnation == catalog.incarnation
-            if writing and is_own:
-                check_same_catalog(marker, self.root_of(shard), place)
             # A later incarnation in this place, which the catalog has lost: numbers go on. One elsewhere
             # has taken the root over: then the original is only read, as far as it knows.
             if is_own or is_same_catalog(marker.catalog, place):
                 check_not_ahead(marker, self.root_of(shard), (catalog.layout, catalog.last_commit))
             if writing:
-                check_same_copy(marker, self.root_of(shard), catalog.incarnation)
+                check_same_copy(marker, self.root_of(shard), catalog.incarnation, place)
         self._known_newest = True
         self._known_owner |= writing
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
+from typing import NamedTuple
 
 import msgpack
 import xxhash
@@ -35,7 +36,6 @@ from elasticscan.storage import Disk, keep_from_group, verify_file
 from elasticscan.store.context import Context
 from elasticscan.store.copies.creation import Disks, place_for_store
 from elasticscan.store.roots import Claims, Location, Marker
-from elasticscan.store.roots.location import check_apart, check_outside
 
 VERSION = 2
 BACKUP_FILE = "elasticscan-backup"
@@ -43,8 +43,7 @@ COPY_BYTES = 8 << 20
 MOST_ATTEMPTS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(NamedTuple):
     """A file of a backup, as its catalog knows it."""
 
     shard: int
@@ -85,7 +84,7 @@ def back_up(context: Context, target: str) -> BackedUp:
         target: a directory, or `s3://BUCKET/PREFIX`.
 
     Raises:
-        InvalidOption: the place is not empty, or within a store.
+        InvalidOption: the place is not empty.
         FragmentDamaged, StoreDamaged: the store is not whole; there is no backup. Statistics that are
             damaged are left out of it instead: no row depends on them.
         CatalogOutdated: the catalog is older than its shards: a backup of it would lack what is there.
@@ -95,16 +94,13 @@ def back_up(context: Context, target: str) -> BackedUp:
     context.check_newest()
     place = Location.of(target)
     disk = context.open_disk(place.text)
-    roots = [(shard.name, context.root_of(shard.id)) for shard in context.state().shards.values()]
-    check_apart([*roots, ("of the backup", place.text)])
-    check_outside(place.text)
-    place.make()
-    if disk.list():
-        raise InvalidOption(
-            f"{shown(place.uri)} is not empty; give each backup a place of its own, and remove one that was "
-            "interrupted",
-            option="target",
-        )
+    with place.with_directories():
+        if disk.list():
+            raise InvalidOption(
+                f"{shown(place.uri)} is not empty; give each backup a place of its own, and remove one that "
+                "was interrupted",
+                option="target",
+            )
     copied = set[str]()
     for attempt in range(1, MOST_ATTEMPTS + 1):
         backup = _look(context)
@@ -122,7 +118,7 @@ def back_up(context: Context, target: str) -> BackedUp:
     with disk.create(BACKUP_FILE) as out:
         keep_from_group(out)  # it holds the store's secrets
         out.write(_pack(backup))
-    return BackedUp(backup.snapshot, len(backup.files), sum(file.seal.bytes for file in backup.files))
+    return BackedUp(backup.snapshot, len(backup.files), sum(seal.bytes for _, _, seal in backup.files))
 
 
 @retry_interrupted
@@ -132,7 +128,7 @@ def _look(context: Context) -> _Backup:
     dump, tx = context.catalog.dump()
     fragments = {fragment.id: fragment for fragment in tx.state.fragments()}
     names = {shard.id: shard.name for shard in tx.state.shards.values()}
-    removed = tuple(shard.id for shard in tx.state.all_shards if shard.id not in names)
+    removed = [shard.id for shard in tx.state.all_shards if shard.id not in names]
     files = [File(fragment.shard, fragment.path, fragment.seal) for fragment in fragments.values()]
     files += [File(fragments[run.fragment].shard, run.path, run.seal) for run in tx.state.runs()]
     return _Backup(context.info.store_id, tx.state.commit, names, removed, files, dump)
@@ -175,7 +171,7 @@ def restore_backup(source: str, uri: str, roots: Mapping[str, str], clock: Clock
 
     Raises:
         StoreNotFound: there is no backup.
-        AlreadyExists, InvalidOption: the new place is taken, or within a store.
+        AlreadyExists, InvalidOption: the new place is taken.
         FragmentDamaged, StoreDamaged: the backup is not as it was written.
     """
     place = disks(Location.of(source).text)
@@ -195,11 +191,7 @@ def restore_backup(source: str, uri: str, roots: Mapping[str, str], clock: Clock
         claims.check_held()
         take_incarnation(tx, incarnation, (0, 0))
 
-    named = [(name, stored[shard]) for shard, name in backup.shards.items()]
-    copied = dict[int, list[str]]()
-    for file in backup.files:
-        copied.setdefault(file.shard, []).append(file.path)
-    with place_for_store(location, named, disks), claims.undone_on_errors(copied):
+    with place_for_store(location, [*stored.values()]), claims.undone_on_errors():
         for shard, name in backup.shards.items():
             marker = Marker(backup.store, incarnation, shard, name)
             claims.claim(targets[shard], location.root(stored[shard]), marker, [*backup.shards])
@@ -214,7 +206,7 @@ def restore_backup(source: str, uri: str, roots: Mapping[str, str], clock: Clock
 
 
 def _pack(backup: _Backup) -> bytes:
-    files = [[file.shard, file.path, *astuple(file.seal)] for file in backup.files]
+    files = [[shard, path, *astuple(seal)] for shard, path, seal in backup.files]
     facts = {"version": VERSION, "store": backup.store, "snapshot": backup.snapshot}
     body: bytes = msgpack.packb(
         facts

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import AlreadyExists
@@ -22,8 +21,6 @@ from elasticscan.store import arguments
 from elasticscan.store.arguments import Shards
 from elasticscan.store.context import Context
 from elasticscan.store.roots import Claims, Location, Marker
-from elasticscan.store.roots.location import SHARDS, check_apart, check_outside, remove_directories
-from elasticscan.store.roots.markers import check_free
 from elasticscan.topology import initial_placement
 
 Disks = Callable[[str], Disk]
@@ -47,7 +44,8 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
     """Make a store's catalog, and the roots of its first shards its own.
 
     Raises:
-        AlreadyExists, InvalidOption, StoreNotFound: as `place_for_store`.
+        AlreadyExists, StoreNotFound: as `place_for_store`.
+        InvalidOption: as that, or a root is another shard's.
     """
     claims = Claims()
 
@@ -58,31 +56,24 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
             marker = Marker(me.store_id, me.incarnation, shard.id, shard.name)
             claims.claim(disks(root), root, marker, [each.id for each in shards])
 
-    with place_for_store(location, new.shards, disks), claims.undone_on_errors():
+    with place_for_store(location, [root for _, root in new.shards]), claims.undone_on_errors():
         Catalog.create(location.catalog_url, clock, shown(location.uri), new, claim_all)
 
 
-def check_no_store(location: Location) -> None:
-    """Raise `AlreadyExists` where there is one."""
-    if (location.directory is None or location.exists()) and holds_store(location.catalog_url):
-        where = shown(location.uri)
-        raise AlreadyExists(f"{where} already holds a store; open it, or choose another place", uri=where)
-
-
 @contextmanager
-def place_for_store(location: Location, shards: Sequence[tuple[str, str]], disks: Disks) -> Iterator[None]:
-    """Make the directories of a store that the block makes, and of its shards (name, root as it is stored).
+def place_for_store(location: Location, roots: Sequence[str]) -> Iterator[None]:
+    """Make the directories of a store that the block makes, and of its shards' roots as they are stored.
 
     Raises:
         AlreadyExists: there is a store.
-        InvalidOption: a root is another store's or lies within its places, or two shards have the same.
+        InvalidOption: a directory cannot be made.
         StoreNotFound: there are the shards of a store that lost its catalog.
     """
-    check_no_store(location)
+    if (location.directory is None or location.exists()) and holds_store(location.catalog_url):
+        where = shown(location.uri)
+        raise AlreadyExists(f"{where} already holds a store; open it, or choose another place", uri=where)
     location.check_not_bereft()
-    if location.directory is not None:
-        check_outside(str(location.directory / SHARDS))
-    with _free_roots(location, [(name, location.root(root)) for name, root in shards], disks):
+    with location.with_directories(map(location.root, roots)):
         yield
 
 
@@ -95,11 +86,9 @@ def new_roots(
     A shard that is there already keeps its root, unless another is given.
 
     Raises:
-        InvalidOption: a root is not free, another shard's, or within a place of others.
+        InvalidOption: a directory cannot be made.
     """
-    location = context.location
-    with context.catalog.reading() as tx:
-        kept = {shard.name: shard.root for shard in tx.state.shards.values()}
+    location, kept = context.location, {each.name: each.root for each in context.state().shards.values()}
     shards = [
         (
             name,
@@ -107,37 +96,5 @@ def new_roots(
         )
         for name in names
     ]
-    full = [(name, location.root(root)) for name, root in shards if kept.get(name) != root]
-    others = [(name, location.root(root)) for name, root in kept.items()]
-    mine = Marker(context.info.store_id, context.incarnation(), 0, "")
-    with _free_roots(location, full, context.open_disk, others, mine):
+    with location.with_directories(location.root(root) for name, root in shards if kept.get(name) != root):
         yield shards
-
-
-@contextmanager
-def _free_roots(
-    location: Location,
-    roots: Sequence[tuple[str, str]],
-    disks: Disks,
-    others: Sequence[tuple[str, str]] = (),
-    mine: Marker | None = None,
-) -> Iterator[None]:
-    """Make the directories of roots that nothing else has; remove the empty ones when the block fails.
-
-    Args:
-        roots, others: of new shards, and of the store's own shards: names and full roots.
-        mine: as for `check_free`.
-    """
-    check_apart([*others, *roots])
-    for _, root in roots:
-        check_outside(root, location.directory)
-        check_free(disks(root), root, mine)
-    made: list[Path] = []
-    try:
-        made += location.make()
-        for _, root in roots:
-            made += location.make_root(root)
-        yield
-    except BaseException:
-        remove_directories(made)
-        raise

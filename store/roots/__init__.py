@@ -16,12 +16,7 @@ marker       a file in a root that names its store, its shard and the incarnatio
 incarnation  one life of a catalog; an adoption begins another one
 mark         how far a catalog has got (its `Identity`): incarnation, layout, commit
 
-How a root is used: it is claimed by a marker when a shard is made, the marker is read before anything is
-written or deleted there, and commits raise what it knows.
-
-The modules, from the bottom up:
-
-location  places as users name them, compared; `Location` is the place of a store
+location  places as users name them; `Location` is the place of a store
 markers   markers, read, raised and compared; claims of several roots, all or none
 
 It leaves out: what lies in a root alongside them (`elasticscan.storage`), and roots that a person claims

@@ -18,11 +18,10 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from elasticscan.base.errors import (
     CatalogOutdated,
@@ -33,12 +32,12 @@ from elasticscan.base.errors import (
     ShardUnavailable,
     WrongRoot,
 )
+from elasticscan.base.redaction import shown
 from elasticscan.storage import Disk, is_fragment_path
-from elasticscan.store.roots.location import MARKER, place_of
+from elasticscan.store.roots.location import MARKER
 
 VERSION = 2
 MOST_BYTES = 16_384
-EMPTY: Mapping[int, Sequence[str]] = {}
 _LOCK_SECONDS, _PAUSE_SECONDS = 10.0, 0.002
 
 
@@ -83,23 +82,23 @@ def read_marker(disk: Disk, root: str) -> Marker | None:
         WrongRoot: there is one that cannot be read.
         ShardUnavailable: the root cannot be read.
     """
-    content = _content(disk, MARKER)
-    if content is None:
-        return None
     try:
-        return Marker(**_unpack(content))
-    except (ValueError, TypeError) as error:
+        file = disk.open(MARKER)
+        return _unpack(bytes(file.read_at(0, min(file.size, MOST_BYTES))))
+    except FragmentDamaged:  # there is no such file
+        return None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise WrongRoot(
-            f"the marker {MARKER} in {place_of(root)} is damaged ({error}); restore it, or remove it and "
+            f"the marker {MARKER} in {shown(root)} is damaged ({error}); restore it, or remove it and "
             "run `elasticscan adopt` if the files are this store's",
-            root=str(place_of(root)),
+            root=shown(root),
         ) from error
 
 
 def write_marker(disk: Disk, marker: Marker) -> None:
     """Put a marker in the place of the one that is there; the caller is `alone_at` the root."""
     with disk.create(MARKER) as file:
-        file.write(_pack(asdict(marker)))
+        file.write(_pack(marker))
 
 
 def raise_marker(
@@ -118,7 +117,7 @@ def raise_marker(
         stored = check_owner(seen or read_marker(disk, root), root, wanted)
         raised = wanted.raised(stored.layout, stored.commit)
         if again or raised != stored:
-            disk.note(MARKER, _pack(asdict(raised)))
+            disk.note(MARKER, _pack(raised))
 
 
 def check_owner(marker: Marker | None, root: str, expected: Marker) -> Marker:
@@ -128,38 +127,35 @@ def check_owner(marker: Marker | None, root: str, expected: Marker) -> Marker:
         ShardUnavailable: it has no marker: what is mounted there is not the shard's disk.
         WrongRoot: it is another store's, another shard's, or that of another copy of the store.
     """
-    place = str(place_of(root))
     if marker is None:
         raise ShardUnavailable(
-            f"{place} is not the storage of {expected}: it holds no {MARKER}, so its disk is not mounted, or "
-            "was emptied; mount or restore it and try again",
-            root=place,
+            f"{shown(root)} is not the storage of {expected}: it holds no {MARKER}, so its disk is not "
+            "mounted, or was emptied; mount or restore it and try again",
+            root=shown(root),
             shard=expected.name,
         )
     if (marker.store, marker.shard) != (expected.store, expected.shard):
         raise WrongRoot(
-            f"{place} should be {expected}, but it is {marker}; mount each disk where its shard is, and let "
-            "no two shards name one directory",
-            root=place,
+            f"{shown(root)} should be {expected}, but it is {marker}; mount each disk where its shard is, "
+            "and let no two shards name one directory",
+            root=shown(root),
             wanted=str(expected),
             found=str(marker),
         )
-    check_same_copy(marker, root, expected.incarnation)
-    check_same_catalog(marker, root, expected.catalog)
+    check_same_copy(marker, root, expected.incarnation, expected.catalog)
     return marker
 
 
-def check_same_copy(marker: Marker, root: str, incarnation: str) -> None:
-    """Raise `WrongRoot` when a root belongs to another copy of the store."""
-    if marker.incarnation != incarnation:
-        place = str(place_of(root))
+def check_same_copy(marker: Marker, root: str, incarnation: str, catalog: str) -> None:
+    """Raise `WrongRoot` when a root belongs to another copy of the store, or to a catalog elsewhere."""
+    is_elsewhere = marker.catalog and catalog and not is_same_catalog(marker.catalog, catalog)
+    if marker.incarnation != incarnation or is_elsewhere:
+        original = marker.catalog.split(":", 2)[-1]
         raise WrongRoot(
-            f"{place} is {marker}, but belongs to another copy of the store (incarnation "
-            f"{marker.incarnation}, not {incarnation}); use that copy, or run `elasticscan adopt` "
-            "to make this one the owner",
-            root=place,
-            wanted=incarnation,
-            found=marker.incarnation,
+            f"this catalog is a copy of {original or 'another one'}, which {shown(root)} ({marker}) belongs "
+            "to; use that one, or run `elasticscan adopt` to make this one the owner",
+            root=shown(root),
+            original=original,
         )
 
 
@@ -185,64 +181,17 @@ def is_same_catalog(one: str, two: str) -> bool:
     return file == two.split(":", 2)[:2] or path == two.split(":", 2)[2]
 
 
-def check_same_catalog(marker: Marker, root: str, catalog: str) -> None:
-    """Raise `WrongRoot` when a root is of a catalog elsewhere, of which this one is a copy."""
-    if marker.catalog and catalog and not is_same_catalog(marker.catalog, catalog):
-        original = marker.catalog.split(":", 2)[2]
-        raise WrongRoot(
-            f"this catalog is a copy of {original}, which {place_of(root)} belongs to; only read it, or run "
-            "`elasticscan adopt` to make it the owner",
-            root=str(place_of(root)),
-            original=original,
-        )
-
-
 def check_not_ahead(marker: Marker, root: str, versions: tuple[int, int]) -> None:
     """Raise `CatalogOutdated` when a root knows more than the catalog, whose versions were read later."""
     if marker.layout > versions[0] or marker.commit > versions[1]:
         raise CatalogOutdated(
-            f"the catalog is older than its shards: {place_of(root)} knows commit {marker.commit} (layout "
+            f"the catalog is older than its shards: {shown(root)} knows commit {marker.commit} (layout "
             f"{marker.layout}), the catalog {versions[1]} (layout {versions[0]}); put the newest back, or "
             "run `elasticscan adopt`",
-            root=str(place_of(root)),
+            root=shown(root),
             known=marker.commit,
             found=versions[1],
         )
-
-
-def check_free(
-    disk: Disk, root: str, mine: Marker | None = None, taken: Collection[int] = ()
-) -> Marker | None:
-    """Return the marker of a shard that was removed, if a root has one; raise if it has an owner.
-
-    Args:
-        mine: what shall be its marker, if it is known.
-        taken: ids of the store's other shards.
-
-    Raises:
-        InvalidOption: it belongs to another store, to another copy of this one, or to another shard; or holds
-            files of a store, and no marker: they may be the only copies.
-    """
-    try:
-        marker = read_marker(disk, root)
-        has_files = marker is None and any(is_fragment_path(path) for path, _ in disk.list())
-    except ShardUnavailable:  # no such directory yet
-        return None
-    place = place_of(root)
-    if marker is None and not has_files:
-        return None
-    if marker is None or mine is None or marker.owner[:2] != mine.owner[:2]:
-        raise InvalidOption(
-            f"{place} holds {marker or 'files without a marker'} of another store or a lost catalog; choose "
-            "another directory, or remove it if no store uses it",
-            root=str(place),
-        )
-    if marker.shard in taken and marker.shard != mine.shard:
-        raise InvalidOption(
-            f"{place} is the storage of {marker} already, by another name; each needs a place of its own",
-            root=str(place),
-        )
-    return marker
 
 
 class Claims:
@@ -252,13 +201,34 @@ class Claims:
         self._taken: list[tuple[Disk, str, Marker]] = []
 
     def claim(self, disk: Disk, root: str, marker: Marker, taken: Collection[int]) -> None:
-        """Make a free root a shard's; raises as `check_free`, `DiskFull`, `ShardUnavailable`."""
+        """Make a free root a shard's; that of a shard which was removed is free.
+
+        Args:
+            taken: ids of the store's shards.
+
+        Raises:
+            InvalidOption: it belongs to another store, to another copy of this one, or to another shard; or
+                holds files of a store, and no marker: they may be the only copies.
+            DiskFull, ShardUnavailable: it cannot be written.
+        """
         with alone_at(root):
-            former = check_free(disk, root, marker, taken)
-            if former is None:
+            found = read_marker(disk, root)
+            if found is None and not any(is_fragment_path(path) for path, _ in disk.list()):
                 self._taken.append((disk, root, marker))
+            elif found is None or found.owner[:2] != marker.owner[:2]:
+                raise InvalidOption(
+                    f"{shown(root)} holds {found or 'files without a marker'} of another store or a lost "
+                    "catalog; choose another directory, or remove it if no store uses it",
+                    root=shown(root),
+                )
+            elif found.shard in taken and found.shard != marker.shard:
+                raise InvalidOption(
+                    f"{shown(root)} is the storage of {found} already, by another name; each needs a place "
+                    "of its own",
+                    root=shown(root),
+                )
             else:
-                marker = marker.raised(former.layout, former.commit)
+                marker = marker.raised(found.layout, found.commit)
             write_marker(disk, marker)
             # In object storage others may have claimed it, too.
             check_owner(read_marker(disk, root), root, marker)
@@ -269,11 +239,10 @@ class Claims:
             check_owner(read_marker(disk, root), root, marker)
 
     @contextmanager
-    def undone_on_errors(self, copied: Mapping[int, Sequence[str]] = EMPTY) -> Iterator[None]:
+    def undone_on_errors(self) -> Iterator[None]:
         """Give claimed roots back when the block raises, except the ones that others took meanwhile.
 
-        Args:
-            copied: paths of files that the block copies there, by shard.
+        What was written there since, by the block alone, is removed: no file of a store was there before.
         """
         try:
             yield
@@ -284,7 +253,8 @@ class Claims:
                 with suppress(ElasticScanError):
                     found = read_marker(disk, root)
                     if found is not None and found.owner == marker.owner:
-                        for path in (*copied.get(marker.shard, ()), MARKER):
+                        written = [path for path, _ in disk.list() if is_fragment_path(path)]
+                        for path in (*written, MARKER):
                             disk.delete(path)
             raise
 
@@ -322,24 +292,16 @@ def _lock(directory: int, root: str) -> None:
             return
 
 
-def _content(disk: Disk, path: str) -> bytes | None:
-    try:
-        file = disk.open(path)
-        return bytes(file.read_at(0, min(file.size, MOST_BYTES)))
-    except FragmentDamaged:  # there is no such file
-        return None
-
-
-def _pack(fields: Mapping[str, Any]) -> bytes:
-    body = json.dumps({"version": VERSION, **fields}, sort_keys=True).encode()
+def _pack(marker: Marker) -> bytes:
+    body = json.dumps({"version": VERSION, **asdict(marker)}, sort_keys=True).encode()
     return b"%s %08x\n" % (body, zlib.crc32(body))
 
 
-def _unpack(content: bytes) -> dict[str, Any]:
+def _unpack(content: bytes) -> Marker:
     body, _, crc = content.rstrip(b"\n").rpartition(b" ")
     if crc != b"%08x" % zlib.crc32(body):
         raise ValueError("its checksum is another one")
     fields = json.loads(body)
-    if not isinstance(fields, dict) or fields.pop("version", None) != VERSION:
+    if fields.pop("version") != VERSION:
         raise ValueError("it is of another version")
-    return fields
+    return Marker(**fields)

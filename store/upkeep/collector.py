@@ -35,7 +35,7 @@ from elasticscan.catalog import (
 from elasticscan.metadata import FileChanges, FilesCondemned, Manifest
 from elasticscan.storage import Disk, read_manifest
 from elasticscan.store.context import Context
-from elasticscan.store.roots.location import MARKER, Place, place_of
+from elasticscan.store.roots.location import MARKER
 from elasticscan.store.upkeep.garbage import (
     Action,
     Decision,
@@ -120,16 +120,16 @@ class _Collection:
         """All roots that can be reached, those of removed shards too: files may be left there."""
         state, now = self._known()
         self._active = active = state.shards.keys()
-        by_place: dict[Place, list[Shard]] = {}
+        by_root: dict[str, list[Shard]] = {}
         for shard in state.all_shards:
-            by_place.setdefault(place_of(self._context.root_of(shard.id)), []).append(shard)
+            by_root.setdefault(self._context.root_of(shard.id), []).append(shard)
         paths, dropped = dict[int, set[str]](), dict[int, list[RemovedFile]]()
         for number, path in state.known_paths():
             paths.setdefault(number, set()).add(path)
         for file in state.removed_files():
             dropped.setdefault(file.shard, []).append(file)
         looks = []
-        for shards in by_place.values():
+        for shards in by_root.values():
             owner = next((shard for shard in shards if shard.id in active), shards[-1])
             former = frozenset(shard.id for shard in shards if shard.id < owner.id) - active
             # Any other shard got there by a link or a mount, and its own look finds that out.

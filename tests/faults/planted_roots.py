@@ -148,5 +148,5 @@ Finder("scenarios", DOUBT.format("linked")).rule("a catalog with two names is no
     sqlite, "check_one_name"
 )
 Finder("scenarios", DOUBT.format("copied alone")).rule("a copy does not write before it is adopted").gives(
-    (high_water_marks, markers), "check_same_catalog"
+    (high_water_marks, markers), "check_same_copy"
 )
