@@ -23,18 +23,20 @@ from elasticscan.cli.options import (
 )
 from elasticscan.cli.output import answer, counted, progress
 
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE...",
+        help="Files, directories, patterns in quotes, or addresses as s3://bucket/in/: CSV, JSON lines, "
+        "Parquet, Arrow, ORC.",
+    ),
+]
+
 
 def load(
     uri: Uri,
     table: Table,
-    source: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SOURCE...",
-            help="Files, directories, patterns in quotes, or addresses as s3://bucket/in/: CSV, JSON lines, "
-            "Parquet, Arrow, ORC.",
-        ),
-    ],
+    source: Sources,
     primary_key: Annotated[
         Texts, typer.Option(metavar="A,B", help="Makes the table if it is missing, with this key.")
     ] = None,
