@@ -353,5 +353,4 @@ def with_location(options: Options) -> Options:
 def _absolute(uri: str) -> str:
     if uri.startswith(FROM_ENVIRONMENT) or is_cluster(uri):
         return uri
-    location = Location.of(uri)  # which knows file:/a and ~/a, as in Python
-    return location.uri if location.directory is None else str(location.directory)
+    return Location.of(uri).uri  # which knows file:/a and ~/a, as in Python

@@ -27,14 +27,13 @@ def open_context(
 ) -> Context:
     """Open what the handles of a store share in this process; with `follows` upkeep follows commits."""
     shown_uri = shown(location.uri)
-    if not location.exists():
-        location.check_not_bereft()
-        raise StoreNotFound(
-            f"{shown_uri} holds no elasticscan store; create one with elasticscan.create or "
-            "`elasticscan create`",
-            uri=shown_uri,
-        )
     try:
+        if not location.exists():
+            raise StoreNotFound(
+                f"{shown_uri} holds no elasticscan store; create one with elasticscan.create or "
+                "`elasticscan create`",
+                uri=shown_uri,
+            )
         catalog = Catalog(location.catalog_url, clock, shown_uri, read_only)
     except StoreNotFound:
         location.check_not_bereft()  # no `create` where shards of a store are

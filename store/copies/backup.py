@@ -93,7 +93,7 @@ def back_up(context: Context, target: str) -> BackedUp:
     """
     context.check_newest()
     place = Location.of(target)
-    disk = context.open_disk(place.text)
+    disk = context.open_disk(place.uri)
     with place.with_directories():
         if disk.list():
             raise InvalidOption(
@@ -174,7 +174,7 @@ def restore_backup(source: str, uri: str, roots: Mapping[str, str], clock: Clock
         AlreadyExists, InvalidOption: the new place is taken.
         FragmentDamaged, StoreDamaged: the backup is not as it was written.
     """
-    place = disks(Location.of(source).text)
+    place = disks(Location.of(source).uri)
     backup = _unpack(place, source)
     location = Location.of(uri)
     unknown = roots.keys() - set(backup.shards.values())

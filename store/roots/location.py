@@ -107,6 +107,8 @@ def file_system_at(text: str) -> tuple[fs.FileSystem, str]:
 class Location:
     """A store directory, or the URL of a catalog database; also the place of a backup.
 
+    The URI of a directory is its absolute path.
+
     Roots of shards inside a store directory are kept relative to it, so that a store can be
     moved or mounted elsewhere.
     """
@@ -121,12 +123,10 @@ class Location:
         if not text:
             raise InvalidOption("the store's uri is empty; name a directory or a database URL", option="uri")
         text = path_or_uri(text)
-        return cls(text, None if "://" in text else Path(text).absolute())
-
-    @property
-    def text(self) -> str:
-        """The whole path of the directory, or the URI."""
-        return str(self.directory or self.uri)
+        if "://" in text:
+            return cls(text, None)
+        directory = Path(text).absolute()
+        return cls(str(directory), directory)
 
     @property
     def catalog_url(self) -> str | Path:
