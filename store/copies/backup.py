@@ -108,10 +108,12 @@ def back_up(context: Context, target: str) -> BackedUp:
         try:
             for file in backup.files:
                 if file.path not in copied:
-                    _copy_from(context, disk, file)
+                    _copy(context.disk_of(file.shard), disk, file)
                     copied.add(file.path)
             break
         except FragmentMissing:
+            with context.unless_left(file.shard):
+                context.check_root(file.shard)  # a disk that is not mounted is no damage
             # A merge replaced it, and it was collected: the catalog refers to another one by now.
             if attempt == MOST_ATTEMPTS:
                 raise
@@ -132,15 +134,6 @@ def _look(context: Context) -> _Backup:
     files = [File(fragment.shard, fragment.path, fragment.seal) for fragment in fragments.values()]
     files += [File(fragments[run.fragment].shard, run.path, run.seal) for run in tx.state.runs()]
     return _Backup(context.info.store_id, tx.state.commit, names, removed, files, dump)
-
-
-def _copy_from(context: Context, disk: Disk, file: File) -> None:
-    try:
-        _copy(context.disk_of(file.shard), disk, file)
-    except FragmentMissing:
-        with context.unless_left(file.shard):
-            context.check_root(file.shard)  # a disk that is not mounted is no damage
-        raise
 
 
 def _copy(source: Disk, target: Disk, file: File) -> None:
