@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Group
 
 import elasticscan
 from elasticscan.backends import is_cluster, open_cluster
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.user_files import naming_file
 from elasticscan.cli.options import Limit, Speed, Uri, shards_of
-from elasticscan.cli.output import answer, answer_rows, listing, progress
+from elasticscan.cli.output import answer, answer_rows, progress
 from elasticscan.topology import SlotMap, Topology
-from elasticscan.ui import SHARDS, cells
 
 TABLET = "A tablet's id, as `status --tablets` lists it."
 
@@ -35,7 +33,7 @@ def expand(
     shards = shards_of(shard)
     with elasticscan.open(uri) as store, _moving(store, "moving tablets in", bytes_per_second) as how:
         before = store.topology.number
-        _report(store, store.expand(shards, how), before)
+        _report(store.expand(shards, how), before)
 
 
 def contract(
@@ -45,14 +43,14 @@ def contract(
 ) -> None:
     """Move all tablets off a shard and remove it."""
     with elasticscan.open(uri) as store, _moving(store, f"emptying {shard}", bytes_per_second) as how:
-        _report(store, how.contract(shard))
+        _report(how.contract(shard))
 
 
 def rebalance(uri: Uri, bytes_per_second: Speed = None) -> None:
     """Move the fewest tablets that balance the shards."""
     with elasticscan.open(uri) as store, _moving(store, "balancing", bytes_per_second) as how:
         before = store.topology.number
-        _report(store, how.rebalance(), before)
+        _report(how.rebalance(), before)
 
 
 def move(
@@ -72,7 +70,7 @@ def move(
         raise InvalidOption("name a TABLET and a SHARD, or --resume and neither", option="--resume")
     with elasticscan.open(uri) as store, _moving(store, "moving", bytes_per_second) as how:
         if tablet is not None and shard is not None:
-            return _report(store, how.move(tablet, shard))
+            return _report(how.move(tablet, shard))
         resumed = how.resume()
     answer({"moves_resumed": resumed}, f"{resumed} interrupted moves finished.")
 
@@ -89,7 +87,7 @@ def split(
     Example: elasticscan split trips.store 5
     """
     with elasticscan.open(uri) as store:
-        _report(store, store.split(tablet, at))
+        _report(store.split(tablet, at))
 
 
 def join(
@@ -102,7 +100,7 @@ def join(
     Example: elasticscan join trips.store 5 6
     """
     with elasticscan.open(uri) as store:
-        _report(store, store.join(left, right))
+        _report(store.join(left, right))
 
 
 def topologies(
@@ -146,13 +144,12 @@ def _moving(store: elasticscan.Store, title: str, bytes_per_second: float | None
         )
 
 
-def _report(store: elasticscan.Store, topology: Any, before: int = 0) -> None:
+def _report(topology: Any, before: int = 0) -> None:
     """Print the topology, and whether it changed."""
     text = f"Topology {topology.number}: {topology.reason}"
     if topology.number == before:
         text = "The shards are there and balanced; nothing moved."
-    value, shards = _value(topology.entry, dict(topology.entry.tablets)), store.status()["shards"]
-    answer(value, Group(text, listing(SHARDS, cells(shards, SHARDS))))
+    answer(_value(topology.entry, dict(topology.entry.tablets)), text)
 
 
 def _value(entry: Any, shards: dict[str, int]) -> dict[str, Any]:

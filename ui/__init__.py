@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elasticscan.ui.sections import INDEXES, SHARDS, TABLETS, cells, sections, size, warnings_of
+from elasticscan.ui.sections import INDEXES, TABLETS, cells, sections, size, warnings_of
 
 if TYPE_CHECKING:
     from elasticscan.ui.server import PageServer
@@ -40,4 +40,4 @@ def make_server(uri: str, host: str = "127.0.0.1", port: int = 0) -> PageServer:
     return PageServer(uri, host, port)
 
 
-__all__ = ["INDEXES", "SHARDS", "TABLETS", "cells", "make_server", "sections", "size", "warnings_of"]
+__all__ = ["INDEXES", "TABLETS", "cells", "make_server", "sections", "size", "warnings_of"]

@@ -10,11 +10,10 @@ from elasticscan.base.formatting import utc
 Row = Mapping[str, Any]
 Cells = list[list[int | str]]
 
-SHARDS = "name", "tablets", "bytes", "draining"
 TABLETS = "id", "slots", "shard", "moving_to"
 INDEXES = "table", "name", "kind", "columns", "include", "bytes", "ready"
 _SECTIONS = {
-    "shards": SHARDS,
+    "shards": ("name", "tablets", "bytes", "draining"),
     "tables": ("name", "rows", "bytes", "compression", "fragments", "primary_key"),
     "indexes": INDEXES,
     "upkeep": ("table", "merges_due", "bytes_due", "slot_fragments"),
