@@ -6,7 +6,6 @@ marker in each root says whose it is (`store/roots/markers.py`).
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -144,14 +143,10 @@ class Location:
             return True
         file = self.directory / CATALOG_FILE
         with self._looking():
-            if not file.is_file():
-                return False
-            if not os.access(file, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            size = file.stat().st_size
-        if not size:
+            size = file.stat().st_size if file.is_file() else None
+        if size == 0:
             raise StoreDamaged(f"{file} is empty; {self._mending()}", uri=self.uri)
-        return True
+        return size is not None
 
     def check_not_bereft(self) -> None:
         """Raise `StoreNotFound` where the directory holds shards, but no catalog, or one without a store."""
