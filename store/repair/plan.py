@@ -171,23 +171,19 @@ def plan_by_files(files: Sequence[FoundFile], unreadable: Mapping[str, str]) -> 
     doubts.append(
         f"files know rows up to commit {known}: rows that were not flushed from the log are lost with it"
     )
-    lost = tuple(_describe_unreadable(unreadable, by_table))
-    return StorePlan(newest.manifest.store_slots, newest.manifest.store_hash, tables, lost, tuple(doubts))
+    names = {f"t{table}": repr(own[0].manifest.table_name) for table, own in by_table.items()}
+    lost = [
+        f"table {names.get(path.split('/')[0], path)}: a file whose footer cannot be read, so its rows and "
+        f"slots are not known: {why}"
+        for path, why in sorted(unreadable.items())
+    ]
+    return StorePlan(
+        newest.manifest.store_slots, newest.manifest.store_hash, tables, tuple(lost), tuple(doubts)
+    )
 
 
 def _began_at(file: FoundFile) -> float:
     return file.manifest.began_at
-
-
-def _describe_unreadable(
-    unreadable: Mapping[str, str], by_table: Mapping[int, Sequence[FoundFile]]
-) -> Iterable[str]:
-    """Describe the losses by files of which nothing is known but their directory."""
-    names = {f"t{table}": repr(files[0].manifest.table_name) for table, files in by_table.items()}
-    for path, why in sorted(unreadable.items()):
-        directory = path.split("/")[0]
-        name = names.get(directory, f"in {directory}, which no whole file names")
-        yield f"table {name}: a file whose footer cannot be read, so its rows and slots are not known: {why}"
 
 
 def _plan_table(name: str, files: Sequence[FoundFile]) -> TablePlan:
