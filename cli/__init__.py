@@ -1,6 +1,6 @@
 """The command line of a store, for people and for scripts.
 
-- Without options a command prints text and tables, with progress bars on a terminal. With `--json` it prints
+- Without options a command prints text and tables, on a terminal with a spinner. With `--json` it prints
   one JSON document, or one JSON object a line for rows. `status --json` is exactly `Store.status()`.
 - The message of an error goes to stderr with its `[ES_...]` code (as a JSON object with `--json`), and the
   exit code says what to do:
@@ -16,7 +16,7 @@
 
 app          registers the commands; exit codes of errors
 options      options that several commands share
-output       tables, JSON, progress bars, errors
+output       tables, JSON, spinner, errors
 store        create, status, tables, ui
 table        drop, update, delete, columns, compression, history, restore-table, set-retention, tag, index
 files        load, export

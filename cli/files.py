@@ -78,7 +78,7 @@ def load(
         raise InvalidOption(
             "--overwrite and --insert do not go together; give one of them", option="--insert"
         )
-    with elasticscan.open(uri) as store, progress(f"loading {table}") as update:
+    with elasticscan.open(uri) as store, progress(f"loading {table}"):
         done = store.load(
             table,
             source,
@@ -94,7 +94,6 @@ def load(
             job=job,
             if_unchanged_since=if_unchanged_since,
             user_metadata=pairs_of(user_metadata, "--user-metadata"),
-            on_progress=lambda rows: update(note=f"{rows:,} rows"),
         )
     before = f"; {done.skipped:,} files were loaded by this job before" if done.skipped else ""
     last = "" if done.commit is None else f" as commit {done.commit}"
@@ -119,14 +118,13 @@ def export(
 
     Example: elasticscan export trips.store trips s3://bucket/out --filter "city = 'Oslo'"
     """
-    with elasticscan.open(uri) as store, progress(f"exporting {table}") as update:
+    with elasticscan.open(uri) as store, progress(f"exporting {table}"):
         done = store.table(table).export(
             path,
             names_of(columns),
             filter,
             compression=compression,
             snapshot=snapshot,
-            on_progress=lambda rows: update(note=f"{rows:,} rows"),
         )
     rows, files = counted(done.rows, "row"), counted(done.files, "file")
     answer(asdict(done), f"{rows} of snapshot {done.snapshot} written to {files}: {done.path}.")

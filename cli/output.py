@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from rich.console import Console, RenderableType
-from rich.progress import Progress, TextColumn
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
@@ -117,13 +115,9 @@ def report_error(error: ElasticScanError) -> int:
     return code
 
 
-@contextmanager
-def progress(title: str) -> Iterator[Callable[..., None]]:
-    """Draw a bar on stderr if it is a terminal; yields a setter of `completed`, `total` and `note`."""
-    screen = console(stderr=True)
-    columns = *Progress.get_default_columns(), TextColumn("{task.fields[note]}", style="dim")
-    with Progress(*columns, console=screen, disable=not screen.is_terminal, transient=True) as bar:
-        yield partial(bar.update, bar.add_task(title, total=None, note=""))
+def progress(title: str) -> Status:
+    """Show on stderr, if it is a terminal, what is being done while the block runs."""
+    return console(stderr=True).status(title)
 
 
 def counted(number: int, noun: str) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,9 +29,9 @@ def expand(
     Example: elasticscan expand trips.store s3=/mnt/c --bytes-per-second 50M
     """
     shards = shards_of(shard)
-    with elasticscan.open(uri) as store, _moving(store, "moving tablets in", bytes_per_second) as how:
+    with elasticscan.open(uri) as store, progress("moving tablets in"):
         before = store.topology.number
-        _report(store.expand(shards, how), before)
+        _report(store.expand(shards, store.elasticity(bytes_per_second)), before)
 
 
 def contract(
@@ -42,15 +40,15 @@ def contract(
     bytes_per_second: Speed = None,
 ) -> None:
     """Move all tablets off a shard and remove it."""
-    with elasticscan.open(uri) as store, _moving(store, f"emptying {shard}", bytes_per_second) as how:
-        _report(how.contract(shard))
+    with elasticscan.open(uri) as store, progress(f"emptying {shard}"):
+        _report(store.elasticity(bytes_per_second).contract(shard))
 
 
 def rebalance(uri: Uri, bytes_per_second: Speed = None) -> None:
     """Move the fewest tablets that balance the shards."""
-    with elasticscan.open(uri) as store, _moving(store, "balancing", bytes_per_second) as how:
+    with elasticscan.open(uri) as store, progress("balancing"):
         before = store.topology.number
-        _report(how.rebalance(), before)
+        _report(store.elasticity(bytes_per_second).rebalance(), before)
 
 
 def move(
@@ -68,7 +66,8 @@ def move(
     """
     if resume == (tablet is not None) or (tablet is None) != (shard is None):
         raise InvalidOption("name a TABLET and a SHARD, or --resume and neither", option="--resume")
-    with elasticscan.open(uri) as store, _moving(store, "moving", bytes_per_second) as how:
+    with elasticscan.open(uri) as store, progress("moving"):
+        how = store.elasticity(bytes_per_second)
         if tablet is not None and shard is not None:
             return _report(how.move(tablet, shard))
         resumed = how.resume()
@@ -132,16 +131,6 @@ def topologies(
         with naming_file(str(svg), "written"):
             svg.write_text(drawn, encoding="utf-8")
     answer_rows(values, ("topology", "created_at", "published", "shards", "reason"))
-
-
-@contextmanager
-def _moving(store: elasticscan.Store, title: str, bytes_per_second: float | None) -> Iterator[Any]:
-    """Change the topology with a bound on copying and a progress bar."""
-    with progress(title) as update:
-        yield store.elasticity(
-            bytes_per_second,
-            lambda done, planned: update(completed=done, total=planned, note=f"{done} of {planned}"),
-        )
 
 
 def _report(topology: Any, before: int = 0) -> None:
