@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,11 +13,13 @@ import typer
 import elasticscan
 from elasticscan.backends import is_cluster, open_cluster
 from elasticscan.base.errors import InvalidOption
+from elasticscan.base.formatting import utc
 from elasticscan.base.user_files import naming_file
 from elasticscan.cli.options import Limit, Speed, Uri, shards_of
-from elasticscan.cli.output import answer, answer_rows, progress
+from elasticscan.cli.output import answer, answer_rows, is_json, print_json_line, progress, say
 from elasticscan.topology import SlotMap, Topology
 
+_WATCH_SECONDS = 0.5
 TABLET = "A tablet's id, as `status --tablets` lists it."
 
 
@@ -109,20 +113,30 @@ def topologies(
         Path | None,
         typer.Option(metavar="FILE", help="Draw them: slots across, time down; up to 1,000, 100 by default."),
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Of a cluster: print each change that is seen, until Ctrl-C.")
+    ] = False,
 ) -> None:
     """List the topologies that are kept, oldest first; the last may be of a plan that still moves tablets.
 
-    Of a Redis or Valkey cluster, which keeps none, the present one with its slots.
+    Of a Redis or Valkey cluster, which keeps none, the present one with its slots; with --watch also those
+    that follow.
 
     Example: elasticscan topologies trips.store --svg slots.svg
     """
     if is_cluster(uri):
-        with open_cluster(uri) as cluster:
-            found = cluster.connections.read_map()
-        names, placement = dict(found.shard_names), found.placement
-        now = Topology(1, placement, tuple(sorted(names.items())), time.time(), "seen")
-        slots = {names.get(shard, "unserved"): len(placement.at(shard)) for shard in placement.shards}
-        values, drawn = [_value(now, slots)], SlotMap((now,)).svg
+        seen, values = list[Topology](), []
+        with suppress(KeyboardInterrupt):
+            for now in _of_cluster(uri, limit if watch else 1):
+                names, at = dict(now.shard_names), now.placement.at
+                slots = {names.get(shard, "unserved"): len(at(shard)) for shard in now.placement.shards}
+                seen.append(now)
+                values.append(_value(now, slots))
+                if watch:
+                    _print_change(values[-1])
+        drawn = SlotMap(tuple(seen)).svg if seen else ""
+    elif watch:
+        raise InvalidOption("--watch is for clusters; `elasticscan ui` shows a store", option="--watch")
     else:
         with elasticscan.open(uri) as store:
             values = [_value(entry, dict(entry.tablets)) for entry in store.topology_history(limit)]
@@ -130,7 +144,32 @@ def topologies(
     if svg is not None:
         with naming_file(str(svg), "written"):
             svg.write_text(drawn, encoding="utf-8")
-    answer_rows(values, ("topology", "created_at", "published", "shards", "reason"))
+    if not watch:
+        answer_rows(values, ("topology", "created_at", "published", "shards", "reason"))
+
+
+def _of_cluster(uri: str, most: int | None) -> Iterator[Topology]:
+    """Yield the placement of a cluster, then each that differs from the one before."""
+    before, number = None, 0
+    with open_cluster(uri) as store:
+        while True:
+            found = store.connections.read_map()
+            owners = [(tablet.start, tablet.end, tablet.shard) for tablet in found.placement.tablets]
+            if owners != before:
+                before, number = owners, number + 1
+                names = tuple(sorted(found.shard_names.items()))
+                yield Topology(number, found.placement, names, time.time(), "seen")
+            if number == most:
+                return
+            time.sleep(_WATCH_SECONDS)
+
+
+def _print_change(value: dict[str, Any]) -> None:
+    if is_json():
+        print_json_line(value)
+    else:
+        slots = "  ".join(f"{name} {number:,}" for name, number in value["shards"].items())
+        say(f"{utc(value['created_at'])}   {slots}")
 
 
 def _report(topology: Any, before: int = 0) -> None:

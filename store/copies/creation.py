@@ -73,7 +73,7 @@ def place_for_store(location: Location, roots: Sequence[str]) -> Iterator[None]:
         where = shown(location.uri)
         raise AlreadyExists(f"{where} already holds a store; open it, or choose another place", uri=where)
     location.check_not_bereft()
-    with location.with_directories(map(location.root, roots)):
+    with location.with_directories([location.root(root) for root in roots]):
         yield
 
 
@@ -96,5 +96,6 @@ def new_roots(
         )
         for name in names
     ]
-    with location.with_directories(location.root(root) for name, root in shards if kept.get(name) != root):
+    new = [location.root(root) for name, root in shards if kept.get(name) != root]
+    with location.with_directories(new):
         yield shards

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -197,16 +197,18 @@ class Location:
         return str(self.directory / stored)
 
     @contextmanager
-    def with_directories(self, roots: Iterable[str] = ()) -> Iterator[None]:
+    def with_directories(self, roots: Collection[str] = ()) -> Iterator[None]:
         """Make the store's directory, and those of full roots, where they are missing.
 
         Those in which the block, when it raises, has left no file are removed. What is made is this user's
         alone, but shards are open to whom the store's directory is.
 
         Raises:
-            InvalidOption: a directory cannot be made.
+            InvalidOption: a directory cannot be made, or lies within a shard.
         """
         made: list[Path] = []
+        for root in (*([] if self.directory is None else [str(self.directory)]), *roots):
+            _check_outside(root)
         try:
             if self.directory is not None:
                 _make_directory(self.directory, PRIVATE, self.directory, made)
@@ -222,6 +224,18 @@ class Location:
                     with suppress(OSError):
                         Path(directory).rmdir()
             raise
+
+
+def _check_outside(root: str) -> None:
+    """Raise `InvalidOption` for a directory within a shard's: copies of its files would be its garbage."""
+    place = Path(os.path.realpath(root))
+    for directory in place.parents if "://" not in root else ():
+        if os.path.isfile(directory / MARKER):  # noqa: PTH113 - false where this user may not look
+            raise InvalidOption(
+                f"{brief(str(place), 200)} lies within {directory}, the storage of a shard; choose a place "
+                "outside of it",
+                option="uri",
+            )
 
 
 def _make_directory(path: Path, mode: int, store: Path | None, made: list[Path]) -> None:

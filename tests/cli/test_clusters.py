@@ -46,3 +46,6 @@ def test_the_slot_map_is_listed_and_drawn(shell: Shell, cluster: ServerCluster, 
     assert len(found["shards"]) == 3
     assert "seen" in shell.ok("topologies", cluster.url)
     assert drawn.read_text(encoding="utf-8").startswith("<svg")
+    shown = shell.ok("topologies", cluster.url, "--watch", "--limit", 1)
+    assert all(f"{name} " in shown for name in found["shards"])
+    assert "--watch is for clusters" in shell.fails("topologies", tmp_path, "--watch")[1]

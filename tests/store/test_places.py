@@ -109,6 +109,8 @@ TAKEN: dict[str, dict[str, Use]] = {
         ["disk", "disk/", "x/../disk", "link", "file://{}/disk", "file:{}/disk", "one.store/shards/b"],
         SHARDS | BACKUP | REPAIR,
     ),
+    # within a shard's
+    **dict.fromkeys(["disk/below", "one.store/shards/b/below", "x/below"], ALL),
     # another store's
     **dict.fromkeys(["x", "two.store/shards/b"], SHARDS | BACKUP | REPAIR),
     **dict.fromkeys(["one.store", "two.store"], STORES | BACKUP | REPAIR),
