@@ -13,9 +13,12 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from elasticscan.base.concurrency import cached_property
+from elasticscan.base.key_encoding import can_be_encoded
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import (
     FRAGMENT,
+    Block,
+    FragmentStatistics,
     Manifest,
     Origin,
     StagedFragment,
@@ -26,7 +29,7 @@ from elasticscan.storage.batches.layout import THREADS_FROM_BYTES
 from elasticscan.storage.disk import Disk, batch_bytes
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, SYSTEM_COLUMNS, stored_name
 from elasticscan.storage.sealed_file import SealingSink
-from elasticscan.storage.statistics import StatisticsCollector
+from elasticscan.storage.statistics import block_of
 from elasticscan.topology import SlotSet
 
 
@@ -104,7 +107,8 @@ class FragmentWriter:
         self._rows = self._tombstones = 0
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = self._pending_bytes = 0
-        self._statistics = StatisticsCollector([f for f in self._schema if f.name not in SYSTEM_COLUMNS])
+        ordered = (f.name for f in self._schema if can_be_encoded(f.type) and f.name not in SYSTEM_COLUMNS)
+        self._blocks: dict[str, list[Block]] = {name: [] for name in ordered}  # of each record batch
         self._batches: list[tuple[int, int, int, int]] = []  # rows, first slot, last slot, end in the file
 
     @cached_property
@@ -135,7 +139,8 @@ class FragmentWriter:
             end = _batch_end(slots, start, limit)
             batch = rows.slice(start, end - start)
             self._writer.write_batch(batch)
-            self._statistics.add(batch)
+            for name, blocks in self._blocks.items():
+                blocks.append(block_of(batch.column(name)))
             self._batches.append((end - start, int(slots[start]), int(slots[end - 1]), self._sink.tell()))
             start = end
         rest = rows.slice(start)
@@ -147,6 +152,11 @@ class FragmentWriter:
         target = self._target
         if self._pending_rows:
             self._flush(last=True)
+        marks = {column.stored: column.mark for column in self._columns.values()}
+        statistics = FragmentStatistics(
+            tuple(rows for rows, *_ in self._batches),
+            {marks.get(name, name): tuple(blocks) for name, blocks in self._blocks.items()},
+        )
         if not self._batches:  # an Arrow writer writes no schema before the first batch
             nothing = [pa.array([], field.type) for field in self._schema]
             self._writer.write_batch(pa.RecordBatch.from_arrays(nothing, schema=self._schema))
@@ -165,9 +175,6 @@ class FragmentWriter:
             **asdict(contents),
         )
         seal = self._sink.seal(manifest, batches=self._batches)
-        statistics = self._statistics.finish()
-        if self._columns:
-            statistics = statistics.renamed({c.stored: c.mark for c in self._columns.values()})
         return StagedFragment(
             shard=target.shard,
             path=self._path,

@@ -1,43 +1,20 @@
-"""Statistics of a fragment, collected batch by batch while it is written.
-
-They are exact: the lowest and the highest value and the nulls of every record batch.
-"""
+"""Statistics of a record batch's columns: the lowest and the highest value, and the nulls. They are exact."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.key_encoding import can_be_encoded, encode_value, successor
-from elasticscan.metadata import KEY_BYTES, Block, FragmentStatistics
+from elasticscan.base.key_encoding import encode_value, successor
+from elasticscan.metadata import KEY_BYTES, Block
 
 
-class StatisticsCollector:
-    """Collects the statistics of a fragment from its record batches, handed in one after another.
+def block_of(values: pa.Array) -> Block:
+    """Return the bounds of a column of a batch, of a type that has value keys.
 
-    Columns of types without value keys are left out. Tombstones count like other rows: their value
-    columns are nulls, their keys are within the bounds.
+    Tombstones count like other rows: their value columns are nulls, their keys are within the bounds.
     """
-
-    def __init__(self, fields: Sequence[pa.Field]) -> None:
-        self._blocks: dict[str, list[Block]] = {f.name: [] for f in fields if can_be_encoded(f.type)}
-        self._block_rows: list[int] = []
-
-    def add(self, rows: pa.RecordBatch) -> None:
-        self._block_rows.append(rows.num_rows)
-        for name, blocks in self._blocks.items():
-            blocks.append(_block(rows.column(name)))
-
-    def finish(self) -> FragmentStatistics:
-        return FragmentStatistics(
-            tuple(self._block_rows), {name: tuple(blocks) for name, blocks in self._blocks.items()}
-        )
-
-
-def _block(values: pa.Array) -> Block:
     nulls = values.null_count
     if nulls == len(values):
         return Block(b"", b"", nulls)
