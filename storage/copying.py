@@ -8,7 +8,7 @@ lie in one file with rows whose end comes later, so readers of older snapshots l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -91,18 +91,27 @@ class _Output:
     """One of the fragments that a copy writes. Its file is begun with its first row."""
 
     def __init__(self, stack: ExitStack, to: Destination, table: TableInfo, slots: SlotSet, form: pa.Schema):
-        self._stack, self._to, self._slots, self.schema = stack, to, slots, form
+        self._stack, self._to, self._slots, self._schema = stack, to, slots, form
         self._target = FragmentTarget(to.disk, to.shard, table, form, to.origin)
         self._writer: FragmentWriter | None = None
         self.unique = True
         self.min_commit, self.until = FOREVER, 0
 
-    def write(self, columns: Mapping[str, pa.Array], min_commit: int) -> None:
+    def write(self, versions: Versions, chosen: Array, until: Array | None = None) -> None:
+        if not len(chosen):
+            return
         if self._writer is None:
             self._writer = self._stack.enter_context(writing_fragment(self._target, self._slots))
-        self.min_commit = min(self.min_commit, min_commit)
-        ordered = [columns[name] for name in self.schema.names]
-        batch = pa.RecordBatch.from_arrays(ordered, schema=self.schema)
+        rows, commits = versions.take(chosen), versions.commits[chosen]
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+        columns |= {SLOT: pa.array(versions.slots[chosen]), COMMIT: pa.array(commits)}
+        columns |= {DELETED: pa.array(versions.deleted[chosen])}
+        if until is not None:
+            columns[UNTIL] = pa.array(until)
+            self.unique, self.until = False, max(self.until, int(until.max()))
+        self.min_commit = min(self.min_commit, int(commits.min()))
+        ordered = [columns[name] for name in self._schema.names]
+        batch = pa.RecordBatch.from_arrays(ordered, schema=self._schema)
         self._writer.write(batch)
         if self._to.pace is not None:
             self._to.pace(batch.nbytes)
@@ -111,8 +120,7 @@ class _Output:
         if self._writer is None:
             return None
         commits = (self.min_commit, max_commit) if committed else (0, 0)
-        history = UNTIL in self.schema.names
-        contents = Contents(*commits, self.unique, complete, self.until if history else None)
+        contents = Contents(*commits, self.unique, complete, self.until or None)
         return Copied(self._writer.finish(contents), self.min_commit, max_commit)
 
 
@@ -127,8 +135,7 @@ class _Copy:
         self._taking_part = taking_part
         commits = {c for f in taking_part for c in (f.min_commit, f.max_commit)}
         versioned, deleted = len(commits) > 1, any(f.tombstones for f in taking_part)
-        apart = keep.apart
-        deleted_now = deleted and (apart is None or not apart.complete)
+        deleted_now = deleted and (keep.apart is None or not keep.apart.complete)
         self.current = output(fragment_schema(source.table.schema, versioned, deleted_now))
         self.history = output(fragment_schema(source.table.schema, versioned, deleted, history=True))
         self.max_commit = min(bounds.snapshot, max(commits, default=0))
@@ -162,21 +169,16 @@ class _Copy:
         """Write the versions that are kept, each where it belongs."""
         order, first = versions.order[: versions.usable], versions.first[: versions.usable]
         retained = self._retained(versions, order, first)
-        until = None if self.keep.apart is None else self._until(versions, order, first, self.keep.apart)
-        if until is None:
+        if self.keep.apart is None:
             # A kept row that is not its key's first has a kept or a dropped tombstone before it; only
             # a kept one makes the fragment hold the key twice. Saying "not unique" needlessly is safe.
-            if bool((retained & ~first).any()):
-                self.current.unique = False
-            self._write(self.current, versions, order[retained])
+            self.current.unique &= not bool((retained & ~first).any())
+            self.current.write(versions, order[retained])
             return
-        current = until == FOREVER
-        self._write(self.current, versions, order[retained & current])
-        old = retained & ~current
-        if old.any():
-            self.history.unique = False
-            self.history.until = max(self.history.until, int(until[old].max()))
-            self._write(self.history, versions, order[old], until[old])
+        until = self._until(versions, order, first, self.keep.apart)
+        self.current.write(versions, order[retained & (until == FOREVER)])
+        old = retained & (until < FOREVER)
+        self.history.write(versions, order[old], until[old])
 
     def _retained(self, versions: Versions, order: Array, first: Array) -> Array:
         old = versions.commits[order] <= self.keep.horizon
@@ -207,18 +209,6 @@ class _Copy:
         if versions.until is not None:  # what once was history stays so
             np.minimum(until, versions.until[order], out=until)
         return until
-
-    def _write(self, output: _Output, versions: Versions, chosen: Array, until: Array | None = None) -> None:
-        if not len(chosen):
-            return
-        rows, commits = versions.take(chosen), versions.commits[chosen]
-        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
-        columns[SLOT] = pa.array(versions.slots[chosen])
-        columns[COMMIT] = pa.array(commits)
-        columns[DELETED] = pa.array(versions.deleted[chosen])
-        if until is not None:
-            columns[UNTIL] = pa.array(until)
-        output.write(columns, int(commits.min()))
 
 
 def copy_slots(
