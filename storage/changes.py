@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from elasticscan.base.concurrency import cached_property
 from elasticscan.base.key_encoding import encode_row
 from elasticscan.base.limits import BATCH_ROWS
-from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds, Fragment, SlotInterval
+from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds, SlotInterval
 from elasticscan.protocol import ChangeSpan, PageRequest, PageRows
 from elasticscan.storage.merge import Versions, taken, windows
 from elasticscan.storage.page_builder import PageBuilder, rows_within
@@ -181,20 +181,15 @@ class _ChangePage:
 
     def _read(self, interval: SlotInterval, key: bytes | None) -> Piece | None:
         """Add the rows of an interval that fit; returns the rest of the interval if the page is full."""
-        changed = [fragment for fragment in interval.fragments if self.within.touch(fragment)]
-        replaced = self.span.feed and self.span.overwrite
-        if not changed and not replaced:
+        fragments = [fragment for fragment in interval.fragments if self.within.touch(fragment)]
+        bounds = self.within
+        if self.span.feed and self.span.overwrite:
+            fragments, bounds = list(interval.fragments), self.both
+        if not fragments:
             return None
-        if self.filling.room <= 0:
-            return Piece(interval.start, interval.end, key)
-        if replaced:
-            return self._read_versions(interval, interval.fragments, key, self.both)
-        return self._read_versions(interval, changed, key, self.within)
-
-    def _read_versions(
-        self, interval: SlotInterval, fragments: Sequence[Fragment], key: bytes | None, bounds: Bounds
-    ) -> Piece | None:
         page, rest = self.filling, Piece(interval.start, interval.end, key)
+        if page.room <= 0:
+            return rest
         inputs = self.source.inputs(fragments, self.needed)
         size = sum(fragment.bytes for fragment in fragments)
         row_bytes = max(1, size // max(1, sum(fragment.rows for fragment in fragments)))
