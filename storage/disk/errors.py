@@ -2,7 +2,6 @@
 
 out of room         ENOSPC EDQUOT EFBIG     DiskFull            free some space
 out of handles …    EMFILE ENFILE ENOMEM    OutOfResources      of the process, not of the store
-                    EAGAIN
 not there           ENOENT                  ShardUnavailable    the root is gone: mount it
                                             FragmentMissing     the root is there, its file is not
                                             WriteConflict       … and it was being written
@@ -27,11 +26,10 @@ from elasticscan.base.errors import (
     ShardUnavailable,
     WriteConflict,
 )
-from elasticscan.base.resources import lack_in, lack_of_memory
+from elasticscan.base.resources import lack_in
 
 # EFBIG: the limit on the size of a file is one more way in which a disk has no room.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_NO_MEMORY = frozenset({errno.EAGAIN, errno.ENOBUFS})  # besides what `lack_in` knows
 
 
 def disk_error(error: OSError | MemoryError, root: str, path: str | None, writing: bool) -> ElasticScanError:
@@ -47,8 +45,6 @@ def disk_error(error: OSError | MemoryError, root: str, path: str | None, writin
     number = getattr(error, "errno", None)
     if (lack := lack_in(error)) is not None:
         return lack
-    if number in _NO_MEMORY:
-        return lack_of_memory()
     where = root if path is None else f"{root.rstrip('/')}/{path}"
     if number in _NO_ROOM:
         return DiskFull(
@@ -56,16 +52,10 @@ def disk_error(error: OSError | MemoryError, root: str, path: str | None, writin
             "gc`) and try again",
             path=where,
         )
-    if number == errno.ENOENT and path is not None and os.path.isdir(root):  # noqa: PTH112
-        if not writing:
-            return missing_file(where)
-        return WriteConflict(
-            f"{where} was removed by a garbage collection while it was being written; nothing was committed: "
-            "try again with a longer `gc --orphans`",
-            path=where,
-        )
     if number == errno.ENOENT:
-        return missing_root(root, writing)
+        if path is None or not os.path.isdir(root):  # noqa: PTH112
+            return missing_root(root, writing)
+        return collected(where) if writing else missing_file(where)
     return ShardUnavailable(
         f"the shard's storage {where} cannot be {'written' if writing else 'read'}: {error}; "
         "check its device, mount and permissions",
@@ -105,6 +95,15 @@ def missing_file(where: str, label: str = "") -> FragmentMissing:
     """Return the error for a file that is gone, although its root is there."""
     return FragmentMissing(
         f"{where}{label} is missing although the catalog refers to it; {RESTORE}", path=where
+    )
+
+
+def collected(where: str) -> WriteConflict:
+    """Return the error for a file that is gone before it was whole."""
+    return WriteConflict(
+        f"{where} was removed by a garbage collection while it was being written; nothing was committed: "
+        "try again with a longer `gc --orphans`",
+        path=where,
     )
 
 

@@ -35,17 +35,6 @@ def _telling(root: str | Path, path: str | None, writing: bool = True) -> Iterat
         raise disk_error(error, str(root), path, writing) from error
 
 
-class _WholeFile(io.FileIO):
-    """A file that takes all it is given, or raises: the system writes a part where a disk is nearly full."""
-
-    def write(self, data: Any, /) -> int:
-        rest = memoryview(data).cast("B")
-        size = len(rest)
-        while len(rest):
-            rest = rest[os.write(self.fileno(), rest) :]
-        return size
-
-
 class LocalDisk(Disk):
     """A directory. Files are written under a temporary name, flushed, renamed.
 
@@ -76,7 +65,7 @@ class LocalDisk(Disk):
             try:
                 root = self.root.stat()
                 _make_directories(self.root, target.parent, root)
-                with _WholeFile(unfinished, "w", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
+                with open(unfinished, "wb", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
                     _give(file.fileno(), root)
                     yield file
                     file.flush()
@@ -173,24 +162,19 @@ class _Descriptor:
                 os.close(self.number)
 
 
-class _Descriptors:
-    """Policy of which files stay open: the most recently read."""
-
-    def __init__(self) -> None:
-        self._lock = renewed_in_child(Lock)
-        self._files: OrderedDict[int, ref[LocalFile]] = OrderedDict()
-
-    def used(self, file: LocalFile) -> None:
-        with self._lock():
-            self._files[id(file)] = ref(file)
-            self._files.move_to_end(id(file))
-            while len(self._files) > OPEN_FILES:
-                _, oldest = self._files.popitem(last=False)
-                if (least_used := oldest()) is not None:
-                    least_used.let_go()
+_open_files: OrderedDict[int, ref[LocalFile]] = OrderedDict()  # the most recently read last
+_lock = renewed_in_child(Lock)
 
 
-_DESCRIPTORS = _Descriptors()
+def _used(file: LocalFile) -> None:
+    """Keep a file open for longer than those used before; of too many the least recently read are closed."""
+    with _lock():
+        _open_files[id(file)] = ref(file)
+        _open_files.move_to_end(id(file))
+        while len(_open_files) > OPEN_FILES:
+            _, oldest = _open_files.popitem(last=False)
+            if (least_used := oldest()) is not None:
+                least_used.let_go()
 
 
 class LocalFile(OpenFile):
@@ -205,7 +189,7 @@ class LocalFile(OpenFile):
         if not stat.S_ISREG(state.st_mode):
             raise IsADirectoryError(errno.EISDIR, "not a regular file", str(path))
         self.size = state.st_size
-        _DESCRIPTORS.used(self)
+        _used(self)
 
     def let_go(self) -> None:
         """Drop the descriptor; a thread that reads at this moment holds it, too."""
@@ -217,7 +201,7 @@ class LocalFile(OpenFile):
             descriptor = self._descriptor
             if descriptor is None:
                 descriptor = self._descriptor = _Descriptor(self._path)
-            _DESCRIPTORS.used(self)
+            _used(self)
             while done < length:
                 count = os.preadv(descriptor.number, [room[done:]], offset + done)
                 if not count:

@@ -240,7 +240,7 @@ def test_a_child_finds_the_locks_of_modules_unlocked(store: Store) -> None:
     held, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with local._DESCRIPTORS._lock(), overlay._lock(), sqlite._following():
+        with local._lock(), overlay._lock(), sqlite._following():
             held.set()
             leave.wait(CHILD_SECONDS)
 

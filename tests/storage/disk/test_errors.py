@@ -28,7 +28,6 @@ CASES = [
     (errno.EMFILE, OutOfResources, "ulimit -n", OutOfResources, "ulimit -n"),
     (errno.ENFILE, OutOfResources, "ulimit -n", OutOfResources, "ulimit -n"),
     (errno.ENOMEM, OutOfResources, "memory", OutOfResources, "memory"),
-    (errno.EAGAIN, OutOfResources, "memory", InvalidOption, "TMPDIR"),
     (errno.EACCES, ShardUnavailable, "Permission denied; check its device", InvalidOption, "TMPDIR"),
     (errno.EROFS, ShardUnavailable, "Read-only file system", InvalidOption, "TMPDIR"),
     (errno.EIO, ShardUnavailable, "Input/output error", InvalidOption, "TMPDIR"),
@@ -84,17 +83,15 @@ def test_a_missing_file_is_told_from_a_missing_root_and_from_one_that_was_collec
     ("code", "kind", "says"),
     [
         ("NoSuchKey", FragmentMissing, "missing"),
-        ("NoSuchBucket", ShardUnavailable, "no such bucket"),
+        ("NoSuchBucket", ShardUnavailable, "check the bucket"),
         ("AccessDenied", ShardUnavailable, "may not"),
         ("InvalidAccessKeyId", ShardUnavailable, "AWS_PROFILE"),
-        ("SignatureDoesNotMatch", ShardUnavailable, "secret key"),
-        ("ExpiredToken", ShardUnavailable, "renew"),
+        ("SignatureDoesNotMatch", ShardUnavailable, "AWS_SECRET_ACCESS_KEY"),
+        ("ExpiredToken", ShardUnavailable, "expired"),
         ("PermanentRedirect", ShardUnavailable, "AWS_REGION"),
-        ("RequestTimeTooSkewed", ShardUnavailable, "clock"),
         ("QuotaExceeded", DiskFull, "quota"),
         ("NoSuchUpload", WriteConflict, "try again"),
         ("SomethingNew", ShardUnavailable, "SomethingNew"),
-        ("too many open files", OutOfResources, "ulimit"),
     ],
 )
 def test_a_refusal_of_a_server_says_what_to_do(code: str, kind: type[ElasticScanError], says: str) -> None:
@@ -103,8 +100,6 @@ def test_a_refusal_of_a_server_says_what_to_do(code: str, kind: type[ElasticScan
 
     answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": 400}}
     refused = exceptions.ClientError(answer, "GetObject")
-    if kind is OutOfResources:
-        refused.__cause__ = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     raised = as_ours(refused, "s3://b/x", "s3://b/x/t1/a", "http://host", writing=True)
     assert type(raised) is kind and says in str(raised)
-    assert kind is OutOfResources or "s3://b/x/t1/a" in str(raised)
+    assert "s3://b/x/t1/a" in str(raised)
