@@ -32,7 +32,7 @@ from elasticscan.metadata import (
     is_widening,
 )
 from elasticscan.storage.batches.cache import BatchCache
-from elasticscan.storage.batches.reader import UNREADABLE, BatchReader
+from elasticscan.storage.batches.reader import UNREADABLE, BatchReader, Fields
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.key_filter import KeyFilter
 from elasticscan.storage.sealed_file import SealedFile, read_manifest
@@ -111,9 +111,6 @@ class FragmentReader(BatchReader):
         self._wanted, self._versions = tuple(columns), versions
         self._plain: FragmentReader | None = None
         self._table = table
-        self._lacking: dict[str, pa.Field] = {}
-        self._converted: dict[str, tuple[str, pa.Field]] = {}  # by name: the file's name, what it becomes
-        self._nulls: dict[str, pa.Array] = {}
         self._slot_rows: dict[int, NDArray[np.int64]] = {}  # by batch
         self.overlays: dict[Hashable, Any] = {}  # what `overlay` makes of its rows and those of others
         self._without = frozenset(without)
@@ -123,7 +120,7 @@ class FragmentReader(BatchReader):
         self._numbers = [n for n in range(self.batch_count) if n not in self._without]
         self.batch_count = len(self._numbers)
 
-    def _choose(self, schema: pa.Schema) -> list[str]:
+    def _choose(self, schema: pa.Schema) -> Fields:
         batches = self._file.more["batches"]
         if len(batches) != self._batches_in_file:
             raise ValueError("it has not the batches that it should have")
@@ -133,25 +130,26 @@ class FragmentReader(BatchReader):
         self.starts: NDArray[np.int64] = np.cumsum([0, *rows])  # of each batch, then of all rows
         self._slot_ranges = [(first, last) for _, first, last, _ in batches]
         self._last_slots = np.array([last for _, last in self._slot_ranges], dtype=np.int64)
-        self._match(schema)
         system = _system_columns(schema)
-        return [*self._wanted, *(system if self._versions else system[:1])]
+        columns = {} if self._table is None or not self._table.columns else self._table.by_name()
+        fields = {name: self._match(schema, name, columns) for name in self._wanted}
+        return fields | {
+            name: (name, schema.field(name)) for name in (system if self._versions else system[:1])
+        }
 
-    def _match(self, file: pa.Schema) -> None:
-        """Note which columns the file lacks, or has otherwise; raises ValueError when it is damaged."""
-        table = self._table
-        columns = table.by_name() if table is not None and table.columns else {}
-        names = frozenset(file.names)
-        for name in self._wanted:
-            stored = stored_name(columns, name)
-            if stored not in names:
-                self._lacking[name] = self._added_field(name, columns.get(name))
-            elif table is not None and columns:
-                own, kind = file.field(stored), table.schema.field(name).type
-                if own.type != kind and not is_widening(own.type, kind):
-                    raise self._misfit(f"its column {stored!r} is {own.type} and not {kind}")
-                if own.type != kind or stored != name:
-                    self._converted[name] = stored, pa.field(name, kind, own.nullable)
+    def _match(
+        self, file: pa.Schema, name: str, columns: Mapping[str, TableColumn]
+    ) -> tuple[str | None, pa.Field]:
+        """Return what the file calls a column, None where it lacks it, and the field that users see."""
+        stored = stored_name(columns, name)
+        at = file.get_field_index(stored)
+        if at < 0:
+            return None, self._added_field(name, columns.get(name))
+        own = file.field(at)
+        kind = self._table.schema.field(name).type if self._table is not None and columns else own.type
+        if own.type != kind and not is_widening(own.type, kind):
+            raise self._misfit(f"its column {stored!r} is {own.type} and not {kind}")
+        return stored, own if own.type == kind and stored == name else pa.field(name, kind, own.nullable)
 
     def _added_field(self, name: str, column: TableColumn | None) -> pa.Field:
         """Return a column that the file lacks since it is older, or younger than its end."""
@@ -182,59 +180,6 @@ class FragmentReader(BatchReader):
         if self._plain is None:
             self._plain = FragmentReader(*self._made_of, versions=False)
         return self._plain
-
-    def _read(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
-        if not self._lacking and not self._converted:
-            return super()._read(number, columns)
-        there = [name for name in columns if name not in self._lacking]
-        batch = super()._read(number, [self._name_in_file(name) for name in there])
-        arrays = dict(zip(there, self._convert(there, batch.columns), strict=True))
-        return self._complete(arrays, batch.num_rows, columns)
-
-    def _complete(self, arrays: Mapping[str, pa.Array], rows: int, columns: Sequence[str]) -> pa.RecordBatch:
-        """Complete a batch with nulls in the columns that the file lacks."""
-        whole = [
-            self._nulls_of(self._lacking[name], rows) if name in self._lacking else arrays[name]
-            for name in columns
-        ]
-        return pa.RecordBatch.from_arrays(whole, schema=self.schema_of(columns))
-
-    def _name_in_file(self, name: str) -> str:
-        return self._converted[name][0] if name in self._converted else name
-
-    def _convert(self, names: Sequence[str], arrays: Iterable[pa.Array]) -> list[pa.Array]:
-        """Columns as the file has them in the types that the table has for them."""
-        return [
-            array.cast(self._converted[name][1].type) if name in self._converted else array
-            for name, array in zip(names, arrays, strict=True)
-        ]
-
-    def rows(self, index: int, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
-        there = [name for name in columns if name not in self._lacking]
-        if len(there) == len(columns):
-            return super().rows(index, rows, columns)
-        if SLOT not in there:  # it says how many rows there are
-            there.append(SLOT)
-        taken = super().rows(index, rows, there)
-        return self._complete(dict(zip(there, taken.columns, strict=True)), taken.num_rows, columns)
-
-    def _rows_alone(
-        self, number: int, rows: NDArray[np.int64], columns: Sequence[str]
-    ) -> list[pa.Array] | None:
-        arrays = super()._rows_alone(number, rows, [self._name_in_file(name) for name in columns])
-        return None if arrays is None else self._convert(columns, arrays)
-
-    def _field_of(self, name: str) -> pa.Field:
-        if name in self._lacking:
-            return self._lacking[name]
-        return self._converted[name][1] if name in self._converted else self._schema_of_file.field(name)
-
-    def _nulls_of(self, field: pa.Field, count: int) -> pa.Array:
-        """`count` nulls; all batches share the longest array."""
-        nulls = self._nulls.get(field.name)
-        if nulls is None or len(nulls) < count:
-            nulls = self._nulls[field.name] = pa.nulls(count, field.type)
-        return nulls.slice(0, count)
 
     @cached_property
     def key_filter(self) -> KeyFilter:

@@ -13,9 +13,8 @@ batch on, up to that of the next one; the first batch begins, and the last one e
 was laid over is sorted as all batches are, so pages are slices of it, and kept as a batch that was read is.
 
 The others are merged for as many batches at once as one batch has room for. These merged rows, and their
-places, are small alongside what they cost; so they stay in the cache where the copies of a table that is
-larger than it do not, and each scan but the first pays for copies alone. Rows that would take more than half
-of it are merged again by each scan, but not sought. The places are found in the columns of the key alone.
+places, are kept like batches, too: where they stay in the cache, each scan but the first pays for copies
+alone. The places are found in the columns of the key alone.
 Only the columns of the page are copied and kept. So if these columns of the large fragment fitted into the
 cache, the overlay fits, too.
 
@@ -99,8 +98,8 @@ class Overlay:
         self._spans = self._cut() if self._rows_beside <= BATCH_ROWS * self.batch_count else []
         self.fits = bool(self._spans)
         self._batches = columns.kept_beside()
-        self._newest = columns.kept_beside(lasting=True, about_bytes=self._bytes_beside)
-        self._placed = columns.kept_beside(lasting=True)
+        self._newest = columns.kept_beside()
+        self._placed = columns.kept_beside()
 
     def batch(self, index: int) -> pa.RecordBatch:
         return self._batches.get(index, self._lay_over)

@@ -21,7 +21,7 @@ checks and kernels then find in the processor's cache.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -38,8 +38,8 @@ from elasticscan.base.errors import (
 )
 from elasticscan.metadata import Manifest, Seal
 from elasticscan.storage.batches.layout import BatchLayout
-from elasticscan.storage.disk import Disk, OpenFile, Parts
-from elasticscan.storage.disk.errors import disk_error, missing_file
+from elasticscan.storage.disk import AHEAD_BYTES, Disk, OpenFile
+from elasticscan.storage.disk.errors import missing_file
 from elasticscan.topology import SlotSet
 
 SEGMENT_BYTES = 64 << 10
@@ -76,57 +76,41 @@ class SealingSink(io.RawIOBase):
         self._length = 0
         self._checksums: list[int] = []
         self._segment = xxhash.xxh3_64()
-        self._held: list[bytes] | None = None
-        self._held_bytes = 0
+        self._held: bytearray | None = None
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         if self._held is not None:
-            self._held.append(bytes(view))
-            self._held_bytes += len(view)
+            self._held += view
             return len(view)
-        self._check(view)
+        self._file.write(view)
+        for start in range(-(self._length % SEGMENT_BYTES), len(view), SEGMENT_BYTES):
+            part = view[max(start, 0) : start + SEGMENT_BYTES]
+            self._segment.update(part)
+            if start + SEGMENT_BYTES <= len(view):
+                self._checksums.append(self._segment.intdigest())
+                self._segment.reset()
         self._length += len(view)
-        self._pass_on(view)
         return len(view)
-
-    def _check(self, view: memoryview) -> None:
-        begun = self._length % SEGMENT_BYTES
-        if begun:
-            self._segment.update(view[: SEGMENT_BYTES - begun])
-            if begun + len(view) < SEGMENT_BYTES:
-                return
-            self._checksums.append(self._segment.intdigest())
-            self._segment.reset()
-            view = view[SEGMENT_BYTES - begun :]
-        whole = len(view) // SEGMENT_BYTES * SEGMENT_BYTES
-        for start in range(0, whole, SEGMENT_BYTES):
-            self._checksums.append(xxhash.xxh3_64_intdigest(view[start : start + SEGMENT_BYTES]))
-        self._segment.update(view[whole:])
-
-    def _pass_on(self, view: memoryview) -> None:
-        done = 0
-        while done < len(view):  # an unbuffered file may take less than all
-            done += self._file.write(view[done:])
 
     def hold(self) -> None:
         """Keep back what the Arrow writer writes from here on; call it before the writer is closed."""
-        self._held = []
+        self._held = bytearray()
 
     def seal(self, manifest: Manifest, **more: Any) -> Seal:
         """Write the manifest, and behind it the bytes held back. `more` are plain values kept with it."""
         assert self._held is not None, "the writer must be closed before its file is sealed"
         if self._length % SEGMENT_BYTES:
             self._checksums.append(self._segment.intdigest())
-        end = b"".join(self._held)
+        end = bytes(self._held)
         body = _pack(manifest, np.array(self._checksums, dtype="<u8").tobytes(), digest_of(end), more)
         trailer = xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
         tail = body + trailer + len(body).to_bytes(8, "little") + _MAGIC + end
-        self._pass_on(memoryview(tail))
+        self._file.write(tail)
         return Seal(self._length + len(tail), len(tail), digest_of(tail))
 
     def tell(self) -> int:
-        return self._length + self._held_bytes
+        return self._length + len(self._held or b"")
 
     def writable(self) -> bool:
         return True
@@ -225,17 +209,10 @@ class SealedFile:
             return self._whole.slice(offset, max(end - offset, 0))
         if offset >= self._data_bytes:
             return pa.py_buffer(self._tail).slice(offset - self._data_bytes, max(end - offset, 0))
-        if end > self._data_bytes:
-            return pa.py_buffer(
-                self.read(offset, self._data_bytes - offset).to_pybytes()
-                + self._tail[: end - self._data_bytes].to_pybytes()
-            )
+        assert end <= self._data_bytes, "the data and the tail are read apart"
         start = offset // SEGMENT_BYTES * SEGMENT_BYTES
         stop = min(-(-end // SEGMENT_BYTES) * SEGMENT_BYTES, self._data_bytes)
-        try:
-            data = pa.allocate_buffer(stop - start)
-        except MemoryError as error:
-            raise disk_error(error, self._path, None, writing=False) from error
+        data = pa.allocate_buffer(stop - start)
         room = memoryview(data).cast("B")
         try:
             self._fill(room, start)
@@ -256,14 +233,10 @@ class SealedFile:
     def is_near(self) -> bool:
         return self._file.is_near
 
-    def expect(self, begin: int, end: int, parts: Parts | None = None) -> None:
-        """Say that bytes from `begin` to `end` are read next: one request over a network brings them all.
-
-        `parts` as for `OpenFile.expect`.
-        """
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Say that ascending ranges of the data are read next; see `OpenFile.expect`."""
         if self._whole is None:
-            end = min(-(-end // SEGMENT_BYTES) * SEGMENT_BYTES, self._data_bytes)
-            self._file.expect(begin // SEGMENT_BYTES * SEGMENT_BYTES, end, parts)
+            self._file.expect([(begin, min(end, self._data_bytes)) for begin, end in ranges])
 
     @property
     def has_cheap_reads(self) -> bool:
@@ -278,9 +251,7 @@ class SealedFile:
             first: the segment where the range begins.
             chosen: which segments of the range are to be read.
         """
-        fenced = np.zeros(len(chosen) + 2, dtype=bool)
-        fenced[1:-1] = chosen
-        edges = np.flatnonzero(fenced[1:] != fenced[:-1]).tolist()
+        edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False)).tolist()
         view, begin = room.data, first * SEGMENT_BYTES
         for start, end in zip(edges[::2], edges[1::2], strict=True):
             at, stop = start * SEGMENT_BYTES, min(end * SEGMENT_BYTES, self._data_bytes - begin)
@@ -301,8 +272,10 @@ class SealedFile:
     def prove_all(self) -> None:
         """Read the whole file, also what was read before. Raises `FragmentDamaged` where it has changed."""
         self._whole = None
-        for start in range(0, self._data_bytes, SEGMENT_BYTES):
-            self.read(start, min(SEGMENT_BYTES, self._data_bytes - start))
+        for start in range(0, self._data_bytes, PIECE_BYTES):
+            if not start % AHEAD_BYTES:
+                self._file.expect([(start, start + 2 * AHEAD_BYTES)])
+            self.read(start, min(PIECE_BYTES, self._data_bytes - start))
 
     def as_arrow_file(self) -> pa.NativeFile:
         """Return the file as Arrow's readers take it."""
@@ -332,13 +305,7 @@ class _ArrowFile(io.RawIOBase):
     def tell(self) -> int:
         return self._at
 
-    def size(self) -> int:
-        return self._file.size
-
     def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
         return True
 
 

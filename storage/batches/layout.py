@@ -17,9 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from pyarrow import ipc
 
 # Columns of batches of so many bytes are compressed and decompressed side by side. Less takes threads longer
@@ -136,19 +134,3 @@ def _is_plain(kind: pa.DataType) -> bool:
         or pa.types.is_fixed_size_binary(kind)
         or pa.types.is_decimal(kind)
     )
-
-
-def fixed_bits(columns: Sequence[ColumnLayout]) -> NDArray[np.int64]:
-    """For each buffer of which a row has its own bits: where they begin, how many it has, how many to read.
-
-    (first bit in the file, bits from row to row, bits of a row); of offsets a row needs two.
-    """
-    parts = []
-    for column in columns:
-        validity, values = column.buffers[:2]
-        if validity is not None:
-            parts.append((8 * validity[0], 1, 1))
-        if values is not None:
-            bits = 8 * column.offset_bytes or column.type.bit_width
-            parts.append((8 * values[0], bits, bits * (2 if column.offset_bytes else 1)))
-    return np.array(parts, dtype=np.int64).reshape(-1, 3)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +23,8 @@ from elasticscan.storage.batches.layout import (
     read_columns,
     read_layout,
 )
-from elasticscan.storage.batches.rows import MOST_BYTES, take_rows
-from elasticscan.storage.disk import Disk, Parts
-from elasticscan.storage.sealed_file import SEGMENT_BYTES
+from elasticscan.storage.batches.rows import take_rows
+from elasticscan.storage.disk import AHEAD_BYTES, Disk
 
 # The errors that Arrow raises on bytes it cannot read, and their subclasses. Bytes are proven before Arrow
 # sees them, so only a file of another kind than the catalog says raises them.
@@ -38,12 +38,11 @@ UNREADABLE = (
     pa.ArrowSerializationError,
 )
 
-
-_MOST = 3 / 4  # of a batch: who needs so much reads it at once
+_MOST = 3 / 4  # of a batch: columns that are so much of it are fetched with the whole of it
 _SLACK = 1 / 32  # by which columns may lie elsewhere in another batch
-
-
 FAR_WEIGHT = 8  # of batches of a file that is far: what fetches them has copies, and ranges in memory
+
+Fields: TypeAlias = dict[str, tuple[str | None, pa.Field]]
 
 
 class BatchReader:
@@ -63,22 +62,27 @@ class BatchReader:
         self._file = self._cache.open(disk, path, seal, label)
         self._ends: Sequence[int] = ()  # of the batches in the file
         self._is_plain = True  # not compressed
-        # By columns, how to read those of a file that is far: only these parts, or (None) whole batches.
-        self._plans: dict[tuple[str, ...], Parts | None] = {}
+        # By columns of a file that is far, the shares of each batch that hold them, if that is not all of it.
+        self._shares: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+        self._last, self._ahead = -9, range(0)  # the batch read last, and those expected in a scan
         self._by_arrow: dict[tuple[str, ...], Any] = {}
         self._schemas: dict[tuple[str, ...], pa.Schema] = {}
-        self._path = path
+        self._nulls: dict[str, pa.Array] = {}
         with self._readable():
             reader = ipc.open_file(self._file.as_arrow_file())
             self._schema_of_file: pa.Schema = reader.schema
             self._batches_in_file: int = reader.num_record_batches
-            self.columns = tuple(self._choose(self._schema_of_file))
+            self._fields = self._choose(self._schema_of_file)
+        self.columns = tuple(self._fields)
         self._numbers: Sequence[int] = range(self._batches_in_file)  # of the batches, in the file
         self.batch_count = len(self._numbers)
         self._kept = self._cache.kept(weight=1 if self._file.is_near else FAR_WEIGHT)
 
-    def _choose(self, schema: pa.Schema) -> list[str]:
-        """Return the columns to read. Raises what Arrow raises when the file is not what it should be."""
+    def _choose(self, schema: pa.Schema) -> Fields:
+        """Return the columns to read: what the file calls each, or None where it lacks it, and its field.
+
+        Raises what Arrow raises when the file is not what it should be.
+        """
         raise NotImplementedError
 
     @contextmanager
@@ -99,11 +103,8 @@ class BatchReader:
         names = tuple(columns)
         schema = self._schemas.get(names)
         if schema is None:
-            schema = self._schemas[names] = pa.schema([self._field_of(name) for name in names])
+            schema = self._schemas[names] = pa.schema([self._fields[name][1] for name in names])
         return schema
-
-    def _field_of(self, name: str) -> pa.Field:
-        return self._schema_of_file.field(name)
 
     def holds(self, index: int) -> bool:
         """Return whether a batch is in memory."""
@@ -120,85 +121,116 @@ class BatchReader:
         with self._readable():
             return self._read(self._numbers[index], self.columns)
 
-    def kept_beside(self, lasting: bool = False, about_bytes: float = 0) -> KeptBatches:
-        """Return a place in the cache for batches derived from the reader's own; see `BatchCache.kept`."""
-        return self._cache.kept(lasting, about_bytes)
+    def kept_beside(self) -> KeptBatches:
+        """Return a place in the cache for batches derived from the reader's own."""
+        return self._cache.kept()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return (self.batch(index) for index in range(self.batch_count))
-
-    def _read(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
-        """Return some columns of a batch in the file; others are not decompressed, nor read if avoidable."""
-        if not self._file.is_near:
-            self._file.expect(*self._span(number), self._plans.get(tuple(columns)))
-        layout = self._layout(number)
-        plain = None if layout is None else layout.columns_of(columns)
-        if layout is not None and plain is not None:
-            if not self._file.is_near and tuple(columns) not in self._plans:
-                self._plan(tuple(columns), layout, plain)
-            arrays = read_columns(self._file.read, layout, plain)
-            fields = [self._schema_of_file.field(name) for name in columns]
-            return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-        batch = self._arrow_reader(tuple(columns)).get_batch(number)
-        if self._is_plain and len(columns) < len(self._schema_of_file):
-            # Copy: Arrow puts the few columns that were asked for into one block with room for all columns.
-            # What was compressed it puts into blocks of their own, column by column.
-            batch = ipc.read_record_batch(batch.serialize(), batch.schema)
-        return batch.select(list(columns))
-
-    def _plan(self, names: tuple[str, ...], layout: BatchLayout, columns: Sequence[ColumnLayout]) -> None:
-        """Note how to read columns of all batches of a remote file, by their offsets in one batch."""
-        length = layout.end - layout.begin
-        self._plans[names] = None
-        if sum(column.end - column.begin for column in columns) >= _MOST * length:
-            return
-        shares = sorted(
-            ((c.begin - layout.begin) / length - _SLACK, (c.end - layout.begin) / length + _SLACK)
-            for c in columns
-        )
-        places = (
-            (int(begin + max(low, 0.0) * (end - begin)), int(begin + min(high, 1.0) * (end - begin)))
-            for begin, end in map(self._span, range(self._batches_in_file))
-            for low, high in ((0.0, _SLACK), *shares)  # the batch's description comes first
-        )
-        self._plans[names] = Parts.of(places, SEGMENT_BYTES, self._file.size)
-
-    def _arrow_reader(self, columns: tuple[str, ...]) -> Any:
-        reader = self._by_arrow.get(columns)
-        if reader is None:
-            fields = sorted(self._schema_of_file.names.index(name) for name in columns)
-            bytes_of_one = self._file.size // max(self._batches_in_file, 1)
-            options = ipc.IpcReadOptions(
-                included_fields=fields, use_threads=bytes_of_one >= THREADS_FROM_BYTES
-            )
-            reader = self._by_arrow[columns] = ipc.open_file(self._file.as_arrow_file(), options=options)
-        return reader
 
     def rows(self, index: int, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
         """Rows of a batch, by number, in the order asked, of some of the reader's columns.
 
         A batch that no caller holds, and that the cache has no room for, is not read for a few rows.
         """
-        arrays = None
         if not self.holds(index):
             with self._readable():
-                arrays = self._rows_alone(self._numbers[index], rows, columns)
-        if arrays is None:
-            batch, indices = self.batch(index), pa.array(rows)
-            arrays = [batch.column(name).take(indices) for name in columns]
+                stored = self._stored(columns)
+                arrays = self._rows_alone(self._numbers[index], rows, stored) if stored else []
+                if arrays is not None:
+                    return self._complete(columns, dict(zip(stored, arrays, strict=True)), len(rows))
+        batch, indices = self.batch(index), pa.array(rows)
+        arrays = [batch.column(name).take(indices) for name in columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema_of(columns))
 
     def _rows_alone(
-        self, number: int, rows: NDArray[np.int64], columns: Sequence[str]
+        self, number: int, rows: NDArray[np.int64], stored: Sequence[str]
     ) -> list[pa.Array] | None:
         """Return these rows, read on their own; None where it is better to read the batch."""
         layout = self._layout(number) if self._file.has_cheap_reads else None
-        plain = None if layout is None else layout.columns_of(columns)
-        if layout is None or plain is None or layout.end - layout.begin > MOST_BYTES:
+        plain = None if layout is None else layout.columns_of(stored)
+        if layout is None or plain is None:
             return None
         if self._cache.has_room(layout.end - layout.begin):  # the whole batch serves all later reads
             return None
         return take_rows(self._file, layout, plain, rows)
+
+    def _read(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
+        """Return some columns of a batch in the file; others are not decompressed, nor read if avoidable."""
+        stored = tuple(self._stored(columns) or self._schema_of_file.names[-1:])  # one says how many rows
+        if not self._file.is_near:
+            self._expect(number, stored)
+        layout = self._layout(number)
+        plain = None if layout is None else layout.columns_of(stored)
+        if layout is not None and plain is not None:
+            self._note_shares(stored, layout, plain)
+            arrays, rows = read_columns(self._file.read, layout, plain), layout.rows
+        else:
+            batch = self._arrow_reader(stored).get_batch(number)
+            if self._is_plain and len(stored) < len(self._schema_of_file):
+                # Copy: Arrow puts the few columns that were asked for into one block with room for all
+                # columns. What was compressed it puts into blocks of their own, column by column.
+                batch = ipc.read_record_batch(batch.serialize(), batch.schema)
+            arrays, rows = batch.select(list(stored)).columns, batch.num_rows
+        return self._complete(columns, dict(zip(stored, arrays, strict=True)), rows)
+
+    def _stored(self, columns: Sequence[str]) -> list[str]:
+        """Return what the file calls the columns that it has."""
+        return [stored for stored, _ in map(self._fields.__getitem__, columns) if stored is not None]
+
+    def _complete(self, columns: Sequence[str], arrays: Mapping[str, pa.Array], rows: int) -> pa.RecordBatch:
+        """Return columns under their names and in their types; those that the file lacks are null."""
+        whole = []
+        for stored, field in map(self._fields.__getitem__, columns):
+            array = self._nulls_of(field, rows) if stored is None else arrays[stored]
+            whole.append(array if array.type == field.type else array.cast(field.type))
+        return pa.RecordBatch.from_arrays(whole, schema=self.schema_of(columns))
+
+    def _nulls_of(self, field: pa.Field, count: int) -> pa.Array:
+        """`count` nulls; all batches share the longest array."""
+        nulls = self._nulls.get(field.name)
+        if nulls is None or len(nulls) < count:
+            nulls = self._nulls[field.name] = pa.nulls(count, field.type)
+        return nulls.slice(0, count)
+
+    def _expect(self, number: int, stored: tuple[str, ...]) -> None:
+        """Have what is read of a file that is far fetched; in a scan also of the batches that follow."""
+        numbers = [number]
+        if not self._last < number <= self._last + 2:
+            self._ahead = range(number, number + 1)
+        elif number >= self._ahead.start:
+            begin = max(self._ahead.stop, number)
+            self._ahead = range(begin, bisect_right(self._ends, self._ends[begin - 1] + AHEAD_BYTES))
+            numbers += [at for at in self._ahead if at != number]
+        self._last = number
+        self._file.expect([place for at in numbers for place in self._bytes_of(at, stored)])
+
+    def _bytes_of(self, number: int, stored: tuple[str, ...]) -> list[tuple[int, int]]:
+        begin, end = self._span(number)
+        shares = self._shares.get(stored, [(0.0, 1.0)])
+        return [(begin + int(low * (end - begin)), begin + int(high * (end - begin))) for low, high in shares]
+
+    def _note_shares(
+        self, stored: tuple[str, ...], layout: BatchLayout, columns: Sequence[ColumnLayout]
+    ) -> None:
+        """Note where a batch of a file that is far has some columns: others have them about there, too."""
+        size = layout.end - layout.begin
+        if self._file.is_near or sum(column.end - column.begin for column in columns) >= _MOST * size:
+            return
+        places = sorted((column.begin - layout.begin, column.end - layout.begin) for column in columns)
+        shares = ((max(low / size - _SLACK, 0.0), min(high / size + _SLACK, 1.0)) for low, high in places)
+        self._shares[stored] = [(0.0, _SLACK), *shares]  # the batch's description comes first
+
+    def _arrow_reader(self, stored: tuple[str, ...]) -> Any:
+        reader = self._by_arrow.get(stored)
+        if reader is None:
+            fields = sorted(self._schema_of_file.names.index(name) for name in stored)
+            bytes_of_one = self._file.size // max(self._batches_in_file, 1)
+            options = ipc.IpcReadOptions(
+                included_fields=fields, use_threads=bytes_of_one >= THREADS_FROM_BYTES
+            )
+            reader = self._by_arrow[stored] = ipc.open_file(self._file.as_arrow_file(), options=options)
+        return reader
 
     def _span(self, number: int) -> tuple[int, int]:
         """Return the place in the file where a batch begins, and where it ends."""

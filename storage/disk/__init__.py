@@ -32,4 +32,4 @@ from elasticscan.storage.disk.local import (
     keep_from_group,
     open_disk,
 )
-from elasticscan.storage.disk.protocol import Disk, MemoryFile, OpenFile, Parts, batch_bytes
+from elasticscan.storage.disk.protocol import AHEAD_BYTES, Disk, MemoryFile, OpenFile, batch_bytes

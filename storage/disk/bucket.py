@@ -9,7 +9,7 @@ parent.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from threading import Lock
@@ -70,20 +70,24 @@ class Bucket:
     def read(self, key: str, span: str) -> tuple[pa.Buffer, int]:
         """Bytes of an object, by HTTP's words for a range ("0-99", "-100"), and its size."""
         for attempt in range(1, ATTEMPTS + 1):
-            answer = self._ask("get_object", key, Range=f"bytes={span}")
+            answer = self.ask("get_object", key, Range=f"bytes={span}")
             try:
-                return _taken(answer)
+                with answer["Body"] as body:
+                    content = body.read()
             except FAILURES as error:  # it was cut, which botocore does not see
                 if attempt == ATTEMPTS:
                     raise self._ours(error, key, writing=False) from error
+            else:
+                size = answer.get("ContentRange", "").rpartition("/")[2] or len(content)
+                return pa.py_buffer(content), int(size)
         raise AssertionError("no attempt was the last one")
 
     def put(self, key: str, data: bytes) -> None:
-        self._ask("put_object", key, writing=True, Body=data)
+        self.ask("put_object", key, writing=True, Body=data)
 
     def delete(self, key: str) -> None:
         with suppress(FragmentMissing):
-            self._ask("delete_object", key, writing=True)
+            self.ask("delete_object", key, writing=True)
 
     def list(self, prefix: str) -> Iterator[tuple[str, float]]:
         """(key, time of its last change) of each object below a prefix."""
@@ -103,19 +107,19 @@ class Bucket:
         page: dict[str, Any] = {}
         while not page or page.get("IsTruncated"):
             more = {name: page[of] for name, of in marks.items()} if page else {}
-            page = self._ask(request, None, Prefix=prefix, **more)
+            page = self.ask(request, None, Prefix=prefix, **more)
             yield page
 
     def upload(self, key: str) -> Upload:
         """Begin an object."""
-        return Upload(self._ask, key)
+        return Upload(self, key)
 
     def abort(self, key: str, upload: str) -> None:
         """End an upload of which nothing shall stay; fine when it has ended already."""
         with suppress(WriteConflict, FragmentMissing):
-            self._ask("abort_multipart_upload", key, writing=True, UploadId=upload)
+            self.ask("abort_multipart_upload", key, writing=True, UploadId=upload)
 
-    def _ask(self, request: str, key: str | None, writing: bool = False, **parameters: Any) -> Any:
+    def ask(self, request: str, key: str | None, writing: bool = False, **parameters: Any) -> Any:
         """Send a request; once more with credentials that are read again where they were refused.
 
         botocore stops sending requests again while a quota of failures, one for the whole process, is used
@@ -144,25 +148,17 @@ class Bucket:
         return as_ours(error, self._root, where, server, writing)
 
 
-def _taken(answer: Any) -> tuple[pa.Buffer, int]:
-    """Return the bytes of an answer, and the size of the whole object."""
-    with answer["Body"] as body:
-        content = body.read()
-    total = answer.get("ContentRange", "").rpartition("/")[2]
-    return pa.py_buffer(content), int(total) if total else len(content)
-
-
 class Upload:
     """An object that is written: sent in one piece when it is small, else in parts.
 
-    Nothing is there before the block ends without an exception.
+    Nothing is there before it is finished.
 
     Attributes:
         content: of an object that was sent in one piece.
     """
 
-    def __init__(self, ask: Callable[..., Any], key: str) -> None:
-        self._ask, self._key, self._size = ask, key, 0
+    def __init__(self, bucket: Bucket, key: str) -> None:
+        self._bucket, self._key, self._size = bucket, key, 0
         self._tags: list[str] = []
         self._id: str | None = None
         self._waiting = bytearray()
@@ -179,42 +175,30 @@ class Upload:
     def _send(self) -> None:
         data, self._waiting = bytes(self._waiting), bytearray()
         if self._id is None:
-            self._id = str(self._ask("create_multipart_upload", self._key, writing=True)["UploadId"])
+            self._id = str(self._bucket.ask("create_multipart_upload", self._key, writing=True)["UploadId"])
         part = {"UploadId": self._id, "PartNumber": len(self._tags) + 1, "Body": data}
         self._size += len(data)
-        self._tags.append(self._ask("upload_part", self._key, writing=True, **part)["ETag"])
+        self._tags.append(self._bucket.ask("upload_part", self._key, writing=True, **part)["ETag"])
 
     def finish(self) -> None:
         if self._id is None:
             self.content = bytes(self._waiting)
-            self._ask("put_object", self._key, writing=True, Body=self.content)
+            self._bucket.put(self._key, self.content)
             return
         if self._waiting:
             self._send()
         parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(self._tags, 1)]
         made = {"UploadId": self._id, "MultipartUpload": {"Parts": parts}}
         try:
-            self._ask("complete_multipart_upload", self._key, writing=True, **made)
+            self._bucket.ask("complete_multipart_upload", self._key, writing=True, **made)
         except WriteConflict:  # it was collected; or its answer was lost, and this was asked again
             with suppress(FragmentMissing):
-                if int(self._ask("head_object", self._key)["ContentLength"]) == self._size:
+                if int(self._bucket.ask("head_object", self._key)["ContentLength"]) == self._size:
                     return
             raise
 
-    def __enter__(self) -> Upload:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None:
-                self.finish()
-        except BaseException:
-            self._abort()
-            raise
-        if kind is not None:
-            self._abort()
-
-    def _abort(self) -> None:
+    def give_up(self) -> None:
+        """Leave nothing of what was sent."""
         if self._id is not None:
             with suppress(ElasticScanError):  # a garbage collection ends it later
-                self._ask("abort_multipart_upload", self._key, writing=True, UploadId=self._id)
+                self._bucket.abort(self._key, self._id)

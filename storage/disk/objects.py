@@ -1,18 +1,17 @@
-"""Objects that are open for reading: few requests, each for a long block, and the next one ahead of time.
+"""Objects that are open for reading: few requests, each for a run of blocks, and the next runs ahead of time.
 
-Blocks of bytes that came last stay in memory, those of all objects of the process together, up to a bound. A
-block that is on its way is among them, so threads that want the same bytes wait for one request.
+An object is cut into blocks of `BLOCK_BYTES`; a run is neighbouring blocks that come with one request. The
+runs that were used last stay in memory, those of all objects of the process together, up to a bound. A run
+that is on its way is among them, so threads that want the same bytes wait for one request.
 
-Who goes on where the last block ended, twice, is taken for a scan: blocks become long, and the next one is
-fetched while this one is read. A scan that comes to its next object begins with a long one there. Of a block
-only those parts are fetched that the reader expects to need, if it has said so, each by a request.
+A reader says which ranges it reads next (`expect`): the first one is fetched at once, the others by threads
+ahead of time. Ranges that lie near each other come as one run.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,110 +24,107 @@ from elasticscan.base.errors import FragmentMissing
 from elasticscan.base.limits import BLOCK_CACHE_BYTES
 from elasticscan.storage.disk.bucket import Bucket
 from elasticscan.storage.disk.errors import cut_file
-from elasticscan.storage.disk.protocol import OpenFile, Parts
+from elasticscan.storage.disk.protocol import AHEAD_BYTES, OpenFile
 
-TAIL_BYTES = 64 << 10
-# Requests ahead of time; with those of who reads they leave some of 16 connections.
+BLOCK_BYTES = 64 << 10  # and the end of an object that is fetched when it is opened
+# Requests ahead of time; with those of readers they leave some of 16 connections.
 MOST_AT_ONCE = 6
-STRETCH_BYTES = 12 << 20  # of a scan
-_SECOND_BYTES = 1 << 20  # where a scan may begin
-_NEAR_BYTES = 1 << 20  # who leaves out so little still scans
+_HOLE_BLOCKS = 3  # to leave out so many is worth one more request
+_END = -1  # the number under which the end of an object is found, whatever its size
 
 
 @dataclass(eq=False, slots=True)
-class ObjectBlock:
-    """Bytes [begin, end) of an object; `content` is cancelled where they could not be fetched."""
+class Run:
+    """Blocks of an object that one request brings; `content` is cancelled where it failed.
 
+    Attributes:
+        begin: the byte of the object where the content begins.
+        blocks: the blocks that are wholly in it.
+    """
+
+    name: str
     begin: int
-    end: int
+    blocks: list[int]
     content: Future[pa.Buffer] = field(default_factory=Future)
 
 
-@dataclass(slots=True)
-class _KnownObject:
-    """The blocks of an object that are kept: none overlaps another."""
-
-    size: int
-    begins: list[int] = field(default_factory=list)
-
-
 class BlockCache:
-    """The blocks that were used last, of any objects, up to a bound in bytes; threads may share one."""
+    """The runs that were used last, of any objects, up to a bound in bytes; threads may share one."""
 
     def __init__(self, most_bytes: int = BLOCK_CACHE_BYTES) -> None:
-        self._most_bytes = most_bytes
+        self._most_blocks = most_bytes // BLOCK_BYTES
         self._lock = Lock()
-        self._objects: dict[str, _KnownObject] = {}
-        self._blocks: OrderedDict[tuple[str, int], ObjectBlock] = OrderedDict()
-        self._bytes = 0
+        self._runs: OrderedDict[Run, None] = OrderedDict()
+        self._blocks: dict[tuple[str, int], Run] = {}
 
     def size_of(self, name: str) -> int | None:
-        """Return the size of an object of which blocks are kept."""
-        known = self._objects.get(name)
-        return None if known is None else known.size
+        """Return the size of an object whose end is kept."""
+        end = self._blocks.get((name, _END))
+        return None if end is None else end.begin + int(end.content.result().size)
 
-    def keep(self, name: str, content: pa.Buffer, size: int) -> None:
+    def keep_end(self, name: str, content: pa.Buffer, size: int) -> None:
         """Keep the end of an object; what was kept of another one under its name goes."""
         if self.size_of(name) not in (None, size):
             self.forget(name)
-        if content.size:
-            block, is_new = self.block(name, size - content.size, size, size)
-            if is_new:
-                block.content.set_result(content)
-
-    def find(self, name: str, offset: int) -> ObjectBlock | None:
-        """Return the block that has a byte, if it is there or on its way."""
+        first, last = -(-(size - content.size) // BLOCK_BYTES), -(-size // BLOCK_BYTES)
+        run = Run(name, size - content.size, [_END, *range(first, last)])
+        run.content.set_result(content)
         with self._lock:
-            return self._find(name, offset)
+            if (name, _END) not in self._blocks:
+                self._add(run)
 
-    def block(self, name: str, begin: int, end: int, size: int) -> tuple[ObjectBlock, bool]:
-        """Return the block that has a byte; True with it if it is a new one, which the caller fetches.
-
-        A new one ends where another one begins.
-        """
+    def find(self, name: str, offset: int) -> Run | None:
+        """Return the run that has a byte, if it is there or on its way."""
         with self._lock:
-            found = self._find(name, begin)
-            if found is not None:
-                return found, False
-            begins = self._objects.setdefault(name, _KnownObject(size)).begins
-            following = begins[bisect_right(begins, begin) :][:1]
-            block = ObjectBlock(begin, min([end, *following]))
-            insort(begins, begin)
-            self._blocks[name, begin] = block
-            self._bytes += block.end - begin
-            while self._bytes > self._most_bytes and len(self._blocks) > 1:
-                self._drop(*next(iter(self._blocks)))
-            return block, True
+            run, end = self._blocks.get((name, offset // BLOCK_BYTES)), self._blocks.get((name, _END))
+            if run is None and end is not None and offset >= end.begin:
+                run = end
+            if run is not None:
+                self._runs.move_to_end(run)
+            return run
 
-    def _find(self, name: str, offset: int) -> ObjectBlock | None:
-        known = self._objects.get(name)
-        number = bisect_right(known.begins, offset) - 1 if known else -1
-        if known is None or number < 0:
-            return None
-        key = name, known.begins[number]
-        if offset >= self._blocks[key].end:
-            return None
-        self._blocks.move_to_end(key)
-        return self._blocks[key]
-
-    def drop(self, name: str, block: ObjectBlock) -> None:
-        """Forget one block, if it is there still."""
+    def claim(self, name: str, blocks: Iterable[int]) -> list[Run]:
+        """Return new runs with those of some ascending blocks that are not there; the caller fetches them."""
+        runs: list[Run] = []
         with self._lock:
-            if self._blocks.get((name, block.begin)) is block:
-                self._drop(name, block.begin)
+            for block in blocks:
+                if (name, block) in self._blocks:
+                    continue
+                there = runs[-1].blocks if runs else [block]
+                between = range(there[-1] + 1, block)
+                is_near = len(between) <= _HOLE_BLOCKS and block - there[0] < AHEAD_BYTES // BLOCK_BYTES
+                if runs and is_near and not any((name, number) in self._blocks for number in between):
+                    there.extend(range(there[-1] + 1, block + 1))
+                else:
+                    runs.append(Run(name, block * BLOCK_BYTES, [block]))
+            for run in runs:
+                self._add(run)
+        return runs
+
+    def _add(self, run: Run) -> None:
+        self._runs[run] = None
+        for block in run.blocks:
+            self._blocks.setdefault((run.name, block), run)
+        while len(self._blocks) > self._most_blocks and len(self._runs) > 1:
+            self._remove(next(iter(self._runs)))
+
+    def drop(self, run: Run) -> None:
+        """Forget one run, if it is there still."""
+        with self._lock:
+            if run in self._runs:
+                self._remove(run)
 
     def forget(self, name: str) -> None:
         """Forget all of an object."""
         with self._lock:
-            while known := self._objects.get(name):
-                self._drop(name, known.begins[0])
+            for run in [run for run in self._runs if run.name == name]:
+                self._remove(run)
 
-    def _drop(self, name: str, begin: int) -> None:
-        block, known = self._blocks.pop((name, begin)), self._objects[name]
-        self._bytes -= block.end - begin
-        known.begins.remove(begin)
-        if not known.begins:
-            del self._objects[name]
+    def _remove(self, run: Run) -> None:
+        del self._runs[run]
+        for block in run.blocks:
+            if self._blocks.get((run.name, block)) is run:
+                del self._blocks[run.name, block]
 
 
 shared_blocks = renewed_in_child(BlockCache)
@@ -142,8 +138,8 @@ def name_of(bucket: Bucket, key: str) -> str:
 
 def fetch_end(bucket: Bucket, key: str, blocks: BlockCache) -> int:
     """Fetch the last bytes of an object; returns its size."""
-    end, size = bucket.read(key, f"-{TAIL_BYTES}")
-    blocks.keep(name_of(bucket, key), end, size)
+    end, size = bucket.read(key, f"-{BLOCK_BYTES}")
+    blocks.keep_end(name_of(bucket, key), end, size)
     return size
 
 
@@ -158,118 +154,68 @@ def fetch_ends(bucket: Bucket, keys: Sequence[str]) -> None:
     parallel(fetch, [key for key in keys if blocks.size_of(name_of(bucket, key)) is None], MOST_AT_ONCE)
 
 
-class Stride:
-    """The stride of who reads the objects of a shard: it is long in a scan."""
-
-    is_scan = False
-
-
 class Object(OpenFile):
     """An object whose last bytes are there since it was opened: they say what else is in it.
 
-    Threads may share one. `stride` is that of the whole shard.
+    Threads may share one.
     """
 
     is_near = False
 
-    def __init__(self, bucket: Bucket, key: str, stride: Stride, blocks: BlockCache) -> None:
-        self._bucket, self._key, self._stride, self._blocks = bucket, key, stride, blocks
+    def __init__(self, bucket: Bucket, key: str, blocks: BlockCache) -> None:
+        self._bucket, self._key, self._blocks = bucket, key, blocks
         self._name = name_of(bucket, key)
-        self._expected = (0, 0)
-        self._parts: Parts | None = None
-        self._reached: int | None = None  # where the last block ended
-        self._steps = 0  # so many blocks followed each other
-        self._sent: tuple[int, int] | None = None  # what is fetched ahead of time
         size = blocks.size_of(self._name)
         self.size = fetch_end(bucket, key, blocks) if size is None else size
 
-    def expect(self, begin: int, end: int, parts: Parts | None = None) -> None:
-        self._expected, self._parts = (begin, end), parts
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self._request(ranges)
 
     def forget(self) -> bool:
         self._blocks.forget(self._name)
         return True
 
     def read_into(self, offset: int, room: memoryview) -> None:
-        done, length = 0, len(room)
-        end = offset + length
+        at, end = offset, offset + len(room)
         if end > self.size:
-            raise cut_file(self._key, offset, length)
-        while done < length:
-            begin, content = self._content(offset + done, end)
-            part = memoryview(content).cast("B")[offset + done - begin :][: length - done]
-            room[done : done + len(part)] = part
-            done += len(part)
-        sent = self._sent
-        if sent is not None and end > sent[0]:
-            self._sent = None
-            if offset <= sent[1] + _NEAR_BYTES:
-                self._send_for(sent[1])
-
-    def _content(self, offset: int, end: int) -> tuple[int, pa.Buffer]:
-        """Return the block that has a byte, and where it begins; raises what its request raises."""
-        while True:
-            block, is_new = self._blocks.find(self._name, offset), False
-            if block is None:
-                block_end = self._block_end(offset, end)
-                block, is_new = self._blocks.block(self._name, offset, block_end, self.size)
-            if is_new:
-                content = self._fetch(block)
-                if self._stride.is_scan:
-                    self._send_for(block.end)
-                return offset, content
+            raise cut_file(self._key, offset, len(room))
+        while at < end:
+            run = self._blocks.find(self._name, at) or self._request([(at, end)])
             with suppress(CancelledError):  # another thread failed to fetch it: it is requested again
-                return block.begin, block.content.result()
-            self._reached = block.begin
+                if run is not None:
+                    part = memoryview(run.content.result()).cast("B")[at - run.begin :][: end - at]
+                    room[at - offset :][: len(part)] = part
+                    at += len(part)
 
-    def _block_end(self, offset: int, end: int) -> int:
-        """Return the end of the block to fetch: that of what is expected, and of more during a scan."""
-        least = end
-        if self._expected[0] <= offset < self._expected[1]:
-            end = max(end, self._expected[1])
-        if self._reached is not None:
-            self._steps = self._steps + 1 if 0 <= offset - self._reached <= _NEAR_BYTES else 0
-            self._stride.is_scan = self._steps > 1
-        if self._stride.is_scan and (self._steps or not offset):
-            end = max(end, offset + STRETCH_BYTES)
-            if self._parts is not None:  # the others are fetched ahead of time, some at once
-                end = max(least, self._parts.end_of_first(offset, end))
-        elif self._steps:
-            end = max(end, offset + _SECOND_BYTES)
-        if self.size - end < 2 * TAIL_BYTES:  # a rest that is worth no request
-            end = self.size
-        self._reached = end
-        return end
+    def _request(self, ranges: Sequence[tuple[int, int]]) -> Run | None:
+        """Have what is not there of ascending ranges fetched; returns the run where they begin, if new."""
+        blocks = (
+            block
+            for begin, end in ranges
+            for block in range(begin // BLOCK_BYTES, -(-min(end, self.size) // BLOCK_BYTES))
+        )
+        runs = self._blocks.claim(self._name, blocks)
+        first = runs.pop(0) if runs and runs[0].begin <= ranges[0][0] else None
+        for run in runs:
+            try:
+                _ahead().submit(self._fetch, run)
+            except RuntimeError:  # the system gives no more threads: it is fetched when it is read
+                self._give_up(run)
+        if first is not None:
+            self._fetch(first)
+        return first
 
-    def _send_for(self, begin: int) -> None:
-        """Have what a scan reads from a place on fetched by other threads."""
-        parts = [(begin, min(begin + STRETCH_BYTES, self.size))]
-        if self._parts is not None:
-            parts = self._parts.after(begin, self.size, STRETCH_BYTES)
-        for low, high in parts:
-            self._sent, self._reached = (self._sent[0] if self._sent else low, high), high
-            at = low
-            while at < high:
-                block, is_new = self._blocks.block(self._name, at, high, self.size)
-                if is_new:
-                    self._fetch_ahead(block)
-                at = block.end
-
-    def _fetch_ahead(self, block: ObjectBlock) -> None:
+    def _fetch(self, run: Run) -> None:
+        end = min((run.blocks[-1] + 1) * BLOCK_BYTES, self.size)
         try:
-            _ahead().submit(self._fetch, block)
-        except RuntimeError:  # the system gives no more threads: it is fetched when it is read
-            self._blocks.drop(self._name, block)
-            block.content.cancel()
-
-    def _fetch(self, block: ObjectBlock) -> pa.Buffer:
-        try:
-            content = self._bucket.read(self._key, f"{block.begin}-{block.end - 1}")[0]
-            if content.size < block.end - block.begin:
-                raise cut_file(self._key, block.begin, block.end - block.begin)
+            content = self._bucket.read(self._key, f"{run.begin}-{end - 1}")[0]
+            if content.size < end - run.begin:
+                raise cut_file(self._key, run.begin, end - run.begin)
         except BaseException:
-            self._blocks.drop(self._name, block)
-            block.content.cancel()
+            self._give_up(run)
             raise
-        block.content.set_result(content)
-        return content
+        run.content.set_result(content)
+
+    def _give_up(self, run: Run) -> None:
+        self._blocks.drop(run)
+        run.content.cancel()

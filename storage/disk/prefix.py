@@ -15,10 +15,9 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.redaction import shown
 from elasticscan.storage.disk.bucket import Bucket
 from elasticscan.storage.disk.objects import (
-    TAIL_BYTES,
+    BLOCK_BYTES,
     BlockCache,
     Object,
-    Stride,
     fetch_ends,
     name_of,
     shared_blocks,
@@ -58,7 +57,7 @@ class ObjectDisk:
     def __init__(self, root: str, cached: bool = True) -> None:
         self._root, self._cached = root, cached
         name, self._prefix = parse_root(root)
-        self._bucket, self._stride = Bucket(name, root), Stride()
+        self._bucket = Bucket(name, root)
 
     @property
     def uncached(self) -> ObjectDisk:
@@ -67,16 +66,20 @@ class ObjectDisk:
     @contextmanager
     def create(self, path: str) -> Iterator[Any]:
         key = self._prefix + path
-        with self._bucket.upload(key) as file:
+        file = self._bucket.upload(key)
+        try:
             yield file
-        name, content = name_of(self._bucket, key), file.content
-        shared_blocks().forget(name)
-        if content and len(content) <= TAIL_BYTES:  # its writer often reads it next
-            shared_blocks().keep(name, pa.py_buffer(content), len(content))
+            file.finish()
+        except BaseException:
+            file.give_up()
+            raise
+        shared_blocks().forget(name := name_of(self._bucket, key))
+        if file.content and len(file.content) <= BLOCK_BYTES:  # its writer often reads it next
+            shared_blocks().keep_end(name, pa.py_buffer(file.content), len(file.content))
 
     def open(self, path: str) -> OpenFile:
         blocks = shared_blocks() if self._cached and path.endswith(_UNCHANGING) else BlockCache()
-        return Object(self._bucket, self._prefix + path, self._stride, blocks)
+        return Object(self._bucket, self._prefix + path, blocks)
 
     def expect(self, paths: Sequence[str]) -> None:
         if self._cached:

@@ -49,7 +49,7 @@ from elasticscan.metadata import (
     pack_histogram,
 )
 from elasticscan.storage.batches.cache import BatchCache
-from elasticscan.storage.batches.reader import BatchReader
+from elasticscan.storage.batches.reader import BatchReader, Fields
 from elasticscan.storage.conform import check_index_key_bytes
 from elasticscan.storage.disk import Disk, batch_bytes
 from elasticscan.storage.fragment import DELETED, SLOT, FragmentReader
@@ -273,7 +273,7 @@ class RunReader(BatchReader):
         self._ranges: dict[tuple[bytes, bytes], tuple[int, int]] = {}
         super().__init__(disk, run.path, run.seal, cache, label)
 
-    def _choose(self, schema: pa.Schema) -> list[str]:
+    def _choose(self, schema: pa.Schema) -> Fields:
         if schema.names != self._schema.names or schema.types != self._schema.types:
             raise ValueError("its columns are not those of the index")
         batches = self._file.more["batches"]
@@ -283,7 +283,7 @@ class RunReader(BatchReader):
         self._ends = [end for *_, end in batches]
         if len(batches) != self._batches_in_file or self._starts[-1] != self.entries:
             raise ValueError(f"it has {self._starts[-1]} entries instead of {self.entries}")
-        return list(schema.names)
+        return {field.name: (field.name, field) for field in self._schema}
 
     def lower_bound(self, key: bytes, start: int = 0) -> int:
         """Return the first entry from `start` on whose order key is not below `key`; `entries` for none."""
@@ -320,9 +320,6 @@ class RunReader(BatchReader):
             return taken(self.batch(index).select(places), rows)
 
         return gather(self.starts, entries, part, self.schema_of(columns))
-
-    def _field_of(self, name: str) -> pa.Field:
-        return self._schema.field(name)
 
     def _place(self, entry: int) -> tuple[list[pa.Array], int]:
         """Return the key columns of the batch where an entry is, and its row there."""

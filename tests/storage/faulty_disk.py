@@ -8,14 +8,14 @@ mount vanishes and comes back.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from elasticscan.base.errors import DiskFull, FragmentDamaged, ShardUnavailable
-from elasticscan.storage.disk import Disk, OpenFile, Parts
+from elasticscan.storage.disk import Disk, OpenFile
 from elasticscan.storage.disk.errors import disk_error
 from tests.storage.memory_disk import MemoryDisk
 
@@ -169,8 +169,8 @@ class _FaultyReads(OpenFile):
                 data = _flipped(data, offset, flips[path], once)
         return data
 
-    def expect(self, begin: int, end: int, parts: Parts | None = None) -> None:
-        self._file.expect(begin, end, parts)
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self._file.expect(ranges)
 
     def forget(self) -> bool:
         return self._file.forget()

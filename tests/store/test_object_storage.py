@@ -54,8 +54,8 @@ def ids(store: Store) -> list[int]:
 def empty_memory() -> None:
     """As in a new process, nothing was read yet."""
     blocks = shared_blocks()
-    for name in [*blocks._objects]:
-        blocks.forget(name)
+    for run in [*blocks._runs]:
+        blocks.forget(run.name)
 
 
 @pytest.fixture

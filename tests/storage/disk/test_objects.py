@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,21 +25,18 @@ pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
 from elasticscan.storage.disk import bucket as bucket_module
 from elasticscan.storage.disk import objects as objects_module
 from elasticscan.storage.disk.bucket import Bucket
-from elasticscan.storage.disk.objects import TAIL_BYTES, BlockCache, Object, Stride
+from elasticscan.storage.disk.objects import BLOCK_BYTES, BlockCache, Object
 from elasticscan.storage.disk.prefix import ObjectDisk
 
 PATH = "t1/0123456789abcdef0123456789abcdef.arrow"
 OTHER = "t2/0123456789abcdef0123456789abcdef.arrow"
 CONTENT = random.Random(1).randbytes(3 << 20)
-BLOCK_BYTES = 64 << 10
 FETCHED_BYTES = 8 * BLOCK_BYTES
 
 
 @pytest.fixture
 def objects(bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    monkeypatch.setattr(objects_module, "STRETCH_BYTES", FETCHED_BYTES)
-    monkeypatch.setattr(objects_module, "_SECOND_BYTES", 2 * BLOCK_BYTES)
-    monkeypatch.setattr(objects_module, "_NEAR_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(objects_module, "AHEAD_BYTES", FETCHED_BYTES)
     objects = Bucket(bucket, f"s3://{bucket}")
     objects.put("before", b"x")
     objects.put("x", CONTENT)
@@ -49,8 +46,8 @@ def objects(bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def opened(objects: Bucket) -> Callable[[], Object]:
-    stride, blocks = Stride(), BlockCache(2 << 20)
-    return lambda: Object(objects, "x", stride, blocks)
+    blocks = BlockCache(2 << 20)
+    return lambda: Object(objects, "x", blocks)
 
 
 def part(file: Object, offset: int, length: int) -> bool:
@@ -58,47 +55,53 @@ def part(file: Object, offset: int, length: int) -> bool:
     return content == CONTENT[offset : offset + length]
 
 
-@pytest.mark.parametrize("trouble", ["none", "a stretch ahead fails", "there are no threads"])
-def test_a_scan_is_few_requests_each_for_a_long_stretch(
+@pytest.mark.parametrize("trouble", ["none", "a run ahead fails", "there are no threads"])
+def test_what_is_expected_comes_with_few_requests_and_nothing_twice(
     opened: Callable[[], Object], s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
     file, line = opened(), s3_server.line
-    faults: Iterator[Fault | None] = iter(["denied"])
     if trouble == "there are no threads":
         monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
-    for offset in range(0, len(CONTENT), 100_000):
-        if trouble == "a stretch ahead fails" and offset == 1_000_000:
-            line.fault = lambda _: next(faults, None)
-        assert part(file, offset, min(100_000, len(CONTENT) - offset))
-    # The end, the first blocks, some more, then ranges; nothing twice.
-    again = trouble == "a stretch ahead fails"
+    for begin in range(0, len(CONTENT), FETCHED_BYTES):
+        if trouble == "a run ahead fails" and begin == 2 * FETCHED_BYTES:
+            line.fault = first(["denied"])
+        file.expect([(begin, begin + 2 * FETCHED_BYTES)])
+        for offset in range(begin, begin + FETCHED_BYTES, 100_000):
+            assert part(file, offset, min(100_000, len(CONTENT) - offset))
+    again = trouble == "a run ahead fails"
     if trouble != "there are no threads":
-        assert len(line.requests) <= 3 + again + -(-len(CONTENT) // FETCHED_BYTES)
-    assert line.answered <= len(CONTENT) + TAIL_BYTES + again * FETCHED_BYTES
+        assert len(line.requests) <= 1 + again + len(CONTENT) // FETCHED_BYTES
+    assert line.answered <= len(CONTENT) + BLOCK_BYTES
+
+
+def test_ranges_near_each_other_come_as_one(opened: Callable[[], Object], s3_server: S3Server) -> None:
+    file, line = opened(), s3_server.line
+    file.expect([(0, 10), (3 * BLOCK_BYTES, 4 * BLOCK_BYTES), (9 * BLOCK_BYTES + 5, 10 * BLOCK_BYTES)])
+    assert part(file, 9 * BLOCK_BYTES + 5, 1_000) and part(file, 5, 4 * BLOCK_BYTES - 5)
+    assert len(line.requests) == 3 and line.answered == 6 * BLOCK_BYTES
 
 
 def test_threads_share_objects_whose_blocks_come_and_go(objects: Bucket) -> None:
     """With room for few blocks, so that some are pushed out on their way; half of the threads scan."""
-    stride, blocks, most = Stride(), BlockCache(4 * BLOCK_BYTES), max(4 * BLOCK_BYTES, FETCHED_BYTES)
-    shared = Object(objects, "x", stride, blocks)
+    blocks = BlockCache(4 * BLOCK_BYTES)
+    shared = Object(objects, "x", blocks)
 
     def read(number: int) -> bool:
-        dice, file = random.Random(number), shared if number % 2 else Object(objects, "x", stride, blocks)
+        dice, file = random.Random(number), shared if number % 2 else Object(objects, "x", blocks)
         places = [(offset, 100_000) for offset in range(0, len(CONTENT) - 100_000, 50_000)]
         if number % 4 > 1:
             places = [(offset, dice.randrange(400_000)) for offset, _ in dice.sample(places, 40)]
         pieces = ((offset, min(length, len(CONTENT) - offset)) for offset, length in places)
-        return all(part(file, *piece) and blocks._bytes <= most for piece in pieces)
+        return all(part(file, *piece) and len(blocks._blocks) <= 8 for piece in pieces)
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(read, range(8)))
     with pytest.raises(FragmentDamaged, match="ends before"):
         shared.read_at(len(CONTENT) - 1, 2)
-    assert blocks.size_of(f"{objects.name}/x") == len(CONTENT)
-    assert shared.forget() and blocks._bytes == 0
+    assert shared.forget() and not blocks._blocks
 
 
 # ------------------------------------------------------------------------- refusals, and the environment
@@ -156,9 +159,9 @@ def test_what_no_repetition_mends_is_asked_once_and_an_error_of_ours(
     ("changed", "message"),
     [
         ({"AWS_PROFILE": "nobody"}, "AWS_PROFILE"),
-        ({"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}, "no credentials"),
+        ({"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}, "credentials are missing"),
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "127.0.0.1:1"),
-        ({"AWS_ENDPOINT_URL": "127.0.0.1:9000"}, "write http://HOST:9000"),
+        ({"AWS_ENDPOINT_URL": "127.0.0.1:9000"}, "http://HOST:9000"),
         ({"AWS_ENDPOINT_URL": "TLS"}, "AWS_CA_BUNDLE"),
         ({"AWS_REGION": "no region"}, "AWS_REGION"),
         ({}, "may not"),
@@ -221,7 +224,7 @@ def test_credentials_that_were_renewed_in_their_file_are_read_again(
         return "key" if request.signed_by == "AKIAOLDOLDOLDOLDOLD" else None
 
     s3_server.line.fault = old_ones_expired
-    with pytest.raises(ShardUnavailable, match="does not know the access key") as refused:
+    with pytest.raises(ShardUnavailable, match="wrong or expired") as refused:
         objects.read("before", "-1")
     assert len(asked) == 2 and SECRET not in str(refused.value)
     write("AKIANEWNEWNEWNEWNEW")
@@ -246,9 +249,10 @@ def test_an_answer_that_was_lost_is_no_failure_of_an_upload_and_a_collection_is(
     objects: Bucket, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bucket_module, "PART_BYTES", 1)
-    with objects.upload("large") as upload:
-        upload.write(b"x")
-        s3_server.line.fault = first(["cut", "gone"])
+    upload = objects.upload("large")
+    upload.write(b"x")
+    s3_server.line.fault = first(["cut", "gone"])
+    upload.finish()
     assert objects.read("large", "-1")[1] == 1
     upload = objects.upload("collected")
     upload.write(b"x")
