@@ -238,18 +238,15 @@ class _ChangePage:
             return None
         page = self.filling
         keys = np.cumsum(histories.first)[events.versions]
-        ends = np.append(np.flatnonzero(np.diff(keys)) + 1, len(keys))
+        ends = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]  # of each key's events
         least = 0 if page.rows else 1
-        fitting = max(int(np.searchsorted(ends, page.room, "right")), least)
-        if fitting:
-            rows = self._rows(histories, events, int(ends[fitting - 1]))
-            if rows.nbytes > page.space:
-                candidates = ends[:fitting].tolist()
-                fitting = max(bisect_right(candidates, rows_within(rows, page.space)), least)
-        count = int(ends[fitting - 1]) if fitting else 0
+        count = ends[max(bisect_right(ends, page.room) - 1, least)]
+        rows = self._rows(histories, events, count)
+        if rows.nbytes > page.space:
+            count = ends[max(bisect_right(ends, rows_within(rows, page.space)) - 1, least)]
         if count:
             page.add(rows.slice(0, count), pa.array(histories.slots[events.versions[:count]]))
-        if fitting == len(ends):
+        if count == len(keys):
             return None
         if count:
             last = int(events.versions[count - 1])
