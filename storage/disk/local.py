@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from weakref import ref
 
 from elasticscan.base.concurrency import renewed_in_child
-from elasticscan.base.errors import RESTORE, FragmentDamaged, InvalidOption
+from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import OPEN_FILES
 from elasticscan.base.permissions import mode_within
 from elasticscan.base.redaction import shown
@@ -60,7 +60,6 @@ class LocalDisk(Disk):
         """Write a file under a name with another end, flush it, and give it its name."""
         target = self.root / path
         unfinished = target.with_name(target.name + end)
-        self._check_root()
         with _telling(self.root, path):
             try:
                 root = self.root.stat()
@@ -77,20 +76,14 @@ class LocalDisk(Disk):
                 raise
 
     def open(self, path: str) -> OpenFile:
-        try:
-            with _telling(self.root, path, writing=False):
-                return LocalFile(self.root / path)
-        except ValueError as error:  # a path that no file can have
-            raise FragmentDamaged(
-                f"{self.root / path} cannot be opened: {error}; {RESTORE}", path=path
-            ) from error
+        with _telling(self.root, path, writing=False):
+            return LocalFile(self.root / path)
 
     def delete(self, path: str) -> None:
         with _telling(self.root, path):
             (self.root / path).unlink(missing_ok=True)
 
     def list(self) -> list[tuple[str, float]]:
-        self._check_root()
         files = []
 
         def tell(error: OSError) -> None:
@@ -99,6 +92,8 @@ class LocalDisk(Disk):
                 raise error
 
         with _telling(self.root, None, writing=False):
+            if not self.root.is_dir():
+                raise missing_root(str(self.root))
             for directory, _, names in os.walk(self.root, onerror=tell):
                 for file in (Path(directory, name) for name in names):
                     with suppress(FileNotFoundError):  # another process may be cleaning up too
@@ -106,12 +101,6 @@ class LocalDisk(Disk):
                         if stat.S_ISREG(status.st_mode):
                             files.append((file.relative_to(self.root).as_posix(), status.st_mtime))
         return files
-
-    def _check_root(self) -> None:
-        with _telling(self.root, None, writing=False):
-            is_there = self.root.is_dir()
-        if not is_there:
-            raise missing_root(str(self.root))
 
 
 def _give(handle: int, root: os.stat_result, is_directory: bool = False) -> None:
