@@ -128,11 +128,18 @@ def _pack(manifest: Manifest, checksums: bytes, end: int, more: Mapping[str, Any
 # -------------------------------------------------------------------------------------- reading
 
 
-def _unpack(body: memoryview, path: str) -> tuple[Manifest, dict[str, Any]]:
-    """Return the manifest of a path, and what was kept with it; raises ValueError, KeyError or TypeError."""
-    values = msgpack.unpackb(body, strict_map_key=True, max_ext_len=0, use_list=False)
+_UNREADABLE = (ValueError, TypeError, KeyError, AssertionError, msgpack.UnpackException)
+
+
+def _parse_tail(tail: memoryview, path: str) -> tuple[Manifest, dict[str, Any]]:
+    """Return the manifest of a path, and what was kept with it; raises one of `_UNREADABLE`."""
+    held = _held_bytes(tail)
+    sealed, end = tail[: len(tail) - held], tail[len(tail) - held :]
+    values = msgpack.unpackb(_body(sealed), strict_map_key=True, max_ext_len=0, use_list=False)
     if values.pop("version") != MANIFEST_VERSION:
         raise ValueError("it was sealed by another release")
+    if values["end"] != digest_of(end):
+        raise ValueError("its footer has changed since it was written")
     values["slots"] = SlotSet.of((int(start), int(end)) for start, end in values["slots"])
     manifest = Manifest(**{name: values.pop(name) for name in _FIELDS})
     if manifest.path != path:
@@ -185,13 +192,12 @@ class SealedFile:
             self._whole = end
 
     def _read_tail(self) -> None:
-        tail = memoryview(self._tail).cast("B")
         try:
-            self.manifest, self.more = _unpack(_body(tail[: len(tail) - _held_bytes(tail)]), self._path)
+            self.manifest, self.more = _parse_tail(memoryview(self._tail).cast("B"), self._path)
             self._checksums: NDArray[np.uint64] = np.frombuffer(self.more["checksums"], dtype="<u8")
             if len(self._checksums) != -(-self._data_bytes // SEGMENT_BYTES):
                 raise ValueError("its checksums are not those of its length")
-        except (ValueError, TypeError, KeyError, AssertionError, msgpack.UnpackException) as error:
+        except _UNREADABLE as error:
             raise self.damaged(error) from error
         self.layouts: dict[int, BatchLayout] = {}  # of record batches, by number, as far as readers asked
 
@@ -350,10 +356,8 @@ def find_seal(disk: Disk, path: str) -> tuple[Manifest, Seal]:
         if trailer[-8:] != _MAGIC:
             raise ValueError("it was never sealed")
         tail = last(int.from_bytes(trailer[8:16], "little") + _TRAILER_BYTES + held)
-        manifest, more = _unpack(_body(tail[: len(tail) - held]), path)
-        if more["end"] != digest_of(tail[len(tail) - held :]):
-            raise ValueError("its footer has changed since it was written")
-    except (ValueError, TypeError, KeyError, AssertionError, msgpack.UnpackException) as error:
+        manifest, _ = _parse_tail(tail, path)
+    except _UNREADABLE as error:
         raise FragmentDamaged(f"file {path} is not a whole file of a store: {error}", path=path) from error
     return manifest, Seal(file.size, len(tail), digest_of(tail))
 

@@ -86,9 +86,6 @@ class KeptBatches:
         self._cache, self._reader, self._weight = cache, reader, weight
         self._held: WeakValueDictionary[int, pa.RecordBatch] = WeakValueDictionary()
 
-    def __contains__(self, index: int) -> bool:
-        return self._held.get(index) is not None
-
     def peek(self, index: int) -> pa.RecordBatch | None:
         """Return a batch if it is there."""
         return self._held.get(index)

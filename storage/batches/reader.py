@@ -38,7 +38,6 @@ UNREADABLE = (
     pa.ArrowSerializationError,
 )
 
-_MOST = 3 / 4  # of a batch: columns that are so much of it are fetched with the whole of it
 _SLACK = 1 / 32  # by which columns may lie elsewhere in another batch
 FAR_WEIGHT = 8  # of batches of a file that is far: what fetches them has copies, and ranges in memory
 
@@ -62,7 +61,7 @@ class BatchReader:
         self._file = self._cache.open(disk, path, seal, label)
         self._ends: Sequence[int] = ()  # of the batches in the file
         self._is_plain = True  # not compressed
-        # By columns of a file that is far, the shares of each batch that hold them, if that is not all of it.
+        # By columns of a file that is far, the shares of each batch that hold them.
         self._shares: dict[tuple[str, ...], list[tuple[float, float]]] = {}
         self._last, self._ahead = -9, range(0)  # the batch read last, and those expected in a scan
         self._by_arrow: dict[tuple[str, ...], Any] = {}
@@ -108,7 +107,7 @@ class BatchReader:
 
     def holds(self, index: int) -> bool:
         """Return whether a batch is in memory."""
-        return index in self._kept
+        return self._kept.peek(index) is not None
 
     def batch(self, index: int) -> pa.RecordBatch:
         return self._kept.get(index, self._read_whole)
@@ -163,7 +162,8 @@ class BatchReader:
         layout = self._layout(number)
         plain = None if layout is None else layout.columns_of(stored)
         if layout is not None and plain is not None:
-            self._note_shares(stored, layout, plain)
+            if not self._file.is_near:
+                self._note_shares(stored, layout, plain)
             arrays, rows = read_columns(self._file.read, layout, plain), layout.rows
         else:
             batch = self._arrow_reader(stored).get_batch(number)
@@ -215,8 +215,6 @@ class BatchReader:
     ) -> None:
         """Note where a batch of a file that is far has some columns: others have them about there, too."""
         size = layout.end - layout.begin
-        if self._file.is_near or sum(column.end - column.begin for column in columns) >= _MOST * size:
-            return
         places = sorted((column.begin - layout.begin, column.end - layout.begin) for column in columns)
         shares = ((max(low / size - _SLACK, 0.0), min(high / size + _SLACK, 1.0)) for low, high in places)
         self._shares[stored] = [(0.0, _SLACK), *shares]  # the batch's description comes first

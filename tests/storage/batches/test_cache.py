@@ -40,6 +40,6 @@ def test_what_stays_are_the_batches_used_last(most: int, uses: list[tuple[int, i
                 plain[key] = plain.pop(key, 10 * tens * (reader + 1))
                 while len(plain) > 1 and (sum(plain.values()) > BOUND or len(plain) > most):
                     del plain[next(iter(plain))]
-            kept = {(at, number) for at in (0, 1) for number in range(10) if number in readers[at]}
+            kept = {(at, number) for at in (0, 1) for number in range(10) if readers[at].peek(number)}
             assert kept == plain.keys()
             assert cache._bytes == sum(plain.values())
