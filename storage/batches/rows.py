@@ -12,8 +12,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from elasticscan.storage.batches.layout import BatchLayout, ColumnLayout
+from elasticscan.storage.batches.layout import BatchLayout, ColumnLayout, read_columns
 from elasticscan.storage.sealed_file import SEGMENT_BYTES, SealedFile
+
+_DENSE = 3  # of so many rows for each segment one in twenty segments has none
 
 Numbers = NDArray[np.int64]
 Ranges = tuple[Numbers, Numbers]  # where byte ranges of the file begin, and where they end
@@ -29,6 +31,11 @@ def take_rows(
         ShardUnavailable: the disk cannot be read.
         Besides, ValueError where a text is not within its column.
     """
+    indices = pa.array(rows)
+    # Rows that need most segments of every buffer: to find out which would take longer.
+    sizes = [place[1] for column in columns for place in column.buffers if place]
+    if len(rows) * SEGMENT_BYTES >= _DENSE * max(sizes, default=0):
+        return [column.take(indices) for column in read_columns(file.read, layout, columns)]
     first = layout.begin // SEGMENT_BYTES
     count, begin = -(-layout.end // SEGMENT_BYTES) - first, first * SEGMENT_BYTES
     room = np.empty(count * SEGMENT_BYTES, dtype=np.uint8)
@@ -37,7 +44,7 @@ def take_rows(
     texts = [_texts(column, room, begin, rows) for column in columns if column.offset_bytes]
     if texts:
         file.read_segments(room, first, _segments(texts, first, count) & ~chosen)
-    memory, indices = pa.py_buffer(room), pa.array(rows)
+    memory = pa.py_buffer(room)
     return [column.array(layout.rows, memory, begin).take(indices) for column in columns]
 
 
