@@ -7,7 +7,6 @@ replaced is the version before it, in the range or found by a point lookup befor
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -238,12 +237,13 @@ class _ChangePage:
             return None
         page = self.filling
         keys = np.cumsum(histories.first)[events.versions]
-        ends = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]  # of each key's events
+        ends: Numbers = np.r_[0, np.flatnonzero(np.diff(keys)) + 1, len(keys)]  # of each key's events
         least = 0 if page.rows else 1
-        count = ends[max(bisect_right(ends, page.room) - 1, least)]
+        count = int(ends[max(int(ends.searchsorted(page.room, "right")) - 1, least)])
         rows = self._rows(histories, events, count)
         if rows.nbytes > page.space:
-            count = ends[max(bisect_right(ends, rows_within(rows, page.space)) - 1, least)]
+            fitting = int(ends.searchsorted(rows_within(rows, page.space), "right")) - 1
+            count = int(ends[max(fitting, least)])
         if count:
             page.add(rows.slice(0, count), pa.array(histories.slots[events.versions[:count]]))
         if count == len(keys):
