@@ -133,13 +133,10 @@ _UNREADABLE = (ValueError, TypeError, KeyError, AssertionError, msgpack.UnpackEx
 
 def _parse_tail(tail: memoryview, path: str) -> tuple[Manifest, dict[str, Any]]:
     """Return the manifest of a path, and what was kept with it; raises one of `_UNREADABLE`."""
-    held = _held_bytes(tail)
-    sealed, end = tail[: len(tail) - held], tail[len(tail) - held :]
-    values = msgpack.unpackb(_body(sealed), strict_map_key=True, max_ext_len=0, use_list=False)
+    body = _body(tail[: len(tail) - _held_bytes(tail)])
+    values = msgpack.unpackb(body, strict_map_key=True, max_ext_len=0, use_list=False)
     if values.pop("version") != MANIFEST_VERSION:
         raise ValueError("it was sealed by another release")
-    if values["end"] != digest_of(end):
-        raise ValueError("its footer has changed since it was written")
     values["slots"] = SlotSet.of((int(start), int(end)) for start, end in values["slots"])
     manifest = Manifest(**{name: values.pop(name) for name in _FIELDS})
     if manifest.path != path:
@@ -356,7 +353,9 @@ def find_seal(disk: Disk, path: str) -> tuple[Manifest, Seal]:
         if trailer[-8:] != _MAGIC:
             raise ValueError("it was never sealed")
         tail = last(int.from_bytes(trailer[8:16], "little") + _TRAILER_BYTES + held)
-        manifest, _ = _parse_tail(tail, path)
+        manifest, more = _parse_tail(tail, path)
+        if more["end"] != digest_of(tail[len(tail) - held :]):
+            raise ValueError("its footer has changed since it was written")
     except _UNREADABLE as error:
         raise FragmentDamaged(f"file {path} is not a whole file of a store: {error}", path=path) from error
     return manifest, Seal(file.size, len(tail), digest_of(tail))
