@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyarrow import ipc
 
 from elasticscan.base.errors import FragmentDamaged, TableChanged
 from elasticscan.base.key_encoding import encode_row
@@ -283,7 +282,7 @@ def described_columns(disk: Disk, path: str, seal: Seal) -> tuple[pa.Schema, tup
     file = SealedFile(disk, path, seal)
     manifest = file.manifest
     try:
-        schema = ipc.open_file(file.as_arrow_file()).schema
+        schema, _ = file.arrow_footer()
         own = {f.name: f.with_nullable(f.name not in manifest.not_null) for f in schema}
         if not manifest.columns:
             return pa.schema([field for name, field in own.items() if name not in SYSTEM_COLUMNS]), ()

@@ -30,6 +30,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
+from pyarrow import ipc
 
 from elasticscan.base.errors import (
     RESTORE,
@@ -280,8 +281,19 @@ class SealedFile:
                 self._file.expect([(start, start + 2 * AHEAD_BYTES)])
             self.read(start, min(PIECE_BYTES, self._data_bytes - start))
 
+    def arrow_footer(self) -> tuple[pa.Schema, int]:
+        """Return the schema and the number of batches, by Arrow's footer.
+
+        Arrow's own threads may be the last to release what the footer was read from. It is Arrow's memory,
+        then: to release Python's while Python ends would abort the process.
+        """
+        end = pa.allocate_buffer(self._tail.size)
+        memoryview(end).cast("B")[:] = memoryview(self._tail).cast("B")
+        reader = ipc.open_file(pa.BufferReader(end))
+        return reader.schema, reader.num_record_batches
+
     def as_arrow_file(self) -> pa.NativeFile:
-        """Return the file as Arrow's readers take it."""
+        """Return the file as Arrow's readers take it; keep a reader of it for as long as this object."""
         if self._whole is not None:
             return pa.BufferReader(self._whole)
         return pa.PythonFile(_ArrowFile(self), mode="r")

@@ -68,9 +68,7 @@ class BatchReader:
         self._schemas: dict[tuple[str, ...], pa.Schema] = {}
         self._nulls: dict[str, pa.Array] = {}
         with self._readable():
-            reader = ipc.open_file(self._file.as_arrow_file())
-            self._schema_of_file: pa.Schema = reader.schema
-            self._batches_in_file: int = reader.num_record_batches
+            self._schema_of_file, self._batches_in_file = self._file.arrow_footer()
             self._fields = self._choose(self._schema_of_file)
         self.columns = tuple(self._fields)
         self._numbers: Sequence[int] = range(self._batches_in_file)  # of the batches, in the file
