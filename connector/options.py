@@ -1,7 +1,7 @@
 """The options of a read or a write: one table, checked before anything is opened.
 
-Each option is a field of `Options`, with its name in Spark, its parser, its uses
-and its meaning. A test compares the table in docs/options.md with them.
+Each option is a field of `Options`, with its name in Spark, its parser and its uses. Its meaning is in
+docs/options.md; a test compares the table there with them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _OF_CLUSTERS = frozenset({
     "maxRowsPerTask", "taskOrder", "partialAggregates",
 })  # fmt: skip
 
-# Options that contradict each other, and options without a meaning of their own.
+# Options that contradict each other, and options that need another one.
 _APART = (
     ("versionAsOf", "timestampAsOf"), ("startingVersion", "startingTimestamp"),
     ("endingVersion", "endingTimestamp"),
@@ -82,26 +82,15 @@ class Option:
     name: str
     parse: Callable[[str, str], Any]
     where: tuple[str, ...]
-    meaning: str
-
-
-# The table: attribute, name, parser, default, where it is for, meaning
 
 
 def _option(
-    name: str,
-    parse: Callable[[str, str], Any],
-    default: Any,
-    where: Collection[str],
-    meaning: str,
-    shown: bool = True,
+    name: str, parse: Callable[[str, str], Any], default: Any, where: Collection[str], shown: bool = True
 ) -> Any:
     """Make a field for an option; `default` is its value where it is not given."""
-    metadata = {"option": Option(name, parse, tuple(where), meaning)}
-    return field(default=default, repr=shown, metadata=metadata)
+    return field(default=default, repr=shown, metadata={"option": Option(name, parse, tuple(where))})
 
 
-# fmt: off
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options as values. Built by `parse_options`, which checks each and all together.
@@ -109,97 +98,48 @@ class Options:
     Those from `feed` on are for following commits. Times are seconds since the epoch.
     """
 
-    store: str = _option("store", some_text, MISSING, _READS + _WRITES,
-        "the store's directory or URL, or `env:` and the name of a variable that holds it; `url` says the "
-        "same, and Spark hides its value", shown=False)
-    table: str = _option("table", some_text, "", _READS + _WRITES,
-        'the table; or both as `.load("store/table")`, or the store as `.load("store")`')
-    columns: tuple[str, ...] | None = _option("columns", column_list, None, _READS,
-        'comma list, else all; or `.schema("id bigint, v double")`')
-    filter: str | None = _option("filter", some_text, None, _READS,
-        "SQL condition, evaluated at the source with Arrow kernels, three-valued like Spark's")
-    index: str = _option("index", index_name, AUTO, (READ,),
-        "`auto` (the cheapest access path), `none` (a direct scan), `key` (by primary key) or an index's "
-        "name; an unknown name is an error")
-    explain: bool = _option("explain", flag, False, (READ,),
-        "`load()` gives one row for each access path, with its cost and why not, in place of the rows")
-    version: int | str | None = _option("versionAsOf", snapshot, None, (READ,),
-        "a snapshot: a commit number, or a tag; else the newest")
-    timestamp: float | None = _option("timestampAsOf", moment, None, (READ,),
-        "the newest snapshot at or before a time (UTC; refused if it is still to come); not together with "
-        "`versionAsOf`")
-    batch_rows: int = _option("batchSize", whole(1, MAX_PAGE_ROWS), DEFAULT_PAGE_ROWS, _READS,
-        "most rows of an Arrow batch")
-    split_bytes: int = _option("splitSize", byte_count, DEFAULT_SPLIT_BYTES, _READS,
-        "about how many bytes one task reads; less if cores of the driver would be idle")
-    partitions: int | None = _option("numPartitions", whole(1), None, _READS,
-        "upper bound on tasks; while tablets have moved since the newest topology, at least 2")
-    task_rows: int | None = _option("maxRowsPerTask", whole(0, MAX_NUMBER), None, (READ,),
-        "each task gives at most so many rows, the first that it reads: `catalog.sql` sets it for a `LIMIT`")
-    task_order: tuple[str, ...] | None = _option("taskOrder", column_list, None, (READ,),
-        "with `maxRowsPerTask`: the rows that come first in this order, as `delay DESC, id`, in place of "
-        "those read first: `catalog.sql` sets it for an `ORDER BY` with a `LIMIT` that no index serves")
+    store: str = _option("store", some_text, MISSING, _READS + _WRITES, shown=False)
+    table: str = _option("table", some_text, "", _READS + _WRITES)
+    columns: tuple[str, ...] | None = _option("columns", column_list, None, _READS)
+    filter: str | None = _option("filter", some_text, None, _READS)
+    index: str = _option("index", index_name, AUTO, (READ,))
+    explain: bool = _option("explain", flag, False, (READ,))
+    version: int | str | None = _option("versionAsOf", snapshot, None, (READ,))
+    timestamp: float | None = _option("timestampAsOf", moment, None, (READ,))
+    batch_rows: int = _option("batchSize", whole(1, MAX_PAGE_ROWS), DEFAULT_PAGE_ROWS, _READS)
+    split_bytes: int = _option("splitSize", byte_count, DEFAULT_SPLIT_BYTES, _READS)
+    partitions: int | None = _option("numPartitions", whole(1), None, _READS)
+    task_rows: int | None = _option("maxRowsPerTask", whole(0, MAX_NUMBER), None, (READ,))
+    task_order: tuple[str, ...] | None = _option("taskOrder", column_list, None, (READ,))
     partial: PartialAggregates | None = _option(  # noqa: RUF009 - frozen, like all of them
-        "partialAggregates", partial_aggregates, None, (READ,),
-        "partial rows in place of rows, some from each task, to be added up: `catalog.sql` sets it for "
-        "aggregates and groups")
-    metadata: bool = _option("includeMetadata", flag, False, (READ,),
-        "adds `_shard` and `_slot`")
-    app_id: str | None = _option("txnAppId", application, None, _WRITES,
-        "with `txnVersion`: a write that was committed under this pair is not done again; a stream counts "
-        "its batches itself")
-    txn_version: int | None = _option("txnVersion", whole(0, MAX_NUMBER), None, (WRITE,),
-        "the number of a write under its `txnAppId`")
-    primary_key: tuple[str, ...] | None = _option("primaryKey", column_list, None, _WRITES,
-        "make the table if it is missing, together with its first rows: a write that fails leaves none")
-    shard_key: tuple[str, ...] | None = _option("shardKey", column_list, None, _WRITES,
-        "of a table that is made so: the first columns of its primary key, else all of it")
-    compression: str | None = _option("compression", file_form, SPARK_COMPRESSION, _WRITES,
-        "of a table that is made so: `lz4`, `zstd` (smaller, slower to read) or `none` (for reads by key)")
-    delete_column: str | None = _option("deleteColumn", some_text, None, _WRITES,
-        "the column that says which rows delete")
-    merge_schema: bool = _option("mergeSchema", flag, False, _WRITES,
-        "add the columns that the table lacks; columns that the rows lack become null, also in rows that are "
-        "there (unless `partialUpdate`)")
-    partial_update: bool = _option("partialUpdate", flag, False, (WRITE,),
-        "in mode append rows that lack columns of the table: those whose key is there keep them, new ones are"
-        " null in them; refused (`ES_ROWS_CHANGED`) if others write one of the keys meanwhile")
-    insert_only: bool = _option("insertOnly", flag, False, _WRITES,
-        "refuse the write (`ES_ALREADY_EXISTS`) if a primary key of it is there already")
-    unchanged_since: int | None = _option("ifUnchangedSince", whole(0, MAX_NUMBER), None, (WRITE,),
-        "refuse the write (`ES_ROWS_CHANGED`) if one of its keys was written or deleted after this commit")
-    replace_where: str | None = _option("replaceWhere", some_text, None, (WRITE,),
-        "in mode overwrite a SQL condition: the rows that meet it make room for the new ones, which all have "
-        "to meet it, in one commit")
-    user_metadata: Mapping[str, str] | None = _option("userMetadata", metadata_of_commit, None, _WRITES,
-        "a JSON object of texts that the table's history shows with the commit")
+        "partialAggregates", partial_aggregates, None, (READ,)
+    )
+    metadata: bool = _option("includeMetadata", flag, False, (READ,))
+    app_id: str | None = _option("txnAppId", application, None, _WRITES)
+    txn_version: int | None = _option("txnVersion", whole(0, MAX_NUMBER), None, (WRITE,))
+    primary_key: tuple[str, ...] | None = _option("primaryKey", column_list, None, _WRITES)
+    shard_key: tuple[str, ...] | None = _option("shardKey", column_list, None, _WRITES)
+    compression: str | None = _option("compression", file_form, SPARK_COMPRESSION, _WRITES)
+    delete_column: str | None = _option("deleteColumn", some_text, None, _WRITES)
+    merge_schema: bool = _option("mergeSchema", flag, False, _WRITES)
+    partial_update: bool = _option("partialUpdate", flag, False, (WRITE,))
+    insert_only: bool = _option("insertOnly", flag, False, _WRITES)
+    unchanged_since: int | None = _option("ifUnchangedSince", whole(0, MAX_NUMBER), None, (WRITE,))
+    replace_where: str | None = _option("replaceWhere", some_text, None, (WRITE,))
+    user_metadata: Mapping[str, str] | None = _option("userMetadata", metadata_of_commit, None, _WRITES)
     own: Mapping[str, str] = field(default_factory=dict, repr=False)
-    checkpoint: str | None = _option("checkpointLocation", some_text, None, (STREAM_WRITE,),
-        "Spark's own: where it keeps the stream's state")
-    feed: bool = _option("readChangeFeed", flag, False, (FEED, STREAM),
-        "every insert, update and delete, with `_change_type`, `_commit_version` and `_commit_timestamp`; "
-        "in a batch with `startingVersion` or `startingTimestamp`")
-    start: int | str | None = _option("startingVersion", first_commit, None, (FEED, STREAM),
-        "the first commit of a change feed or a stream: a number, `earliest`, and in streams `latest`")
-    start_time: float | None = _option("startingTimestamp", moment, None, (FEED, STREAM),
-        "the same by time: commits made then or later")
-    end: int | None = _option("endingVersion", whole(0, MAX_NUMBER), None, (FEED,),
-        "the last commit of a change feed, else the newest")
-    end_time: float | None = _option("endingTimestamp", moment, None, (FEED,),
-        "the same by time: commits made then or before")
-    max_rows: int | None = _option("maxRowsPerTrigger", whole(1, MAX_NUMBER), None, (STREAM,),
-        "most rows of a micro-batch")
-    max_bytes: int | None = _option("maxBytesPerTrigger", byte_count, None, (STREAM,),
-        "most bytes of a micro-batch, as `64m`")
-    skip_change_commits: bool = _option("skipChangeCommits", flag, False, (STREAM,),
-        "leave out commits that delete rows (wholly, also if they upsert others) or replace the table")
-    fail_on_data_loss: bool = _option("failOnDataLoss", flag, True, (FEED, STREAM),
-        "false: leave out changes that are no longer kept, with a warning")
-    stream_name: str | None = _option("streamName", some_text, None, (STREAM,),
-        "keeps what the stream still needs, and lists it in `elasticscan status`")
-    min_partitions: int | None = _option("minPartitions", whole(1), None, (FEED, STREAM),
-        "fewest tasks of a micro-batch or a change feed")
-    # fmt: on
+    checkpoint: str | None = _option("checkpointLocation", some_text, None, (STREAM_WRITE,))
+    feed: bool = _option("readChangeFeed", flag, False, (FEED, STREAM))
+    start: int | str | None = _option("startingVersion", first_commit, None, (FEED, STREAM))
+    start_time: float | None = _option("startingTimestamp", moment, None, (FEED, STREAM))
+    end: int | None = _option("endingVersion", whole(0, MAX_NUMBER), None, (FEED,))
+    end_time: float | None = _option("endingTimestamp", moment, None, (FEED,))
+    max_rows: int | None = _option("maxRowsPerTrigger", whole(1, MAX_NUMBER), None, (STREAM,))
+    max_bytes: int | None = _option("maxBytesPerTrigger", byte_count, None, (STREAM,))
+    skip_change_commits: bool = _option("skipChangeCommits", flag, False, (STREAM,))
+    fail_on_data_loss: bool = _option("failOnDataLoss", flag, True, (FEED, STREAM))
+    stream_name: str | None = _option("streamName", some_text, None, (STREAM,))
+    min_partitions: int | None = _option("minPartitions", whole(1), None, (FEED, STREAM))
 
     @property
     def is_embedded(self) -> bool:
