@@ -92,11 +92,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         except (PySparkException, SchemaMismatch, ValueError, TypeError):  # the latter of Arrow, below it
             same = False
         if not same:
-            kind = field.dataType.simpleString()
-            is_char = "char(" in kind  # also within an array, a map or a struct
-            instead = "make it STRING, since a table checks no lengths," if is_char else "cast it"
             raise SchemaMismatch(
-                f"column {field.name!r} is {kind}, which a table cannot hold; {instead} or drop it first",
+                f"column {field.name!r} is {field.dataType.simpleString()}, which a table cannot hold; cast "
+                "it (CHAR and VARCHAR to STRING) or drop it first",
                 column=field.name,
             )
         fields.append(pa.field(column.name, column.type, column.nullable))
@@ -133,24 +131,23 @@ def match_columns(asked: StructType, offered: StructType) -> tuple[str, ...]:
                 f"the schema names a column {field.name!r}, but there are {', '.join(offered.names)}",
                 column=field.name,
             )
-        if not _same(field.dataType, column.dataType):
-            raise SchemaMismatch(
-                f"the schema says {field.dataType.simpleString()} for column {field.name!r}, but it is "
-                f"{column.dataType.simpleString()}; read it so and cast it in the query",
-                column=field.name,
-            )
         is_nested = isinstance(column.dataType, ArrayType | MapType | StructType)
         allowed = (column.dataType, _nullable(column.dataType))
-        if field.nullable < column.nullable or (is_nested and field.dataType not in allowed):
+        fits = field.dataType in allowed if is_nested else _same(field.dataType, column.dataType)
+        if not fits or field.nullable < column.nullable:
             raise SchemaMismatch(
-                f"the schema says NOT NULL for column {field.name!r}, where the table allows nulls; leave "
-                "that out",
+                f"the schema says {_ddl(field)} for column {field.name!r}, but it is {_ddl(column)}; read it "
+                "so, with its nulls, and cast it in the query",
                 column=field.name,
             )
         matched.append(column.name)
     if len(set(matched)) < len(matched) or not matched:
         raise SchemaMismatch("the schema must name at least one column, and each once")
     return tuple(matched)
+
+
+def _ddl(field: StructField) -> str:
+    return f"{field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
 
 
 class ToSpark:
@@ -248,21 +245,18 @@ class FromSpark:
                 f"column {field.name!r} has a value that the table's type {field.type} cannot hold: {error}",
                 column=field.name,
             ) from error
-        _check_halves(column, narrowed, field.name)
+        if "halffloat" in str(field.type) and not _is_exact(narrowed, column):
+            raise SchemaMismatch(
+                f"column {field.name!r} is {field.type} in the table, which cannot hold what Spark gives "
+                "without rounding",
+                column=field.name,
+            )
         return narrowed
 
 
-def _check_halves(column: pa.Array, narrowed: pa.Array, name: str) -> None:
-    """Raise if a half float cannot hold a number exactly; Arrow rounds it silently."""
-    if pt.is_float16(narrowed.type):
-        back = narrowed.cast(column.type)
-        preserved = pc.or_(pc.equal(back, column), pc.and_(pc.is_nan(back), pc.is_nan(column)))
-        if pc.all(preserved).as_py() is not False:
-            return
-    elif "halffloat" not in str(narrowed.type):
-        return
-    raise SchemaMismatch(
-        f"column {name!r} is {narrowed.type} in the table, which cannot hold what Spark gives "
-        "without rounding",
-        column=name,
-    )
+def _is_exact(narrowed: pa.Array, column: pa.Array) -> bool:
+    """Return True if half floats hold these numbers, which Arrow rounds silently; of nested ones unknown."""
+    if not pt.is_float16(narrowed.type):
+        return False
+    same = pc.or_(pc.equal(narrowed.cast(column.type), column), pc.is_nan(column))
+    return pc.all(same).as_py() is not False

@@ -222,7 +222,7 @@ def fields(*given: tuple[str, DataType, bool]) -> StructType:
     [
         (fields(("id", IntegerType(), True)), "says int for column 'id', but it is bigint"),
         (fields(("idd", LongType(), True)), "names a column 'idd'"),
-        (fields(("name", StringType(), False)), "says NOT NULL for column 'name'"),
+        (fields(("name", StringType(), False)), "says string NOT NULL for column 'name', but it is string;"),
         (fields(("tags", ArrayType(LongType()), True)), "array<bigint>"),
         (fields(("id", LongType(), True), ("ID", LongType(), True)), "each once"),
         (StructType([]), "at least one column"),

@@ -226,9 +226,12 @@ REFUSED: list[Any] = [
         for kind, text in (
             (NullType(), "has type null"),
             (ArrayType(NullType()), "has type null"),
-            (ArrayType(NullType(), containsNull=False), "cast it or drop it"),  # what array() is in Spark
+            (
+                ArrayType(NullType(), containsNull=False),
+                r"cast it \(.*\) or drop it",
+            ),  # what array() is in Spark
             (MapType(StringType(), NullType()), "has type null"),
-            (VarcharType(3), "make it STRING, since a table checks no lengths, or drop it"),
+            (VarcharType(3), r"cast it \(CHAR and VARCHAR to STRING\) or drop it"),
         )
     ],
     (STREAM, SCHEMA, {"txnAppId": "app", "txnVersion": "1"}, InvalidOption, "is for batch writes"),
