@@ -33,8 +33,8 @@ and each task proves at its end that it covered its slots. The scan protocol its
 How a stream works: its reader alongside the driver (`streams/reader.py`) keeps nothing that it could not
 find again; an offset (`streams/offsets.py`) is a place in the snapshot or in the order of commits, by
 slot where a commit is larger than a micro-batch may be, and names no shard. Each micro-batch is
-planned from one look at the catalog: parts of the snapshot (`streams/snapshot.py`) and changes
-(`streams/changes.py`) are cut and read exactly like a batch. A stream with a name holds a lease on
+planned from one look at the catalog: parts of the snapshot and changes (`streams/changes.py`) are cut
+and read exactly like a batch. A stream with a name holds a lease on
 what it has not read (`streams/lease.py`).
 
 Limits that Spark 4.3 sets, found by trying:

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.types as pt
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import InvalidOption, NotFound
+from elasticscan.base.errors import InvalidOption
 from elasticscan.connector.conversion import ToSpark
 from elasticscan.connector.option_values import PartialAggregates
 from elasticscan.connector.options import Options
 from elasticscan.connector.partitions import resume
 from elasticscan.filters import AVG, COUNT_DISTINCT, COUNT_ROWS, Aggregate, Fold, check_groupable
 from elasticscan.metadata import no_such_column
-from elasticscan.protocol import PartScan, of_another_read
+from elasticscan.protocol import PartScan
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,7 @@ def read_partial_rows(
     """Partial rows of a partition, as Spark's schema wants them."""
     assert options.partial is not None, "a reader of partial rows was asked for them"
     scan = resume(partition, options)
-    try:
-        partial = PartialRows.of(options.table, scan.schema, options.partial)
-    except NotFound:
-        raise of_another_read() from None
+    partial = PartialRows.of(options.table, scan.schema, options.partial)
     convert = ToSpark(partial.schema, names, schema)
     for rows in _partial_rows(scan, partial):
         for batch in rows.rename_columns(partial.schema.names).to_batches(options.batch_rows):

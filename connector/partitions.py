@@ -7,7 +7,7 @@ key, and a task resumes the scan from it as a client does. A partition never say
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -27,34 +27,19 @@ class ScanPartition(InputPartition):
 
     Attributes:
         key: continuation key of the part.
-        kind, shards, slots: what it reads and where that was at planning, for people.
+        kind: of the scan at planning, for people.
         store_id: the store that it was planned for.
     """
 
-    def __init__(self, key: str, store_id: str, kind: str, shards: str, slots: str) -> None:
-        super().__init__(f"{kind} at {shards}")
-        self.key, self.store_id = key, store_id
-        self.kind, self.shards, self.slots = kind, shards, slots
-
-    def __repr__(self) -> str:
-        return f"ScanPartition({self.kind} at {self.shards}, slots {self.slots})"
+    def __init__(self, key: str, store_id: str, kind: str) -> None:
+        super().__init__(kind)
+        self.key, self.store_id, self.kind = key, store_id, kind
 
 
-def partitions_of(
-    backend: Backend, scan: PartScan, parts: Sequence[ScanPart], shard_names: Mapping[int, str]
-) -> list[ScanPartition]:
+def partitions_of(backend: Backend, scan: PartScan, parts: Sequence[ScanPart]) -> list[ScanPartition]:
     """Return the partitions of a scan that was cut into parts."""
     keys = scan.parts([part.slots for part in parts])
-    return [
-        ScanPartition(
-            key,
-            backend.identity,
-            part.kind,
-            ", ".join(shard_names.get(shard, str(shard)) for shard in part.shards),
-            str(part.slots),
-        )
-        for part, key in zip(parts, keys, strict=True)
-    ]
+    return [ScanPartition(key, backend.identity, part.kind) for part, key in zip(parts, keys, strict=True)]
 
 
 def resume(partition: Any, options: Options) -> PartScan:
@@ -78,8 +63,6 @@ def read_partition(
     stop reading at any point; nothing has to be closed.
     """
     scan = resume(partition, options)
-    if not {*columns} <= {*scan.schema.names}:
-        raise of_another_read()
     convert = ToSpark(scan.schema, columns, schema)
     for rows in rows_of_task(scan, options):
         yield convert(rows)

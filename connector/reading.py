@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from elasticscan.connector.splits import NOTHING, cut, most_index_parts
 from elasticscan.connector.store_cache import open_backend, open_store
 from elasticscan.metadata import SHARD_COLUMN, SLOT_COLUMN, no_such_column
 from elasticscan.protocol import Backend, NamedColumns, ReadableTable, ReadRequest
-from elasticscan.store import EmbeddedTable, Scan, Store, feed_fields
+from elasticscan.store import EmbeddedTable, feed_fields
 
 _METADATA = pa.schema(
     [pa.field(SHARD_COLUMN, pa.string(), nullable=False), pa.field(SLOT_COLUMN, pa.int32(), nullable=False)]
@@ -117,7 +116,7 @@ class ElasticScanReader(DataSourceReader):
             start.placement, start.base, start.weights, options.split_bytes, most, start.scan.slots, cores
         )
         # Spark makes a partition of its own where it gets none.
-        return list(partitions_of(backend, start.scan, parts or [NOTHING], start.shard_names))
+        return list(partitions_of(backend, start.scan, parts or [NOTHING]))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's rows; of a snapshot every time the same."""
@@ -148,19 +147,19 @@ class ElasticScanReader(DataSourceReader):
         return backend.table(self._options.table, given_schema(self._options, self._schema))
 
     def _request(self) -> ReadRequest:
-        options = self._options
         columns = [name for name in self._scanned if name not in (SHARD_COLUMN, SLOT_COLUMN)]
         if self._wants_metadata:
-            columns += [name for name in _embedded_table(options).shard_key if name not in columns]
-        return ReadRequest(
-            columns,
-            options.filter,
-            _page_rows(options),
-            DEFAULT_PAGE_BYTES,
-            options.index,
-            options.version,
-            options.timestamp,
-        )
+            columns += [name for name in _embedded_table(self._options).shard_key if name not in columns]
+        return request_of(self._options, columns, _page_rows(self._options))
+
+
+def request_of(
+    options: Options, columns: Sequence[str], page_rows: int, page_bytes: int = DEFAULT_PAGE_BYTES
+) -> ReadRequest:
+    """Return the read that options ask for, of these columns."""
+    return ReadRequest(
+        columns, options.filter, page_rows, page_bytes, options.index, options.version, options.timestamp
+    )
 
 
 def given_schema(options: Options, schema: StructType) -> pa.Schema | None:
@@ -185,29 +184,7 @@ def _page_rows(options: Options) -> int:
     return max(min(options.batch_rows, most), 1)
 
 
-def begin_chosen(
-    store: Store, options: Options, columns: list[str], page: tuple[int, int] | None = None, **how: Any
-) -> Scan:
-    """Begin the scan that options ask for, in pages of so many rows and bytes; `how` as for `begin_scan`."""
-    return store.backend.begin(
-        options.table,
-        columns,
-        options.filter,
-        snapshot_chosen(options),
-        page or (options.batch_rows, DEFAULT_PAGE_BYTES),
-        index=options.index,
-        **how,
-    )
-
-
-def snapshot_chosen(options: Options) -> int | str | datetime | None:
-    """Return the snapshot that the options name; None for the newest."""
-    if options.timestamp is None:
-        return options.version
-    return datetime.fromtimestamp(options.timestamp, UTC)
-
-
 def check_snapshot(options: Options) -> None:
     """Raise what a scan would whose snapshot is none, or none any more."""
-    store = open_store(options.store)
-    store.table(options.table).scan(snapshot=snapshot_chosen(options)).close()
+    table = _embedded_table(options)
+    table.scan(request_of(options, table.primary_key, 1)).close()

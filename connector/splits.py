@@ -25,12 +25,11 @@ class ScanPart:
     """Slots for one task to read; `size` is about how many bytes they hold."""
 
     kind: str
-    shards: tuple[int, ...]
     slots: SlotSet
     size: float
 
 
-NOTHING = ScanPart(BASE, (), SlotSet(), 0.0)  # of a scan whose filter leaves no slot
+NOTHING = ScanPart(BASE, SlotSet(), 0.0)  # of a scan whose filter leaves no slot
 
 
 def most_index_parts(shards: int, entries: float, most: int | None = None) -> int:
@@ -54,18 +53,17 @@ def cut(
     """Parts that cover every slot once, or every one of `slots`.
 
     Each is a base-shard scan (slots where they were in the base topology) or a virtual scan
-    (slots elsewhere) at one shard, of at most about `split_bytes`. There are as many as `cores`, unless they
-    would be small. With fewer than that allowed, parts grow first; then parts of one kind are put together.
-    There is at least one of each kind that there is to read, even if `most` is 1.
+    (slots elsewhere), of at most about `split_bytes`. There are as many as `cores`, unless they would be
+    small. With fewer than that allowed, parts grow first; with fewer than there are shards, a part has slots
+    at several. There is at least one of each kind that there is to read, even if `most` is 1.
     """
     places = _places(now, base, weights, SlotSet.span(0, now.slot_count) if slots is None else slots)
-    counts = [min(max(1, -int(-place.size // split_bytes)), len(place.slots)) for place in places]
-    _raise(counts, places, cores)
-    if most is not None:
-        _lower(counts, [place.size for place in places], most)
-        if len(places) > most:
-            places = _join(places, most)
-            counts = [1] * len(places)
+    most = len(weights) if most is None else most
+    if len(places) > most:
+        kinds = {kind: [place for place in places if place.kind == kind] for kind in (BASE, VIRTUAL)}
+        unions = {kind: SlotSet.union(place.slots for place in found) for kind, found in kinds.items()}
+        places = [ScanPart(kind, slots, _size(slots, weights)) for kind, slots in unions.items() if slots]
+    counts = _counts(places, split_bytes, most, cores)
     return [
         part for place, count in zip(places, counts, strict=True) for part in _divide(place, count, weights)
     ]
@@ -78,7 +76,7 @@ def _places(now: Placement, base: Placement, weights: Weights, scanned: SlotSet)
         home = here & base.at(shard)
         for kind, slots in ((BASE, home), (VIRTUAL, here - home)):
             if slots:
-                places.append(ScanPart(kind, (shard,), slots, _size(slots, weights)))
+                places.append(ScanPart(kind, slots, _size(slots, weights)))
     return places
 
 
@@ -86,37 +84,21 @@ def _size(slots: SlotSet, weights: Weights) -> float:
     return float(sum(weights[start:end].sum() for start, end in slots))
 
 
-def _raise(counts: list[int], places: Sequence[ScanPart], wanted: int) -> None:
-    """Add cuts where the parts stay largest, until there are `wanted` or further ones would be small."""
-    while sum(counts) < wanted:
+def _counts(places: Sequence[ScanPart], split_bytes: int, most: int, cores: int) -> list[int]:
+    """Return the parts of each place: one more where they are largest, until there are enough."""
+    counts = [1] * len(places)
+    while places and sum(counts) < most:
         sizes = [
-            place.size / (count + 1) if count < len(place.slots) else 0.0
+            place.size / count if count < len(place.slots) else 0.0
             for place, count in zip(places, counts, strict=True)
         ]
-        largest = max(sizes, default=0.0)
-        if largest < LEAST_SPLIT_BYTES:
-            return
-        counts[sizes.index(largest)] += 1
-
-
-def _lower(counts: list[int], sizes: Sequence[float], most: int) -> None:
-    """Take cuts away where the parts stay smallest, until there are `most` or one for each place."""
-    for _ in range(sum(counts) - max(most, len(counts))):
-        i = min((i for i, count in enumerate(counts) if count > 1), key=lambda i: sizes[i] / (counts[i] - 1))
-        counts[i] -= 1
-
-
-def _join(parts: list[ScanPart], most: int) -> list[ScanPart]:
-    """Put the smallest parts of one kind together, until there are `most` or one of each kind."""
-    while len(parts) > max(most, len({part.kind for part in parts})):
-        parts = sorted(parts, key=lambda part: part.size)
-        first, second = next(
-            pair for pair in itertools.combinations(parts, 2) if pair[0].kind == pair[1].kind
-        )
-        shards = tuple(sorted({*first.shards, *second.shards}))
-        joined = ScanPart(first.kind, shards, first.slots | second.slots, first.size + second.size)
-        parts = [joined, *(part for part in parts if part not in (first, second))]
-    return parts
+        largest = max(sizes)
+        i = sizes.index(largest)
+        is_idle = sum(counts) < cores and largest * counts[i] / (counts[i] + 1) >= LEAST_SPLIT_BYTES
+        if largest <= split_bytes and not is_idle:
+            break
+        counts[i] += 1
+    return counts
 
 
 def _divide(place: ScanPart, count: int, weights: Weights) -> list[ScanPart]:
@@ -134,5 +116,5 @@ def _divide(place: ScanPart, count: int, weights: Weights) -> list[ScanPart]:
         if start < end:
             bounds = (int(slots[start]), int(slots[end - 1]) + 1)
             mine = place.slots & SlotSet.span(*bounds)
-            parts.append(ScanPart(place.kind, place.shards, mine, _size(mine, weights)))
+            parts.append(ScanPart(place.kind, mine, _size(mine, weights)))
     return parts

@@ -25,7 +25,6 @@ from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.store import (
     CommitRequest,
     IdempotencyKey,
-    OutdatedLookError,
     Store,
     check_no_key_twice,
     complete_rows,
@@ -66,10 +65,9 @@ class TableWriter:
         """Run alongside the driver: checks that rows of `schema` can go into the table."""
         rows = arrow_schema(schema)
         _check_mode(options, overwrite)
-        self._deletions = deletions_of(options.delete_column, rows)
+        self._options, self._deletions = options, deletions_of(options.delete_column, rows)
         store = open_store(options.store)
         table = _table(store, options, self._deletions.stored(rows) if self._deletions else rows)
-        self.store_id = store.backend.identity
         if self._deletions:
             self._deletions.check(table)
             rows = self._deletions.stored(rows, table.schema)
@@ -78,54 +76,37 @@ class TableWriter:
                 others = [field for field in table.schema if field.name not in table.primary_key]
                 rows = pa.schema([*rows, *others])
         table = _with_columns(store, table, rows, options)
-        self._uri, self.replaces = options.store, overwrite
-        self._fill = options.merge_schema and not options.partial_update
-        self.table_id, self._table_name = table.id, table.name
-        self._user_metadata = options.user_metadata
-        self._insert_only, self._since = options.insert_only, options.unchanged_since
-        self._given = _columns_given(table, rows) if options.partial_update else None
+        self.store_id, self.table_id, self._definition = store.backend.identity, table.id, table.definition
+        self.replaces = overwrite and options.replace_where is None  # else the other rows stay
+        self._since, self._given = options.unchanged_since, None
+        if options.partial_update:
+            self._given = _columns_given(table, rows)
         if self._given is not None and self._since is None:
             self._since = store.backend.newest()  # where tasks read what the rows keep
-        self._replace_where = options.replace_where
-        if self._replace_where is not None:
-            Predicate.parse_for_change(self._replace_where, table.schema)
-            self.replaces = False  # the other rows stay
+        if options.replace_where is not None:
+            Predicate.parse_for_change(options.replace_where, table.schema)
         with unchanged(store.context, table, self._since, options.txn):
             pass  # a commit that is not known, or no longer, shows before any task runs
-        self._definition = table.definition
 
     def stage(self, batches: Iterator[pa.RecordBatch], query: str | None = None) -> StagedMessage:
         """Stage a task's rows, of a stream's query if there is one; runs where the task runs."""
-        store = open_store(self._uri, self.store_id)
+        options, store = self._options, open_store(self._options.store, self.store_id)
         # Rows have the columns that the table had when the write was planned.
         table = self._find(store).at(self._definition)
+        fill = options.merge_schema and not options.partial_update
         if self._deletions:
-            rows = self._deletions.changes(batches, table, self.replaces, self._fill)
+            rows = self._deletions.changes(batches, table, self.replaces, fill)
         elif self._given is not None:
-            rows = self._completed(store, table, batches, self._given)
+            assert self._since is not None, "what is kept is read at a snapshot"
+            given = pa.schema([table.schema.field(name) for name in self._given])
+            some = map(FromSpark(given, table=table), batches)
+            rows = complete_rows(store.context, table, self._since, some, self._given)
         else:
-            rows = map(FromSpark(table.schema, self._fill, table), batches)
-        if self._replace_where is not None:
-            rows = rows_that_meet(self._replace_where, table, rows, "replaceWhere")
+            rows = map(FromSpark(table.schema, fill, table), batches)
+        if options.replace_where is not None:
+            rows = rows_that_meet(options.replace_where, table, rows, "replaceWhere")
         staged = stage(store.context, table, rows, self._kind)
         return StagedMessage(staged, self.store_id, self.table_id, query)
-
-    def _completed(
-        self, store: Store, table: TableInfo, batches: Iterator[pa.RecordBatch], given: Sequence[str]
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield whole rows: the given columns, and the other columns of the rows with these keys."""
-        assert self._since is not None, "what is kept is read at a snapshot"
-        conform = FromSpark(pa.schema([table.schema.field(name) for name in given]), table=table)
-        try:
-            yield from complete_rows(
-                store.context, self.table_id, self._definition, self._since, map(conform, batches), given
-            )
-        except OutdatedLookError:
-            raise TableChanged(
-                f"the columns of table {table.name!r} were changed while rows were written that keep some of "
-                "them; nothing was committed: write again",
-                table=table.name,
-            ) from None
 
     def publish(
         self, tasks: Sequence[Sequence[StagedFragment]], txn: IdempotencyKey | None, follows: bool = False
@@ -142,7 +123,7 @@ class TableWriter:
             RowsChanged, AlreadyExists: the keys are not as the options require.
         """
         staged = [fragment for task in tasks for fragment in task]
-        store = open_store(self._uri, self.store_id)
+        options, store = self._options, open_store(self._options.store, self.store_id)
         table = self._find(store)
         if txn is not None and follows and has_forerunner(store.context, table, txn.application):
             raise TableChanged(
@@ -154,12 +135,12 @@ class TableWriter:
         done = txn is not None and is_committed(store.context, table.id, txn)
         if sum(map(bool, tasks)) > 1 and not done:
             check_no_key_twice(store.context, table, staged)
-        if self._replace_where is not None:
-            selection = replacing_in(store.context, table, self._replace_where, txn, self._user_metadata)
+        if options.replace_where is not None:
+            selection = replacing_in(store.context, table, options.replace_where, txn, options.user_metadata)
             publish_replacing(selection, table, staged)
             return
-        with unchanged(store.context, table, self._since, txn, self._insert_only) as check:
-            request = CommitRequest(self._kind, txn, check, self._user_metadata)
+        with unchanged(store.context, table, self._since, txn, options.insert_only) as check:
+            request = CommitRequest(self._kind, txn, check, options.user_metadata)
             publish(store.context, table, staged, request)
 
     @property
@@ -171,7 +152,7 @@ class TableWriter:
         went through, so files that the catalog knows stay."""
         staged = [fragment for message in messages_of(messages) for fragment in message.staged]
         if staged:
-            remove_staged(open_store(self._uri, self.store_id).context, staged)
+            remove_staged(open_store(self._options.store, self.store_id).context, staged)
 
     def _find(self, store: Store) -> TableInfo:
         table = table_to_write(store.context, self.table_id)
@@ -181,8 +162,8 @@ class TableWriter:
 
     def changed(self) -> TableChanged:
         return TableChanged(
-            f"table {self._table_name!r} was dropped while rows were written to it; nothing was committed",
-            table=self._table_name,
+            f"table {self._options.table!r} was dropped while rows were written to it; nothing was committed",
+            table=self._options.table,
         )
 
 

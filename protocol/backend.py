@@ -7,7 +7,7 @@ same for all of them. What is rows, and what is promised of them, a back end say
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -69,7 +69,6 @@ class ScanStart:
 
     Attributes:
         placement, base: where slots are now, and where the newest topology has them.
-        shard_names: for people.
         weights: about how many bytes each slot holds.
         entries: how many entries of an index the scan looks at; None where it reads rows alone.
     """
@@ -77,7 +76,6 @@ class ScanStart:
     scan: PartScan
     placement: Placement
     base: Placement
-    shard_names: Mapping[int, str]
     weights: Weights
     entries: float | None = None
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from elasticscan.base.errors import TableChanged
 from elasticscan.base.hashing import slots_of
 from elasticscan.metadata import Fragment, TableInfo
 from elasticscan.optimizer import Candidate
@@ -44,7 +45,7 @@ class EmbeddedTable:
 
     def begin(self, read: ReadRequest) -> ScanStart:
         """Begin a scan that is divided among tasks."""
-        scan, context = self._scan(read), self._context
+        scan, context = self.scan(read), self._context
         standing, entries = scan.standing, None
         if standing.index is not None or standing.by_key:
             assert scan.choice is not None, "a scan that begins has chosen"
@@ -54,14 +55,13 @@ class EmbeddedTable:
             scan,
             state.placement,
             scan.base.placement,
-            dict(scan.base.shard_names) | context.shard_names(),
             slot_bytes(state.fragments, context.info.slots),
             entries,
         )
 
     def access_paths(self, read: ReadRequest) -> list[dict[str, Any]]:
         """Return the candidates of the choice, one of them chosen."""
-        with self._scan(read) as scan:
+        with self.scan(read) as scan:
             assert scan.choice is not None, "a scan that begins has chosen"
             chosen: Candidate = scan.choice.candidate
             return [asdict(each) | {"chosen": each == chosen} for each in scan.choice.candidates]
@@ -75,11 +75,12 @@ class EmbeddedTable:
         at: Any = np.searchsorted(starts, slots, "right") - 1
         return homes.take(pa.array(at)), slots
 
-    def _scan(self, read: ReadRequest) -> Scan:
-        backend = EmbeddedBackend(self._context)
+    def scan(self, read: ReadRequest, **how: Any) -> Scan:
+        """Begin a scan; `how` as for `begin_scan`."""
         at = read.snapshot if read.timestamp is None else datetime.fromtimestamp(read.timestamp, UTC)
-        page = (read.page_rows, read.page_bytes)
-        return backend.begin(self.name, read.columns, read.filter, at, page, index=read.index)
+        find, page = partial(self._context.table, name=self.name), (read.page_rows, read.page_bytes)
+        columns = list(read.columns)
+        return begin_scan(self._context, find, columns, read.filter, at, page, index=read.index, **how)
 
 
 class EmbeddedBackend:
@@ -95,21 +96,6 @@ class EmbeddedBackend:
     def table(self, name: str, schema: pa.Schema | None = None) -> EmbeddedTable:
         """Return a table; the store knows its columns."""
         return EmbeddedTable(self._context, self._context.table_now(name))
-
-    def begin(
-        self,
-        table: str,
-        columns: Sequence[str],
-        filter: str | None,  # noqa: A002 - the word users know
-        snapshot: int | str | datetime | None,
-        page_limits: tuple[int, int],
-        **how: Any,
-    ) -> Scan:
-        """Begin a scan; `how` as for `begin_scan`."""
-        context = self._context
-        return begin_scan(
-            context, partial(context.table, name=table), list(columns), filter, snapshot, page_limits, **how
-        )
 
     def resume(self, key: str, table: str, filter: str | None) -> Scan:  # noqa: A002
         """Return the part of a scan that a task reads. It ends no lease: the task may be repeated."""
@@ -144,23 +130,25 @@ class EmbeddedBackend:
 
 
 def complete_rows(
-    context: Context,
-    table_id: int,
-    definition: int,
-    since: int,
-    rows: Iterator[pa.RecordBatch],
-    given: Sequence[str],
+    context: Context, table: TableInfo, since: int, rows: Iterator[pa.RecordBatch], given: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield whole rows: the given columns, and the other columns of the rows with these keys.
 
     Raises:
-        OutdatedLookError: the table has another definition by now.
+        TableChanged: the table has other columns by now.
     """
-    find = partial(context.table_state, table_id)
+    find = partial(context.table_state, table.id)
     current = find()
-    if current.table.definition != definition:
-        raise OutdatedLookError
-    yield from merging.rows_merged(context, find, current, since, rows, merging.Clauses(columns=given))
+    try:
+        if current.table.definition != table.definition:
+            raise OutdatedLookError
+        yield from merging.rows_merged(context, find, current, since, rows, merging.Clauses(columns=given))
+    except OutdatedLookError:
+        raise TableChanged(
+            f"the columns of table {table.name!r} were changed while rows were written that keep some of "
+            "them; nothing was committed: write again",
+            table=table.name,
+        ) from None
 
 
 def slot_bytes(fragments: Sequence[Fragment], slot_count: int) -> Weights:

@@ -262,7 +262,7 @@ class ClusterTable(ReadOnly):
         for shard, node in cluster.nodes.items():
             for slot, count in connections.count_keys(node.address, cluster.placement.at(shard)).items():
                 weights[slot] = count * _KEY_BYTES
-        return ScanStart(scan, cluster.placement, base, cluster.shard_names, weights)
+        return ScanStart(scan, cluster.placement, base, weights)
 
 
 def _with_key(columns: Iterable[pa.Field], options: TableOptions) -> pa.Schema:

@@ -18,7 +18,7 @@ from elasticscan.base.errors import ElasticScanError
 from elasticscan.connector.conversion import ToSpark
 from elasticscan.connector.options import Options
 from elasticscan.connector.partial_rows import PartialRows
-from elasticscan.connector.reading import begin_chosen, chosen_columns, offered_schema
+from elasticscan.connector.reading import chosen_columns, offered_schema, request_of
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.store_cache import open_store
 from elasticscan.filters import Fold
@@ -74,18 +74,18 @@ def _read(store: Store, table: TableInfo, options: Options, limit: RowLimit | No
         return None
     columns, schema = chosen_columns(table, options), offered_schema(table, options)
     order, rows_limit = (None, None) if limit is None else (list(limit.order) or None, limit.rows)
-    page = None if order else (FEW_ROWS, FEW_BYTES)  # many are looked at for an order
-    how = {"order_by": order, "limit": rows_limit}
-    with begin_chosen(store, options, columns, page, **how) as scan:
+    page = (options.batch_rows,) if order else (FEW_ROWS, FEW_BYTES)  # many are looked at for an order
+    read = request_of(options, columns, *page)
+    with store.backend.table(table.name).scan(read, order_by=order, limit=rows_limit) as scan:
         sorts = order is not None and not scan.standing.merged  # no index has the order
         if (limit is None or sorts) and _rows_scanned(scan) > (MOST_FOLDED if sorts else FEW_ROWS):
             return None
         convert, batches, rows, size = ToSpark(scan.schema, columns, schema), list[pa.RecordBatch](), 0, 0
-        for read in scan:
-            rows, size = rows + read.rows.num_rows, size + read.rows.nbytes
+        for each in scan:
+            rows, size = rows + each.rows.num_rows, size + each.rows.nbytes
             if rows > FEW_ROWS or size > FEW_BYTES or (not sorts and scan.stats.scanned > MOST_SCANNED):
                 return None
-            batches.append(convert(read.rows))
+            batches.append(convert(each.rows))
     # In one chunk, even if that is empty: Spark makes nothing of nested columns in none.
     whole = pa.concat_batches([pa.RecordBatch.from_pylist([], convert.target), *batches])
     return FewRows(schema, pa.Table.from_batches([whole]))
@@ -93,7 +93,8 @@ def _read(store: Store, table: TableInfo, options: Options, limit: RowLimit | No
 
 def _folded(store: Store, table: TableInfo, options: Options, partial: PartialRows) -> FewRows | None:
     schema = offered_schema(table, options)
-    with begin_chosen(store, options, partial.columns(table.primary_key)) as scan:
+    read = request_of(options, partial.columns(table.primary_key), options.batch_rows)
+    with store.backend.table(table.name).scan(read) as scan:
         if scan.standing.definition != table.definition:
             return None  # its columns were changed just now
         known = known_count(store.context, scan.standing) if partial.counts_rows else None

@@ -2,6 +2,6 @@
 
 reader    what Spark calls: offsets, partitions of a micro-batch, commits
 offsets   a stream's offsets, their check, and the changes between two of them
-snapshot  micro-batches of the first snapshot; changes: of the commits after it
+changes   micro-batches of the first snapshot and of the commits after it; batch reads of changes
 lease     what a stream with a name has not read is kept for it
 """

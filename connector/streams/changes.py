@@ -1,5 +1,7 @@
 """Changes as Spark reads them: cut into few tasks, each reading commits in its slots. And the batch read.
 
+The snapshot with which a stream begins is cut in the same way (`plan_snapshot`).
+
 spark.read.format("elasticscan").option("readChangeFeed", "true").option("startingVersion", 7)
 """
 
@@ -25,9 +27,10 @@ from elasticscan.connector.partitions import ScanPartition, partitions_of, read_
 from elasticscan.connector.reading import offered_schema
 from elasticscan.connector.splits import cut
 from elasticscan.connector.store_cache import open_store
-from elasticscan.connector.streams.offsets import InChanges, segments
-from elasticscan.metadata import TableInfo
-from elasticscan.store import Commit, Store, StreamState
+from elasticscan.connector.streams.offsets import InChanges, SnapshotPart, segments
+from elasticscan.metadata import Fragment, TableInfo
+from elasticscan.store import Commit, Store, StreamState, slot_bytes
+from elasticscan.topology import SlotSet
 
 ROWS_PER_TASK = 250_000
 SLACK = 0.1  # of a task
@@ -131,7 +134,42 @@ def plan_changes(
     weights = np.full(places.placement.slot_count, _WHOLE / max(len(scan.slots), 1))
     limits = task_limits(_WHOLE, rows, options)
     tasks = cut(places.placement, places.base.placement, weights, *limits, slots=scan.slots)
-    return partitions_of(store.backend, scan, tasks, places.shard_names)
+    return partitions_of(store.backend, scan, tasks)
+
+
+def plan_snapshot(
+    store: Store, state: StreamState, part: SnapshotPart, columns: Sequence[str], options: Options
+) -> list[ScanPartition]:
+    """Plan tasks that read some slots of a snapshot once together; a filter may leave slots out.
+
+    Args:
+        state: a view of the catalog with the table's fragments.
+        columns: what Spark expects.
+
+    Raises:
+        SnapshotExpired: the snapshot is no longer kept.
+    """
+    places = state.places
+    scan = store.backend.changes.scan_snapshot(
+        state,
+        part.at,
+        SlotSet.span(part.start, part.end),
+        stored_columns(state.table, columns),
+        options.filter,
+        options.feed,
+        options.batch_rows,
+    )
+    weights = slot_bytes(state.fragments, places.placement.slot_count)
+    size = float(sum(weights[start:end].sum() for start, end in scan.slots))
+    size, most = task_limits(size, _rows(state.fragments, scan.slots), options)
+    size = min(size, options.split_bytes)
+    parts = cut(places.placement, places.base.placement, weights, size, most, scan.slots)
+    return partitions_of(store.backend, scan, parts)
+
+
+def _rows(fragments: Sequence[Fragment], slots: SlotSet) -> float:
+    """About how many rows some slots hold."""
+    return sum(f.rows * len(f.slots & slots) / max(f.slots_written, len(f.slots), 1) for f in fragments)
 
 
 def stored_columns(table: TableInfo, columns: Sequence[str]) -> list[str]:

@@ -27,10 +27,6 @@ class StreamLease:
         self._told: int | None = None
         self._told_at = -math.inf
 
-    @property
-    def begun(self) -> bool:
-        return self._at is not None
-
     def reach(self, commit: int) -> None:
         """Note that no commit up to this one is needed any more; `keep` tells the catalog."""
         self._at = commit if self._at is None else max(self._at, commit)

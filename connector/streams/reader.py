@@ -31,12 +31,10 @@ from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import (
     ContinuationKeyError,
-    InvalidOption,
     NotFound,
     SnapshotExpired,
     TableChanged,
 )
-from elasticscan.base.formatting import utc
 from elasticscan.base.limits import MAX_NUMBER
 from elasticscan.connector.conversion import match_columns
 from elasticscan.connector.option_values import EARLIEST, LATEST
@@ -50,6 +48,7 @@ from elasticscan.connector.streams.changes import (
     commit_before_start,
     is_change,
     plan_changes,
+    plan_snapshot,
 )
 from elasticscan.connector.streams.lease import StreamLease
 from elasticscan.connector.streams.offsets import (
@@ -63,7 +62,6 @@ from elasticscan.connector.streams.offsets import (
     between,
     cut_slots,
 )
-from elasticscan.connector.streams.snapshot import plan_snapshot
 from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.store import Commit, Store, StreamState
 
@@ -109,12 +107,6 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
                 table=table.name,
                 snapshot=options.start,
                 kind="snapshot",
-            )
-        if options.start_time is not None and options.start_time > state.now:
-            raise InvalidOption(
-                f"option 'startingTimestamp'={utc(options.start_time)} is in the future; use an earlier one "
-                "or 'startingVersion' = 'latest'",
-                option="startingTimestamp",
             )
         if options.start_time is not None or isinstance(options.start, int):
             return InChanges(min(commit_before_start(store, table, options), newest))
@@ -261,17 +253,15 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         store = self._open()
         first, last = self._read_offset(store, start), self._read_offset(store, end)
         span = between(first, last, store.backend.slot_count)
-        if not self._lease.begun:
-            self._lease.reach(span.at if isinstance(span, SnapshotPart) else span[0].commit)
+        self._lease.reach(span.at if isinstance(span, SnapshotPart) else span[0].commit)
         self._lease.keep(store)
         self._position = last.position
-        if isinstance(span, SnapshotPart):
-            state = self._look(store, fragments=True)
-        else:
-            state = self._look(store, after=span[0].commit, upto=span[1].commit + bool(span[1].slot))
-        _check_reached(last.position, state.table, state.newest)
         if not isinstance(span, SnapshotPart):
+            state = self._look(store, after=span[0].commit, upto=span[1].commit + bool(span[1].slot))
+            _check_reached(last.position, state.table, state.newest)
             return list(plan_changes(store, state, *span, self._columns, self._options))
+        state = self._look(store, fragments=True)
+        _check_reached(last.position, state.table, state.newest)
         if span.start == span.end:
             return []
         try:

@@ -41,7 +41,6 @@ class StreamState:
     Attributes:
         table: what the stream reads.
         newest: the newest commit of the store.
-        now: the time.
         commits: the table's commits after where the stream stands, as many as were asked for.
         fragments: the table's, if they were asked for.
         places: where slots live, and the base topology.
@@ -49,7 +48,6 @@ class StreamState:
 
     table: TableInfo
     newest: int
-    now: float
     commits: tuple[Commit, ...]
     fragments: tuple[Fragment, ...]
     places: SlotPlaces
@@ -89,7 +87,6 @@ class CommitReads:
             return StreamState(
                 table=table,
                 newest=tx.state.commit,
-                now=tx.now,
                 commits=() if after is None else tx.commits(table.id, after, upto, most),
                 fragments=self.context.fragments_in(tx, table) if fragments else (),
                 places=SlotPlaces.at(tx),

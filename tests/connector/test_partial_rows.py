@@ -9,14 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import ContinuationKeyError, InvalidOption, NotFound
+from elasticscan.base.errors import InvalidOption, NotFound
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.option_values import PartialAggregates
 from elasticscan.connector.options import parse_options
 from elasticscan.connector.sql import driver_reads
 from elasticscan.connector.store_cache import open_store
 from elasticscan.filters import folding
-from elasticscan.store import Store
+from elasticscan.store import EmbeddedTable, Store
 
 SCHEMA = pa.schema([
     pa.field("id", pa.int64(), nullable=False), ("g", pa.int32()), ("city", pa.string()), ("n", pa.int64()),
@@ -146,16 +146,13 @@ def test_a_table_without_rows_gives_one_partial_row_and_no_groups(empty: Store) 
         assert partial_rows(empty, PartialAggregates(values, by)) == rows
 
 
-def test_what_cannot_be_added_up_or_is_of_another_read_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_added_up_is_refused(tmp_path: Path) -> None:
     store = made(tmp_path)
     for value in ("avg(d)", "count(DISTINCT n)", "sum(city)", "median(n)"):
         with pytest.raises(InvalidOption):
             partial_rows(store, PartialAggregates((value,), ()))
     with pytest.raises(NotFound):
         partial_rows(store, PartialAggregates(("count(*)",), ("h",)))
-    one, other = (reader(store, PartialAggregates(("sum(n)",), (by,))) for by in ("g", "city"))
-    with pytest.raises(ContinuationKeyError):
-        list(other.read(one.partitions()[0]))
 
 
 def test_rows_folded_beside_the_driver_are_those_of_the_columns_that_were_planned(
@@ -166,13 +163,13 @@ def test_rows_folded_beside_the_driver_are_those_of_the_columns_that_were_planne
     table = store.table("t")
     table.add_columns([pa.field("m", pa.int64())])
     asked = {"store": store.uri, "table": "t", "partialAggregates": PartialAggregates(("sum(n)",), ()).text()}
-    begin = driver_reads.begin_chosen
+    scan = EmbeddedTable.scan
 
     def after_renaming(*given: Any, **named: Any) -> Any:
         for old, new in (("n", "o"), ("m", "n"), ("o", "m")):
             table.rename_column(old, new)
-        return begin(*given, **named)
+        return scan(*given, **named)
 
     assert driver_reads.read_few(parse_options(asked)) is not None
-    monkeypatch.setattr(driver_reads, "begin_chosen", after_renaming)
+    monkeypatch.setattr(EmbeddedTable, "scan", after_renaming)
     assert driver_reads.read_few(parse_options(asked)) is None
