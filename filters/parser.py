@@ -92,6 +92,11 @@ def parse_condition(text: str, schema: pa.Schema) -> Expression:
     return _read(text, _TreeBuilder(schema).condition)
 
 
+def condition_of(node: exp.Expr, text: str, schema: pa.Schema) -> Expression:
+    """Return the condition of a tree that sqlglot made of a text, or a part of one; as `parse_condition`."""
+    return _TreeBuilder(schema).condition(_with_typed_names(node, text))
+
+
 def parse_value(text: str, schema: pa.Schema) -> Expression:
     """Parse an expression of any type, as `parse_condition`."""
     return _read(text, _TreeBuilder(schema).read)
@@ -134,11 +139,7 @@ def check_quotes(text: str) -> None:
 
 def _parse(text: str) -> exp.Expr:
     try:
-        condition = parse_one(text, dialect=FilterSql, into=exp.Condition)
-        for function in condition.find_all(exp.Func):
-            if "start" in function.meta:
-                function.meta[_TYPED] = text[function.meta["start"] : function.meta["end"] + 1]
-        return condition
+        return _with_typed_names(parse_one(text, dialect=FilterSql, into=exp.Condition), text)
     except TokenError:
         raise not_closed(text) from None
     except (SqlglotError, *STUMBLES) as error:
@@ -148,6 +149,13 @@ def _parse(text: str) -> exp.Expr:
         if why.startswith("Required keyword"):  # it goes on with the name of a class
             why = "a value or a name is missing"
         raise FilterError(f"cannot read the filter{near}: {why}", filter=text) from None
+
+
+def _with_typed_names(node: exp.Expr, text: str) -> exp.Expr:
+    for function in node.find_all(exp.Func):
+        if "start" in function.meta:
+            function.meta[_TYPED] = text[function.meta["start"] : function.meta["end"] + 1]
+    return node
 
 
 def not_closed(text: str) -> FilterError:

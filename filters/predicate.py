@@ -16,12 +16,13 @@ from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
+from sqlglot import exp
 
 from elasticscan.base.errors import FilterError
 from elasticscan.base.limits import MAX_FILTER_BYTES
 from elasticscan.filters.expression import Expression, Literal, column_names, shortened, to_sql, to_text
 from elasticscan.filters.kernels import ARROW_REFUSALS, Evaluator, compile_expression, needed_rows
-from elasticscan.filters.parser import parse_condition
+from elasticscan.filters.parser import condition_of, parse_condition
 
 _TRUE = Literal(True, pa.bool_())
 # A filter is read when a query is planned, by each of its tasks, and whenever its key is resumed.
@@ -73,10 +74,18 @@ class Predicate:
         return predicate
 
     @classmethod
+    def of_tree(cls, node: exp.Expr, text: str, schema: pa.Schema) -> Predicate:
+        """Return the filter of a condition that sqlglot has read, of a text or a part; raises as `parse`."""
+        return cls._checked(condition_of(node, text, schema), "", schema)
+
+    @classmethod
     def _parse(cls, text: str, schema: pa.Schema) -> Predicate:
-        condition = parse_condition(text, schema)
+        return cls._checked(parse_condition(text, schema), text.strip(), schema)
+
+    @classmethod
+    def _checked(cls, condition: Expression, text: str, schema: pa.Schema) -> Predicate:
         try:
-            predicate = cls(condition, text.strip())
+            predicate = cls(condition, text)
             # Evaluated on no rows, the condition shows already if Arrow cannot work with these types.
             needed = pa.schema([field for field in schema if field.name in predicate.columns])
             predicate.mask(pa.RecordBatch.from_pylist([], needed))

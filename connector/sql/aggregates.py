@@ -25,10 +25,9 @@ from sqlglot import TokenType, exp
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.limits import MAX_DECIMAL_DIGITS
 from elasticscan.connector.option_values import PartialAggregates
-from elasticscan.connector.sql.clauses import call_at, clauses_behind
 from elasticscan.connector.sql.joins import SelectBlock
 from elasticscan.connector.sql.limits import PLAIN_NODES, is_of, reads_alone
-from elasticscan.connector.sql.query import Query, Reference, Session
+from elasticscan.connector.sql.query import Query, Reference, Session, call_at, clauses_behind
 from elasticscan.filters import Aggregate, FilterSql, quote_name
 
 _SELECT_PARTS = frozenset(
@@ -82,23 +81,6 @@ class SourceAggregates:
         return bool(rows.num_rows == groups)  # a sum that does not fit its type has more than one row
 
 
-@dataclass(frozen=True, slots=True)
-class _AggregateCall:
-    """An aggregate as it is written.
-
-    Attributes:
-        column: of which it is, as the table spells it; None for `count(*)`.
-        name: what Spark calls it; None where the query does, or where it is not seen.
-        start, end: its place in the text.
-    """
-
-    function: str
-    column: str | None
-    name: str | None
-    start: int
-    end: int
-
-
 def is_aggregated(select: exp.Select) -> bool:
     """Return True if a SELECT gives groups, and no rows."""
     parts = [select.args.get(name) for name in ("having", "order")]
@@ -132,28 +114,25 @@ class _Rewriting:
         self._aliases = {
             shown.alias.lower(): shown.this for shown in select.expressions if isinstance(shown, exp.Alias)
         }
-        self._tokens = query.tokens
         self._partial: dict[str, str] = {}  # the text of each partial aggregate, by its column
 
     def result(self) -> SourceAggregates:
-        clauses = clauses_behind(self._tokens, self._reference.start)
+        clauses = clauses_behind(self._query.tokens, self._reference.start)
         without = {clause: [(*place, "")] for clause, place in clauses.items()}
-        where = without.get(TokenType.WHERE, [])
+        where, group = (without.get(clause, []) for clause in (TokenType.WHERE, TokenType.GROUP_BY))
         by = self._groups()
         aggregates = [node for part in self._parts() for node in part.find_all(*_AGGREGATES)]
-        calls = [self._call(node) for node in aggregates if not _is_distinct(node)]
-        edits = [self._edit(call, adding=True) for call in calls] + where
+        calls = [self._edits(node) for node in aggregates if not _is_distinct(node)]
         if not by and not self._partial:
             raise NotFoldedError("it has no groups and no aggregates")
-        self._check_names()
+        for name in self._partial:
+            if name.lower() in {*self._columns, *self._aliases}:
+                raise NotFoldedError(f"something has the name {name}")
         whole = None
         if len(calls) == len(aggregates) and self._groups_are(by):
-            group = without.get(TokenType.GROUP_BY, [])
-            whole = (*(self._edit(call, adding=False) for call in calls), *where, *group)
+            whole = (*(edit for _, edit in calls), *where, *group)
         partial = PartialAggregates(tuple(self._partial.values()), by)
-        return SourceAggregates(partial, tuple(edits), whole)
-
-    # ------------------------------------------------------------------ what the SELECT is made of
+        return SourceAggregates(partial, (*(edit for edit, _ in calls), *where), whole)
 
     def _parts(self) -> Iterator[exp.Expr]:
         yield from self._select.expressions
@@ -186,34 +165,17 @@ class _Rewriting:
         if parts.get("distinct") is not None or parts.get("having") is not None:
             return False
         group = parts.get("group")
-        if group is None:
-            return not by
-        terms = [self._term(node) for node in group.expressions]
-        if group.args.get("all"):
-            shown = [node.this if isinstance(node, exp.Alias) else node for node in self._select.expressions]
-            terms = [node for node in shown if not node.find(*_AGGREGATES)]
-        columns = {self._columns.get(node.name.lower()) for node in terms if isinstance(node, exp.Column)}
+        terms = [] if group is None else group.expressions
+        if any(not isinstance(node, exp.Column) for node in terms) or (group is not None and not terms):
+            return False
         # Floats stay: Spark makes 0.0 of the -0.0 that a group may have.
         is_exact = not any(pt.is_floating(self._schema.field(name).type) for name in by)
-        only_columns = all(isinstance(node, exp.Column) for node in terms)
-        return is_exact and only_columns and bool(terms) and columns == set(by)
-
-    def _term(self, node: exp.Expr) -> exp.Expr:
-        """Return the expression of a term of GROUP BY, which may be a number of a place in the SELECT."""
-        if not isinstance(node, exp.Literal) or node.is_string or not node.name.isdecimal():
-            return node
-        shown = self._select.expressions[int(node.name) - 1 : int(node.name)]
-        return shown[0].unalias() if shown else node
+        return is_exact and {self._columns.get(node.name.lower()) for node in terms} == set(by)
 
     def _check_nodes(self, part: exp.Expr) -> None:
         for node in part.walk():
-            if (
-                isinstance(node, exp.Star)
-                and isinstance(node.parent, exp.Count)
-                and not any(node.args.values())
-            ):
-                continue
-            if not isinstance(node, _PLAIN):
+            is_of_count = isinstance(node, exp.Star) and isinstance(node.parent, exp.Count)
+            if not isinstance(node, _PLAIN) and not (is_of_count and not any(node.args.values())):
                 raise NotFoldedError(f"{_shown(node)} may depend on more than groups")
             if isinstance(node, _AGGREGATES) and node.parent is not None and node.find_ancestor(*_AGGREGATES):
                 raise NotFoldedError(f"{_shown(node)} stands in another aggregate")
@@ -223,12 +185,10 @@ class _Rewriting:
         name = node.name.lower()
         aggregate = node.find_ancestor(*_AGGREGATES)
         inside = aggregate is not None and not _is_distinct(aggregate)
-        if not is_of(node, self._reference):
-            raise NotFoldedError(f"{_shown(node)} is not a column of the table")
         bare, behind = len(node.parts) == 1, node.find_ancestor(exp.Group, exp.Having, exp.Order)
-        if name not in self._columns:
-            if bare and not inside and name in self._aliases:
-                return None
+        if bare and not inside and name in self._aliases and name not in self._columns:
+            return None
+        if not is_of(node, self._reference) or name not in self._columns:
             raise NotFoldedError(f"{_shown(node)} is not a column of the table")
         column: str = self._columns[name]
         if bare and behind is not None and not self._is_it(self._aliases.get(name), column):
@@ -247,75 +207,65 @@ class _Rewriting:
         """Return True unless an alias gives a column's name to something else."""
         return meant is None or (isinstance(meant, exp.Column) and meant.name.lower() == column.lower())
 
-    def _call(self, node: exp.Expr) -> _AggregateCall:
-        """Return an aggregate of rows or of a column, with its place in the text."""
+    def _edits(self, node: exp.Expr) -> tuple[Edit, Edit]:
+        """Return what stands in the place of an aggregate: over a group's rows, and over its one row."""
         function, argument = _FUNCTIONS[type(node)], node.args.get("this")
         others = any(value for key, value in node.args.items() if key not in ("this", "big_int"))
         counts_rows = function == "count" and (
             isinstance(argument, exp.Star) or argument == exp.Literal.number(1)
         )
+        written = argument.name if isinstance(argument, exp.Column) else "1"
         if others or not (counts_rows or isinstance(argument, exp.Column)):
             raise NotFoldedError(f"{_shown(node)} is not of a column")
-        written = argument.name if isinstance(argument, exp.Column) else "1"
-        column = None if counts_rows else self._columns[written.lower()]
-        place = call_at(self._tokens, function, node.meta.get("start"))
+        place = call_at(self._query.tokens, function, node.meta.get("start"))
         if place is None:
             raise NotFoldedError(f"the place of {_shown(node)} is unknown")
+        column = "*" if counts_rows else self._columns[written.lower()]
+        name = self._name(node, f"{function}({written})")
+        adding, whole = (f"{text}{name}" for text in self._finished(function, column))
+        return (*place, adding), (*place, whole)
+
+    def _name(self, node: exp.Expr, name: str) -> str:
+        """Return the words that give an aggregate Spark's name; none where the query names or hides it."""
         item = node
         while item.parent is not None and item.parent is not self._select:
             item = item.parent
         if item.arg_key != "expressions" or isinstance(item, exp.Alias):
-            return _AggregateCall(function, column, None, *place)
+            return ""
         if item is not node:
             raise NotFoldedError(f"{_shown(item)} has no name; give it one with AS")
-        name = f"{function}({written})"
         if name.lower() in self._columns:
             raise NotFoldedError(f"a column has the name {name}")
-        return _AggregateCall(function, column, name, *place)
+        return f" AS {quote_name(name)}"
 
-    # ------------------------------------------------------------------------- what is put there
-
-    def _edit(self, call: _AggregateCall, *, adding: bool) -> Edit:
-        """Return the place of an aggregate, and its replacement: over a group's rows, or its one row."""
-        text = self._finished(call, adding=adding)
-        return call.start, call.end, text if call.name is None else f"{text} AS {quote_name(call.name)}"
-
-    def _finished(self, call: _AggregateCall, *, adding: bool) -> str:
-        if call.column is None:
-            return f"coalesce({self._total('count(*)', adding=adding)}, 0L)"
-        if not is_foldable(self._schema.field(call.column).type):
-            raise NotFoldedError(f"{call.column} has a type that is not folded here")
-        column = quote_name(call.column)
-        if call.function == "count":
-            return f"coalesce({self._total(f'count({column})', adding=adding)}, 0L)"
-        if call.function in ("min", "max"):
-            extreme = self._of(f"{call.function}({column})")
-            return f"{call.function}({extreme})" if adding else extreme
-        aggregate = self._aggregate(f"sum({column})")
-        if call.function == "sum" and not self._session.ansi and not pt.is_floating(aggregate.type):
+    def _finished(self, function: str, name: str) -> tuple[str, str]:
+        """Return an aggregate of a column or of rows, `*`: over partial rows, and over a group's only one."""
+        if name != "*" and not is_foldable(self._schema.field(name).type):
+            raise NotFoldedError(f"{name} has a type that is not folded here")
+        column = "*" if name == "*" else quote_name(name)
+        if function == "count":
+            added, whole = self._sums(f"count({column})")
+            return f"coalesce({added}, 0L)", f"coalesce({whole}, 0L)"
+        if function in ("min", "max"):
+            extreme = self._of(f"{function}({column})")
+            return f"{function}({extreme})", extreme
+        kind = self._aggregate(f"sum({column})").type
+        if function == "avg":
+            if pt.is_decimal(kind):
+                raise NotFoldedError(f"the average of {column}, a decimal, is left to Spark")
+            (added, whole), rows = self._sums(f"avg({column})", True), self._sums(f"count({column})")
+            return f"({added} / {rows[0]})", f"({whole} / {rows[1]})"
+        if not self._session.ansi and not pt.is_floating(kind):
             raise NotFoldedError("sums that overflow are no errors in this session")
-        if call.function == "avg":
-            return self._average(column, aggregate, adding=adding)
-        return self._sum(column, aggregate, adding=adding)
+        added, whole = self._sums(f"sum({column})", pt.is_floating(kind))
+        if pt.is_decimal(kind) and kind.precision < MAX_DECIMAL_DIGITS:
+            return f"CAST({added} AS DECIMAL({kind.precision}, {kind.scale}))", whole
+        return added, whole
 
-    def _total(self, text: str, *, adding: bool, of_floats: bool = False) -> str:
-        """Return the total of a column of partial rows."""
+    def _sums(self, text: str, of_floats: bool = False) -> tuple[str, str]:
+        """Return the sum of a column of partial rows, and its one value."""
         column = self._of(text)
-        if adding:
-            return f"sum({column})"
-        return f"({column} + 0.0D)" if of_floats else column  # Spark's sum of -0.0 is 0.0
-
-    def _sum(self, column: str, aggregate: Aggregate, *, adding: bool) -> str:
-        text = self._total(f"sum({column})", adding=adding, of_floats=pt.is_floating(aggregate.type))
-        if pt.is_decimal(aggregate.type) and aggregate.type.precision < MAX_DECIMAL_DIGITS:
-            return f"CAST({text} AS DECIMAL({aggregate.type.precision}, {aggregate.type.scale}))"
-        return text
-
-    def _average(self, column: str, total: Aggregate, *, adding: bool) -> str:
-        if pt.is_decimal(total.type):
-            raise NotFoldedError(f"the average of {column}, a decimal, is left to Spark")
-        added = self._total(f"avg({column})", adding=adding, of_floats=True)
-        return f"({added} / {self._total(f'count({column})', adding=adding)})"
+        return f"sum({column})", f"({column} + 0.0D)" if of_floats else column  # Spark's sum of -0.0 is 0.0
 
     def _of(self, text: str) -> str:
         """Return the column of partial rows that has this aggregate."""
@@ -329,11 +279,6 @@ class _Rewriting:
             return Aggregate.parse(text, self._schema)
         except ElasticScanError as why:
             raise NotFoldedError(why.message) from None
-
-    def _check_names(self) -> None:
-        for name in self._partial:
-            if name.lower() in {*self._columns, *self._aliases}:
-                raise NotFoldedError(f"something has the name {name}")
 
 
 def is_foldable(kind: pa.DataType) -> bool:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -26,13 +26,11 @@ from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.options import URL, parse_options
 from elasticscan.connector.reading import check_snapshot
 from elasticscan.connector.sql.changing import CHANGES, Target, read_change
-from elasticscan.connector.sql.creating import Creation, create, read_creation
+from elasticscan.connector.sql.definitions import Creation, create, maintain, nothing, read_creation
 from elasticscan.connector.sql.driver_reads import FewRows, few_as_relation, read_few
 from elasticscan.connector.sql.explain import explain_plan, left_alone
-from elasticscan.connector.sql.inserting import Insertion, insertion
-from elasticscan.connector.sql.maintaining import maintain, nothing
-from elasticscan.connector.sql.parameters import Arguments, with_literals
-from elasticscan.connector.sql.plan import QueryPlan, TableScan, TableShape, plan_query
+from elasticscan.connector.sql.parameters import with_literals
+from elasticscan.connector.sql.plan import QueryPlan, TableShape, plan_query
 from elasticscan.connector.sql.query import Session, UnreadableError
 from elasticscan.connector.sql.row_changes import (
     change_counts,
@@ -40,7 +38,7 @@ from elasticscan.connector.sql.row_changes import (
     own_errors_raised,
     write_changes,
 )
-from elasticscan.connector.sql.statements import Statement, statement_about
+from elasticscan.connector.sql.statements import Insertion, Statement, insertion, statement_about
 from elasticscan.connector.sql.table_read import TableRead
 from elasticscan.connector.sql.tokens import NotUnderstoodError
 from elasticscan.connector.sql.views import FORMAT, TableViews
@@ -76,18 +74,13 @@ class AttachedStore:
         self._spark, self._uri, self._prefix = spark, uri, prefix
         self._views = TableViews(spark, uri, prefix)
 
-    @property
-    def _tables(self) -> Mapping[str, str]:
-        """Return the table of each view."""
-        return self._views.tables
-
     def __repr__(self) -> str:
-        return f"<elasticscan.AttachedStore of the views {', '.join(self._tables)}>"
+        return f"<elasticscan.AttachedStore of the views {', '.join(self._views.tables)}>"
 
     @property
     def tables(self) -> tuple[str, ...]:
         """Return the store's tables as the last statement found them, without a prefix."""
-        return tuple(self._tables.values())
+        return tuple(self._views.tables.values())
 
     def table(self, name: str) -> TableRead:
         """Begin a read of a table: `catalog.table("t").where("x > 1").select("id").load()`.
@@ -117,73 +110,64 @@ class AttachedStore:
         """
         session = _session(self._spark)
         self._views.look()
-        statement = statement_about(text, self._tables)
+        complete = with_literals(text, args) if args else text
+        statement = statement_about(text if complete is None else complete, self._views.tables)
         if statement is not None:
-            return self._execute(statement, text, args, session)
+            try:
+                if complete is None:
+                    raise NotUnderstoodError("a parameter has no literal here; write its value into the text")
+                return self._execute(statement, session)
+            except (NotUnderstoodError, UnreadableError) as why:
+                raise statement.refused(str(why)) from None
         try:
-            plan, snapshot = self._plan(text, args, session)
+            plan, snapshot = self._plan(complete, session)
         except UnreadableError:
             return self._run_unchanged(text, args)
-        if not plan.scans:
-            return self._run_unchanged(text, args)
+        references = [scan.reference for scan in plan.scans]
         try:
             return self._run_plan(plan, snapshot)
         except AnalysisException:
-            if any(scan.as_of is not None for scan in plan.scans):
+            if any(reference.as_of is not None for reference in references):
                 raise  # views have no snapshots: Spark would refuse these first, whatever else is wrong
         # Spark's message quotes the text that it ran: it should be the user's, not the rewritten one.
-        return self._run_unchanged(text, args, {scan.view for scan in plan.scans})
+        return self._run_unchanged(text, args, {reference.table for reference in references})
 
-    def _execute(
-        self, statement: Statement, text: str, args: Arguments | None, session: Session
-    ) -> DataFrame:
-        try:
-            if statement.kind == "DROP TABLE":
-                return self._drop(statement)
-            if statement.kind == "CREATE TABLE":
-                return self._create(read_creation(statement.reader))
-            if statement.kind in CHANGES:
-                return self._change(statement, text, args, session)
-            store = open_store(self._uri)
-            done = maintain(self._spark, store, self._tables[statement.view], statement)
-        except (NotUnderstoodError, UnreadableError) as why:
-            raise statement.refused(str(why)) from None
+    def _execute(self, statement: Statement, session: Session) -> DataFrame:
+        if statement.kind == "CREATE TABLE":
+            return self._create(read_creation(statement.reader))
+        if statement.kind == "DROP TABLE":
+            return self._drop(statement)
+        if statement.kind in CHANGES:
+            done = self._change(statement, session)
+        else:
+            done = maintain(self._spark, open_store(self._uri), self._views.tables[statement.view], statement)
         self._views.make([statement.view])
         return done
 
-    def _change(self, statement: Statement, text: str, args: Arguments | None, session: Session) -> DataFrame:
-        if args:
-            complete = with_literals(text, args)
-            again = None if complete is None else statement_about(complete, self._tables)
-            if again is None:
-                raise NotUnderstoodError("a parameter has no literal here; write its value into the text")
-            statement = again
-        store, table = open_store(self._uri), self._tables[statement.view]
+    def _change(self, statement: Statement, session: Session) -> DataFrame:
+        kind, store, table = statement.kind, open_store(self._uri), self._views.tables[statement.view]
         definition = store.table(table).definition
         names = tuple(definition.schema.names)
         target = Target(statement.view, names, tuple(definition.primary_key))
-        change = read_change(statement.kind, statement.reader, target)
+        change = read_change(kind, statement.reader, target)
 
         def attempt() -> Counter[str]:
-            plan, snapshot = self._plan(change.query, None, session)
+            plan, snapshot = self._plan(change.query, session)
             info = store.table(table).definition
             with own_errors_raised():
                 rows = self._run_plan(plan, snapshot)
-                return write_changes(rows, self._uri, info, statement.kind, change, snapshot, session.ansi)
+                return write_changes(rows, self._uri, info, kind, change, snapshot, session.ansi)
 
-        plan, _ = self._plan(change.query, None, session)
-        done = changed_in_store(store, table, statement.kind, change, plan, session)
+        plan, _ = self._plan(change.query, session)
+        done = changed_in_store(store, table, kind, change, plan, session)
         if done is None:
-            rows = f"rows of table {table!r}"
-            done = until_unchanged(store.context, attempt, rows, f"repeat the {statement.kind}")
-        self._views.make([statement.view])
-        return change_counts(self._spark, statement.kind, done)
+            done = until_unchanged(store.context, attempt, f"rows of table {table!r}", f"repeat the {kind}")
+        return change_counts(self._spark, kind, done)
 
     def _create(self, made: Creation) -> DataFrame:
-        view, table = made.name, made.name.removeprefix(self._prefix)
-        if not view.startswith(self._prefix):
+        if not made.name.startswith(self._prefix):
             raise NotUnderstoodError(f"the name must begin with {self._prefix}, as all views of this store")
-        create(self._uri, table, made, self.sql)
+        create(self._uri, made.name.removeprefix(self._prefix), made, self.sql)
         self._views.look()
         return nothing(self._spark)
 
@@ -191,7 +175,7 @@ class AttachedStore:
         drop.reader.takes("PURGE")
         drop.reader.expect_end()
         try:
-            open_store(self._uri).table(self._tables[drop.view]).drop()
+            open_store(self._uri).table(self._views.tables[drop.view]).drop()
         except NotFound:
             if not drop.if_exists:
                 raise
@@ -202,20 +186,19 @@ class AttachedStore:
         session = _session(self._spark)
         self._views.look()
         try:
-            plan, snapshot = self._plan(text, args, session)
+            plan, snapshot = self._plan(with_literals(text, args) if args else text, session)
         except UnreadableError as why:
             return left_alone(text, str(why))
-        totals = {view: len(shape.schema) for view, shape in plan.shapes.items()}
         reads = self._reads(plan, snapshot)
-        read_here = [None if read.few is None else _shown(read.few) for read in reads]
-        return explain_plan(_as_read(plan, reads), snapshot, totals, read_here)
+        few = [read.few and read.few.rows.num_rows for read in reads]
+        here = [None if rows is None else f"alongside the driver: {rows:,} rows" for rows in few]
+        return explain_plan(plan, snapshot, here, [read.ended for read in reads])
 
-    def _plan(self, text: str, args: Arguments | None, session: Session) -> tuple[QueryPlan, int]:
-        complete = with_literals(text, args) if args else text
-        if complete is None:
+    def _plan(self, text: str | None, session: Session) -> tuple[QueryPlan, int]:
+        if text is None:
             raise UnreadableError("it has parameters whose values cannot be written as literals")
         shapes, snapshot = self._shapes()
-        return plan_query(complete, shapes, session), snapshot
+        return plan_query(text, shapes, session), snapshot
 
     def _shapes(self) -> tuple[dict[str, TableShape], int]:
         """Return the current tables and the newest snapshot, from one read of the catalog."""
@@ -225,47 +208,44 @@ class AttachedStore:
         by_name = {table.name: table for table in tables}
         return {
             view: TableShape(by_name[name].schema, by_name[name].primary_key[0])
-            for view, name in self._tables.items()
+            for view, name in self._views.tables.items()
             if name in by_name
         }, snapshot
 
     def _reads(self, plan: QueryPlan, snapshot: int) -> list[Read]:
-        """Return the reads of a plan, in its order; equal ones are one."""
-        unique, found = f"elasticscan_{uuid.uuid4().hex}", dict[tuple[object, ...], Read]()
-        reads = []
-        for scan in plan.scans:
-            options = {URL: self._uri, "table": self._tables[scan.view], **scan.options(snapshot)}
+        """Return the reads of a plan, in its order; equal ones have one relation, which Spark reads once."""
+        unique, reads, found = uuid.uuid4().hex, [], dict[tuple[object, ...], tuple[str, FewRows | None]]()
+        for number, scan in enumerate(plan.scans):
+            table = self._views.tables[scan.reference.table]
+            options = {URL: self._uri, "table": table, **scan.options(snapshot)}
             parsed = parse_options(options)
-            if scan.as_of is not None:
+            if scan.reference.as_of is not None:
                 check_snapshot(parsed)
-            read = found.get(tuple(options.items()))
-            if read is None:
-                few = read_few(parsed, scan.limit)
-                read = found[tuple(options.items())] = Read(f"{unique}_{len(found)}", options, few)
-            reads.append(read)
+            key = tuple(options.items())
+            if key not in found:
+                found[key] = f"elasticscan_{unique}_{number}", read_few(parsed, scan.limit)
+            name, few = found[key]
+            whole = scan.aggregates is not None and few is not None and scan.aggregates.are_whole(few.rows)
+            ended = few is not None and (scan.tail is not None or whole)
+            reads.append(Read(name, options, few, ended))
         return reads
 
     def _run_plan(self, plan: QueryPlan, snapshot: int) -> DataFrame:
-        """Run a query over the rows themselves where they are few, else over relations that tasks read."""
-        reads = self._reads(plan, snapshot)
-        relations = {read.name: self._relation(read) for read in dict.fromkeys(reads)}
-        return self._run(_as_read(plan, reads).rewritten([read.name for read in reads]), relations)
-
-    def _relation(self, read: Read) -> DataFrame:
-        if read.few is not None:
-            return few_as_relation(self._spark, read.few)
-        return self._spark.read.format(FORMAT).options(**read.options).load()
-
-    def _run(self, text: str, relations: Mapping[str, DataFrame]) -> DataFrame:
-        """Run a query over these relations.
+        """Run a query over the rows themselves where they are few, else over relations that tasks read.
 
         Spark gets them as arguments, under names for this query alone: a Connect session analyses a
         query again with each action, when temporary views would be gone.
         """
+        reads = self._reads(plan, snapshot)
+        text = plan.rewritten([read.name for read in reads], [read.ended for read in reads])
         text = text.replace("{", "{{").replace("}", "}}")  # Spark formats the text
-        for name in relations:
-            text = text.replace(f"`{name}`", f"`{{{name}}}`")
-        frames: dict[str, Any] = dict(relations)
+        frames: dict[str, Any] = {}
+        for read in {read.name: read for read in reads}.values():
+            text = text.replace(f"`{read.name}`", f"`{{{read.name}}}`")
+            if read.few is None:
+                frames[read.name] = self._spark.read.format(FORMAT).options(**read.options).load()
+            else:
+                frames[read.name] = few_as_relation(self._spark, read.few)
         return self._spark.sql(text, **frames)
 
     def _run_unchanged(
@@ -296,7 +276,7 @@ class AttachedStore:
         self, found: Insertion, schema: pa.Schema, args: dict[str, Any] | list[Any] | None
     ) -> DataFrame:
         """Insert into some columns of a table."""
-        options = {URL: self._uri, "table": self._tables[found.view], "partialUpdate": "true"}
+        options = {URL: self._uri, "table": self._views.tables[found.view], "partialUpdate": "true"}
         fields = pa.schema([schema.field(name) for name in found.columns])
         target = self._spark.read.format(FORMAT).schema(spark_schema(fields)).options(**options).load()
         name = f"elasticscan_{uuid.uuid4().hex}"
@@ -309,37 +289,19 @@ class AttachedStore:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Read:
-    """The read of one reference or more.
+    """The read of one reference.
 
     Attributes:
         name: of its relation.
         options: of the source, for tasks.
         few: its rows, if they were read already.
+        ended: nothing is left to Spark of a query's order, or of its groups.
     """
 
     name: str
     options: Mapping[str, str]
     few: FewRows | None
-
-
-def _as_read(plan: QueryPlan, reads: Sequence[Read]) -> QueryPlan:
-    """Return a plan in which the text says no more of what its reads did already."""
-    scans = [
-        replace(scan, ended=read.few is not None and _gives_the_answer(scan, read.few))
-        for scan, read in zip(plan.scans, reads, strict=True)
-    ]
-    return replace(plan, scans=tuple(scans))
-
-
-def _gives_the_answer(scan: TableScan, few: FewRows) -> bool:
-    """Return True if nothing is left to Spark of a query's order, or of its groups."""
-    return scan.tail is not None or (scan.aggregates is not None and scan.aggregates.are_whole(few.rows))
-
-
-def _shown(few: FewRows) -> str:
-    if few.is_known:
-        return "nothing: the fragments tell the number of rows"
-    return f"alongside the driver: {few.rows.num_rows:,} rows"
+    ended: bool
 
 
 def _session(spark: SparkSession) -> Session:

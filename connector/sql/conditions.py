@@ -8,19 +8,17 @@ with conversions that lose nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.types as pt
-from sqlglot import exp, parse_one
-from sqlglot.errors import SqlglotError
+from sqlglot import exp
 
 from elasticscan.base.errors import FilterError, NotFound
 from elasticscan.connector.sql.joins import Condition, SelectBlock
 from elasticscan.connector.sql.query import Query, Reference, Session
 from elasticscan.filters import (
-    STUMBLES,
     TIMESTAMP,
     And,
     Cast,
@@ -35,12 +33,10 @@ from elasticscan.filters import (
     Not,
     Or,
     Predicate,
+    always_fits,
     children,
     constant_of,
-    integer_as_decimal,
-    is_integer,
     is_number,
-    may_fail,
     shortened,
     to_text,
     type_name,
@@ -73,38 +69,33 @@ def push_conditions(
 ) -> dict[Reference, Pushed]:
     """Return the conditions that go to each reference of a SELECT."""
     predicates: dict[Reference, list[Predicate]] = {ref: [] for ref in block.references}
-    left_to_spark: dict[Reference, list[tuple[str, str]]] = {ref: [] for ref in block.references}
-    handed_over = 0
+    stayed: dict[Reference, list[tuple[str, str]]] = {ref: [] for ref in block.references}
     for condition in block.conditions:
         rules = _PushdownRules(query, block, condition, schemas, session)
-        mentioned = rules.mentioned()
         try:
             reference, predicate = rules.judge()
         except _StaysError as why:
-            for ref in mentioned:
-                left_to_spark[ref].append((_show(condition.node), str(why)))
+            for ref in rules.mentioned():
+                stayed[ref].append((_show(condition.node), str(why)))
         else:
-            handed_over += 1
-            if predicate not in predicates[reference]:
-                predicates[reference].append(predicate)
-    pushed = {}
-    for ref in block.references:
-        text, whole = _combine(predicates[ref], schemas[ref.table])
-        complete = whole and handed_over == len(block.conditions)
-        pushed[ref] = Pushed(text, tuple(left_to_spark[ref]), complete)
-    return pushed
+            predicates[reference].append(predicate)
+    texts = {ref: _combine(found, schemas[ref.table]) for ref, found in predicates.items()}
+    handed_over = sum(len(found) for ref, found in predicates.items() if found and texts[ref])
+    complete = handed_over == len(block.conditions)
+    return {ref: Pushed(texts[ref], tuple(stayed[ref]), complete) for ref in block.references}
 
 
-def _combine(parts: Sequence[Predicate], schema: pa.Schema) -> tuple[str | None, bool]:
-    """One filter of all conditions, None if it is too long for one; and whether it is all of them."""
+def _combine(parts: list[Predicate], schema: pa.Schema) -> str | None:
+    """Return one filter of all conditions; None without any, or if it is too long for one."""
     if not parts:
-        return None, True
-    text = str(parts[0] if len(parts) == 1 else Predicate(And(tuple(part.condition for part in parts))))
+        return None
+    conditions = tuple(dict.fromkeys(part.condition for part in parts))
+    text = str(Predicate(conditions[0] if len(conditions) == 1 else And(conditions)))
     try:
         Predicate.parse(text, schema)
     except FilterError:
-        return None, False
-    return text, True
+        return None
+    return text
 
 
 def _show(node: exp.Expr) -> str:
@@ -124,13 +115,12 @@ class _PushdownRules:
     ) -> None:
         self.query, self.block, self.condition = query, block, condition
         self.schemas, self.session = schemas, session
+        self.columns = list(condition.node.find_all(exp.Column))
 
     def mentioned(self) -> list[Reference]:
         """Return the references that the condition seems to mention; only shown to people."""
-        owners = [self._owners(column) for column in self.condition.node.find_all(exp.Column)]
-        return [
-            reference for reference in self.condition.visible if any(reference in group for group in owners)
-        ]
+        owners = {reference for column in self.columns for reference in self._owners(column)}
+        return [reference for reference in self.condition.visible if reference in owners]
 
     def judge(self) -> tuple[Reference, Predicate]:
         """Return the reference that the condition can be handed to, and the filter that it becomes there.
@@ -141,8 +131,19 @@ class _PushdownRules:
         node = self.condition.node
         if node.find(exp.Query) is not None:
             raise _StaysError("it holds a sub-query")
-        reference = self._only_reference(list(node.find_all(exp.Column)))
-        predicate = self._predicate(node, self.schemas[reference.table])
+        reference = self._only_reference()
+        bare = node.copy()
+        for column in list(bare.find_all(exp.Column)):
+            if self._owners_by_alias(column):
+                column.set(next(key for key in ("catalog", "db", "table") if column.args.get(key)), None)
+        if not self.session.ansi and bare.find(exp.Cast) is not None:
+            raise _StaysError(_NOT_ANSI)
+        try:
+            schema = self.schemas[reference.table]
+            predicate = Predicate.of_tree(bare, self.query.text, schema)
+            Predicate.parse(str(predicate), schema)  # refuses what is too long for a filter
+        except (FilterError, NotFound) as error:
+            raise _StaysError(error.message) from None
         self._check(predicate.condition)
         if reference not in self.condition.free:
             raise _StaysError("an outer join gives rows for which it is not true, or fills them with nulls")
@@ -150,19 +151,17 @@ class _PushdownRules:
 
     # ------------------------------------------------------------------ whose columns these are
 
-    def _only_reference(self, columns: Sequence[exp.Column]) -> Reference:
-        if not columns:
+    def _only_reference(self) -> Reference:
+        if not self.columns:
             raise _StaysError("it names no column")
-        owners = set()
-        for column in columns:
-            candidates = self._owners(column)
-            if len(candidates) != 1:
-                where = "more than one table" if candidates else "no single table that it could be handed to"
+        found = [self._owners(column) for column in self.columns]
+        for column, owners in zip(self.columns, found, strict=True):
+            if len(owners) != 1:
+                where = "more than one table" if owners else "no single table that it could be handed to"
                 raise _StaysError(f"{_show(column)} is a column of {where}")
-            owners.add(candidates[0])
-        if len(owners) > 1:
+        if any(owners != found[0] for owners in found):
             raise _StaysError("it compares tables with each other")
-        return owners.pop()
+        return found[0][0]
 
     def _owners(self, column: exp.Column) -> list[Reference]:
         """Return the references that have the column. With several, Spark fails: the name is ambiguous."""
@@ -195,23 +194,6 @@ class _PushdownRules:
         ]
 
     # --------------------------------------------------------------------- the condition itself
-
-    def _predicate(self, node: exp.Expr, schema: pa.Schema) -> Predicate:
-        bare = node.copy()
-        for column in list(bare.find_all(exp.Column)):
-            if self._owners_by_alias(column):
-                column.set(next(key for key in ("catalog", "db", "table") if column.args.get(key)), None)
-        if not self.session.ansi and bare.find(exp.Cast) is not None:
-            raise _StaysError(_NOT_ANSI)
-        text = bare.sql(dialect=FilterSql, comments=False)
-        try:
-            if _without_notes(parse_one(text, dialect=FilterSql, into=exp.Condition)) != _without_notes(bare):
-                raise _StaysError("its text cannot be repeated exactly")
-            return Predicate.parse(text, schema)
-        except (FilterError, NotFound) as error:
-            raise _StaysError(error.message) from None
-        except (SqlglotError, RecursionError, *STUMBLES):
-            raise _StaysError("its text cannot be repeated exactly") from None
 
     def _check(self, node: Expression) -> None:
         """Let through what cannot fail on any row and means the same in this session."""
@@ -247,7 +229,8 @@ class _PushdownRules:
         source, target = node.child.type, node.type
         if not self.session.ansi:
             raise _StaysError(_NOT_ANSI)
-        if not node.implicit or not (is_number(source) and is_number(target)) or _loses(source, target):
+        keeps = is_number(source) and is_number(target) and always_fits(source, target)
+        if not node.implicit or not keeps or (pt.is_decimal128(source) and not pt.is_decimal128(target)):
             raise _StaysError(f"it converts {to_text(node.child)} to {type_name(target)}")
 
 
@@ -255,20 +238,3 @@ def _parts(node: Expression) -> Iterator[Expression]:
     yield node
     for child in children(node):
         yield from _parts(child)
-
-
-def _loses(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return True if a conversion may fail, or has to round."""
-    if not pt.is_decimal128(target):
-        return bool(pt.is_decimal128(source)) or may_fail(source, target)
-    if not is_integer(source) and not pt.is_decimal128(source):
-        return True
-    exact = integer_as_decimal(source) if is_integer(source) else source
-    return bool(exact.scale > target.scale or exact.precision - exact.scale > target.precision - target.scale)
-
-
-def _without_notes(node: exp.Expr) -> exp.Expr:
-    """Return a copy that is equal for equal meanings: sqlglot marks a cast that was written `DATE '...'`."""
-    return node.copy().transform(
-        lambda inner: exp.Cast(this=inner.this, to=inner.args["to"]) if isinstance(inner, exp.Cast) else inner
-    )

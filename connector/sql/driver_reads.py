@@ -35,15 +35,10 @@ MOST_FOLDED = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class FewRows:
-    """Rows that were read alongside the driver, in the Arrow types that belong to Spark's schema.
-
-    Attributes:
-        is_known: True if they come from the numbers of rows of fragments, and no row was read.
-    """
+    """Rows that were read alongside the driver, in the Arrow types that belong to Spark's schema."""
 
     schema: StructType
     rows: pa.Table
-    is_known: bool = False
 
 
 def read_few(options: Options, limit: RowLimit | None = None) -> FewRows | None:
@@ -102,7 +97,7 @@ def _folded(store: Store, table: TableInfo, options: Options, partial: PartialRo
     if rows is None:
         return None
     convert = ToSpark(partial.schema, partial.schema.names, schema)
-    return FewRows(schema, pa.Table.from_batches([convert(rows)]), is_known=known is not None)
+    return FewRows(schema, pa.Table.from_batches([convert(rows)]))
 
 
 def _fold(scan: Scan, partial: PartialRows) -> pa.RecordBatch | None:

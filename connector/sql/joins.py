@@ -29,9 +29,11 @@ _SELECT_PARTS = frozenset(
 )
 _JOIN_PARTS = frozenset("this side kind on using hint".split())  # noqa: SIM905
 _TABLE_PARTS = frozenset("this alias joins version".split())  # noqa: SIM905
-_INNER, _LEFT, _RIGHT, _FULL, _SEMI, _ANTI, _CROSS = "inner", "left", "right", "full", "semi", "anti", "cross"
+# By the kind of a join the sides, left and right, that its ON may reduce, and that conditions after it may.
+_INNER, _SEMI, _ANTI = ("LR", "LR"), ("LR", "L"), ("R", "L")
+_LEFT, _RIGHT, _FULL = ("R", "L"), ("L", "R"), ("", "")
 _KINDS = {
-    ("", ""): _INNER, ("", "INNER"): _INNER, ("", "CROSS"): _CROSS, ("LEFT", ""): _LEFT,
+    ("", ""): _INNER, ("", "INNER"): _INNER, ("", "CROSS"): _INNER, ("LEFT", ""): _LEFT,
     ("LEFT", "OUTER"): _LEFT, ("RIGHT", ""): _RIGHT, ("RIGHT", "OUTER"): _RIGHT, ("FULL", ""): _FULL,
     ("FULL", "OUTER"): _FULL, ("", "SEMI"): _SEMI, ("LEFT", "SEMI"): _SEMI, ("", "ANTI"): _ANTI,
     ("LEFT", "ANTI"): _ANTI,
@@ -71,31 +73,25 @@ class SelectBlock:
     merged: list[tuple[str, frozenset[Reference]]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Part of a FROM, from its beginning to some join.
-
-    Attributes:
-        visible: its references.
-        preserved: references that no join so far has filled with nulls.
-    """
-
-    visible: tuple[Reference, ...] = ()
-    preserved: frozenset[Reference] = frozenset()
+# Part of a FROM, from its beginning to some join: the visible references, and those among them that no join
+# so far has filled with nulls.
+_Group = tuple[tuple[Reference, ...], frozenset[Reference]]
+_NO_TABLE: _Group = ((), frozenset())
 
 
 def blocks_of(query: Query) -> list[SelectBlock]:
-    """Every SELECT that reads a table of the store; each reference is in at most one of them.
+    """Every SELECT that reads a table of the store; each reference is in one of them.
 
     Raises:
         UnreadableError: one has a clause or a join that is not followed here.
     """
     by_node = {id(reference.node): reference for reference in query.references}
-    walks = [_FromWalk(node, by_node) for node in query.tree.find_all(exp.Select)]
-    for walk in walks:
-        if walk.block.references and walk.odd:
-            raise UnreadableError(f"it has {walk.odd[0]}")
-    return [walk.block for walk in walks if walk.block.references]
+    selects = {id(select): select for select in query.tree.find_all(exp.Select)}
+    owners = {id(reference.node.find_ancestor(exp.Select)) for reference in query.references}
+    blocks = [_FromWalk(select, by_node).block for key, select in selects.items() if key in owners]
+    if sum(len(block.references) for block in blocks) != len(query.references):
+        raise UnreadableError("a table stands where none was expected")
+    return blocks
 
 
 def conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
@@ -113,74 +109,57 @@ class _FromWalk:
     """Goes through the FROM of one SELECT, from left to right."""
 
     def __init__(self, select: exp.Select, references: Mapping[int, Reference]) -> None:
-        self._references = references
-        self.odd: list[str] = []
-        self.block = SelectBlock(select)
-        source = select.args.get("from_")
+        self._references, self.block = references, SelectBlock(select)
+        source, where = select.args.get("from_"), select.args.get("where")
         if source is None:
             return
-        group = self._joins(self._source(source.this), select)
-        where = select.args.get("where")
+        visible, kept = self._joins(self._source(source.this), select)
         if where is not None:
-            self._conditions(where.this, group.visible, group.preserved)
-        self._note(select, _SELECT_PARTS, "SELECT")
-
-    def _note(self, node: exp.Expr, understood: frozenset[str], clause: str) -> None:
-        for name, value in node.args.items():
-            if value and name not in understood:
-                self.odd.append(f"{clause} with {name.strip('_').upper()}")
+            self._conditions(where.this, visible, kept)
+        _check(select, _SELECT_PARTS, "SELECT")
 
     def _source(self, node: exp.Expr) -> _Group:
         """Return what stands at one place of a FROM, with what is joined to it."""
         if node.args.get("pivots"):
-            self.odd.append("a PIVOT")
-        return self._joins(self._table(node) if isinstance(node, exp.Table) else _Group(), node)
+            raise UnreadableError("it has a PIVOT")
+        return self._joins(self._table(node) if isinstance(node, exp.Table) else _NO_TABLE, node)
 
     def _table(self, node: exp.Table) -> _Group:
         reference = self._references.get(id(node))
         if reference is None:
-            return _Group()
+            return _NO_TABLE
         self.block.references.append(reference)
         alias = node.args.get("alias")
         if alias is not None and alias.args.get("columns"):
-            self.odd.append("a table whose columns are renamed")
-        self._note(node, _TABLE_PARTS, "a table")
-        return _Group((reference,), frozenset({reference}))
+            raise UnreadableError("it has a table whose columns are renamed")
+        _check(node, _TABLE_PARTS, "a table")
+        return (reference,), frozenset({reference})
 
-    def _joins(self, left: _Group, owner: exp.Expr) -> _Group:
+    def _joins(self, group: _Group, owner: exp.Expr) -> _Group:
         for join in owner.args.get("joins") or []:
-            left = self._join(left, join)
-        return left
+            group = self._join(group, join)
+        return group
 
     def _join(self, left: _Group, join: exp.Join) -> _Group:
-        self._note(join, _JOIN_PARTS, "JOIN")
+        _check(join, _JOIN_PARTS, "JOIN")
         kind = _KINDS.get((join.side.upper(), join.kind.upper()))
-        if kind is None or join.method:
-            self.odd.append(f"a {join.method} {join.side} {join.kind} JOIN")
-            kind = _FULL
+        if kind is None:
+            raise UnreadableError(f"it has a {join.side} {join.kind} JOIN")
         right = self._source(join.this)
-        using = join.args.get("using") or []
-        self.block.merged += [(column.name.lower(), frozenset(right.visible)) for column in using]
-        visible, on = (*left.visible, *right.visible), join.args.get("on")
-        if on is not None:
-            self._conditions(on, visible, _reducible(kind, left, right))
-        if kind in (_SEMI, _ANTI):
-            return left
-        preserved = {
-            _INNER: left.preserved | right.preserved,
-            _CROSS: left.preserved | right.preserved,
-            _LEFT: left.preserved,
-            _RIGHT: right.preserved,
-            _FULL: frozenset[Reference](),
-        }[kind]
-        return _Group(visible, preserved)
+        self.block.merged += [
+            (name.name.lower(), frozenset(right[0])) for name in join.args.get("using") or []
+        ]
+        visible, sides = (*left[0], *right[0]), {"L": left[1], "R": right[1]}
+        reducible, kept = (frozenset[Reference]().union(*(sides[side] for side in each)) for each in kind)
+        if join.args.get("on") is not None:
+            self._conditions(join.args["on"], visible, reducible)
+        return (left[0] if join.kind.upper() in ("SEMI", "ANTI") else visible), kept
 
     def _conditions(self, node: exp.Expr, visible: tuple[Reference, ...], free: frozenset[Reference]) -> None:
         self.block.conditions += [Condition(part, visible, free) for part in conjuncts(node)]
 
 
-def _reducible(kind: str, left: _Group, right: _Group) -> frozenset[Reference]:
-    """Return the references that the ON of a join may reduce."""
-    if kind in (_INNER, _CROSS, _SEMI):
-        return left.preserved | right.preserved
-    return {_LEFT: right, _ANTI: right, _RIGHT: left, _FULL: _Group()}[kind].preserved
+def _check(node: exp.Expr, understood: frozenset[str], clause: str) -> None:
+    for name, value in node.args.items():
+        if value and name not in understood:
+            raise UnreadableError(f"it has {clause} with {name.strip('_').upper()}")

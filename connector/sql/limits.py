@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 from sqlglot import TokenType, exp
 
-from elasticscan.connector.sql.clauses import Place, clauses_behind
 from elasticscan.connector.sql.joins import SelectBlock
-from elasticscan.connector.sql.query import Query, Reference
+from elasticscan.connector.sql.query import Place, Query, Reference, clauses_behind
 from elasticscan.store import MOST_FIRST, can_be_sorted
 
 _SELECT_PARTS = frozenset({"with_", "expressions", "from_", "where", "order", "limit", "offset"})
@@ -62,8 +61,8 @@ def row_limit(block: SelectBlock, reference: Reference, schema: pa.Schema) -> Ro
     columns = {name.lower(): name for name in schema.names}
     terms = [_term(node, select, reference, columns) for node in order.expressions]
     names = tuple(term for term in terms if term is not None)
-    certain = len(names) == len(terms) and rows <= MOST_FIRST
-    return RowLimit(rows, names) if certain and _can_be_kept(names, schema) else None
+    certain = len(names) == len(terms) and rows <= MOST_FIRST and can_be_listed(names)
+    return RowLimit(rows, names) if certain and can_be_sorted(names, schema) else None
 
 
 def ordered_tail(query: Query, select: exp.Select, reference: Reference) -> Place | None:
@@ -91,11 +90,10 @@ def reads_alone(select: exp.Select, reference: Reference, understood: frozenset[
     )
 
 
-def _can_be_kept(terms: Sequence[str], schema: pa.Schema) -> bool:
-    """Return True if tasks can keep the first rows of an order, which an option names."""
-    listed = all(term == term.strip() and "," not in term for term in terms)
-    once = len({term.lower() for term in terms}) == len(terms)
-    return listed and once and can_be_sorted(terms, schema)
+def can_be_listed(names: Sequence[str]) -> bool:
+    """Return True if an option can name each of some columns, or terms of an order."""
+    listed = all(name and name == name.strip() and "," not in name for name in names)
+    return listed and len({name.lower() for name in names}) == len(names)
 
 
 def _count(clause: exp.Expr | None) -> int | None:

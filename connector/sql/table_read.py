@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from elasticscan.base.clock import zoned
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import MAX_NUMBER, NAME_PATTERN
-from elasticscan.connector.options import parse_options
+from elasticscan.connector.options import Options, parse_options
 from elasticscan.connector.sql.driver_reads import few_as_relation, read_few
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.views import FORMAT
@@ -34,14 +34,13 @@ class TableRead:
     """A read of one table, put together step by step. Every step returns a new one.
 
     Attributes:
-        options: those of the source that were set.
+        options: those of the source that were set, by their names in lower case.
     """
 
     _spark: SparkSession = field(repr=False)
     _uri: str = field(repr=False)
     _table: str
     _schema: pa.Schema = field(repr=False)
-    _conditions: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     _most: int | None = None
 
@@ -54,11 +53,10 @@ class TableRead:
             FilterError: the condition is not supported, or does not fit the columns' types.
             NotFound: the table lacks a column of the condition.
         """
-        checked = str(Predicate.parse(condition, self._schema))
-        together = (*self._conditions, checked)
-        text = checked if len(together) == 1 else " AND ".join(f"({part})" for part in together)
-        Predicate.parse(text, self._schema)
-        return replace(self._with_option("filter", text), _conditions=together)
+        text = str(Predicate.parse(condition, self._schema))
+        if (earlier := self.options.get("filter")) is not None:
+            text = str(Predicate.parse(f"({earlier}) AND ({text})", self._schema))
+        return self._with_option("filter", text)
 
     def select(self, *columns: str | Sequence[str]) -> TableRead:
         """Read these columns alone, named one by one or in a list.
@@ -85,10 +83,10 @@ class TableRead:
         """
         if isinstance(snapshot, datetime):
             zoned("snapshot", snapshot)
-        kept = {name: text for name, text in self.options.items() if name.lower() not in _SNAPSHOTS}
         text = snapshot.isoformat() if isinstance(snapshot, date) else str(snapshot)
         is_time = not isinstance(snapshot, int) and not re.fullmatch(NAME_PATTERN, text.strip())
-        return replace(self, options=kept).option("timestampAsOf" if is_time else "versionAsOf", text)
+        kept = {name: value for name, value in self.options.items() if name not in _SNAPSHOTS}
+        return replace(self, options=kept)._with_option(_SNAPSHOTS[is_time], text)
 
     def option(self, name: str, value: Any) -> TableRead:
         """Set an option of the source; `filter` is the same as `where`.
@@ -103,12 +101,12 @@ class TableRead:
         return self._with_option(name, str(value).lower() if isinstance(value, bool) else str(value))
 
     def _with_option(self, name: str, text: str) -> TableRead:
-        same = [option for option in self.options if option.lower() == name.lower()]
-        options = {option: value for option, value in self.options.items() if option not in same} | {
-            name: text
-        }
-        parse_options({"store": self._uri, "table": self._table, **options})
-        return replace(self, options=options)
+        read = replace(self, options={**self.options, name.lower(): text})
+        read._parsed(read.options)
+        return read
+
+    def _parsed(self, options: Mapping[str, str]) -> Options:
+        return parse_options({"store": self._uri, "table": self._table, **options})
 
     def limit(self, rows: int) -> TableRead:
         """Read at most so many rows, in no particular order; the smallest limit counts."""
@@ -118,16 +116,13 @@ class TableRead:
     def load(self) -> DataFrame:
         """Return the DataFrame of a snapshot: the newest at this moment unless `as_of` chose one."""
         options = dict(self.options)
-        is_feed = parse_options({"store": self._uri, "table": self._table, **options}).feed
-        if not is_feed and not any(name.lower() in _SNAPSHOTS for name in options):
-            options["versionAsOf"] = str(open_store(self._uri).backend.newest())
-        limit = None if self._most is None else RowLimit(self._most)
-        few = read_few(parse_options({"store": self._uri, "table": self._table, **options}), limit)
+        is_feed = self._parsed(options).feed
+        if not is_feed and options.keys().isdisjoint(_SNAPSHOTS):
+            options["versionasof"] = str(open_store(self._uri).backend.newest())
+        few = read_few(self._parsed(options), None if self._most is None else RowLimit(self._most))
         if few is not None:
             return few_as_relation(self._spark, few)
-        reader = self._spark.read.format(FORMAT).options(url=self._uri, table=self._table, **options)
-        if self._most is None:
-            return reader.load()
-        if not is_feed:
-            reader = reader.option("maxRowsPerTask", self._most)
-        return reader.load().limit(self._most)
+        if self._most is not None and not is_feed:
+            options["maxrowspertask"] = str(self._most)
+        frame = self._spark.read.format(FORMAT).options(url=self._uri, table=self._table, **options).load()
+        return frame if self._most is None else frame.limit(self._most)

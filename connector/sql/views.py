@@ -27,7 +27,6 @@ class TableViews:
     def __init__(self, spark: SparkSession, uri: str, prefix: str) -> None:
         self._spark, self._uri, self._prefix = spark, uri, prefix
         self._tables: dict[str, TableInfo] = {}
-        self._unseen: dict[str, int] = {}  # tables without a view, about which a warning was given
         self._versions: tuple[int, int] | None = None
         self.look()
 
@@ -83,8 +82,6 @@ class TableViews:
         try:
             spark_schema(info.schema)
         except SchemaMismatch as error:
-            if self._unseen.get(info.name) != info.id:
-                self._unseen[info.name] = info.id
-                warnings.warn(f"table {info.name!r} gets no view: {error.message}", stacklevel=4)
+            warnings.warn(f"table {info.name!r} gets no view: {error.message}", stacklevel=4)
             return False
         return True

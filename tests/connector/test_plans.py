@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,12 +15,11 @@ import pytest
 
 from elasticscan.base.errors import NotSupported
 from elasticscan.connector.sql.changing import CHANGES, Target, read_change
-from elasticscan.connector.sql.creating import read_creation
+from elasticscan.connector.sql.definitions import read_creation
 from elasticscan.connector.sql.explain import explain_plan
-from elasticscan.connector.sql.inserting import insertion
 from elasticscan.connector.sql.plan import TableShape, plan_query
 from elasticscan.connector.sql.query import Session, UnreadableError
-from elasticscan.connector.sql.statements import statement_about
+from elasticscan.connector.sql.statements import insertion, statement_about
 from elasticscan.connector.sql.tokens import NotUnderstoodError
 from tests.connector.sql_queries import SHAPES, blocks_of
 
@@ -40,13 +38,11 @@ def query_plan(text: str) -> str:
         plan = plan_query(query, SHAPES, session)
     except UnreadableError as why:
         return f"left to Spark: {why}"
-    totals = {view: len(shape.schema) for view, shape in SHAPES.items()}
-    shown = explain_plan(plan, 1, totals, [None] * len(plan.scans))
-    if not plan.scans:
-        return shown.partition("\n")[0]
-    names = [f"{scan.view}#{number}" for number, scan in enumerate(plan.scans, 1)]
-    ended = replace(plan, scans=tuple(replace(scan, ended=True) for scan in plan.scans)).rewritten(names)
-    if ended != plan.rewritten(names):
+    by_tasks, here = ([ended] * len(plan.scans) for ended in (False, True))
+    shown = explain_plan(plan, 1, [None] * len(plan.scans), by_tasks)
+    names = [f"{scan.reference.table}#{number}" for number, scan in enumerate(plan.scans, 1)]
+    ended = plan.rewritten(names, here)
+    if ended != plan.rewritten(names, by_tasks):
         shown += f"\nalongside the driver: {ended}"
     return shown.removeprefix("snapshot 1\n\n")
 

@@ -1,4 +1,4 @@
-"""CREATE TABLE ... [USING elasticscan]: a table of the store, empty or with the rows of a query."""
+"""CREATE TABLE ... [USING elasticscan], empty or with the rows of a query; ALTER and TRUNCATE of a table."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from itertools import pairwise
 
 import pyarrow as pa
 from pyspark.errors import ParseException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import AlreadyExists, NotFound
 from elasticscan.connector.conversion import arrow_schema
 from elasticscan.connector.options import SPARK_COMPRESSION
+from elasticscan.connector.sql.statements import Statement
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, tokens_of
 from elasticscan.connector.store_cache import open_store
-from elasticscan.store import Store
+from elasticscan.connector.writing import spell
+from elasticscan.store import Store, Table
 
-_KEYS = {"primarykey": "primaryKey", "shardkey": "shardKey"}
-COMPRESSION = "compression"
+PRIMARY_KEY, SHARD_KEY, COMPRESSION = "primaryKey", "shardKey", "compression"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,69 +60,60 @@ def read_creation(reader: StatementReader) -> Creation:
     name = reader.name()
     if len(name) > 1:
         raise NotUnderstoodError(f"tables of a store have no schema; write CREATE TABLE {name[-1]}")
-    columns, key = _columns(reader) if reader.takes("(") else (None, ())
-    keys = {"primaryKey": key}
-    form, query = SPARK_COMPRESSION, None
+    keys: list[tuple[str, ...]] = []
+    columns = _columns(reader, keys) if reader.takes("(") else None
+    given: dict[str, str] = {}
+    query = None
     while not reader.at_end and query is None:
         if reader.takes("USING"):
             reader.expect("ELASTICSCAN")
         elif reader.takes_one("TBLPROPERTIES", "OPTIONS"):
-            for option, text in properties_of(reader).items():
-                if option.lower() == COMPRESSION:
-                    form = text
-                    continue
-                if option.lower() not in _KEYS:
-                    raise NotUnderstoodError(
-                        f"unknown property {option}; use primaryKey, shardKey or compression"
-                    )
-                which, names = _KEYS[option.lower()], tuple(part.strip() for part in text.split(","))
-                if keys.get(which, names) not in ((), names):
-                    raise NotUnderstoodError("it has two primary keys; give one")
-                keys[which] = names
+            given |= properties_of(reader, PRIMARY_KEY, SHARD_KEY, COMPRESSION)
         elif reader.takes("AS") or reader.sees("SELECT") or reader.sees("WITH"):
             query = reader.until()
         else:
             raise reader.wrong("USING elasticscan, TBLPROPERTIES or AS")
-    if not keys["primaryKey"]:
+    keys += [_names(given[PRIMARY_KEY])] if PRIMARY_KEY in given else []
+    if len(keys) != 1:
         raise NotUnderstoodError(
-            "a table needs PRIMARY KEY (…) or the property 'primaryKey'; tables of Spark need USING"
+            "a table needs one PRIMARY KEY (…) or property 'primaryKey'; tables of Spark need USING"
         )
     if (columns is None) == (query is None):
         raise NotUnderstoodError("a new table needs either columns or a query")
-    key, shard_key = keys["primaryKey"], keys.get("shardKey", ())
-    return Creation(name[0], if_missing, columns, key, shard_key, form, query)
+    shard_key = _names(given[SHARD_KEY]) if SHARD_KEY in given else ()
+    return Creation(
+        name[0], if_missing, columns, keys[0], shard_key, given.get(COMPRESSION, SPARK_COMPRESSION), query
+    )
 
 
-def _columns(reader: StatementReader) -> tuple[str, tuple[str, ...]]:
-    """Read the definitions of columns, and the primary key among them."""
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(","))
+
+
+def _columns(reader: StatementReader, keys: list[tuple[str, ...]]) -> str:
+    """Read the definitions of columns; primary keys among them are added to `keys`."""
     columns: list[str] = []
-    key: tuple[str, ...] = ()
     while True:
         if reader.takes("CONSTRAINT"):
             reader.identifier()
         if reader.takes("PRIMARY", "KEY"):
-            key = tuple(reader.names())
+            keys.append(tuple(reader.names()))
             reader.takes("NOT", "ENFORCED")
         else:
-            column, is_key = _without_key(reader.until(",", ")"))
-            columns.append(column)
-            if is_key and key:
-                raise NotUnderstoodError(
-                    "it has two primary keys; a key of two columns is PRIMARY KEY (…, …)"
-                )
-            key = (tokens_of(column)[0].word,) if is_key else key
+            columns.append(_without_key(reader.until(",", ")"), keys))
         if not reader.takes(","):
             reader.expect(")")
-            return ", ".join(columns), key
+            return ", ".join(columns)
 
 
-def _without_key(column: str) -> tuple[str, bool]:
-    """Return the definition of a column without PRIMARY KEY, and whether it had these words."""
+def _without_key(column: str, keys: list[tuple[str, ...]]) -> str:
+    """Return the definition of a column without PRIMARY KEY."""
     tokens = tokens_of(column)
     for first, second in pairwise(tokens):
         if (first.upper, second.upper) == ("PRIMARY", "KEY"):
-            return column[: first.start] + column[second.end :], True
-    return column, False
+            keys.append((tokens[0].word,))
+            return column[: first.start] + column[second.end :]
+    return column
 
 
 def columns_of(text: str) -> list[pa.Field]:
@@ -142,14 +134,17 @@ def columns_of(text: str) -> list[pa.Field]:
         ) from error
 
 
-def properties_of(reader: StatementReader) -> dict[str, str]:
-    """Read the properties in parentheses, by their names as they were written."""
+def properties_of(reader: StatementReader, *known: str) -> dict[str, str]:
+    """Read the properties in parentheses, by their names as they are known."""
     properties = {}
+    by_name = {name.lower(): name for name in known}
     reader.expect("(")
     while True:
         name = reader.string() if reader.sees_string else ".".join(reader.name())
+        if name.lower() not in by_name:
+            raise NotUnderstoodError(f"unknown property {name}; use {', '.join(known)}")
         reader.takes("=")
-        properties[name] = reader.string()
+        properties[by_name[name.lower()]] = reader.string()
         if not reader.takes(","):
             reader.expect(")")
             return properties
@@ -165,21 +160,16 @@ def create(uri: str, table: str, made: Creation, query: Callable[[str], DataFram
         return
     if made.columns is not None:
         schema = pa.schema(columns_of(made.columns))
-        by_name = {name.lower(): name for name in schema.names}
-        key, shard_key = (
-            [by_name.get(name.lower(), name) for name in names]
-            for names in (made.primary_key, made.shard_key)
-        )
+        key, shard_key = (spell(names, schema) for names in (made.primary_key, made.shard_key))
         store.create_table(table, schema, key, shard_key=shard_key or None, compression=made.compression)
         return
     assert made.query is not None, "a creation has columns or a query"
-    options = {"url": uri, "table": table, "primaryKey": ",".join(made.primary_key)}
-    options[COMPRESSION] = made.compression
-    if made.shard_key:
-        options["shardKey"] = ",".join(made.shard_key)
     if _is_there(store, table):
         raise AlreadyExists(f"table {table!r} exists; choose another name", table=table)
-    query(made.query).write.format("elasticscan").mode("append").options(**options).save()
+    options = {PRIMARY_KEY: ",".join(made.primary_key), COMPRESSION: made.compression}
+    options |= {SHARD_KEY: ",".join(made.shard_key)} if made.shard_key else {}
+    writer = query(made.query).write.format("elasticscan").mode("append").options(**options)
+    writer.options(url=uri, table=table).save()
 
 
 def _is_there(store: Store, table: str) -> bool:
@@ -188,3 +178,49 @@ def _is_there(store: Store, table: str) -> bool:
     except NotFound:
         return False
     return True
+
+
+def maintain(spark: SparkSession, store: Store, name: str, statement: Statement) -> DataFrame:
+    """Carry out a statement and return its empty result.
+
+    Raises:
+        NotUnderstoodError: the statement has clauses that are not supported; nothing was done.
+    """
+    table, reader = store.table(name), statement.reader
+    if statement.kind == "TRUNCATE TABLE":
+        reader.expect_end()
+        table.overwrite(table.schema.empty_table())
+    else:
+        _alter(table, reader)
+    return nothing(spark)
+
+
+def _alter(table: Table, reader: StatementReader) -> None:
+    if reader.takes_one("ADD COLUMN", "ADD COLUMNS"):
+        table.add_columns(columns_of(reader.list_text()))
+    elif reader.takes_one("DROP COLUMN", "DROP COLUMNS"):
+        names = reader.names() if reader.sees("(") else reader.listed_names()
+        reader.expect_end()
+        table.drop_columns(spell(names, table.schema))
+    elif reader.takes("RENAME", "COLUMN"):
+        (old,) = spell([reader.identifier()], table.schema)
+        reader.expect("TO")
+        new = reader.identifier()
+        reader.expect_end()
+        table.rename_column(old, new)
+    elif reader.takes_one("ALTER COLUMN", "CHANGE COLUMN", "ALTER"):
+        (name,) = spell([reader.identifier()], table.schema)
+        reader.expect("TYPE")
+        (field,) = columns_of(f"c {reader.until()}")
+        table.widen_column(name, field.type)
+    elif reader.takes("SET", "TBLPROPERTIES"):
+        (form,) = properties_of(reader, COMPRESSION).values()
+        reader.expect_end()
+        table.set_compression(form)
+    else:
+        raise reader.wrong("ADD, DROP, RENAME or ALTER COLUMN or SET TBLPROPERTIES")
+
+
+def nothing(spark: SparkSession) -> DataFrame:
+    """Return an empty result."""
+    return spark.createDataFrame([], StructType([]))
