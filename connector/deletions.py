@@ -191,14 +191,12 @@ def _newest(rows: pa.Table, keys: Sequence[str]) -> NDArray[np.bool_]:
     error later."""
     if not rows.num_rows:
         return np.zeros(0, dtype=np.bool_)
-    codes = [sort_codes(rows[name].combine_chunks()) for name in keys]
+    group = np.zeros(rows.num_rows, dtype=np.int64)
+    for name in keys:
+        _, codes = np.unique(sort_codes(rows[name].combine_chunks()), return_inverse=True)
+        _, group = np.unique(group * (codes.max() + 1) + codes, return_inverse=True)
     versions = rows[COMMIT_VERSION].to_numpy()
-    order = np.lexsort((versions, *codes))
-    ends = np.zeros(len(order), dtype=np.bool_)
-    ends[-1] = True
-    for column in codes:
-        ends[:-1] |= column[order][1:] != column[order][:-1]
-    group: NDArray[np.intp] = np.cumsum(ends) - ends
-    chosen = np.empty(len(order), dtype=np.bool_)
-    chosen[order] = versions[order] == versions[order][ends][group]
+    newest = np.full(rows.num_rows, np.iinfo(np.int64).min)
+    np.maximum.at(newest, group, versions)
+    chosen: NDArray[np.bool_] = versions == newest[group]
     return chosen

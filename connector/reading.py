@@ -27,20 +27,10 @@ from elasticscan.store import EmbeddedTable, feed_fields
 _METADATA = pa.schema(
     [pa.field(SHARD_COLUMN, pa.string(), nullable=False), pa.field(SLOT_COLUMN, pa.int32(), nullable=False)]
 )
-
-
-EXPLANATION = pa.schema(
-    [
-        pa.field("access", pa.string(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("condition", pa.string()),
-        pa.field("remainder", pa.string()),
-        pa.field("rows_scanned", pa.int64()),
-        pa.field("cost", pa.float64()),
-        pa.field("chosen", pa.bool_(), nullable=False),
-        pa.field("reason", pa.string()),
-    ]
-)
+EXPLANATION = pa.schema([
+    ("access", pa.string()), ("kind", pa.string()), ("condition", pa.string()), ("remainder", pa.string()),
+    ("rows_scanned", pa.int64()), ("cost", pa.float64()), ("chosen", pa.bool_()), ("reason", pa.string()),
+])  # fmt: skip
 
 
 def offered_schema(table: NamedColumns, options: Options) -> StructType:

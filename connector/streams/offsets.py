@@ -121,10 +121,9 @@ class OffsetFormat:
         Raises:
             ContinuationKeyError: it is none, of another release or store, or was altered.
         """
-        if not isinstance(offset, dict) or not isinstance(offset.get("mac"), str):
-            raise _refusal(f"{brief(offset, 200)} is no offset of an elasticscan stream")
-        if offset.get("v") != OFFSET_VERSION:
-            raise _refusal(f"it is of version {brief(offset.get('v'))}, this release reads {OFFSET_VERSION}")
+        is_offset = isinstance(offset, dict) and isinstance(offset.get("mac"), str)
+        if not is_offset or offset.get("v") != OFFSET_VERSION:
+            raise _refusal(f"{brief(offset, 200)} is no offset of a stream that this release reads")
         if offset.get("store") != self.store_id:
             raise _refusal(
                 f"it is of the store {brief(offset.get('store'))}, not of this one, {self.store_id!r}"

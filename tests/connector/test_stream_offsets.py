@@ -80,7 +80,11 @@ def test_an_offset_has_the_documented_fields_and_says_what_is_wrong_with_another
     found = FORMAT.write(Offset(7, InChanges(9), InChanges(4)))
     assert found == plain | {"commit": 9, "slot": 0, "since": {"commit": 4}, "mac": found["mac"]}
     assert len(found["mac"]) == 16
-    for altered, message in (({"v": 2}, "version 2"), ({"store": "x"}, "'x'"), ({"commit": 5}, "altered")):
+    for altered, message in (
+        ({"v": 2}, "this release reads"),
+        ({"store": "x"}, "'x'"),
+        ({"commit": 5}, "altered"),
+    ):
         with pytest.raises(ContinuationKeyError, match=message):
             FORMAT.read(found | altered)
     for other in NO_OFFSETS:
