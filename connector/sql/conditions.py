@@ -80,7 +80,7 @@ def push_conditions(
         else:
             predicates[reference].append(predicate)
     texts = {ref: _combine(found, schemas[ref.table]) for ref, found in predicates.items()}
-    handed_over = sum(len(found) for ref, found in predicates.items() if found and texts[ref])
+    handed_over = sum(len(found) for ref, found in predicates.items() if texts[ref])
     complete = handed_over == len(block.conditions)
     return {ref: Pushed(texts[ref], tuple(stayed[ref]), complete) for ref in block.references}
 

@@ -86,9 +86,9 @@ def blocks_of(query: Query) -> list[SelectBlock]:
         UnreadableError: one has a clause or a join that is not followed here.
     """
     by_node = {id(reference.node): reference for reference in query.references}
-    selects = {id(select): select for select in query.tree.find_all(exp.Select)}
     owners = {id(reference.node.find_ancestor(exp.Select)) for reference in query.references}
-    blocks = [_FromWalk(select, by_node).block for key, select in selects.items() if key in owners]
+    selects = [select for select in query.tree.find_all(exp.Select) if id(select) in owners]
+    blocks = [_FromWalk(select, by_node).block for select in selects]
     if sum(len(block.references) for block in blocks) != len(query.references):
         raise UnreadableError("a table stands where none was expected")
     return blocks

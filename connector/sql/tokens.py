@@ -64,37 +64,36 @@ def tokens_of(text: str) -> list[Token]:
 
 
 class StatementReader:
-    """Reads a statement from some token on. What does not fit raises `NotUnderstoodError`."""
+    """Reads a statement from some token on. What does not fit raises `NotUnderstoodError`.
+
+    Attributes:
+        at: the number of the token that comes next.
+    """
 
     def __init__(self, text: str, tokens: Sequence[Token], at: int = 0) -> None:
-        self._text, self._tokens, self._at = text, tokens, at
-
-    @property
-    def at(self) -> int:
-        """Return the number of the token that comes next."""
-        return self._at
+        self._text, self._tokens, self.at = text, tokens, at
 
     def text_since(self, at: int) -> str:
         """Return the text that was read since that token."""
-        return self._text[self._tokens[at].start : self._tokens[self._at - 1].end]
+        return self._text[self._tokens[at].start : self._tokens[self.at - 1].end]
 
     @property
     def at_end(self) -> bool:
-        return self._at >= len(self._tokens)
+        return self.at >= len(self._tokens)
 
     @property
     def sees_string(self) -> bool:
-        return not self.at_end and self._tokens[self._at].kind == "text"
+        return not self.at_end and self._tokens[self.at].kind == "text"
 
     def sees(self, *words: str) -> bool:
         """Return True if these words, in upper case, come next."""
-        following = self._tokens[self._at : self._at + len(words)]
+        following = self._tokens[self.at : self.at + len(words)]
         return [token.upper for token in following] == list(words)
 
     def takes(self, *words: str) -> bool:
         """Go past these words if they come next."""
         is_there = self.sees(*words)
-        self._at += len(words) * is_there
+        self.at += len(words) * is_there
         return is_there
 
     def takes_one(self, *choices: str) -> bool:
@@ -112,7 +111,7 @@ class StatementReader:
     def wrong(self, wanted: str) -> NotUnderstoodError:
         if self.at_end:
             return NotUnderstoodError(f"it ends where {wanted} was expected")
-        return NotUnderstoodError(f"{wanted} was expected at {self._tokens[self._at].word!r}")
+        return NotUnderstoodError(f"{wanted} was expected at {self._tokens[self.at].word!r}")
 
     def name(self) -> list[str]:
         """Return the parts of a name."""
@@ -122,10 +121,10 @@ class StatementReader:
         return parts
 
     def identifier(self) -> str:
-        if self.at_end or self._tokens[self._at].kind not in ("word", "quoted"):
+        if self.at_end or self._tokens[self.at].kind not in ("word", "quoted"):
             raise self.wrong("a name")
-        self._at += 1
-        return self._tokens[self._at - 1].word
+        self.at += 1
+        return self._tokens[self.at - 1].word
 
     def names(self) -> list[str]:
         """Names in parentheses."""
@@ -153,29 +152,29 @@ class StatementReader:
         """Return an alias, with or without AS, if there is one; words of `but` are none."""
         if self.takes("AS"):
             return self.identifier()
-        if self.at_end or self._tokens[self._at].kind not in ("word", "quoted"):
+        if self.at_end or self._tokens[self.at].kind not in ("word", "quoted"):
             return None
-        return None if self._tokens[self._at].upper in but else self.identifier()
+        return None if self._tokens[self.at].upper in but else self.identifier()
 
     def value(self) -> None:
         """Go past a number or a string."""
-        if self.at_end or not (self.sees_string or self._tokens[self._at].word.isdecimal()):
+        if self.at_end or not (self.sees_string or self._tokens[self.at].word.isdecimal()):
             raise self.wrong("a number or a string")
-        self._at += 1
+        self.at += 1
 
     def string(self) -> str:
         """Return the value of a string without escapes."""
-        if self.at_end or self._tokens[self._at].kind != "text" or "\\" in self._tokens[self._at].word:
+        if self.at_end or self._tokens[self.at].kind != "text" or "\\" in self._tokens[self.at].word:
             raise self.wrong("a string")
-        self._at += 1
-        return self._tokens[self._at - 1].word[1:-1]
+        self.at += 1
+        return self._tokens[self.at - 1].word[1:-1]
 
     def until(self, *stops: str) -> str:
         """Return the text up to one of these words outside of parentheses and CASE, or to the end."""
-        first, depth = self._at, 0
+        first, depth = self.at, 0
         while not self.at_end:
-            word = self._tokens[self._at].upper
-            is_part = self._at > 0 and self._tokens[self._at - 1].upper == "."  # of a name
+            word = self._tokens[self.at].upper
+            is_part = self.at > 0 and self._tokens[self.at - 1].upper == "."  # of a name
             if depth == 0 and word in stops and not is_part:
                 break
             if word in _DEEPER and not is_part:
@@ -184,8 +183,8 @@ class StatementReader:
                 depth -= 1
             if depth < 0:
                 raise self.wrong("more")
-            self._at += 1
-        if self._at == first:
+            self.at += 1
+        if self.at == first:
             raise self.wrong("an expression")
         if depth:
             raise NotUnderstoodError("it ends within parentheses, or within CASE")
