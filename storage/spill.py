@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from os import SEEK_END
-from tempfile import SpooledTemporaryFile, gettempdir
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import pyarrow as pa
@@ -33,11 +34,9 @@ class Spool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # closing writes the buffer, which is not needed any more
-            if self._writer is not None:
-                self._writer.close()
-        with suppress(OSError):
-            self._file.close()
+        for file in (self._writer, self._file):
+            with suppress(OSError, AttributeError):  # closing writes the buffer, which is not needed any more
+                file.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add a batch behind all others."""
@@ -50,13 +49,12 @@ class Spool:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the batches that are there when the first one is asked for."""
-        if not self._count:
-            return
-        with _typed():
-            self._file.seek(0)
-            reader = pa.ipc.open_stream(self._file)
+        reader = None
         for _ in range(self._count):
             with _typed():
+                if reader is None:
+                    self._file.seek(0)
+                    reader = pa.ipc.open_stream(self._file)
                 batch = reader.read_next_batch()
             yield batch
 
@@ -66,8 +64,4 @@ def _typed() -> Iterator[None]:
     try:
         yield
     except (OSError, MemoryError) as error:
-        try:
-            place = gettempdir()
-        except OSError:  # there is none, which is what `error` says
-            place = "TMPDIR"
-        raise temporary_error(error, place) from error
+        raise temporary_error(error, tempfile.tempdir or "TMPDIR") from error
