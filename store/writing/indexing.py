@@ -78,27 +78,30 @@ def with_runs(
         return staged  # a table that was dropped has no indexes
     table = now  # as its indexes name its columns: the caller's may be of an older definition
     origin = context.origin("index", versions=versions)
-    built = list[tuple[Disk, str]]()
+    built = list[tuple[Disk, StagedRun]]()
 
     def complete(fragment: StagedFragment) -> StagedFragment:
-        disk = context.staging_disk(fragment.shard)
-        having = {run.index for run in fragment.runs}
-        own: list[StagedRun] = []
-        reader = context.readers.of_small(table, fragment)
+        disk, reader = context.staging_disk(fragment.shard), context.readers.of_small(table, fragment)
+        having, own = {run.index for run in fragment.runs}, list[StagedRun]()
         for index in indexes:
             if index.id not in having:
                 runs = build_runs(disk, table, index, fragment, origin, reader)
-                built.extend((disk, run.path) for run in runs)
+                built.extend((disk, run) for run in runs)
                 own += runs
         return replace(fragment, runs=(*fragment.runs, *own)) if own else fragment
 
     try:
         return parallel(complete, staged, SHARDS_AT_ONCE)
     except BaseException:
-        for disk, path in built:
-            with suppress(OSError, ElasticScanError):
-                disk.delete(path)
+        _remove(built)
         raise
+
+
+def _remove(built: Iterable[tuple[Disk, StagedRun]]) -> None:
+    """Remove runs that no record names; what cannot be removed now is garbage."""
+    for disk, run in built:
+        with suppress(OSError, ElasticScanError):
+            disk.delete(run.path)
 
 
 def indexed(
@@ -277,22 +280,11 @@ def _build_some(context: Context, table: TableInfo, index: IndexInfo, fragments:
             runs = _runs_of(context, table, index, fragment, disk)
             if runs is not None:
                 built.append((fragment, disk, runs))
-    refused: list[tuple[Disk, Sequence[StagedRun]]] = []
     if built:
         with context.catalog.writing() as tx:
-            there: dict[int, Sequence[StagedRun]] = {}
-            for fragment, disk, runs in built:
-                with context.unless_left(fragment.shard):
-                    # Collecting without grace takes runs that nothing refers to yet; they are built again.
-                    if _are_there(context.writable_disk(fragment.shard), runs):
-                        there[fragment.id] = runs
-                    else:
-                        refused.append((disk, runs))
-            not_taken = there.keys() - add_runs(tx, index, there)
-        refused += [(disk, runs) for fragment, disk, runs in built if fragment.id in not_taken]
-    for disk, runs in refused:
-        for run in runs:
-            disk.delete(run.path)
+            there = {part.id: runs for part, _, runs in built if _are_there(context, part.shard, runs)}
+            taken = add_runs(tx, index, there)
+        _remove((disk, run) for part, disk, runs in built if part.id not in taken for run in runs)
 
 
 def _runs_of(
@@ -302,19 +294,18 @@ def _runs_of(
     try:
         runs = build_runs(disk, table, index, fragment, context.origin("index"))
     except FragmentDamaged:
-        with context.catalog.reading() as tx:
-            live = tx.state.fragments(table=fragment.table, shard=fragment.shard)
-            if any(other.id == fragment.id for other in live):
-                raise
+        if any(other.id == fragment.id for other in context.state().fragments(fragment.table)):
+            raise
         return None
     context.checkpoint("runs built")
     return runs
 
 
-def _are_there(disk: Disk, runs: Iterable[StagedRun]) -> bool:
-    try:
+def _are_there(context: Context, shard: int, runs: Iterable[StagedRun]) -> bool:
+    """Return whether runs are at their shard: collecting without grace takes what nothing refers to yet."""
+    with context.unless_left(shard), suppress(FragmentDamaged):
+        disk = context.writable_disk(shard)
         for run in runs:
             disk.open(run.path)
-    except FragmentDamaged:
-        return False
-    return True
+        return True
+    return False
