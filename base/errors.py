@@ -153,7 +153,7 @@ class NotFound(UsageError):
 
 
 class AlreadyExists(UsageError):
-    """A store, table, column, index, shard, tag or directory that exists, or an insert of existing keys.
+    """A store, table, index, shard, tag or directory that exists, or an insert of existing keys.
     Choose another name, or open the existing one; for rows, use `upsert` (the field `keys` has some)."""
 
     code = "ES_ALREADY_EXISTS"

@@ -8,19 +8,20 @@ refused when it is written, not when a scan ends there.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from elasticscan.base.errors import InvalidKey, LimitExceeded, SchemaMismatch
 from elasticscan.base.formatting import a_type
 from elasticscan.base.key_encoding import encoded_lengths
 from elasticscan.base.limits import BATCH_ROWS, MAX_KEY_BYTES, MAX_ROW_BYTES
-from elasticscan.metadata import TableInfo
+from elasticscan.metadata import TableInfo, is_widening
+
+_t = pa.types
 
 ROWS_HINT = (
     "hand in a pyarrow Table, RecordBatch or RecordBatchReader, a frame of Polars, pandas or DuckDB, a dict "
@@ -34,22 +35,16 @@ def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
     Raises:
         SchemaMismatch: it is something else, or a batch has less than its number of rows needs.
     """
-    for batch in _batches(data):
+    reader, batch = _reader(data), None
+    for batch in reader:
         try:
-            batch.validate()  # before anybody counts its nulls
+            batch.validate()  # before anything counts its nulls
         except (pa.ArrowInvalid, pa.ArrowIndexError) as error:
             raise SchemaMismatch(f"the rows are no sound Arrow data: {error}") from error
         yield batch
-
-
-def _batches(data: Any) -> Iterator[pa.RecordBatch]:
-    reader, batch = _reader(data), None
-    for batch in reader:
-        yield batch
-    if batch is None:  # rows that are not there have columns all the same, which may be wrong
-        yield pa.RecordBatch.from_arrays(
-            [pa.nulls(0, kind) for kind in reader.schema.types], schema=reader.schema
-        )
+    if batch is None:  # no rows have columns all the same, which may be wrong
+        arrays = [pa.nulls(0, kind) for kind in reader.schema.types]
+        yield pa.RecordBatch.from_arrays(arrays, schema=reader.schema)
 
 
 def _reader(data: Any) -> pa.RecordBatchReader:
@@ -60,11 +55,17 @@ def _reader(data: Any) -> pa.RecordBatchReader:
     if isinstance(data, pa.Table):
         return data.to_reader(max_chunksize=16 * BATCH_ROWS)
     pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")  # not imported for others
-    if polars is not None and isinstance(data, polars.DataFrame):
-        _check_no_objects(data.schema, polars.Object)
+    if polars is not None and isinstance(data, polars.DataFrame) and polars.Object in data.schema.values():
+        # Polars exports the addresses of Python objects as if they were values.
+        raise SchemaMismatch(
+            "a column is of Polars' type Object, which has no values in Arrow; cast it first"
+        )
     try:
         if pandas is not None and isinstance(data, pandas.DataFrame):
-            return _of_pandas(data).to_reader(max_chunksize=16 * BATCH_ROWS)
+            # Levels of its index are columns where they have names of their own.
+            names = [name for name in data.index.names if name is not None and name not in data.columns]
+            data = data.reset_index(level=names) if names else data
+            return pa.Table.from_pandas(data, preserve_index=False).to_reader(max_chunksize=16 * BATCH_ROWS)
         if hasattr(data, "__arrow_c_stream__"):
             return pa.RecordBatchReader.from_stream(data)
     except (pa.ArrowException, ValueError, TypeError) as error:  # also of what other libraries make of it
@@ -72,28 +73,15 @@ def _reader(data: Any) -> pa.RecordBatchReader:
     raise SchemaMismatch(f"cannot write {a_type(data)}: {ROWS_HINT}")
 
 
-def _check_no_objects(schema: Mapping[str, Any], kind: Any) -> None:
-    """Refuse columns of Python objects, whose addresses Polars exports as if they were values."""
-    for name, column in schema.items():
-        if column == kind:
-            raise SchemaMismatch(
-                f"column {name!r} is of Polars' type Object, which has no values in Arrow; cast it first",
-                column=name,
-            )
+def conformed(data: Any, table: TableInfo, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield rows with all columns of a table, or some, as `batches_of` and `conform`.
 
-
-def _of_pandas(frame: Any) -> pa.Table:
-    """Return a pandas frame: the levels of its index are columns where they have names of their own.
-
-    pandas itself would leave out a range with a name, and make a column of any other index without one,
-    such as that of rows that were filtered.
+    Raises `InvalidKey` where a key column has a null.
     """
-    levels = enumerate(frame.index.names)
-    nameless = [level for level, name in levels if name is None or name in frame.columns]
-    is_kept = len(nameless) < frame.index.nlevels
-    if is_kept and nameless:
-        frame = frame.reset_index(level=nameless, drop=True)
-    return pa.Table.from_pandas(frame, preserve_index=is_kept)
+    schema = table.schema if columns is None else pa.schema([table.schema.field(name) for name in columns])
+    for batch in batches_of(data):
+        check_keys_filled(batch, table)
+        yield conform(batch, schema)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -111,15 +99,11 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     unknown = [name for name in names if name not in schema.names]
     if missing or unknown or len(names) != len(schema):
         parts = (("missing", missing), ("unknown", unknown))
-        differences = [f"{what}: {', '.join(some)}" for what, some in parts if some]
-        needed, hint = [name for name in missing if not schema.field(name).nullable], ""
-        if needed:  # neither nulls nor a merge would do
-            hint = f"; every row needs a value of {', '.join(needed)}, which cannot be null"
-        elif missing:
-            hint = "; give a column of nulls, or name the columns to write: merge(rows, columns=[…])"
+        differences = "; ".join(f"{what}: {', '.join(some)}" for what, some in parts if some)
+        hint = "; give a column of nulls, or merge(rows, columns=[…])" if missing else ""
         raise SchemaMismatch(
-            f"the rows do not have the table's columns ({'; '.join(differences) or 'one is repeated'}); "
-            f"the table has {', '.join(schema.names)}{hint}",
+            f"the rows have other columns than {', '.join(schema.names)} "
+            f"({differences or 'one is repeated'}){hint}",
             missing=missing,
             unknown=unknown,
         )
@@ -148,12 +132,6 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
             "fill or drop them",
             column=field.name,
         )
-    if _has_required_parts(field.type) and _lacks_required_part(column):
-        raise SchemaMismatch(
-            f"column {field.name!r} has nulls inside its values where {field.type} allows none; "
-            "fill or drop them",
-            column=field.name,
-        )
     return column
 
 
@@ -167,18 +145,25 @@ def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
             )
 
 
-def check_key_bytes(rows: pa.RecordBatch, primary_key: Sequence[str]) -> None:
-    """Raise `InvalidKey` when a primary key is longer than `MAX_KEY_BYTES`, encoded."""
-    columns = [rows.column(name) for name in primary_key]
-    if rows.num_rows and not _surely_short(columns):
-        _check_length(encoded_lengths(columns), columns, primary_key, "primary key")
-
-
-def check_index_key_bytes(rows: pa.RecordBatch, index: str, names: Sequence[str]) -> None:
-    """Raise `InvalidKey` when an index key is longer than `MAX_KEY_BYTES`, encoded."""
+def check_key_bytes(
+    rows: pa.RecordBatch, names: Sequence[str], kind: str = "primary key", null_bytes: int = 0
+) -> None:
+    """Raise `InvalidKey` when a key is longer than `MAX_KEY_BYTES`, encoded, with bytes that tell nulls."""
     columns = [rows.column(name) for name in names]
-    if rows.num_rows and not _surely_short(columns):
-        _check_length(encoded_lengths(columns) + len(columns), columns, names, f"key of index {index!r}")
+    # Seen from the bytes of all together, in which a zero byte takes two.
+    if not rows.num_rows or sum(2 * column.nbytes + 24 for column in columns) <= MAX_KEY_BYTES:
+        return
+    lengths = encoded_lengths(columns) + null_bytes
+    row = int(np.argmax(lengths))
+    if lengths[row] > MAX_KEY_BYTES:
+        column = max(zip(columns, names, strict=True), key=lambda pair: pair[0].slice(row, 1).nbytes)[1]
+        raise InvalidKey(
+            f"a {kind} takes {lengths[row]:,} bytes, most of them in column {column!r}, and may take "
+            f"{MAX_KEY_BYTES:,}; use a digest of the value as key",
+            column=column,
+            length=int(lengths[row]),
+            most=MAX_KEY_BYTES,
+        )
 
 
 def check_row_bytes(rows: pa.RecordBatch) -> None:
@@ -200,29 +185,8 @@ def check_row_bytes(rows: pa.RecordBatch) -> None:
     check_row_bytes(rows.slice(half))
 
 
-def _surely_short(columns: Sequence[pa.Array]) -> bool:
-    """Return whether no key can be too long, seen from the bytes of all together; a zero byte takes two."""
-    return bool(sum(2 * column.nbytes + 24 for column in columns) <= MAX_KEY_BYTES)
-
-
-def _check_length(
-    lengths: NDArray[np.int64], columns: Sequence[pa.Array], names: Sequence[str], kind: str
-) -> None:
-    row = int(np.argmax(lengths))
-    if lengths[row] <= MAX_KEY_BYTES:
-        return
-    column = max(zip(columns, names, strict=True), key=lambda pair: pair[0].slice(row, 1).nbytes)[1]
-    raise InvalidKey(
-        f"a {kind} takes {lengths[row]:,} bytes, most of them in column {column!r}, and may take "
-        f"{MAX_KEY_BYTES:,}; use a digest of the value as key",
-        column=column,
-        length=int(lengths[row]),
-        most=MAX_KEY_BYTES,
-    )
-
-
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_dictionary(column.type):  # Arrow has no cast for one of views, as of Polars' categories
+    if _t.is_dictionary(column.type):  # Arrow has no cast for one of views, as of Polars' categories
         return pc.cast(column.dictionary, kind).take(column.indices)
     return pc.cast(column, kind)
 
@@ -234,7 +198,7 @@ def _check_sound(column: pa.Array, field: pa.Field) -> None:
     """
     try:
         column.validate(full=True)
-        if pa.types.is_dictionary(column.type):
+        if _t.is_dictionary(column.type):
             column.dictionary.validate(full=True)
     except (pa.ArrowInvalid, pa.ArrowIndexError) as error:
         raise SchemaMismatch(
@@ -244,79 +208,38 @@ def _check_sound(column: pa.Array, field: pa.Field) -> None:
         ) from error
 
 
-def _parts(kind: pa.DataType) -> list[pa.Field]:
-    if pa.types.is_map(kind):
-        return [kind.key_field, kind.item_field]
-    return [kind.field(index) for index in range(kind.num_fields)]
-
-
-def _has_required_parts(kind: pa.DataType) -> bool:
-    return any(not part.nullable or _has_required_parts(part.type) for part in _parts(kind))
-
-
-def _lacks_required_part(column: pa.Array) -> bool:
-    """Return whether a nested value has a null where its type allows none; Arrow itself never looks."""
-    kind = column.type
-    if pa.types.is_map(kind):  # a list of pairs; Arrow's own cast to it refuses some values
-        kind, buffers = pa.list_(kind.field(0)), column.buffers()[:2]
-        column = pa.Array.from_buffers(
-            kind, len(column), buffers, offset=column.offset, children=[column.values]
-        )
-    if pa.types.is_struct(kind):
-        present = column.is_valid() if column.null_count else None
-        children = [column.field(index) for index in range(kind.num_fields)]
-        if present is not None:
-            children = [child.filter(present) for child in children]
-    elif kind.num_fields:
-        children = [column.flatten()]
-    else:
-        return False
-    fields = [kind.field(index) for index in range(kind.num_fields)]
-    return any(
-        (not part.nullable and child.null_count) or _lacks_required_part(child)
-        for part, child in zip(fields, children, strict=True)
-    )
+# Types of which each holds the values of the others, in its own form.
+_ALIKE = (
+    (_t.is_string, _t.is_large_string, _t.is_string_view),
+    (_t.is_binary, _t.is_large_binary, _t.is_binary_view, _t.is_fixed_size_binary),
+    (_t.is_list, _t.is_large_list, _t.is_fixed_size_list),
+    (_t.is_struct,),
+    (_t.is_map,),
+)
 
 
 def _widens(source: pa.DataType, target: pa.DataType) -> bool:
     """Return whether every value of `source` is a value of `target`."""
-    t = pa.types
-    if t.is_dictionary(source):
+    if _t.is_dictionary(source):
         source = source.value_type
-        if source == target:
-            return True
-    if t.is_null(source):
+    if source == target or _t.is_null(source):
         return True
-    for is_kind in (t.is_integer, t.is_floating):
-        if is_kind(source) and is_kind(target):
-            same_sign = not t.is_integer(source) or t.is_signed_integer(source) == t.is_signed_integer(target)
-            return bool(source.bit_width <= target.bit_width) and same_sign
-    texts = (t.is_string, t.is_large_string, t.is_string_view)
-    blobs = (t.is_binary, t.is_large_binary, t.is_binary_view, t.is_fixed_size_binary)
-    for family in (texts, blobs):
-        if any(kind(source) for kind in family) and any(kind(target) for kind in family):
-            return True
-    if t.is_timestamp(source) and t.is_timestamp(target):
+    if _t.is_timestamp(source) and _t.is_timestamp(target):
         units = ("s", "ms", "us", "ns")
         same_kind = (source.tz is None) == (target.tz is None)
         return same_kind and units.index(source.unit) <= units.index(target.unit)
-    if t.is_decimal(source) and t.is_decimal(target):
+    if _t.is_decimal(source) and _t.is_decimal(target):
         whole_digits = target.precision - target.scale
         return bool(source.scale <= target.scale and source.precision - source.scale <= whole_digits)
-    return _nested_widens(source, target)
-
-
-def _nested_widens(source: pa.DataType, target: pa.DataType) -> bool:
-    """Nested types: the same shape, each part widening."""
-    t = pa.types
-    lists = (t.is_list, t.is_large_list, t.is_fixed_size_list)
-    same_shape = (
-        (any(k(source) for k in lists) and any(k(target) for k in lists))
-        or (t.is_struct(source) and t.is_struct(target))
-        or (t.is_map(source) and t.is_map(target))
+    if not any(
+        any(is_kind(source) for is_kind in kinds) and any(is_kind(target) for is_kind in kinds)
+        for kinds in _ALIKE
+    ):
+        return is_widening(source, target)
+    parts = [[kind.field(at) for at in range(kind.num_fields)] for kind in (source, target)]
+    named = not _t.is_struct(source) or [part.name for part in parts[0]] == [part.name for part in parts[1]]
+    return (
+        named
+        and len(parts[0]) == len(parts[1])
+        and all(_widens(a.type, b.type) for a, b in zip(*parts, strict=True))
     )
-    if not same_shape or source.num_fields != target.num_fields:
-        return False
-    pairs = [(source.field(i), target.field(i)) for i in range(source.num_fields)]
-    named = not t.is_struct(source) or all(a.name == b.name for a, b in pairs)
-    return named and all(a.type == b.type or _widens(a.type, b.type) for a, b in pairs)

@@ -1,14 +1,13 @@
 """Definitions of tables: what may be a column and a key, and within which limits.
 
 Nothing is entered into a catalog that could not be read back, written to, moved, compacted or dropped
-later. So a definition passes two gates: limits on what it is made of, looked at without recursion and
-before anything else touches it; and the rules for names, types and keys. The tests prove that rows of every
-type that passes go in, out and from file to file.
+later. The tests prove that rows of every type that passes go in, out and from file to file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable
 
 import pyarrow as pa
 
@@ -61,31 +60,14 @@ def check_definition(schema: pa.Schema, primary_key: list[str], shard_key: list[
     """
     if len(schema) == 0:
         raise SchemaMismatch("a table needs at least one column")
-    _check_limits(schema)
+    _check_most("columns", len(schema), MAX_COLUMNS, "keep rare ones together in a map or a struct")
+    for column in schema:
+        _check_column(column)
+    fixed, size = sum(_fixed_bytes(each.type) for each in schema), stored_schema(schema, []).serialize().size
+    _check_most("bytes of fixed size in a row", fixed, MAX_FIXED_BYTES, "use lists and binaries of any size")
+    _check_most("bytes of schema", size, MAX_SCHEMA_BYTES, "use fewer or shorter names")
     _check_names(schema)
     _check_key(schema, primary_key, shard_key)
-
-
-# ---------------------------------------------------------------------------------------- limits
-
-
-def _check_limits(schema: pa.Schema) -> None:
-    _check_most("columns", len(schema), MAX_COLUMNS, "keep rare ones together in a map or a struct")
-    fixed = 0
-    for column in schema:
-        for path, field, depth in _walk(column):
-            _check_most(
-                f"levels of nesting in column {column.name!r}", depth, MAX_NESTING, "keep it as JSON text"
-            )
-            _check_name(path, field.name, required=depth == 0)
-            _check_type(path, field.type)
-        fixed += _fixed_bytes(column.type)
-        _check_most(
-            "bytes of fixed size in a row", fixed, MAX_FIXED_BYTES, "use lists and binaries of any size"
-        )
-    _check_most(
-        "bytes of schema", _bare(schema).serialize().size, MAX_SCHEMA_BYTES, "use fewer or shorter names"
-    )
 
 
 def _check_most(things: str, count: int, most: int, hint: str) -> None:
@@ -98,27 +80,32 @@ def _check_most(things: str, count: int, most: int, hint: str) -> None:
         )
 
 
-def _walk(column: pa.Field) -> Iterator[tuple[str, pa.Field, int]]:
-    """(path, field, depth) of a column and of the parts of its type: no recursion, no deeper than allowed."""
+def _check_column(column: pa.Field) -> None:
+    """Check names and types of a column and of its type's parts, without recursion."""
     waiting = [(column.name, column, 0)]
     while waiting:
         path, field, depth = waiting.pop()
-        yield path, field, depth
-        if depth <= MAX_NESTING:
-            kind = field.type
-            parts = [kind.field(index) for index in range(kind.num_fields)]
-            waiting += [(f"{path}.{part.name}", part, depth + 1) for part in reversed(parts)]
+        levels = f"levels of nesting in column {column.name!r}"
+        _check_most(levels, depth, MAX_NESTING, "keep it as JSON text")
+        things = f"bytes in the name of column {path[:80]!r}"
+        _check_most(things, len(field.name.encode()), MAX_COLUMN_NAME_BYTES, "shorten it")
+        if (not depth and not field.name.strip()) or re.search("[\x00-\x1f\x7f]", field.name):
+            raise SchemaMismatch(
+                f"column name {field.name!r} is empty or has control characters, which neither Spark nor a "
+                "shell can name; rename it",
+                column=field.name,
+            )
+        if not any(is_such(field.type) for is_such in _SUPPORTED):
+            raise SchemaMismatch(
+                f"column {path!r} has type {str(field.type)[:200]}, which a table cannot hold; "
+                "cast it to a plain type first",
+                column=path,
+            )
+        waiting += [(f"{path}.{part.name}", part, depth + 1) for part in _parts(field.type)]
 
 
-def _check_name(path: str, name: str, required: bool) -> None:
-    things = f"bytes in the name of column {path[:80]!r}"
-    _check_most(things, len(name.encode()), MAX_COLUMN_NAME_BYTES, "shorten it")
-    if (required and not name.strip()) or any(character < " " or character == "\x7f" for character in name):
-        raise SchemaMismatch(
-            f"column name {name!r} is empty or has control characters, which neither Spark nor a shell "
-            "can name; rename it",
-            column=name,
-        )
+def _parts(kind: pa.DataType) -> list[pa.Field]:
+    return [kind.field(index) for index in range(kind.num_fields)]
 
 
 def _fixed_bytes(kind: pa.DataType) -> int:
@@ -126,11 +113,8 @@ def _fixed_bytes(kind: pa.DataType) -> int:
     if _t.is_fixed_size_list(kind):
         return int(kind.list_size) * max(_fixed_bytes(kind.value_type), 1)
     if _t.is_struct(kind):
-        return sum(_fixed_bytes(kind.field(index).type) for index in range(kind.num_fields))
+        return sum(_fixed_bytes(part.type) for part in _parts(kind))
     return int(kind.byte_width) if _t.is_fixed_size_binary(kind) else 8
-
-
-# ----------------------------------------------------------------------------- names, types, keys
 
 
 def _check_names(schema: pa.Schema) -> None:
@@ -149,15 +133,6 @@ def _check_names(schema: pa.Schema) -> None:
                 column=field.name,
             )
         lowered[field.name.lower()] = field.name
-
-
-def _check_type(path: str, kind: pa.DataType) -> None:
-    if not any(is_such(kind) for is_such in _SUPPORTED):
-        raise SchemaMismatch(
-            f"column {path!r} has type {str(kind)[:200]}, which a table cannot hold; "
-            "cast it to a plain type first",
-            column=path,
-        )
 
 
 def _check_key(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) -> None:
@@ -180,28 +155,28 @@ def _check_key(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) 
 
 
 def stored_schema(schema: pa.Schema, primary_key: list[str]) -> pa.Schema:
-    """Return the schema as a table keeps it: without metadata, key columns not null, maps as in Arrow."""
-    bare = [field.with_nullable(field.nullable and field.name not in primary_key) for field in _bare(schema)]
-    return pa.ipc.read_schema(pa.py_buffer(pa.schema(bare).serialize().to_pybytes()))
+    """Return the schema as a table keeps it: key columns not null, parts of types as of `map_leaves`."""
+    return pa.schema(
+        pa.field(each.name, map_leaves(each.type), each.nullable and each.name not in primary_key)
+        for each in schema
+    )
 
 
-def _bare(schema: pa.Schema) -> pa.Schema:
-    """Return the field without metadata, also in its type's parts: every file would carry it unread."""
-    return pa.schema([_bare_field(field) for field in schema])
+def map_leaves(
+    kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType] = lambda leaf: leaf, depth: int = 0
+) -> pa.DataType:
+    """Return a type with its leaves changed, the first one first.
 
-
-def _bare_field(field: pa.Field) -> pa.Field:
-    kind = field.type
-    parts = [_bare_field(kind.field(index)) for index in range(kind.num_fields)]
-    return pa.field(field.name, _rebuilt(kind, parts) if parts else kind, field.nullable)
-
-
-def _rebuilt(kind: pa.DataType, parts: list[pa.Field]) -> pa.DataType:
+    Its parts allow nulls and have no metadata; large lists and views become lists.
+    """
+    if depth > MAX_NESTING:  # `check_definition` raises
+        return kind
+    parts = [pa.field(part.name, map_leaves(part.type, change, depth + 1)) for part in _parts(kind)]
     if _t.is_struct(kind):
         return pa.struct(parts)
     if _t.is_map(kind):
-        entries = parts[0].type
-        return pa.map_(entries.field(0), entries.field(1), keys_sorted=kind.keys_sorted)
+        return pa.map_(parts[0].type.field(0).type, parts[0].type.field(1).type)
     if _t.is_fixed_size_list(kind):
         return pa.list_(parts[0], kind.list_size)
-    return pa.large_list(parts[0]) if _t.is_large_list(kind) else pa.list_(parts[0])
+    lists = (_t.is_list, _t.is_large_list, _t.is_list_view, _t.is_large_list_view)
+    return pa.list_(parts[0]) if any(is_such(kind) for is_such in lists) else change(kind)

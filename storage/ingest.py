@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +30,10 @@ from elasticscan.storage.pages import PageSource
 from elasticscan.storage.view import View
 from elasticscan.topology import Placement, SlotSet
 
-# What several tasks staged at one shard is merged before it is committed: fragments below this size, into
-# so many of about so many bytes. More than that is left as it is.
+# What several tasks staged at one shard is merged before it is committed: fragments below this size, the
+# smallest first, as many as have room in one fragment. More than that is left as it is.
 SMALL_FRAGMENT_BYTES = 32 << 20
-GATHERED_BYTES = 256 << 20
-MOST_GROUPS = 8
+GATHERED_BYTES = 1 << 30
 
 Range = tuple[int, int]  # [start, end)
 
@@ -218,15 +218,15 @@ def gather(
 
     Its old files stay; the commit of the result removes them. Large fragments stay as they are.
     """
-    gathered = [fragment for fragment in staged if fragment.bytes >= SMALL_FRAGMENT_BYTES]
-    made: list[StagedFragment] = []
+    gathered, made = list[StagedFragment](), list[StagedFragment]()
     try:
         for shard in sorted({fragment.shard for fragment in staged}):
-            small = [f for f in staged if f.shard == shard and f.bytes < SMALL_FRAGMENT_BYTES]
-            for number, group in enumerate(_groups(small)):
-                if len(group) == 1 or number >= MOST_GROUPS:
-                    gathered += group
-                    continue
+            here = sorted((f for f in staged if f.shard == shard), key=lambda f: f.bytes)
+            sizes = zip(here, accumulate(f.bytes for f in here), strict=True)
+            few = sum(f.bytes < SMALL_FRAGMENT_BYTES and size <= GATHERED_BYTES for f, size in sizes)
+            group = here[:few] if few > 1 else []
+            gathered += here[len(group) :]
+            if group:
                 paths = tuple(fragment.path for fragment in group)
                 slots = SlotSet.union(fragment.slots for fragment in group)
                 made += _copied(table, group, slots, shard, disk_of, replace(origin, replaces=paths))
@@ -234,20 +234,6 @@ def gather(
         discard(made, disk_of)
         raise
     return [*gathered, *made]
-
-
-def _groups(small: Iterable[StagedFragment]) -> Iterator[list[StagedFragment]]:
-    """Fragments that are merged together, each time as many as have room in one that is not too large."""
-    group: list[StagedFragment] = []
-    size = 0
-    for fragment in sorted(small, key=lambda f: f.bytes):
-        if group and size + fragment.bytes > GATHERED_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(fragment)
-        size += fragment.bytes
-    if group:
-        yield group
 
 
 def reroute(

@@ -27,7 +27,6 @@ from elasticscan.base.formatting import brief, is_whole
 from elasticscan.base.limits import (
     MAX_APPLICATION_BYTES,
     MAX_COLUMNS,
-    MAX_ID,
     MAX_NUMBER,
     MAX_PAGE_BYTES,
     MAX_PAGE_ROWS,
@@ -62,7 +61,7 @@ class Reading(TypedDict, total=False):
     page_bytes: int
 
 
-def whole_number(option: str, value: Any, least: int, most: int) -> int:
+def whole_number(option: str, value: Any, least: int = 0, most: int = MAX_NUMBER) -> int:
     """Return an integer of any kind, NumPy's included, within bounds; True and 1.0 are refused."""
     number = -1 if isinstance(value, bool) else operator.index(value)
     if not least <= number <= most:
@@ -99,12 +98,7 @@ def condition(option: str, value: Any, parameters: Any) -> str | None:
 
 def whole_or_none(option: str, value: Any) -> int | None:
     """Return a limit, a slot or a commit number; None stays None."""
-    return None if value is None else whole_number(option, value, 0, MAX_NUMBER)
-
-
-def tablet(option: str, value: Any) -> int:
-    """Return the number of a tablet."""
-    return whole_number(option, value, 0, MAX_ID)
+    return None if value is None else whole_number(option, value)
 
 
 def past(option: str, value: Any) -> int | str | datetime:
@@ -112,9 +106,9 @@ def past(option: str, value: Any) -> int | str | datetime:
     if isinstance(value, datetime):
         return zoned(option, value)
     if not isinstance(value, str):
-        return whole_number(option, value, 0, MAX_NUMBER)
+        return whole_number(option, value)
     if re.fullmatch("[0-9]+", value):
-        return whole_number(option, int(value[:20]), 0, MAX_NUMBER)
+        return whole_number(option, int(value[:20]))
     if not re.fullmatch(NAME_PATTERN, text(option, value)):
         with suppress(ValueError):
             return zoned(option, datetime.fromisoformat(value))
@@ -230,7 +224,7 @@ def transaction(value: Any) -> IdempotencyKey | None:
     if value is None:
         return None
     name, version = value
-    return IdempotencyKey(application("txn[0]", name), whole_number("txn[1]", version, 0, MAX_NUMBER))
+    return IdempotencyKey(application("txn[0]", name), whole_number("txn[1]", version))
 
 
 def application(option: str, value: Any) -> str:

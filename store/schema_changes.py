@@ -15,14 +15,14 @@ catalog's layout grows with a change, so every process looks the table up again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from elasticscan.base.errors import AlreadyExists, InvalidOption, LimitExceeded, SchemaMismatch
+from elasticscan.base.errors import InvalidOption, LimitExceeded, SchemaMismatch
 from elasticscan.base.formatting import brief
 from elasticscan.base.limits import MAX_COLUMNS, MAX_RENAMES
 from elasticscan.catalog import Tx, retry_interrupted
@@ -58,9 +58,8 @@ def add_columns(context: Context, find: Find, fields: Fields) -> TableInfo:
         new = [field for field in asked if _is_new(field, table)]
         if not new:
             return table
-        check_definition(pa.schema([*table.schema, *new]), [*table.primary_key], [*table.shard_key])
         columns = table.all_columns
-        for field in stored_schema(pa.schema(new), []):
+        for field in new:
             columns = (*columns, new_column(columns, field, table.definition + 1))
         return _redefine(tx, table, columns)
 
@@ -71,14 +70,9 @@ def drop_columns(context: Context, find: Find, names: Names) -> TableInfo:
     names = arguments.names("names", names)
     with context.catalog.writing() as tx:
         table, indexes = find(tx)
-        for name in columns_of(table, names, "names"):
-            _check_free(table, indexes, name, "dropped")
-        last, until = tx.state.commit, table.definition + 1
-
-        def dropped(column: TableColumn) -> TableColumn:
-            return replace(column, until=until, last_commit=last)
-
-        return _redefine(tx, table, _changed(table, names, dropped))
+        going = [_check_free(table, indexes, name, "dropped") for name in columns_of(table, names, "names")]
+        until, last = table.definition + 1, tx.state.commit
+        return _redefine(tx, table, _changed(table, going, until=until, last_commit=last))
 
 
 @retry_interrupted
@@ -90,7 +84,6 @@ def rename_column(context: Context, find: Find, old: str, new: str) -> TableInfo
         column = _check_free(table, indexes, old, "renamed")
         if old == new:
             return table
-        _check_new_name(table, old, new)
         if len(column.names) > MAX_RENAMES:
             raise LimitExceeded(
                 f"column {old!r} of table {table.name!r} was renamed {MAX_RENAMES:,} times, and all its "
@@ -99,9 +92,8 @@ def rename_column(context: Context, find: Find, old: str, new: str) -> TableInfo
                 limit="renames",
                 most=MAX_RENAMES,
             )
-        number = table.definition + 1
-        renamed = _changed(table, [old], lambda c: replace(c, names=(*c.names, (number, new))))
-        return _redefine(tx, table, renamed)
+        names = (*column.names, (table.definition + 1, new))
+        return _redefine(tx, table, _changed(table, [column], names=names))
 
 
 @retry_interrupted
@@ -119,9 +111,8 @@ def widen_column(context: Context, find: Find, name: str, kind: Any) -> TableInf
                 f"allowed are {_WIDENINGS}",
                 column=name,
             )
-        number = table.definition + 1
-        widened = _changed(table, [name], lambda c: replace(c, types=(*c.types, (number, kind))))
-        return _redefine(tx, table, widened)
+        types = (*column.types, (table.definition + 1, kind))
+        return _redefine(tx, table, _changed(table, [column], types=types))
 
 
 def _redefine(tx: Tx, table: TableInfo, columns: tuple[TableColumn, ...]) -> TableInfo:
@@ -138,13 +129,9 @@ def _redefine(tx: Tx, table: TableInfo, columns: tuple[TableColumn, ...]) -> Tab
     return changed
 
 
-def _changed(
-    table: TableInfo, names: Sequence[str], change: Callable[[TableColumn], TableColumn]
-) -> tuple[TableColumn, ...]:
-    """Return all columns, with a change applied to some."""
-    by_name = table.by_name()
-    stored = {by_name[name].stored for name in names}
-    return tuple(change(column) if column.stored in stored else column for column in table.all_columns)
+def _changed(table: TableInfo, columns: Sequence[TableColumn], **changes: Any) -> tuple[TableColumn, ...]:
+    """Return all columns of a table, with changes of some."""
+    return tuple(replace(c, **changes) if c in columns else c for c in table.all_columns)
 
 
 def _check_free(table: TableInfo, indexes: Sequence[IndexInfo], name: str, change: str) -> TableColumn:
@@ -168,21 +155,10 @@ def _check_free(table: TableInfo, indexes: Sequence[IndexInfo], name: str, chang
     return table.by_name()[name]
 
 
-def _check_new_name(table: TableInfo, old: str, new: str) -> None:
-    same = next((name for name in table.schema.names if name.lower() == new.lower() and name != old), None)
-    if same is not None:
-        raise AlreadyExists(
-            f"table {table.name!r} already has a column {same!r}; choose another name than {new!r}, which "
-            "differs in case at most",
-            table=table.name,
-            column=new,
-        )
-
-
 def _fields(value: Any) -> list[pa.Field]:
     named = isinstance(value, Mapping)
     given = arguments.types("fields", value) if named else islice(value, MAX_COLUMNS + 1)  # maybe endless
-    fields = list(pa.schema(given))
+    fields = list(stored_schema(pa.schema(given), []))
     if not fields:
         raise InvalidOption(
             f"fields={brief(value)} must be a pyarrow.Schema, a list of pyarrow.field(name, type) or a "
@@ -195,7 +171,6 @@ def _fields(value: Any) -> list[pa.Field]:
 def _is_new(field: pa.Field, table: TableInfo) -> bool:
     """Return True if the table lacks a column; raise if it can neither be added nor skipped."""
     if field.name not in table.schema.names:
-        _check_new_name(table, field.name, field.name)
         if not field.nullable:
             raise InvalidOption(
                 f"column {field.name!r} is null in the rows of table {table.name!r}; declare it nullable",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,16 +38,16 @@ from elasticscan.store.opening import open_context
 from elasticscan.store.reading.scan import Scan, resume_scan
 from elasticscan.store.roots import Location
 from elasticscan.store.rows.conversion import first_rows
-from elasticscan.store.rows.files import FORMATS, text_rules
+from elasticscan.store.rows.files import FORMATS, TextRules, find_files
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table
 from elasticscan.store.upkeep.collector import Collected, collect_garbage
 from elasticscan.store.upkeep.executor import RoundDone
 from elasticscan.store.upkeep.garbage import GarbageRules
 from elasticscan.store.upkeep.keeper import Keeper
-from elasticscan.store.writing.definitions import define_table, enter_table, keys_and_form, reserve_table
-from elasticscan.store.writing.loading import MODES, Load, Loaded, OnLoaded, load_files
-from elasticscan.store.writing.publishing import write
+from elasticscan.store.writing.definitions import define_table, enter_table, reserve_table
+from elasticscan.store.writing.loading import MODES, Loaded, load_files
+from elasticscan.store.writing.transactions import WriteTransaction
 from elasticscan.topology import SlotMap, Topology, TopologyEntry
 
 AUTO, OFF = UPKEEP = "auto", "off"
@@ -203,7 +204,7 @@ class Store:
             info = define_table(name, schema, primary_key, shard_key, compression)
             return Table(self.context, enter_table(self.context, info))
         table = reserve_table(self.context, name, rows.schema, primary_key, shard_key, compression)
-        write(self.context, table, rows)
+        WriteTransaction(self.context, partial(self.context.table, name=name)).write(table, rows)
         return self.table(name)
 
     def table(self, name: str) -> Table:
@@ -232,7 +233,6 @@ class Store:
         job: str | None = None,
         if_unchanged_since: int | None = None,
         user_metadata: Said = None,
-        on_progress: OnLoaded | None = None,
     ) -> Loaded:
         """Load files into a table; one commit over all of them, or one for each under the name of a job.
 
@@ -252,7 +252,6 @@ class Store:
             job: a name, under which the load can be stopped, killed and called again: each file is a commit
                 then, and files that the job has committed before are skipped, unless they changed since.
             if_unchanged_since, user_metadata: as in `Table.upsert`.
-            on_progress: called with the rows read until now.
 
         Raises `InvalidOption`, `NotFound`, `SchemaMismatch` or `InvalidKey`: mend the call. `AlreadyExists`
         and `RowsChanged`: as in `Table.insert` and `Table.upsert`.
@@ -261,19 +260,22 @@ class Store:
             >>> store.load("flights", "flights/*.csv", primary_key="id", nulls=["NA"])
             Loaded(table='flights', rows=336776, commit=2, created=True, skipped=0)
         """
-        arguments.callback("on_progress", on_progress)
-        asked = Load(
-            arguments.text("table", table),
-            arguments.choice("mode", mode, MODES),
-            text_rules(nulls, types, delimiter, column_names),
-            keys_and_form(primary_key, shard_key, compression),
-            None if job is None else arguments.application("job", job),
-            arguments.whole_or_none("if_unchanged_since", if_unchanged_since),
-            arguments.user_metadata(user_metadata),
-            on_progress,
-        )
         form = None if format is None else arguments.choice("format", format, FORMATS)
-        return load_files(self.context, asked, arguments.places("source", source), form)
+        columns = arguments.columns("column_names", column_names)
+        rules = TextRules(
+            arguments.names("nulls", nulls), arguments.types("types", types), delimiter, columns
+        )
+        made = {
+            "primary_key": arguments.columns("primary_key", primary_key),
+            "shard_key": arguments.columns("shard_key", shard_key),
+            "compression": compression,
+        }
+        how = arguments.choice("mode", mode, MODES)
+        once = None if job is None else arguments.application("job", job)
+        since = arguments.whole_or_none("if_unchanged_since", if_unchanged_since)
+        said = arguments.user_metadata(user_metadata)
+        name, files = arguments.text("table", table), find_files(arguments.places("source", source), form)
+        return load_files(self.context, name, files, how, rules, made, once, since, said)
 
     # Reading
 
@@ -328,15 +330,21 @@ class Store:
 
     def move(self, tablet: int, shard: str) -> Topology:
         """Move one tablet to a shard."""
-        return self.elasticity().move(arguments.tablet("tablet", tablet), arguments.text("shard", shard))
+        return self.elasticity().move(
+            arguments.whole_number("tablet", tablet), arguments.text("shard", shard)
+        )
 
     def split(self, tablet: int, at: int | None = None) -> Topology:
         """Cut a tablet in two at a slot (the middle by default)."""
-        return split(self.context, arguments.tablet("tablet", tablet), arguments.whole_or_none("at", at))
+        return split(
+            self.context, arguments.whole_number("tablet", tablet), arguments.whole_or_none("at", at)
+        )
 
     def join(self, left: int, right: int) -> Topology:
         """Join two neighbouring tablets of one shard."""
-        return join(self.context, arguments.tablet("left", left), arguments.tablet("right", right))
+        return join(
+            self.context, arguments.whole_number("left", left), arguments.whole_number("right", right)
+        )
 
     def resume_moves(self) -> int:
         """Finish moves of processes that died; return how many there were."""

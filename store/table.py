@@ -23,7 +23,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.context.tags import add_tag, drop_tag, tags_of
 from elasticscan.store.reading.aggregating import aggregate_rows
 from elasticscan.store.reading.changes import history
-from elasticscan.store.reading.exporting import COMPRESSIONS, FILE_BYTES, Exported, OnExported, export_scan
+from elasticscan.store.reading.exporting import COMPRESSIONS, FILE_BYTES, Exported, export_scan
 from elasticscan.store.reading.rows_by_key import get_rows
 from elasticscan.store.reading.scan import Scan, begin_changes, begin_scan
 from elasticscan.store.rows.conversion import arrow_rows
@@ -311,7 +311,6 @@ class Table:
         *,
         file_bytes: int = FILE_BYTES,
         compression: str = "zstd",
-        on_progress: OnExported | None = None,
         **how: Unpack[Reading],
     ) -> Exported:
         """Write the rows of a snapshot to files, with a page in memory; arguments and errors as of `scan`.
@@ -319,15 +318,14 @@ class Table:
         A path that ends in `.parquet`, `.csv` or `.arrow` is one file, which exists once it is complete. Any
         other path is a directory of Parquet files of about `file_bytes`, with an empty `_SUCCESS` at last. It
         may be a URI such as `s3://bucket/out`. `Store.load` reads the files. Parquet's compression is "zstd",
-        "snappy", "lz4", "gzip" or "none"; `on_progress` is called with the rows written until now. Raises
-        `InvalidOption` if the file exists, the directory is not empty, or it cannot be written.
+        "snappy", "lz4", "gzip" or "none". Raises `InvalidOption` if the file exists, the directory is not
+        empty, or it cannot be written.
         """
         place = arguments.place("path", path)
         most = arguments.whole_number("file_bytes", file_bytes, 1, MAX_NUMBER)
         packed = arguments.choice("compression", compression, COMPRESSIONS)
-        arguments.callback("on_progress", on_progress)
         with self.scan(columns, filter, **how) as scan:
-            return export_scan(scan, self.definition, place, most, packed, on_progress)
+            return export_scan(scan, self.definition, place, most, packed)
 
     def aggregate(
         self,
@@ -422,7 +420,7 @@ class Table:
         """Append nullable columns and return the new schema; columns that exist with this type are skipped.
 
         A dict has their names and types, as `{"note": "string"}`. They are null in rows that exist. Raises
-        `AlreadyExists` or `SchemaMismatch` if a column has the name in another case or with another type.
+        `SchemaMismatch` if a column has the name in another case or with another type.
         """
         return schema_changes.add_columns(self._context, self._find, fields).schema
 

@@ -49,8 +49,8 @@ from elasticscan.metadata import (
     pack_histogram,
 )
 from elasticscan.storage.batches.cache import BatchCache
-from elasticscan.storage.batches.reader import BatchReader, Fields
-from elasticscan.storage.conform import check_index_key_bytes
+from elasticscan.storage.batches.reader import BatchReader
+from elasticscan.storage.conform import check_key_bytes
 from elasticscan.storage.disk import Disk, batch_bytes
 from elasticscan.storage.fragment import DELETED, SLOT, FragmentReader
 from elasticscan.storage.fragment_writer import manifest_of, new_path
@@ -162,7 +162,8 @@ def _entries(rows: pa.RecordBatch, first_row: int, index: IndexInfo, schema: pa.
     if index.kind == HASH:
         columns[HASH_VALUE] = pa.array(index_hash([columns[name] for name in index.columns]))
     entries = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
-    check_index_key_bytes(entries, index.name, _index_key(index))
+    key = _index_key(index)
+    check_key_bytes(entries, key, f"key of index {index.name!r}", len(key))
     return entries
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -31,9 +30,6 @@ COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "none")
 COMPLETE = "_SUCCESS"
 _FILE_NAME = re.compile(r"[^/]\.[A-Za-z][A-Za-z0-9]{0,9}\Z")
 
-# Called with the rows that were written so far.
-OnExported = Callable[[int], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Exported:
@@ -55,14 +51,7 @@ def _writer(kind: str | None, sink: Any, schema: pa.Schema, compression: str) ->
     return import_module("pyarrow.parquet").ParquetWriter(sink, schema, compression=compression)
 
 
-def export_scan(
-    scan: Scan,
-    table: TableInfo,
-    path: str,
-    file_bytes: int,
-    compression: str,
-    on_progress: OnExported | None = None,
-) -> Exported:
+def export_scan(scan: Scan, table: TableInfo, path: str, file_bytes: int, compression: str) -> Exported:
     """Write all remaining rows of a scan; where that fails, the files are removed."""
     about = {
         "table": table.name,
@@ -90,8 +79,6 @@ def export_scan(
                     while batch is not None:
                         writer.write_batch(batch.cast(schema))
                         rows += batch.num_rows
-                        if on_progress is not None:
-                            on_progress(rows)
                         batch = next(batches, None)
                         if kind is None and sink.tell() >= file_bytes:
                             break

@@ -25,12 +25,13 @@ from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import RowRequest
 from elasticscan.reader import read_by_key
+from elasticscan.storage import conformed
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import end_lease, lease_snapshot
 from elasticscan.store.context.lookups import KnownTable
 from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.scan import columns_of
-from elasticscan.store.rows.keys import arrow_keys, conform_keys
+from elasticscan.store.rows.keys import arrow_keys
 
 MOST_KEYS = 1 << 16  # are asked for at once
 
@@ -51,7 +52,7 @@ def get_rows(
     """
     table = look.table
     names, at = columns_of(table, columns), _number_of(context, table, snapshot)
-    asked = pa.concat_batches(_bounded(conform_keys(arrow_keys(keys, table), table)))
+    asked = pa.concat_batches(_bounded(conformed(arrow_keys(keys, table), table, table.primary_key)))
     slots = slots_of(asked.select(table.shard_key).columns, context.info.slots)
     order = np.argsort(slots, kind="stable")
     request = RowRequest(

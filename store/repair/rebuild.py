@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -61,9 +61,9 @@ from elasticscan.store.repair.plan import (
 from elasticscan.store.roots import Location
 from elasticscan.store.roots.markers import read_marker
 from elasticscan.store.store import Store
-from elasticscan.store.writing import publishing
 from elasticscan.store.writing.definitions import enter_table
 from elasticscan.store.writing.indexing import create_index, define_index
+from elasticscan.store.writing.transactions import WriteTransaction
 from elasticscan.topology import SlotSet
 
 MOST_READERS = 256
@@ -239,7 +239,8 @@ def _make_table(
     first = replace(info, definition=1, columns=(), created_commit=0, oldest_snapshot=0)  # as of a new table
     table = enter_table(context, replace(first, name=plan.name))
     reader = pa.RecordBatchReader.from_batches(info.schema, _rows_of(plan, info, slots, disks, report))
-    report.tables[plan.name] = publishing.write(context, table, reader).rows
+    filling = WriteTransaction(context, partial(context.table, name=plan.name))
+    report.tables[plan.name] = filling.write(table, reader).rows
     for index in plan.indexes:
         try:
             definition = define_index(table, index.name, index.columns, index.kind, index.include)

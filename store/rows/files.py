@@ -27,9 +27,9 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.base.redaction import shown
 from elasticscan.base.user_files import naming_file
-from elasticscan.store import arguments
+from elasticscan.storage import conform, map_leaves
 from elasticscan.store.roots.location import file_system_at
-from elasticscan.store.rows.conversion import map_leaves, table_type
+from elasticscan.store.rows.conversion import table_type
 
 FORMATS = ("csv", "json", "parquet", "arrow", "orc")
 _ENDINGS = {"jsonl": "json", "ndjson": "json", "pq": "parquet", "feather": "arrow"}
@@ -56,12 +56,6 @@ class TextRules:
     columns: Sequence[str] | None = None
 
 
-def text_rules(nulls: Any, types: Any, delimiter: str, column_names: Any) -> TextRules:
-    """Return rules of checked arguments, as of `Store.load`."""
-    texts, kinds = arguments.names("nulls", nulls), arguments.types("types", types)
-    return TextRules(texts, kinds, delimiter, arguments.columns("column_names", column_names))
-
-
 @dataclass(frozen=True, slots=True)
 class SourceFile:
     """A file to load.
@@ -74,7 +68,6 @@ class SourceFile:
     system: fs.FileSystem
     path: str
     kind: str
-    bytes: int
     identity: str
     partitions: Mapping[str, str]
 
@@ -106,7 +99,7 @@ def _files_of(source: str, kind: str | None) -> Iterator[SourceFile]:
             named = f"{system.type_name}\0{info.path}\0{info.size}\0{info.mtime_ns}"
             identity = hashlib.blake2b(named.encode(), digest_size=16).hexdigest()
             form = kind or _kind_of(info.path)
-            yield SourceFile(system, info.path, form, info.size or 0, identity, _partitions(base, info.path))
+            yield SourceFile(system, info.path, form, identity, _partitions(base, info.path))
 
 
 def _is_hidden(path: str, base: str) -> bool:
@@ -136,7 +129,11 @@ def schema_of(files: Sequence[SourceFile], rules: TextRules) -> pa.Schema:
     first = files[0]
     with naming_file(first.path, "read"):
         change = {"csv": _type_of_csv, "json": _text}.get(first.kind, table_type)
-        fields = {each.name: each.with_type(map_leaves(each.type, change)) for each in _columns(first, rules)}
+        if first.kind == "json":
+            columns = _open_json(first, None).schema
+        else:
+            columns = _zoned(first, _dataset(first, rules, rules.types))
+        fields = {each.name: each.with_type(map_leaves(each.type, change)) for each in columns}
     for name in first.partitions:
         texts = {file.partitions.get(name, _NULL) for file in files} - {_NULL}
         is_whole = all(re.fullmatch(r"0|-?[1-9][0-9]{0,8}", text) for text in texts)
@@ -147,12 +144,6 @@ def schema_of(files: Sequence[SourceFile], rules: TextRules) -> pa.Schema:
     return pa.schema(fields.values())
 
 
-def _columns(file: SourceFile, rules: TextRules) -> pa.Schema:
-    if file.kind == "json":
-        return _open_json(file, None).schema
-    return _zoned(file, _dataset(file, rules, rules.types))
-
-
 def _type_of_csv(leaf: pa.DataType) -> pa.DataType:
     """Return the type of a new table for a type that Arrow inferred from CSV."""
     if pa.types.is_timestamp(leaf):
@@ -161,10 +152,7 @@ def _type_of_csv(leaf: pa.DataType) -> pa.DataType:
 
 
 def read_file(file: SourceFile, schema: pa.Schema, rules: TextRules) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file, with its own columns and those of its partitions.
-
-    The columns of CSV and JSON have the types of the schema, those of other files their own.
-    """
+    """Yield a file's rows in a table's schema, with columns of its partitions; errors name the file."""
     types = {each.name: each.type for each in schema}
     with naming_file(file.path, "read"):
         constants = {
@@ -175,7 +163,7 @@ def read_file(file: SourceFile, schema: pa.Schema, rules: TextRules) -> Iterator
             rows = batch.drop_columns([name for name in constants if name in batch.schema.names])
             for name, value in constants.items():
                 rows = rows.append_column(name, pa.repeat(value, batch.num_rows))
-            yield rows
+            yield conform(rows, schema)
 
 
 def _batches(

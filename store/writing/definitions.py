@@ -20,7 +20,6 @@ from elasticscan.catalog import StoreState, Tx, retry_interrupted
 from elasticscan.metadata import TableDefined, TableDropped, TableInfo
 from elasticscan.storage import ROWS_HINT, check_definition, stored_schema
 from elasticscan.store import arguments
-from elasticscan.store.arguments import Columns
 from elasticscan.store.context import Context, Find
 
 
@@ -79,15 +78,6 @@ def reserve_table(
         if tx.state.reserved.get(reserved.id) != reserved:
             tx.append(TableDefined(reserved, 0, reserved=True))
         return reserved
-
-
-def keys_and_form(primary_key: Columns, shard_key: Columns, compression: Any) -> dict[str, Any]:
-    """Return arguments of `reserve_table` for a table that is perhaps made, whose keys are lists if given."""
-    return {
-        "primary_key": arguments.columns("primary_key", primary_key),
-        "shard_key": arguments.columns("shard_key", shard_key),
-        "compression": compression,
-    }
 
 
 @retry_interrupted

@@ -7,27 +7,23 @@ twice, and rows that were changed meanwhile stay changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import InvalidOption, NotFound, SchemaMismatch
+from elasticscan.base.errors import InvalidOption, NotFound
 from elasticscan.catalog import IdempotencyKey
 from elasticscan.metadata import TableInfo
-from elasticscan.storage import conform
 from elasticscan.store.context import Context
-from elasticscan.store.rows.files import SourceFile, TextRules, find_files, read_file, schema_of
+from elasticscan.store.rows.files import SourceFile, TextRules, read_file, schema_of
 from elasticscan.store.writing.definitions import reserve_table
 from elasticscan.store.writing.publishing import is_committed
 from elasticscan.store.writing.transactions import WriteTransaction
 
 UPSERT, INSERT, OVERWRITE = MODES = "upsert", "insert", "overwrite"
-
-# Called with the rows that were read so far.
-OnLoaded = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,87 +44,70 @@ class Loaded:
     skipped: int
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """The arguments of `Store.load`; `made` are the keys and the compression of a table that is made."""
-
-    table: str
-    mode: str
-    rules: TextRules
-    made: Mapping[str, Any]
-    job: str | None
-    if_unchanged_since: int | None
-    user_metadata: Mapping[str, str]
-    on_progress: OnLoaded | None
-
-
-def load_files(context: Context, load: Load, sources: Sequence[str], form: str | None) -> Loaded:
-    """Load files of a format, or of that of their names, into a table, which is made if it is missing."""
-    if load.if_unchanged_since is not None and (load.job is not None or load.mode != UPSERT):
+def load_files(
+    context: Context,
+    name: str,
+    files: Sequence[SourceFile],
+    mode: str,
+    rules: TextRules,
+    made: Mapping[str, Any],
+    job: str | None,
+    since: int | None,
+    user_metadata: Mapping[str, str],
+) -> Loaded:
+    """Load files into a table, which is made with these keys and compression if it is missing."""
+    if (job is not None and mode == OVERWRITE) or (since is not None and (job, mode) != (None, UPSERT)):
         raise InvalidOption(
-            "if_unchanged_since and a job or mode do not go together; leave one out", option="mode"
+            "a job, mode 'overwrite' and if_unchanged_since do not go together; give one", option="mode"
         )
-    if load.job is not None and load.mode == OVERWRITE:
-        raise InvalidOption("job and mode 'overwrite' do not go together; leave one out", option="job")
-    files = find_files(sources, form)
-    table, created = _table_of(context, load, files)
+    table, created = _table_of(context, name, files, rules, made)
     rows = skipped = 0
     number = None
+    kind = "overwrite" if mode == OVERWRITE else "write"
 
     def batches(some: Sequence[SourceFile]) -> Iterator[pa.RecordBatch]:
         nonlocal rows
-        for batch in _batches(some, table, load.rules):
-            yield batch
-            rows += batch.num_rows
-            if load.on_progress is not None:
-                load.on_progress(rows)
+        for file in some:
+            for batch in read_file(file, table.schema, rules):
+                yield batch
+                rows += batch.num_rows
 
     def commit(some: Sequence[SourceFile], once: IdempotencyKey | None) -> int:
         reader = pa.RecordBatchReader.from_batches(table.schema, batches(some))
-        kind = "overwrite" if load.mode == OVERWRITE else "write"
-        find = partial(context.table, name=load.table)
-        asked = WriteTransaction(context, find, None, load.if_unchanged_since, once, load.user_metadata)
-        return asked.write(table, reader, kind, is_insert=load.mode == INSERT)
+        find = partial(context.table, name=name)
+        asked = WriteTransaction(context, find, None, since, once, user_metadata)
+        return asked.write(table, reader, kind, is_insert=mode == INSERT)
 
-    if load.job is None:
+    if job is None:
         number = commit(files, None)
-    for file in files if load.job is not None else ():
-        once = IdempotencyKey(f"load:{load.job}:{file.identity}", 0)
+    for file in files if job is not None else ():
+        once = IdempotencyKey(f"load:{job}:{file.identity}", 0)
         if is_committed(context, table.id, once):
             skipped += 1
         else:
             number = commit([file], once)
-    return Loaded(load.table, rows, number, created, skipped)
+    return Loaded(name, rows, number, created, skipped)
 
 
-def _batches(files: Sequence[SourceFile], table: TableInfo, rules: TextRules) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of files as the table has them; an error names the file."""
-    for file in files:
-        for batch in read_file(file, table.schema, rules):
-            try:
-                yield conform(batch, table.schema)
-            except SchemaMismatch as error:
-                raise SchemaMismatch(f"{file.path}: {error.message}", **error.fields) from error
-
-
-def _table_of(context: Context, load: Load, files: Sequence[SourceFile]) -> tuple[TableInfo, bool]:
+def _table_of(
+    context: Context, name: str, files: Sequence[SourceFile], rules: TextRules, made: Mapping[str, Any]
+) -> tuple[TableInfo, bool]:
     """Return the table, and whether its first rows have still to enter it."""
-    there = next((table for table in context.state().infos() if table.name == load.table), None)
-    schema = schema_of(files, load.rules) if there is None else there.schema
-    if unknown := [name for name in load.rules.types if name not in schema.names]:
-        columns = ", ".join(schema.names)
+    there = next((table for table in context.state().infos() if table.name == name), None)
+    schema = schema_of(files, rules) if there is None else there.schema
+    columns = ", ".join(schema.names)
+    if unknown := [column for column in rules.types if column not in schema.names]:
         raise InvalidOption(f"types name {unknown[0]!r}; the columns are {columns}", option="types")
     if there is not None:
         for option, actual in (("primary_key", there.primary_key), ("shard_key", there.shard_key)):
-            if load.made[option] not in (None, list(actual)):
-                raise InvalidOption(f"{option} of table {there.name!r} is {', '.join(actual)}", option=option)
+            if made[option] not in (None, list(actual)):
+                raise InvalidOption(f"{option} of table {name!r} is {', '.join(actual)}", option=option)
         return there, False
-    if not load.made["primary_key"]:
+    if not made["primary_key"]:
         context.roots.compare_with_shards()  # it may be there, and only an older catalog not know it
-        columns = ", ".join(schema.names)
         raise NotFound(
-            f"the store has no table {load.table!r}; name its primary key, of the columns {columns}",
-            table=load.table,
+            f"the store has no table {name!r}; name its primary key, of the columns {columns}",
+            table=name,
             kind="table",
         )
-    return reserve_table(context, load.table, schema, **load.made), True
+    return reserve_table(context, name, schema, **made), True

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.errors import InvalidOption, SchemaMismatch
+from elasticscan.base.errors import InvalidOption
 from elasticscan.metadata import TableInfo, no_such_column
 from elasticscan.storage import Spool, batches_of, check_keys_filled, conform
 from elasticscan.store.context import Context
@@ -65,7 +65,6 @@ class Clauses:
         Raises:
             NotFound: a column is named that it does not have.
             InvalidOption: nothing would be done.
-            SchemaMismatch: rows that are inserted would lack a value that the table requires.
         """
         for name in self.columns or ():
             if name not in table.schema.names:
@@ -74,13 +73,6 @@ class Clauses:
             raise InvalidOption(
                 f"when_matched and when_not_matched are both 'ignore'; pass when_not_matched='{INSERT}'",
                 option="when_matched",
-            )
-        lacking = [name for name in self._kept(table) if not table.schema.field(name).nullable]
-        if self.not_matched == INSERT and lacking:
-            raise SchemaMismatch(
-                f"column {lacking[0]!r} of table {table.name!r} allows no nulls; name it among columns, or "
-                f"pass when_not_matched='{IGNORE}'",
-                column=lacking[0],
             )
 
     def _kept(self, table: TableInfo) -> list[str]:
@@ -160,17 +152,7 @@ def _conform(batch: pa.RecordBatch, table: TableInfo, needed: list[str], is_any:
     """Return the columns that are needed, in the table's types."""
     check_keys_filled(batch, table)
     if is_any:
-        missing = [name for name in needed if name not in batch.schema.names]
-        if missing:
-            raise SchemaMismatch(
-                f"the rows lack {', '.join(missing)}; they need the primary key and the columns that are to "
-                f"be written: {', '.join(needed)}",
-                missing=missing,
-            )
-        twice = [name for name in needed if batch.schema.names.count(name) > 1]
-        if twice:
-            raise SchemaMismatch(f"the rows have column {twice[0]!r} more than once", column=twice[0])
-        batch = batch.select(needed)
+        batch = batch.select([at for at, name in enumerate(batch.schema.names) if name in needed])
     return conform(batch, pa.schema([table.schema.field(name) for name in needed]))
 
 
@@ -199,26 +181,25 @@ def _pieces(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordB
 def _become(piece: pa.RecordBatch, there: pa.Table, table: TableInfo, clauses: Clauses) -> pa.RecordBatch:
     """Return the rows of the table that a piece makes; with marks where some of them delete."""
     is_there = there.column(table.primary_key[0]).is_valid().combine_chunks()
-    deletes, names = clauses.matched == DELETE, table.schema.names
     upserts = pa.RecordBatch.from_pylist([], schema=table.schema)
     if clauses.matched == UPDATE or clauses.not_matched == INSERT:
-        columns = [_column(name, piece, there, table) for name in names]
-        written = pa.RecordBatch.from_arrays(columns, names=names)
+        columns = [_column(field, piece, there) for field in table.schema]
+        written = pa.RecordBatch.from_arrays(columns, names=table.schema.names)
         if clauses.matched != UPDATE:
             written = written.filter(pc.invert(is_there))
         elif clauses.not_matched == IGNORE:
             written = written.filter(is_there)
         upserts = conform(written, table.schema)
-    if not deletes:
+    if clauses.matched != DELETE:
         return upserts
     tombstones = tombstones_of(piece.select(list(table.primary_key)).filter(is_there), table)
     return with_tombstones(upserts, tombstones)
 
 
-def _column(name: str, piece: pa.RecordBatch, there: pa.Table, table: TableInfo) -> pa.Array:
-    """Return a column of the rows that are written: what the piece gives, else what is there, else nulls."""
-    if name in piece.schema.names:
-        return piece.column(name)
-    if name in there.schema.names:
-        return there.column(name).combine_chunks()
-    return pa.nulls(piece.num_rows, table.schema.field(name).type)
+def _column(field: pa.Field, piece: pa.RecordBatch, there: pa.Table) -> pa.Array:
+    """Return a column of the rows that are written: of the piece, else of the rows there, else nulls."""
+    if field.name in piece.schema.names:
+        return piece.column(field.name)
+    if field.name in there.schema.names:
+        return there.column(field.name).combine_chunks()
+    return pa.nulls(piece.num_rows, field.type)

@@ -46,9 +46,6 @@ class _Seen:
     memory: TableMemory
     overwrites: tuple[int, ...]
 
-    def floor(self, snapshot: int) -> int:
-        return floor_at(self.overwrites, snapshot)
-
 
 class KeyCheck:
     """The check of one write's keys, and how far it has got.
@@ -57,13 +54,10 @@ class KeyCheck:
         context, table: where the write goes.
         since: the commit after which the keys may not have been written or deleted; None for keys of which no
             row may be there.
-        txn: (application, version) of the write; if that was committed before, there is nothing to check.
     """
 
-    def __init__(
-        self, context: Context, table: TableInfo, since: int | None, txn: IdempotencyKey | None = None
-    ) -> None:
-        self._context, self._table, self._since, self._txn = context, table, since, txn
+    def __init__(self, context: Context, table: TableInfo, since: int | None) -> None:
+        self._context, self._table, self._since = context, table, since
         self._checked_to = since  # commits up to this one were compared
 
     def look(self, staged: Sequence[StagedFragment]) -> None:
@@ -75,9 +69,7 @@ class KeyCheck:
         """
         for number in range(MOST_ROUNDS):
             with self._context.catalog.reading() as tx:
-                if self._txn is not None and tx.commit_of_txn(self._table.id, self._txn) is not None:
-                    return
-                seen = None if self._is_compared(tx) else self._see(tx)
+                seen = self._see(tx)
             if seen is None or (number and self._is_small(seen, staged)):
                 return
             self._compare(seen, staged)
@@ -87,25 +79,17 @@ class KeyCheck:
 
         False when more is left than writers should wait for; never `at_last`.
         """
-        if self._is_compared(tx):
-            return True
         seen = self._see(tx)
-        if seen is None:
-            return True
-        if not at_last and not self._is_small(seen, staged):
-            return False
-        self._compare(seen, staged)
+        if seen is not None:
+            if not at_last and not self._is_small(seen, staged):
+                return False
+            self._compare(seen, staged)
         return True
 
-    def _is_compared(self, tx: Tx) -> bool:
-        """Return True if there was no commit to the store since the last comparison."""
-        compared, newest = self._checked_to, tx.state.commit
-        return compared is not None and compared >= newest
-
     def _see(self, tx: Tx) -> _Seen | None:
-        """None for a table that is not there yet, or not any more."""
-        table = tx.state.info(self._table.id)
-        if table is None:
+        """Return what is to be compared; None if there was no commit since, or the table is not there."""
+        table, compared = tx.state.info(self._table.id), self._checked_to
+        if table is None or (compared is not None and compared >= tx.state.commit):
             return None
         memory = self._context.memories.of(tx, table)
         fragments, overwrites = tx.state.fragments(table=table.id), tx.state.overwrites(table.id)
@@ -123,17 +107,17 @@ class KeyCheck:
 
     def _compare(self, seen: _Seen, staged: Sequence[StagedFragment]) -> None:
         begin, newest = self._checked_to, seen.newest
-        if self._since is not None:
+        floor = floor_at(seen.overwrites, newest)
+        if self._since is None:
+            kept = -1 if begin is None or begin < seen.table.oldest_snapshot else begin
+            asked = [(Bounds(max(kept + 1, floor), newest, since=newest), True)]
+        else:
             assert begin is not None, "it begins at a commit"
             check_kept(seen.table, begin)
             asked = [(Bounds(begin + 1, newest, since=begin), False)]
             if any(begin < number <= newest for number in seen.overwrites):
                 # The rows that were there are gone, or others by now.
-                asked.append((Bounds(seen.floor(begin), begin, since=begin), True))
-        elif begin is None or begin < seen.table.oldest_snapshot:
-            asked = [(Bounds(seen.floor(newest), newest, since=newest), True)]
-        else:
-            asked = [(Bounds(max(begin + 1, seen.floor(newest)), newest, since=newest), True)]
+                asked.append((Bounds(floor_at(seen.overwrites, begin), begin, since=begin), True))
         every = (*seen.fragments, *seen.memory.fragments)
         mine = staged_source(self._table, staged, self._context.disk_of)
         theirs = PageSource(seen.table, View(every), self._context.readers.opener(seen.table))
@@ -182,12 +166,12 @@ def unchanged(
         SnapshotExpired: the changes since then are no longer kept.
     """
     if since is None:
-        yield KeyCheck(context, table, None, txn) if is_insert else None
+        yield KeyCheck(context, table, None) if is_insert else None
         return
     context.check_newest()
     lease = _hold(context, table, since, txn, secrets.token_hex(8))
     try:
-        yield KeyCheck(context, table, since, txn)
+        yield KeyCheck(context, table, since)
     finally:
         end_lease(context, lease)
 

@@ -6,32 +6,24 @@ staged in files, as the rows of other tasks may be already.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
-from typing import Any
 
-import pyarrow as pa
-
-from elasticscan.base.errors import CommitUnknown, ElasticScanError, RowsChanged, WriteConflict
+from elasticscan.base.errors import RowsChanged, WriteConflict
 from elasticscan.catalog import Append, IdempotencyKey, Tx, retry_interrupted
-from elasticscan.metadata import MEMORY, IndexInfo, StagedFragment, TableDefined, TableInfo
+from elasticscan.metadata import IndexInfo, StagedFragment, TableDefined, TableInfo
 from elasticscan.storage import discard, gather, reroute
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import live_table
-from elasticscan.store.rows.keys import conform_keys, tombstones_of
 from elasticscan.store.writing.entering import commit_of
 from elasticscan.store.writing.indexing import missing_runs, with_runs
 from elasticscan.store.writing.preconditions import KeyCheck
 from elasticscan.store.writing.staging import (
     SmallCommit,
-    conformed_rows,
     joined_in_memory,
-    remove_staged,
+    removed_on_error,
     small_commit,
-    stage,
 )
 from elasticscan.topology import Placement
 
@@ -93,8 +85,7 @@ def publish(
     If some moved meanwhile, their rows are staged again at the new place, and the commit is tried
     again; so it is when an index was made meanwhile. A table that was only reserved is entered with it.
 
-    Where that fails, what was staged is removed, but for what the request keeps, and where the answer of the
-    catalog was lost.
+    Where that fails, what was staged is removed, as by `removed_on_error`, but for what the request keeps.
 
     Raises:
         RowsChanged, AlreadyExists, SnapshotExpired: as the request's `check` says, or its `newest`.
@@ -107,26 +98,6 @@ def publish(
     number = publication.commit()
     context.upkeep.after_commit(publication.pending, sum(fragment.bytes for fragment in staged))
     return number
-
-
-def write(
-    context: Context,
-    table: TableInfo,
-    data: Any,
-    request: CommitRequest = CommitRequest(),
-) -> CommitNumber:
-    """Upsert rows by primary key, or delete by it what a request "delete" gives as keys, all or nothing.
-
-    Keys to delete that are not there are no error.
-    """
-    batches: Iterator[pa.RecordBatch]
-    if request.kind == "delete":
-        batches = (tombstones_of(keys, table) for keys in conform_keys(data, table))
-    else:
-        batches = conformed_rows(data, table)
-    request = replace(request, versions=context.seen)  # when the table was looked up
-    staged = stage(context, table, batches, request.kind, request.versions)
-    return publish(context, table, staged, request)
 
 
 def is_committed(context: Context, table_id: int, txn: IdempotencyKey) -> bool:
@@ -145,56 +116,47 @@ class _Publication:
     ) -> None:
         self._context, self._table, self._request = context, table, request
         self._staged = tuple(staged)
-        self._fragments = list(staged)  # the commit is to refer to these
-        self._all = list(staged)  # and to none of the others: these were on the way to them
+        self._all = [fragment for fragment in staged if fragment.path not in request.keep]
+        self._fragments = list(staged)  # the commit is to refer to these, and to none of the others
         self._small: SmallCommit | None = None  # in place of files
         self.pending: Sequence[tuple[int, int]] = ()  # where upkeep has something to do after the commit
 
     def commit(self) -> CommitNumber:
-        context, txn, keep = self._context, self._request.txn, self._request.keep
-        try:
-            with context.noticing_collection():
-                if txn is None or not is_committed(context, self._table.id, txn):
-                    self._prepare()
-                number, committed = self._commit()
-        except CommitUnknown:
-            raise
-        except Exception:  # an interrupt may come before the answer of the catalog, so it leaves all as it is
-            with suppress(ElasticScanError):  # then they are garbage
-                remove_staged(context, [fragment for fragment in self._all if fragment.path not in keep])
-            raise
+        context, txn = self._context, self._request.txn
+        with removed_on_error(context, self._all), context.noticing_collection():
+            if txn is None or not is_committed(context, self._table.id, txn):
+                self._prepare()
+            number, committed = self._commit()
         paths = {fragment.path for fragment in committed}
-        discard([fragment for fragment in self._all if fragment.path not in paths], context.disk_of)
+        files = (*self._staged, *self._all)
+        discard([fragment for fragment in files if fragment.path not in paths], context.disk_of)
         # Of what was staged: a file whose slots moved meanwhile has rows that other fragments serve.
         return CommitNumber(number, sum(fragment.rows for fragment in self._staged) if committed else 0)
 
     def _take(self, fragments: Sequence[StagedFragment]) -> None:
         """Go on with these, which may lie in other files, or have more runs."""
         self._fragments = list(fragments)
-        self._all += self._fragments  # removing one twice does no harm
+        self._all += [fragment for fragment in fragments if fragment.path not in self._request.keep]
 
     def _prepare(self) -> None:
-        """Merge what lies crowded, and make the runs."""
-        context, table, versions = self._context, self._table, self._request.versions
-        versions = versions or context.versions()
+        """Decide between the log and files; merge files that lie crowded, and make their runs."""
+        context, table = self._context, self._table
+        versions = self._request.versions or context.versions()
+        state = context.state(versions[0])
+        indexes = state.indexes(table.id)
         self._take(joined_in_memory(self._staged))
         self._small = small_commit(self._fragments)
         if self._small is not None:
-            self._small.check_indexes(context.state(versions[0]).indexes(table.id))
+            self._small.check_indexes(indexes)
             return
-        if any(fragment.shard == MEMORY for fragment in self._fragments):
-            self._settle(context.placement(versions[0]), ())
-        counts = Counter(fragment.shard for fragment in self._fragments)
-        active = context.placement(versions[0]).shards
-        crowded = [f for f in self._fragments if counts[f.shard] > 1 and f.shard in active]
-        if crowded:
-            origin = context.origin(self._request.kind, versions=versions)
-            others = [fragment for fragment in self._fragments if fragment not in crowded]
-            self._take([*others, *gather(table, crowded, context.staging_disk, origin)])
-        indexes = context.state(versions[0]).indexes(table.id)
+        self._settle(state.placement, (), versions)
+        origin = context.origin(self._request.kind, versions=versions)
+        self._take(gather(table, self._fragments, context.staging_disk, origin))
         self._take(with_runs(context, table, indexes, self._fragments, versions))
 
-    def _settle(self, placement: Placement, indexes: Sequence[IndexInfo]) -> None:
+    def _settle(
+        self, placement: Placement, indexes: Sequence[IndexInfo], versions: tuple[int, int] | None = None
+    ) -> None:
         """Make the next attempt possible.
 
         Rows for the log are checked against new indexes. If there are none, the log cannot take them, and
@@ -203,20 +165,20 @@ class _Publication:
         context = self._context
         if self._small is not None and self._small.check_indexes(indexes):
             return
-        self._small, origin = None, context.origin(self._request.kind)
+        self._small, origin = None, context.origin(self._request.kind, versions=versions)
         self._take(reroute(self._table, self._fragments, placement, context.staging_disk, origin))
-        self._take(with_runs(context, self._table, indexes, self._fragments))
+        self._take(with_runs(context, self._table, indexes, self._fragments, versions))
 
     @retry_interrupted
     def _commit(self) -> tuple[int, list[StagedFragment]]:
         """Return the commit's number, and those of the fragments that it refers to."""
-        context, table, check = self._context, self._table, self._request.check
+        context, table, check, txn = self._context, self._table, self._request.check, self._request.txn
         at_once = context.catalog.append_at_once(self._small_commit)
         if at_once is not None:
             return at_once, self._fragments
         for attempt in count():
             at_last = attempt >= ATTEMPTS_WITHOUT_LOCK
-            if check is not None:
+            if check is not None and not (txn and is_committed(context, table.id, txn)):
                 check.look(self._fragments)
             if check is not None or self._request.newest is not None:
                 context.checkpoint("keys compared")
@@ -266,7 +228,9 @@ class _Publication:
         if earlier is None:
             return None
         known = tx.state.known_paths()
-        return earlier, [fragment for fragment in self._all if (fragment.shard, fragment.path) in known]
+        return earlier, [
+            fragment for fragment in (*self._staged, *self._all) if (fragment.shard, fragment.path) in known
+        ]
 
     def _is_settled(self, tx: Tx) -> bool:
         placement, indexes = tx.state.placement, tx.state.indexes(self._table.id)

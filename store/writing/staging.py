@@ -6,24 +6,22 @@ Few rows are staged in memory. They become a small commit: the log itself keeps 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
 from elasticscan.base import limits
+from elasticscan.base.errors import CommitUnknown, ElasticScanError
 from elasticscan.base.limits import MEMORY_STORE_BYTES, MEMORY_TABLE_BYTES, WRITE_BUFFER_BYTES
-from elasticscan.catalog import Tx, retry_interrupted
+from elasticscan.catalog import StoreState, Tx, retry_interrupted
 from elasticscan.metadata import IndexInfo, StagedFragment, TableInfo
 from elasticscan.storage import (
     SMALL_FRAGMENT_BYTES,
     Ingest,
     StagedInMemory,
-    batches_of,
     check_entries,
     check_keys_differ,
-    check_keys_filled,
-    conform,
     discard,
     joined,
     pack_rows,
@@ -54,50 +52,35 @@ class SmallCommit:
         Raises:
             InvalidKey: a row's key is too long for an index.
         """
-        # One may name columns that this definition lacks; then `fits` sends the rows to files.
-        names = set(self.staged.table.schema.names)
-        unchecked = [
-            index
-            for index in indexes
-            if index.id not in self._checked and names.issuperset((*index.columns, *index.include))
-        ]
-        for index in unchecked:
-            check_entries(self.staged.table, index, self.staged.content)
-            self._checked.add(index.id)
-        return bool(unchecked)
+        names, before = {*self.staged.table.schema.names}, len(self._checked)
+        for index in indexes:
+            # One may name columns that this definition lacks; then `fits` sends the rows to files.
+            if index.id not in self._checked and names.issuperset((*index.columns, *index.include)):
+                check_entries(self.staged.table, index, self.staged.content)
+                self._checked.add(index.id)
+        return len(self._checked) > before
 
     def fits(self, tx: Tx, table: TableInfo, indexes: Iterable[IndexInfo]) -> bool:
         """Return whether a transaction may put the rows into the log."""
         now = tx.state.info(table.id) or table
-        if now.definition != self.staged.table.definition or not has_room(tx, table.id, len(self.rows)):
+        if now.definition != self.staged.table.definition or not has_room(tx.state, table.id, len(self.rows)):
             return False
         return all(index.id in self._checked for index in indexes)
 
 
-def has_room(tx: Tx, table: int, more: int) -> bool:
+def has_room(state: StoreState, table: int, more: int) -> bool:
     """Return whether a table, and the store, may have so many more bytes of rows in the log."""
-    size = {number: table.memory_bytes for number, table in tx.state.tables.items()}
+    size = {number: table.memory_bytes for number, table in state.tables.items()}
     fits = size.get(table, 0) + more <= MEMORY_TABLE_BYTES
     return fits and sum(size.values()) + more <= MEMORY_STORE_BYTES
 
 
-@retry_interrupted
-def memory_bytes(context: Context, table: TableInfo, layout: int) -> int:
-    """Return how large a write may be to be staged in memory; 0 if the log has no room.
-
-    `layout` need only be recent, since the commit checks again.
-    """
-    return limits.INLINE_BYTES if has_room(context.catalog.at(layout), table.id, 0) else 0
-
-
 def joined_in_memory(staged: Sequence[StagedFragment]) -> list[StagedFragment]:
-    """Return what was staged, with parts in memory that have the same columns as one."""
-    files = [part for part in staged if not isinstance(part, StagedInMemory)]
-    of_definitions: dict[int, list[StagedInMemory]] = {}
-    for part in staged:
-        if isinstance(part, StagedInMemory):
-            of_definitions.setdefault(part.table.definition, []).append(part)
-    return [*files, *(some[0] if len(some) == 1 else joined(some) for some in of_definitions.values())]
+    """Return what was staged, with its parts in memory as one if they have the same columns."""
+    parts = [part for part in staged if isinstance(part, StagedInMemory)]
+    if len(parts) < 2 or len({part.table.definition for part in parts}) > 1:
+        return list(staged)
+    return [*(part for part in staged if not isinstance(part, StagedInMemory)), joined(parts)]
 
 
 def small_commit(staged: Sequence[StagedFragment]) -> SmallCommit | None:
@@ -123,9 +106,9 @@ def stage(
     the catalog's, read just before; the transaction that commits rows decides where they belong.
     """
     versions = versions or context.versions()
-    origin, placement = context.origin(kind, versions=versions), context.placement(versions[0])
-    most = memory_bytes(context, table, versions[0])
-    ingest = Ingest(table, placement, context.staging_disk, origin, WRITE_BUFFER_BYTES, most)
+    origin, state = context.origin(kind, versions=versions), context.state(versions[0])
+    most = limits.INLINE_BYTES if has_room(state, table.id, 0) else 0  # the commit checks again
+    ingest = Ingest(table, state.placement, context.staging_disk, origin, WRITE_BUFFER_BYTES, most)
     try:
         with context.noticing_collection():
             for batch in batches:
@@ -134,18 +117,26 @@ def stage(
             # Small ones get theirs when they are published, perhaps together with those of other tasks.
             large = [fragment for fragment in staged if fragment.bytes >= SMALL_FRAGMENT_BYTES]
             small = [fragment for fragment in staged if fragment not in large]
-            indexes = context.state(versions[0]).indexes(table.id) if large else ()
-            return [*small, *with_runs(context, table, indexes, large)]
+            return [*small, *with_runs(context, table, state.indexes(table.id), large)]
     except BaseException:
         ingest.abandon()
         raise
 
 
-def conformed_rows(rows: Any, table: TableInfo) -> Iterator[pa.RecordBatch]:
-    """Yield rows in a table's schema. Raises `InvalidKey` where a key column has a null."""
-    for batch in batches_of(rows):
-        check_keys_filled(batch, table)
-        yield conform(batch, table.schema)
+@contextmanager
+def removed_on_error(context: Context, staged: Sequence[StagedFragment]) -> Iterator[None]:
+    """Remove staged files if the block fails, except where it is not known whether they were committed.
+
+    An interrupt leaves them, too: it may come before the answer of the catalog.
+    """
+    try:
+        yield
+    except CommitUnknown:
+        raise
+    except Exception:
+        with suppress(ElasticScanError):  # then they are garbage
+            remove_staged(context, staged)
+        raise
 
 
 @retry_interrupted

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any, TypeAlias, TypeVar
 
@@ -24,8 +25,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elasticscan.base.errors import (
-    CommitUnknown,
-    ElasticScanError,
     FilterError,
     InvalidOption,
     NotFound,
@@ -37,19 +36,18 @@ from elasticscan.base.errors import (
 from elasticscan.base.formatting import brief
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
-from elasticscan.catalog import IdempotencyKey, Tx, retry_interrupted
+from elasticscan.catalog import IdempotencyKey
 from elasticscan.filters import Assignment, Predicate
-from elasticscan.metadata import AUTO, IndexInfo, StagedFragment, TableInfo, no_such_column
+from elasticscan.metadata import AUTO, StagedFragment, TableInfo, no_such_column
 from elasticscan.protocol import RowRequest
-from elasticscan.storage import PageSource, conform, read_rows, staged_source
+from elasticscan.storage import conform, conformed, read_rows, staged_source
 from elasticscan.store.context import Context, Find
-from elasticscan.store.context.lookups import live_table
 from elasticscan.store.reading.scan import Scan, begin_scan
-from elasticscan.store.rows.conversion import arrow_constant
+from elasticscan.store.rows.conversion import typed
 from elasticscan.store.rows.keys import tombstones_of
 from elasticscan.store.writing.preconditions import unchanged
-from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, is_committed, publish, write
-from elasticscan.store.writing.staging import conformed_rows, remove_staged, stage
+from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, is_committed, publish
+from elasticscan.store.writing.staging import remove_staged, removed_on_error, stage
 
 # Attempts end when both are over: long ones are made a few times all the same.
 ATTEMPTS_SECONDS, FEWEST_ATTEMPTS = 60.0, 10
@@ -58,8 +56,7 @@ _MOST_PAUSE_SECONDS = 1.0
 
 T = TypeVar("T")
 NewValues: TypeAlias = Callable[[pa.RecordBatch], pa.Array]
-
-_MEETING = "that meet the condition", "try again, or change fewer"
+Change: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 class OutdatedLookError(Exception):
@@ -132,7 +129,7 @@ class WriteTransaction:
     user_metadata: Mapping[str, str] | None = None
 
     def table(self) -> TableInfo:
-        return self._table_and_earlier_commit()[0]
+        return self.context.ask(self.find)[0]
 
     def run(self, attempt: Callable[[], CommitNumber], rows: str, advice: str) -> CommitNumber:
         """Return the commit of the first attempt whose rows no other commit changed meanwhile.
@@ -149,27 +146,31 @@ class WriteTransaction:
             WriteConflict: rows were changed each time.
             RowsChanged: rows were changed after `since`.
         """
-        table, done = self._table_and_earlier_commit()
-        if done is not None:
-            return CommitNumber(done, 0)
+        table = self.table()
+        if (txn := self.txn) is not None:
+            done = self.context.ask(lambda tx: tx.commit_of_txn(table.id, txn))
+            if done is not None:
+                return CommitNumber(done, 0)
         if self.where is not None:
             Predicate.parse_for_change(self.where, table.schema)
         rows = f"rows of table {table.name!r} {rows}"
         return until_unchanged(self.context, attempt, rows, advice, is_final=self.since is not None)
 
-    @retry_interrupted
-    def _table_and_earlier_commit(self) -> tuple[TableInfo, int | None]:
-        with self.context.catalog.reading() as tx:
-            table = self.find(tx)[0]
-            return table, None if self.txn is None else tx.commit_of_txn(table.id, self.txn)
-
     def write(
         self, table: TableInfo, data: Any, kind: str = "write", *, is_insert: bool = False
     ) -> CommitNumber:
-        """Commit rows, or delete keys, that the caller has; an insert refuses keys that exist."""
+        """Commit rows, or the deletion of keys; an insert refuses keys that exist.
+
+        Keys to delete that are not there are no error.
+        """
         with unchanged(self.context, table, self.since, self.txn, is_insert) as check:
-            request = CommitRequest(kind, self.txn, check, self.user_metadata)
-            return write(self.context, table, data, request)
+            batches = conformed(data, table, table.primary_key if kind == "delete" else None)
+            if kind == "delete":
+                batches = (tombstones_of(keys, table) for keys in batches)
+            versions = self.context.seen  # when the table was looked up
+            staged = stage(self.context, table, batches, kind, versions)
+            request = CommitRequest(kind, self.txn, check, self.user_metadata, versions)
+            return publish(self.context, table, staged, request)
 
     def read(self, columns: list[str] | None) -> Scan:
         """Begin a scan of the rows that meet the condition, with these columns or all."""
@@ -201,17 +202,38 @@ class WriteTransaction:
             request = CommitRequest(kind, self.txn, check, self.user_metadata, keep=keep)
             return publish(self.context, table, [*staged, *made], request)
 
+    def change(
+        self,
+        columns: list[str] | None,
+        change_of: Callable[[TableInfo], Change],
+        kind: str = "write",
+        staged: Sequence[StagedFragment] = (),
+    ) -> CommitNumber:
+        """Read columns of the rows that meet the condition, and commit what becomes of them.
+
+        Args:
+            columns: what to read; all for None.
+            change_of: for a definition of the table, makes rows and tombstones of rows that were read.
+            kind: the commit's name in the table's history.
+            staged: rows to commit as well, of other keys than those.
+        """
+
+        def attempt() -> CommitNumber:
+            with self.read(columns) as scan:
+                # A column that is added from now on has values in rows only that were changed afterwards.
+                table = self.table()
+                if scan.standing.definition != table.definition:
+                    raise OutdatedLookError
+                rows = map(change_of(table), scan.batches())
+                return self.commit(table, scan.snapshot, rows, kind, staged)
+
+        return self.run(attempt, "that meet the condition", "try again, or change fewer")
+
 
 def delete_rows(transaction: WriteTransaction) -> CommitNumber:
     """Delete rows that meet the condition."""
-
-    def attempt() -> CommitNumber:
-        table = transaction.table()
-        with transaction.read(list(table.primary_key)) as scan:
-            tombstones = (tombstones_of(keys, table) for keys in scan.batches())
-            return transaction.commit(table, scan.snapshot, tombstones, "delete")
-
-    return transaction.run(attempt, *_MEETING)
+    keys = list(transaction.table().primary_key)
+    return transaction.change(keys, lambda table: partial(tombstones_of, table=table), "delete")
 
 
 def update_rows(transaction: WriteTransaction, new: Mapping[str, Any]) -> CommitNumber:
@@ -226,22 +248,17 @@ def update_rows(transaction: WriteTransaction, new: Mapping[str, Any]) -> Commit
         NotFound, FilterError, SchemaMismatch: a value cannot be had, or does not go into its column.
     """
 
-    def attempt() -> CommitNumber:
-        with transaction.read(None) as scan:
-            # A column that is added from now on has values in rows only that were changed after the snapshot.
-            table = transaction.table()
-            if scan.standing.definition != table.definition:
-                raise OutdatedLookError
-            values, names = new_values(new, table), table.schema.names
+    def assigned(table: TableInfo) -> Change:
+        values, names = new_values(new, table), table.schema.names
 
-            def assigned(rows: pa.RecordBatch) -> pa.RecordBatch:
-                columns = [values[name](rows) if name in values else rows.column(name) for name in names]
-                return conform(pa.RecordBatch.from_arrays(columns, names=names), table.schema)
+        def change(rows: pa.RecordBatch) -> pa.RecordBatch:
+            columns = [values[name](rows) if name in values else rows.column(name) for name in names]
+            return conform(pa.RecordBatch.from_arrays(columns, names=names), table.schema)
 
-            return transaction.commit(table, scan.snapshot, map(assigned, scan.batches()))
+        return change
 
-    new_values(new, transaction.table())  # wrong ones show before anything is read
-    return transaction.run(attempt, *_MEETING)
+    assigned(transaction.table())  # wrong values show before anything is read
+    return transaction.change(None, assigned)
 
 
 def new_values(new: Mapping[str, Any], table: TableInfo) -> dict[str, NewValues]:
@@ -262,24 +279,20 @@ def new_values(new: Mapping[str, Any], table: TableInfo) -> dict[str, NewValues]
                 "the new keys and delete the old ones",
                 option="set",
             )
-        field = table.schema.field(name)
-        values[name] = _computed(value, field, table) if isinstance(value, str) else _constant(value, field)
+        values[name] = _new_value(value, table.schema.field(name), table)
     return values
 
 
-def _constant(value: Any, field: pa.Field) -> NewValues:
-    scalar = arrow_constant(value, field)
-    return lambda rows: pa.repeat(scalar, rows.num_rows)
-
-
-def _computed(text: str, field: pa.Field, table: TableInfo) -> NewValues:
+def _new_value(value: Any, field: pa.Field, table: TableInfo) -> NewValues:
+    if not isinstance(value, str):
+        scalar = typed([value], field)[0]
+        return lambda rows: pa.repeat(scalar, rows.num_rows)
     try:
-        return Assignment.parse(text, field, table.schema).values
+        return Assignment.parse(value, field, table.schema).values
     except (FilterError, NotFound) as error:
-        quoted = "'" + text.replace("'", "''") + "'"
-        hint = f'; text is written with quotes inside: "{quoted}"' if text.isidentifier() else ""
+        hint = f"; text is written with quotes inside: \"'{value}'\"" if value.isidentifier() else ""
         fields = error.fields | {"option": f"set[{field.name!r}]"}
-        raise type(error)(f"set[{field.name!r}]={brief(text)}: {error.message}{hint}", **fields) from None
+        raise type(error)(f"set[{field.name!r}]={brief(value)}: {error.message}{hint}", **fields) from None
 
 
 # Rows that replace the rows meeting a condition
@@ -295,16 +308,9 @@ def replace_rows(transaction: WriteTransaction, table: TableInfo, rows: Any) -> 
     context, txn = transaction.context, transaction.txn
     if txn is not None and is_committed(context, table.id, txn):
         return publish_replacing(transaction, table, ())
-    batches = rows_that_meet(transaction.where or "", table, conformed_rows(rows, table))
-    staged = stage(context, table, batches)
-    try:
+    staged = stage(context, table, rows_that_meet(transaction.where or "", table, conformed(rows, table)))
+    with removed_on_error(context, staged):
         return publish_replacing(transaction, table, staged)
-    except CommitUnknown:
-        raise
-    except Exception:
-        with suppress(ElasticScanError):  # then they are garbage
-            remove_staged(context, staged)
-        raise
 
 
 def rows_that_meet(
@@ -336,11 +342,8 @@ def replacing_in(
     txn: IdempotencyKey | None,
     user_metadata: Mapping[str, str] | None,
 ) -> WriteTransaction:
-    """Return a transaction of the rows that meet a condition, whatever name the table has."""
-
-    def find(tx: Tx) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
-        return live_table(tx, table.id), tx.state.indexes(table.id)
-
+    """Return a transaction of the rows that meet a condition."""
+    find = partial(context.table, name=table.name, table_id=table.id)
     return WriteTransaction(context, find, where, None, txn, user_metadata)
 
 
@@ -357,27 +360,18 @@ def publish_replacing(
         request = CommitRequest("write", transaction.txn, None, transaction.user_metadata, keep=keep)
         return publish(context, table, staged, request)
 
-    def attempt() -> CommitNumber:
-        with transaction.read(list(table.primary_key)) as scan:
-            others = _without(staged_source(table, staged, context.disk_of), scan.batches(), context, table)
-            tombstones = (tombstones_of(keys, table) for keys in others)
-            return transaction.commit(table, scan.snapshot, tombstones, staged=staged)
+    source = staged_source(table, staged, context.disk_of)
 
-    rows = "that meet the condition, or have keys of the new ones,"
-    number = transaction.run(attempt, rows, "try again")
-    if not number.rows:  # it was done before, with other files
-        remove_staged(context, staged)
-    return number
-
-
-def _without(
-    staged: PageSource, batches: Iterable[pa.RecordBatch], context: Context, table: TableInfo
-) -> Iterator[pa.RecordBatch]:
-    """Yield the keys that no staged row has."""
-    for keys in batches:
+    def gone(keys: pa.RecordBatch) -> pa.RecordBatch:
+        """Return tombstones of the keys that no staged row has."""
         slots = slots_of(keys.select(table.shard_key).columns, context.info.slots)
         order = np.argsort(slots, kind="stable")
         ordered = keys.take(pa.array(order))
         # What was staged is, as its source has it, commit 1.
         asked = RowRequest(table.id, shard=0, snapshot=1, columns=(), slots=slots[order], keys=ordered)
-        yield ordered.filter(pa.array(read_rows(staged, asked).places < 0))
+        return tombstones_of(ordered.filter(pa.array(read_rows(source, asked).places < 0)), table)
+
+    number = transaction.change(list(table.primary_key), lambda _: gone, staged=staged)
+    if not number.rows:  # it was done before, with other files
+        remove_staged(context, staged)
+    return number

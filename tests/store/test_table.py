@@ -199,7 +199,7 @@ def test_typed_values_are_stored_as_they_are(detailed: Table, change: dict[str, 
     ],
 )
 def test_typed_values_are_never_changed(detailed: Table, column: str, value: Any) -> None:
-    with pytest.raises(SchemaMismatch, match=rf"column '{column}' is .* of row 1 as it is; convert it"):
+    with pytest.raises(SchemaMismatch, match=rf"column '{column}' is of type .*; convert the value"):
         detailed.upsert([DETAILS, DETAILS | {"id": 2, column: value}])
     assert detailed.scan().count() == 0
 

@@ -61,7 +61,7 @@ def test_a_range_is_read_as_it_is_asked_for_and_bounded(
     monkeypatch.setattr(rows_by_key, "MAX_KEYS", 10)
     with pytest.raises(LimitExceeded):
         trips.get(endless)
-    with pytest.raises(SchemaMismatch, match="does not hold 1099511627776 of row 0"):
+    with pytest.raises(SchemaMismatch, match=r"column .* is of type .*1099511627776"):
         trips.get(range(1 << 40, 1 << 41))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,13 +87,16 @@ def test_a_job_that_was_killed_goes_on_and_repeats_nothing(
     for number in range(4):
         pyarrow.csv.write_csv(ROWS.slice(number * 25, 25), tmp_path / f"{number}.csv")
 
-    def kill(rows: int) -> None:
-        if rows >= killed_at * 25 + 1:
+    def kill(point: str) -> None:
+        turns[point] += 1
+        if turns["rows staged"] > killed_at:
             raise _Killed
 
+    turns, store.context.checkpoint = Counter[str](), kill
     load = {"primary_key": "id", "job": "june", "nulls": [""], "mode": "insert"}
     with pytest.raises(_Killed):
-        store.load("t", f"{tmp_path}/*.csv", on_progress=kill, **load)
+        store.load("t", f"{tmp_path}/*.csv", **load)
+    store.context.checkpoint = lambda _: None
     assert len(store.tables()) == bool(killed_at), "a load that was killed leaves no table without rows"
     if killed_at:
         store.table("t").update({"name": "'changed'"}, where="id = 3")
@@ -159,6 +163,8 @@ def test_what_cannot_be_loaded_is_refused_before_anything_is_made(
     source: str, settings: dict[str, Any], message: str,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    pyarrow.csv.write_csv(ROWS, tmp_path / "in/a.csv")
     there, table = sorted(tmp_path.iterdir()), store.create_table("t", ROWS.schema, ["id"])
     with pytest.raises(InvalidOption, match=message):
         store.load("t", source, **settings)
