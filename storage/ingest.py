@@ -39,23 +39,22 @@ Range = tuple[int, int]  # [start, end)
 
 
 def sort_rows(rows: pa.RecordBatch, table: TableInfo, slot_count: int) -> pa.RecordBatch:
-    """Return the rows by (slot, primary key), with their `_slot` column.
+    """Return the rows by (slot, primary key), with the columns of a fragment.
 
     Raises:
         InvalidKey: a key is null, too long or occurs twice.
     """
     check_keys_filled(rows, table)
     check_key_bytes(rows, table.primary_key)
-    keys = [rows.column(name) for name in table.primary_key]
     slots = slots_of(rows.select(table.shard_key).columns, slot_count)
-    codes = [sort_codes(column) for column in keys]
+    codes = [sort_codes(rows.column(name)) for name in table.primary_key]
     order = np.lexsort((*reversed(codes), slots))
     first = first_of_keys(order, (slots, *codes))
     if not first.all():
         raise repeated_key(rows, int(order[np.argmin(first)]), table.primary_key)
-    return rows.append_column(pa.field(SLOT, pa.uint16(), nullable=False), pa.array(slots)).take(
-        pa.array(order)
-    )
+    schema = fragment_schema(table.schema, versioned=False, tombstones=DELETED in rows.schema.names)
+    columns = [pa.array(slots) if name == SLOT else rows.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema).take(pa.array(order))
 
 
 class Ingest:
@@ -142,12 +141,7 @@ class Ingest:
         """Return the rows that were added since the last time, as fragments have them."""
         rows = pa.concat_batches(self._pending) if len(self._pending) > 1 else self._pending[0]
         self._pending, self._pending_bytes = [], 0
-        ordered = sort_rows(rows, self._table, self._origin.slots)
-        del rows
-        tombstones = DELETED in ordered.schema.names
-        schema = fragment_schema(self._table.schema, versioned=False, tombstones=tombstones)
-        columns = [ordered.column(name) for name in schema.names]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+        return sort_rows(rows, self._table, self._origin.slots)
 
     def _merge(self, shard: int, staged: list[StagedFragment]) -> StagedFragment:
         if len(staged) == 1:

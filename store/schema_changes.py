@@ -43,11 +43,6 @@ from elasticscan.store.reading.scan import columns_of
 
 Fields: TypeAlias = pa.Schema | Sequence[pa.Field] | Mapping[str, pa.DataType | str]
 
-_WIDENINGS = (
-    "int8 to int16, int32 or int64 and so on, likewise uint8 to uint64 and float16 to float64, and a decimal "
-    "to more digits of the same scale"
-)
-
 
 @retry_interrupted
 def add_columns(context: Context, find: Find, fields: Fields) -> TableInfo:
@@ -108,7 +103,7 @@ def widen_column(context: Context, find: Find, name: str, kind: Any) -> TableInf
         if not is_widening(column.type, kind):
             raise SchemaMismatch(
                 f"column {name!r} of table {table.name!r} is {column.type} and cannot become {kind}; "
-                f"allowed are {_WIDENINGS}",
+                "allowed are wider integers or floats of its kind, or decimals of its scale with more digits",
                 column=name,
             )
         types = (*column.types, (table.definition + 1, kind))

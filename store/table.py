@@ -31,7 +31,7 @@ from elasticscan.store.rows.keys import arrow_keys
 from elasticscan.store.upkeep.flushing import flush_and_compact
 from elasticscan.store.writing import merging
 from elasticscan.store.writing.definitions import drop_table, redefine_table
-from elasticscan.store.writing.indexing import create_index, define_index, drop_index
+from elasticscan.store.writing.indexing import create_index, drop_index
 from elasticscan.store.writing.merging import INSERT, UPDATE, Clauses
 from elasticscan.store.writing.publishing import CommitNumber
 from elasticscan.store.writing.restoring import restore
@@ -403,10 +403,8 @@ class Table:
             kind: "sorted", for equality, ranges and order; or "hash", for equality alone.
             include: more columns to carry, so that queries of these need not fetch rows.
         """
-        table = self.definition
         columns, include = arguments.names("columns", columns), arguments.columns("include", include)
-        asked = define_index(table, index, columns, kind, include or ())
-        return create_index(self._context, table, asked)
+        return create_index(self._context, self._find, index, columns, kind, include or ())
 
     def drop_index(self, index: str) -> None:
         """Remove an index. Scans that read it end with `TableChanged`."""

@@ -62,7 +62,7 @@ from elasticscan.store.roots import Location
 from elasticscan.store.roots.markers import read_marker
 from elasticscan.store.store import Store
 from elasticscan.store.writing.definitions import enter_table
-from elasticscan.store.writing.indexing import create_index, define_index
+from elasticscan.store.writing.indexing import create_index
 from elasticscan.store.writing.transactions import WriteTransaction
 from elasticscan.topology import SlotSet
 
@@ -243,8 +243,7 @@ def _make_table(
     report.tables[plan.name] = filling.write(table, reader).rows
     for index in plan.indexes:
         try:
-            definition = define_index(table, index.name, index.columns, index.kind, index.include)
-            create_index(context, table, definition)
+            create_index(context, filling.find, index.name, index.columns, index.kind, index.include)
         except ElasticScanError as error:
             report.doubts.append(f"index {index.name!r} of table {plan.name!r} was not made: {error}")
 

@@ -112,7 +112,7 @@ def indexed(
     return [replace(copied, staged=staged) for copied, staged in zip(copies, whole, strict=True)]
 
 
-def define_index(
+def _defined(
     table: TableInfo, name: str, columns: Sequence[str], kind: str, include: Sequence[str]
 ) -> IndexInfo:
     """Return a checked definition, not entered yet."""
@@ -147,19 +147,18 @@ def define_index(
 
 
 @retry_interrupted
-def create_index(context: Context, table: TableInfo, definition: IndexInfo) -> IndexInfo:
+def create_index(
+    context: Context, find: Find, name: str, columns: Sequence[str], kind: str, include: Sequence[str]
+) -> IndexInfo:
     """Enter an index and build it; goes on with a build of the same that was interrupted.
 
     Nothing is done if it is there already, so a caller that does not know whether a build came to its end
     may call again.
     """
     with context.catalog.writing() as tx:
-        now, indexes = tx.state.info(table.id), tx.state.indexes(table.id)
-        if now is not None and now.definition != table.definition:
-            # From here on no column of the index changes, so these are checked as they are now.
-            asked, table = definition, now
-            definition = define_index(table, asked.name, asked.columns, asked.kind, asked.include)
-        existing = next((index for index in indexes if index.name == definition.name), None)
+        table, indexes = find(tx)  # from here on no column of the index changes
+        definition = _defined(table, name, columns, kind, include)
+        existing = next((index for index in indexes if index.name == name), None)
         if existing is None:
             if len(indexes) >= MAX_INDEXES:
                 raise LimitExceeded(
@@ -175,9 +174,9 @@ def create_index(context: Context, table: TableInfo, definition: IndexInfo) -> I
             index = existing
         else:
             raise AlreadyExists(
-                f"table {table.name!r} already has an index {definition.name!r} of other columns or another "
+                f"table {table.name!r} already has an index {name!r} of other columns or another "
                 f"kind ({existing.kind} by {', '.join(existing.columns)}); drop it or choose another name",
-                index=definition.name,
+                index=name,
             )
     try:
         _check_rows_in_log(context, table, index)
