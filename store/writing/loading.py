@@ -63,7 +63,6 @@ def load_files(
     table, created = _table_of(context, name, files, rules, made)
     rows = skipped = 0
     number = None
-    kind = "overwrite" if mode == OVERWRITE else "write"
 
     def batches(some: Sequence[SourceFile]) -> Iterator[pa.RecordBatch]:
         nonlocal rows
@@ -76,7 +75,9 @@ def load_files(
         reader = pa.RecordBatchReader.from_batches(table.schema, batches(some))
         find = partial(context.table, name=name)
         asked = WriteTransaction(context, find, None, since, once, user_metadata)
-        return asked.write(table, reader, kind, is_insert=mode == INSERT)
+        return asked.write(
+            table, reader, "overwrite" if mode == OVERWRITE else "write", is_insert=mode == INSERT
+        )
 
     if job is None:
         number = commit(files, None)

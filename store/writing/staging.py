@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from elasticscan.base import limits
 from elasticscan.base.errors import CommitUnknown, ElasticScanError
 from elasticscan.base.limits import MEMORY_STORE_BYTES, MEMORY_TABLE_BYTES, WRITE_BUFFER_BYTES
-from elasticscan.catalog import StoreState, Tx, retry_interrupted
-from elasticscan.metadata import IndexInfo, StagedFragment, TableInfo
+from elasticscan.catalog import StoreState, retry_interrupted
+from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.storage import (
     SMALL_FRAGMENT_BYTES,
     Ingest,
@@ -31,7 +31,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.writing.indexing import with_runs
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class SmallCommit:
     """The rows of a commit that the log is to keep.
 
@@ -42,30 +42,19 @@ class SmallCommit:
 
     staged: StagedInMemory
     rows: bytes
-    _checked: set[int] = field(default_factory=set)  # indexes that can take the rows
 
-    def check_indexes(self, indexes: Iterable[IndexInfo]) -> bool:
-        """Check that indexes can take the rows: after the commit, a flush could not refuse them.
-
-        Returns whether there were any that were not checked before.
+    def fits(self, state: StoreState, table: TableInfo) -> bool:
+        """Return whether the rows may be put into the log of a store in this state.
 
         Raises:
-            InvalidKey: a row's key is too long for an index.
+            InvalidKey: a row's key is too long for an index; after the commit, a flush could not refuse it.
         """
-        names, before = {*self.staged.table.schema.names}, len(self._checked)
-        for index in indexes:
-            # One may name columns that this definition lacks; then `fits` sends the rows to files.
-            if index.id not in self._checked and names.issuperset((*index.columns, *index.include)):
-                check_entries(self.staged.table, index, self.staged.content)
-                self._checked.add(index.id)
-        return len(self._checked) > before
-
-    def fits(self, tx: Tx, table: TableInfo, indexes: Iterable[IndexInfo]) -> bool:
-        """Return whether a transaction may put the rows into the log."""
-        now = tx.state.info(table.id) or table
-        if now.definition != self.staged.table.definition or not has_room(tx.state, table.id, len(self.rows)):
+        now = state.info(table.id) or table
+        if now.definition != self.staged.table.definition or not has_room(state, table.id, len(self.rows)):
             return False
-        return all(index.id in self._checked for index in indexes)
+        for index in state.indexes(table.id):
+            check_entries(self.staged.table, index, self.staged.content)
+        return True
 
 
 def has_room(state: StoreState, table: int, more: int) -> bool:
