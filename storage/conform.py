@@ -100,7 +100,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if missing or unknown or len(names) != len(schema):
         parts = (("missing", missing), ("unknown", unknown))
         differences = "; ".join(f"{what}: {', '.join(some)}" for what, some in parts if some)
-        hint = "; give a column of nulls, or merge(rows, columns=[…])" if missing else ""
+        hint = "; give every column, or merge(rows, columns=[…])" if missing else ""
         raise SchemaMismatch(
             f"the rows have other columns than {', '.join(schema.names)} "
             f"({differences or 'one is repeated'}){hint}",

@@ -132,7 +132,7 @@ def schema_of(files: Sequence[SourceFile], rules: TextRules) -> pa.Schema:
         if first.kind == "json":
             columns = _open_json(first, None).schema
         else:
-            columns = _zoned(first, _dataset(first, rules, rules.types))
+            columns = _zoned(first, _dataset(first, rules, rules.types), {})
         fields = {each.name: each.with_type(map_leaves(each.type, change)) for each in columns}
     for name in first.partitions:
         texts = {file.partitions.get(name, _NULL) for file in files} - {_NULL}
@@ -176,16 +176,9 @@ def _batches(
             yield batch.cast(own)
         return
     dataset = _dataset(file, rules, types)
-    given = dataset.schema.remove_metadata()
-    # A time of an INT96 stays without zone, where the table has it so.
-    wanted = pa.schema(
-        [
-            before if types.get(each.name) == before.type else each
-            for before, each in zip(given, _zoned(file, dataset), strict=True)
-        ]
-    )
+    wanted = _zoned(file, dataset, types)
     for batch in dataset.to_batches(batch_size=BATCH_ROWS, batch_readahead=2, fragment_readahead=1):
-        yield batch if wanted == given else batch.cast(wanted)
+        yield batch.cast(wanted)
 
 
 def _dataset(file: SourceFile, rules: TextRules, types: Mapping[str, pa.DataType]) -> Any:
@@ -229,8 +222,11 @@ def _text(leaf: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_temporal(leaf) or pa.types.is_null(leaf) else leaf
 
 
-def _zoned(file: SourceFile, dataset: Any) -> pa.Schema:
-    """Return the columns of a file; an INT96 of Parquet, Spark's TIMESTAMP, is a time in UTC."""
+def _zoned(file: SourceFile, dataset: Any, types: Mapping[str, pa.DataType]) -> pa.Schema:
+    """Return the columns of a file. An INT96 of Parquet, Spark's TIMESTAMP, is a time in UTC.
+
+    It stays without zone where `types` have it so.
+    """
     schema = dataset.schema.remove_metadata()
     if file.kind != "parquet":
         return schema
@@ -240,4 +236,6 @@ def _zoned(file: SourceFile, dataset: Any) -> pa.Schema:
     def with_zone(leaf: pa.DataType) -> pa.DataType:
         return pa.timestamp("us", "UTC") if next(stored, "") == "INT96" else leaf
 
-    return pa.schema([each.with_type(map_leaves(each.type, with_zone)) for each in schema])
+    zoned = [each.with_type(map_leaves(each.type, with_zone)) for each in schema]
+    pairs = zip(schema, zoned, strict=True)
+    return pa.schema([given if types.get(given.name) == given.type else each for given, each in pairs])

@@ -215,7 +215,7 @@ REFUSED: list[Any] = [
     (APPEND, SCHEMA.remove(2), {}, SchemaMismatch, "lack the columns v; set the option 'partialUpdate'$"),
     (APPEND, SCHEMA.remove(0), PARTIAL, SchemaMismatch, "id"),
     (APPEND, WIDER.remove(0), MERGE, SchemaMismatch, "missing: id"),
-    (APPEND, SCHEMA.remove(2).remove(1), PARTIAL | {"table": "u"}, SchemaMismatch, "needs a value of v"),
+    (APPEND, SCHEMA.remove(2).remove(1), PARTIAL | {"table": "u"}, SchemaMismatch, "missing: v"),
     (APPEND, SCHEMA.set(2, pa.field("v", pa.string())), MERGE, SchemaMismatch, "'v' is .*cast it first"),
     (APPEND, SCHEMA.append(pa.field("_slot", pa.int8())), MERGE, SchemaMismatch, "taken by the store"),
     (APPEND, column(VariantType()), {}, SchemaMismatch, "'w' is variant"),

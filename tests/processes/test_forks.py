@@ -21,7 +21,7 @@ from elasticscan.storage import overlay
 from elasticscan.storage.disk import local
 from elasticscan.store import Scan, Store
 from elasticscan.store.context.leases import lease_end
-from elasticscan.store.writing import publishing, staging
+from elasticscan.store.writing import staging
 from elasticscan.store.writing.definitions import enter
 
 CHILD_SECONDS = 60
@@ -151,7 +151,7 @@ def test_a_child_forked_by_the_input_of_a_write_leaves_its_parents_files_alone(
 
     with child_ends_with(way or ScanConsumed):
         rows = pa.RecordBatchReader.from_batches(table.schema, batches())
-        publishing.write(store.context, table.definition, rows)
+        table.upsert(rows)
     assert ids(store) == list(range(ROWS + 1_000))
     assert len(table.history()) == 3
     assert store.verify() == []
