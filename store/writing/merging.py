@@ -118,7 +118,7 @@ def merge_rows(
             merged = rows_merged(transaction.context, look, current, at, batches, clauses)
             return transaction.commit(table, at, merged)
 
-        return transaction.run(attempt, "whose keys are merged", "try again, or merge fewer at once")
+        return transaction.run(attempt)
 
 
 def rows_merged(

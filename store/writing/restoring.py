@@ -46,8 +46,7 @@ def restore(transaction: WriteTransaction, to: int | str | datetime) -> int:
         WriteConflict: others wrote to the table each time.
     """
     transaction.context.check_newest()
-    rows = f"that a restore to snapshot {to} reads"
-    return transaction.run(lambda: _attempt(transaction, to), rows, "pause them, and try again")
+    return transaction.run(lambda: _attempt(transaction, to))
 
 
 @retry_interrupted

@@ -131,15 +131,10 @@ class WriteTransaction:
     def table(self) -> TableInfo:
         return self.context.ask(self.find)[0]
 
-    def run(self, attempt: Callable[[], CommitNumber], rows: str, advice: str) -> CommitNumber:
+    def run(self, attempt: Callable[[], CommitNumber]) -> CommitNumber:
         """Return the commit of the first attempt whose rows no other commit changed meanwhile.
 
-        An earlier commit under the same `txn` is returned without an attempt.
-
-        Args:
-            attempt: reads, and ends with `commit`.
-            rows: which ones, for the error: "that meet the condition".
-            advice: what to do about it, for the error.
+        An attempt reads, and ends with `commit`. There is none after an earlier commit under the same `txn`.
 
         Raises:
             FilterError, NotFound: the condition cannot be read.
@@ -153,8 +148,8 @@ class WriteTransaction:
                 return CommitNumber(done, 0)
         if self.where is not None:
             Predicate.parse_for_change(self.where, table.schema)
-        rows = f"rows of table {table.name!r} {rows}"
-        return until_unchanged(self.context, attempt, rows, advice, is_final=self.since is not None)
+        rows, is_final = f"rows of table {table.name!r}", self.since is not None
+        return until_unchanged(self.context, attempt, rows, "try again, or change fewer", is_final=is_final)
 
     def write(
         self, table: TableInfo, data: Any, kind: str = "write", *, is_insert: bool = False
@@ -227,7 +222,7 @@ class WriteTransaction:
                 rows = map(change_of(table), scan.batches())
                 return self.commit(table, scan.snapshot, rows, kind, staged)
 
-        return self.run(attempt, "that meet the condition", "try again, or change fewer")
+        return self.run(attempt)
 
 
 def delete_rows(transaction: WriteTransaction) -> CommitNumber:
