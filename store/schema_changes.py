@@ -103,7 +103,7 @@ def widen_column(context: Context, find: Find, name: str, kind: Any) -> TableInf
         if not is_widening(column.type, kind):
             raise SchemaMismatch(
                 f"column {name!r} of table {table.name!r} is {column.type} and cannot become {kind}; "
-                "allowed are wider integers or floats of its kind, or decimals of its scale with more digits",
+                "name a wider type of its kind, or a decimal of its scale",
                 column=name,
             )
         types = (*column.types, (table.definition + 1, kind))
