@@ -275,7 +275,7 @@ def test_the_module_that_spark_looks_up_offers_the_source_and_keeps_quiet_when_i
 
 
 def test_arrow_reads_footers_from_memory_of_its_own() -> None:
-    """Its threads may release a file's memory last; if that were Python's, a process that ends would abort."""
+    """Its threads may release that last; a process that ends would abort if it were Python's."""
     paths = [path for folder in CODE for path in (ROOT / folder).rglob("*.py")]
     opened = [path for path in paths if "ipc.open_file(" in path.read_text(encoding="utf-8")]
     assert sorted(str(path.relative_to(ROOT)) for path in opened) == [
