@@ -35,7 +35,7 @@ from plots import Points, plotted
 from pyspark.serializers import CPickleSerializer
 
 from elasticscan.base.clock import SystemClock
-from elasticscan.catalog import NewStore, topology
+from elasticscan.catalog import NewStore, base_topology
 from elasticscan.connector import ElasticScanSource
 from elasticscan.storage import open_disk
 from elasticscan.store import Store
@@ -241,7 +241,7 @@ def shards_part(work: Path, most: int) -> Iterator[Figures]:
 
 def topology_at(store: Store, number: int) -> Topology:
     with store.context.catalog.reading() as tx:
-        return topology(tx, number)
+        return base_topology(tx, number)
 
 
 def topologies_part(work: Path, most: int) -> Iterator[Figures]:

@@ -22,7 +22,7 @@ What it promises:
 
 The modules, in the order in which they are best read:
 
-entries           the rows of the log and their chain
+entries           the rows of the log and their chain, and records on their way into it
 files             the fragments and runs of a table as one Arrow table and a few changes
 store_time        what time the store takes it to be
 table_state       one table as the fold has it, and changes of its files
@@ -32,32 +32,29 @@ checks            what each kind of record requires of the state; pure
 codec             frozen values as msgpack
 tables            the six tables and all statements
 database          what the log needs of a database; pool: connections to it, and forks
-failures          the errors of databases as ours
+failures          the errors of databases as ours, and attempts that are made again after them
 sqlite            in a file; sqlite_files: that file, and reading it without changing anything next to it
 postgres          at a server
 leases            what ends by itself with time
 checkpoints       the state in parts, so that opening need not fold everything
-appending         records on their way into the log
 replay            the state as of the head
-log               follow, append, read; verifying: the check of all of it
-opening           the home that a URL names
-retrying          operations that begin again after their transaction was lost
 transaction       `Tx`: a state, and what is appended to it
 topology_history  placements that were; secrets: what seals continuation keys
-catalog           `Catalog`, which opens transactions
+catalog           `Catalog`: follow, append, checkpoint
+opening           the log that a URL names, opened or made
+verifying         the check of all of it
 
 The design is that of KDI's log: a commit is appended and acknowledged once it is durable, and state in memory
 is rebuilt by reading the log. It leaves out rows (they are in Arrow files, `elasticscan.storage`) and
 decisions (which tablet goes where is planned in `elasticscan.topology`; `elasticscan.store` carries it out).
 """
 
-from elasticscan.catalog.appending import Append
-from elasticscan.catalog.catalog import Catalog, NewStore
-from elasticscan.catalog.database import Interrupted
+from elasticscan.catalog.catalog import Catalog
+from elasticscan.catalog.entries import Append
+from elasticscan.catalog.failures import Interrupted, retry_interrupted
 from elasticscan.catalog.leases import Lease
-from elasticscan.catalog.opening import holds_store
+from elasticscan.catalog.opening import NewStore, copy_catalog, create_catalog, holds_store, open_catalog
 from elasticscan.catalog.pool import in_transaction
-from elasticscan.catalog.retrying import retry_interrupted
 from elasticscan.catalog.secrets import (
     KEYS,
     OFFSETS,
@@ -79,7 +76,6 @@ from elasticscan.catalog.topology_history import (
     newest_topology,
     oldest_topology,
     slot_map,
-    topology,
     topology_at,
     topology_entries,
 )

@@ -1,150 +1,126 @@
-"""The catalog: opens transactions over the log of a store."""
+"""The catalog of a store: follow its log, append to it, checkpoint it.
+
+**Follow.** A process holds one state and folds what came since (`replay`). (number, digest) of the head says
+whether anything did.
+
+**Append.** Under the log's lock: fold the rest, check, insert, move the head. So there is no retry loop, and
+each writer in the queue gets its turn. An append has three outcomes: it is in the log; it was refused, and
+nothing of it is there; or the answer was lost. The last is settled by asking the log for the append's id, and
+remains `CommitUnknown` if that cannot be asked either. Files that were staged for an append may be deleted
+only after it was refused.
+
+A small commit that has read nothing is one statement where the home has one (`LogHome.append_inline`): the
+database gives it number, time and digest.
+
+**Checkpoint.** The process that appends writes one when the tail has grown too large to fold at once
+(`TAIL_BYTES`).
+"""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from weakref import finalize
+from secrets import token_bytes, token_hex
+from threading import RLock
 
-from elasticscan.base.clock import Clock
 from elasticscan.base.errors import (
+    AlreadyExists,
     CatalogOutdated,
+    CatalogUnavailable,
+    CommitUnknown,
     ElasticScanError,
-    NotFound,
     ReadOnlyStore,
     TableChanged,
 )
-from elasticscan.catalog import tables
-from elasticscan.catalog.appending import Append
+from elasticscan.catalog import checkpoints, tables, verifying
+from elasticscan.catalog.checks import check
 from elasticscan.catalog.database import LogHome, micros
-from elasticscan.catalog.log import Log
-from elasticscan.catalog.opening import make_home, open_home
+from elasticscan.catalog.entries import Append, Draft, LogEntry
+from elasticscan.catalog.failures import Interrupted, retry, retry_interrupted
+from elasticscan.catalog.fold import apply
 from elasticscan.catalog.pool import in_transaction
-from elasticscan.catalog.replay import replay_newest
-from elasticscan.catalog.retrying import retry, retry_interrupted
-from elasticscan.catalog.secrets import KEYS, OFFSETS, new_secret
+from elasticscan.catalog.replay import Replayed, replay_newest
 from elasticscan.catalog.state import StoreState
-from elasticscan.catalog.topology_history import first_topology
-from elasticscan.catalog.transaction import Identity, Tx, identity_of
-from elasticscan.metadata import ShardDefined, StoreCreated
-from elasticscan.topology import Placement, Shard
+from elasticscan.catalog.table_state import TableState
+from elasticscan.catalog.transaction import Identity, Tx, entries, identity_of
+from elasticscan.metadata import RowsCommitted
+
+TAIL_BYTES = 32 << 10  # a longer tail is folded into a checkpoint
+_CHECKPOINT_SECONDS = 600.0  # after so long its writer is presumed dead
 
 
 @dataclass(frozen=True, slots=True)
-class NewStore:
-    """The first contents of a store."""
+class CheckpointWriter:
+    """The process that writes a checkpoint, in a lease."""
 
-    shards: tuple[tuple[str, str], ...]  # (name, root); they get the ids 1, 2, …
-    placement: Placement
-    hash: str
-    retention_seconds: float
+    id: str
 
 
 class Catalog:
-    """Opens transactions. Safe to use from several threads and after a fork.
+    """The log of a store, and transactions over it. For several threads; a child opens its own.
 
     Everything raises `CatalogOutdated` when the log has become older than this object has seen it.
 
     Attributes:
+        home: the database that keeps the log.
+        known: the newest state that was seen; in a writing transaction, that with which it began.
         read_only: why nothing can be written through it, or None.
-        follows_progress: true unless it is a standby of a database server, which may show less than was seen.
         clock: what ends with time ends by it: the one handed in, or the server's.
+        file: the log's file; None at a server, whose answers take a while.
         before_writing: called before every transaction that writes, with `is_small`. It returns a check,
             which the transaction calls with its identity, and which raises when that cannot be the newest.
-        when_missing: is called before `NotFound` errors are raised, and raises where the
-            log may be an older one that does not know it.
         after_writing: is called after every such transaction that changed the versions, with what it made
             of the identity, with the shards at which it entered files, and with `is_small`.
     """
 
-    def __init__(self, url: str | Path, clock: Clock, where: str, read_only: bool = False) -> None:
-        self._home: LogHome = open_home(url, clock, where, read_only)
-        self._log = Log(self._home)
-        finalize(self, self._home.close).atexit = False
-        self.read_only = self._home.why_read_only
-        self.follows_progress = not self._home.is_follower
-        self.clock = self._home.clock
-        self._store_id = self._log.follow().store_id
+    def __init__(self, home: LogHome) -> None:
+        self.home, self.clock, self.file = home, home.clock, home.file
+        self.read_only = home.why_read_only
+        self.known: StoreState | None = None
         self.before_writing: Callable[[bool], Callable[[Identity], None]] = lambda _: lambda _: None
-        self.when_missing: Callable[[], None] = lambda: None
         self.after_writing: Callable[[Identity, frozenset[int], bool], None] = lambda _, __, ___: None
-
-    @staticmethod
-    def create(
-        url: str | Path,
-        clock: Clock,
-        where: str,
-        new: NewStore,
-        prepare: Callable[[Tx], None] = lambda _: None,
-    ) -> None:
-        """Make the tables and the first records, or nothing; refuses a log that is there already.
-
-        `prepare` is called before the commit; when it raises, there is no store.
-        """
-        with make_home(url, clock, where) as home:
-            now = home.clock.now()
-            first = StoreCreated(
-                secrets.token_hex(16),
-                new.placement.slot_count,
-                new.hash,
-                new.retention_seconds,
-                tuple(Shard(number, *named) for number, named in enumerate(new.shards, 1)),
-                new.placement.tablets,
-                secrets.token_hex(16),
-                now,
-                (new_secret(1, OFFSETS, now), new_secret(2, KEYS, now)),
-            )
-            with Log(home).beginning() as tx:
-                tx.append(Append(first, topology=first_topology(first)))
-                prepare(tx)
-
-    @staticmethod
-    def create_from(
-        url: str | Path,
-        clock: Clock,
-        where: str,
-        copied: tables.Dump,
-        roots: Mapping[int, str],
-        prepare: Callable[[Tx], None],
-    ) -> None:
-        """As `create`, with what another log held, and roots for its shards by their ids.
-
-        It has the identity of the other one until `prepare` gives it its own.
-
-        Raises:
-            StoreDamaged: it is not what that log held.
-        """
-        with make_home(url, clock, where) as home, Log(home).beginning(copied) as tx:
-            for shard in tx.state.all_shards:
-                is_removed = shard.id in tx.state.removed_shards
-                tx.append(ShardDefined(replace(shard, root=roots[shard.id]), is_removed))
-            prepare(tx)
-
-    def dump(self) -> tuple[tables.Dump, Tx]:
-        """Return the rows of all tables but the leases, and a transaction that sees just that."""
-        known = self._log.known
-        with self._doubting_what_is_missing(), self._home.reading():
-            state = replay_newest(self._home, known).state
-            rows = {
-                name: list(map(list, self._home.execute(every))) for name, every in tables.EVERYTHING.items()
-            }
-            return rows, self._log.at(state)
+        self._store_id = ""
+        self._lock = RLock()
+        self._tail_bytes = 0  # that were folded since the newest checkpoint
+        self._checkpointed = 0  # the number of that, as far as this process knows
 
     def close(self) -> None:
-        self._home.close()
+        self.home.close()
 
-    # Transactions
+    @contextmanager
+    def beginning(self, copied: tables.Dump | None = None) -> Iterator[Tx]:
+        """Return the transaction that begins an empty log, with what another one held if that is given.
 
-    def _state(self) -> StoreState:
-        """Return the newest state; to a thread that is in a transaction, that with which it began."""
-        known = self._log.known if self._home.in_transaction else None
-        return self._checked(known or self._log.follow())
+        Raises:
+            AlreadyExists: the log has records.
+            StoreDamaged: what was copied is not what a log held.
+        """
 
-    def _checked(self, state: StoreState) -> StoreState:
-        """Return a state; raises `TableChanged` if it is that of another store in the place of this one."""
+        def begin() -> Tx:
+            if self.home.is_begun():
+                raise AlreadyExists("there is a store already; open it, or choose another place")
+            if copied is None:
+                return Tx(self, None)
+            for statement in tables.filling(copied):
+                self.home.execute(*statement)
+            return Tx(self, replay_newest(self.home, None).state)
+
+        with self._committed(begin) as transaction:
+            yield transaction
+
+    # Follow
+
+    def follow(self) -> StoreState:
+        """Return the state as of the head; of a standby, which may fall behind what was seen, what it has.
+
+        Raises:
+            CatalogOutdated: an older copy of the log was put back.
+            StoreDamaged: the log is not what was appended.
+            TableChanged: it is the log of another store.
+        """
+        state = retry(self.home, self._followed)
+        self._store_id = self._store_id or state.store_id
         if state.store_id != self._store_id:
             raise TableChanged(
                 "the store that was opened here is gone, and another one is in its place; open it again",
@@ -152,11 +128,54 @@ class Catalog:
             )
         return state
 
+    def _followed(self) -> StoreState:
+        known = self.known
+        try:
+            return self._advance(replay_newest(self.home, known))
+        except CatalogOutdated:
+            found = replay_newest(self.home, None)
+            assert known is not None, "nothing is older than nothing"
+            is_same = (known.store_id, known.incarnation) == (found.state.store_id, found.state.incarnation)
+            if is_same and not self.home.is_follower:
+                raise
+            self.forget()  # it is another store, or another copy
+            return self._advance(found)
+
+    def forget(self) -> None:
+        """Take the log as it is next time, also where it is older than it was."""
+        with self._lock:
+            self.known = None
+
+    def _advance(self, found: Replayed) -> StoreState:
+        """Go on from a state that was committed, unless a newer one is known; returns it."""
+        with self._lock:
+            if found.checkpoint is not None:
+                self._tail_bytes, self._checkpointed = 0, found.checkpoint
+            if self.known is None or found.state.number > self.known.number:
+                self.known = found.state
+                self._tail_bytes += found.tail_bytes  # else another thread has counted them
+        return found.state
+
+    def at(self, layout: int | None = None) -> Tx:
+        """Return a transaction that reads; the log is not read again if `layout` is the known state's.
+
+        A thread that is in a transaction sees the state with which that began.
+        """
+        known = self.known
+        if known is not None and (known.layout == layout or self.home.in_transaction):
+            return Tx(self, known)
+        return Tx(self, self.follow())
+
+    def versions(self) -> tuple[int, int]:
+        """(layout, last commit), the cheapest look at whether anything changed."""
+        return self.at().state.versions
+
+    # Transactions
+
     @contextmanager
     def reading(self) -> Iterator[Tx]:
         """Begin a transaction that sees one state of the log and changes nothing."""
-        with self._doubting_what_is_missing():
-            yield self.at()
+        yield self.at()
 
     @contextmanager
     def writing(self, is_small: bool = False) -> Iterator[Tx]:
@@ -180,7 +199,73 @@ class Catalog:
         after = tx.identity()
         if after != before:
             self.after_writing(after, tx.files_at, is_small)
-        self._checkpoint_if_long()
+        self._checkpoint()
+
+    @contextmanager
+    def leasing(self, at_once: bool = False) -> Iterator[Tx]:
+        """As `writing`, without reading the shards: for leases, and for a copy that becomes the owner.
+
+        Raises:
+            CatalogUnavailable: another transaction writes, and this one was to begin `at_once`.
+        """
+        self.check_writable()
+        with self.appending(at_once) as tx:
+            yield tx
+            if not tx.tail_bytes:  # records say what time it is
+                tx.observe_time()
+
+    @contextmanager
+    def appending(self, at_once: bool = False) -> Iterator[Tx]:
+        """Return a transaction that sees the head and appends to it; others wait until it ends.
+
+        Raises:
+            CommitUnknown: the answer was lost, and the log cannot be asked.
+            Interrupted: nothing was done, and all may begin again.
+            CatalogUnavailable: it has to begin `at_once`, and another one has the lock.
+        """
+        known = self.follow()
+
+        def begin() -> Tx:
+            return Tx(self, self._advance(replay_newest(self.home, known)))
+
+        with self._committed(begin, at_once) as transaction:
+            yield transaction
+        self._advance(Replayed(transaction.state, transaction.tail_bytes))
+
+    @contextmanager
+    def _committed(self, begin: Callable[[], Tx], at_once: bool = False) -> Iterator[Tx]:
+        transaction = None
+        try:
+            with self.home.writing(at_once):
+                transaction = begin()
+                yield transaction
+                transaction.finish()
+        except CommitUnknown as lost:
+            if transaction is None or not self._is_done(transaction, lost):
+                raise Interrupted("the log was lost, and nothing was done; try again") from lost
+
+    def _is_done(self, transaction: Tx, lost: CommitUnknown) -> bool:
+        """Return whether a transaction whose answer was lost is in the log; one under way is waited for."""
+
+        def look() -> bool:
+            with self.home.writing():
+                return transaction.is_there()
+
+        try:
+            return retry(self.home, look)
+        except CatalogUnavailable:
+            raise lost from None
+
+    def check_writable(self) -> None:
+        """Raise `ReadOnlyStore` when nothing can be written; to be asked before work is begun."""
+        if self.read_only is not None:
+            raise ReadOnlyStore(
+                f"the store is open for reading alone: {self.read_only}; nothing was changed, do this where "
+                "the catalog can be written",
+                why=self.read_only,
+            )
+
+    # Small commits at a server
 
     def append_at_once(self, commit: Callable[[Tx], Append | None]) -> int | None:
         """Append a small commit that has read nothing by one statement, if the log is at a server.
@@ -195,102 +280,143 @@ class Catalog:
         state = self.known
         if state is None or not self.is_far or self.read_only is not None or in_transaction():
             return None
-        what = commit(self._log.at(state))
+        what = commit(Tx(self, state))
         if what is None:
             return None
-        check, identity = self.before_writing(True), identity_of(state)
+        verify, identity = self.before_writing(True), identity_of(state)
         try:
-            check(identity)
+            verify(identity)
         except CatalogOutdated:  # others may have gone beyond what is known here
-            check(identity_of(self._state()))
-        appended = self._log.append_at_once(what, state)
-        if appended is None:
-            return None
-        self.after_writing(replace(identity, last_commit=appended), frozenset(), True)
-        self._checkpoint_if_long()
+            verify(self.at().identity())
+        appended = self.append_inline(what, state)
+        if appended is not None:
+            self.after_writing(replace(identity, last_commit=appended), frozenset(), True)
+            self._checkpoint()
         return appended
 
-    def _checkpoint_if_long(self) -> None:
-        with suppress(ElasticScanError):  # what was committed stays so
-            self._log.checkpoint_if_long()
+    def append_inline(self, what: Append, state: StoreState) -> int | None:
+        """As `append_at_once`, where the database has such a statement, and the layout is that of a state.
 
-    @contextmanager
-    def leasing(self, at_once: bool = False) -> Iterator[Tx]:
-        """As `writing`, without reading the shards: for leases, and for a copy that becomes the owner.
-
-        Raises:
-            CatalogUnavailable: another transaction writes, and this one was to begin `at_once`.
+        An attempt whose answer was lost cannot take effect after another layout, since layouts only grow.
         """
-        self.check_writable()
-        with self._doubting_what_is_missing(), self._log.writing(at_once) as tx:
-            self._checked(tx.state)
-            yield tx
-            if not tx.tail_bytes:  # records say what time it is
-                tx.observe_time()
-
-    @contextmanager
-    def _doubting_what_is_missing(self) -> Iterator[None]:
-        """Ask `when_missing` of what a transaction does not find: this log alone may not know it."""
+        draft, lost = Draft.of(what, token_bytes(16), 0), list[CommitUnknown]()
+        record = draft.what.record
+        if not isinstance(record, RowsCommitted) or record.based_on or what.rows is None or what.app:
+            return None
         try:
-            yield
-        except NotFound:
-            self.when_missing()
+            check(state, record)  # all that it depends on is the layout
+        except ElasticScanError:  # the state may be an old one
+            return None
+
+        def attempt() -> int | None:
+            try:
+                found = self._found(draft, state.number) if lost else None
+                return self._inserted(draft, record, state) if found is None else found
+            except CommitUnknown as error:
+                lost.append(error)
+                raise
+
+        try:
+            return retry(self.home, attempt)
+        except CatalogUnavailable:  # it cannot be asked whether it is there
+            if lost:
+                raise lost[-1] from None
             raise
 
-    # What was seen
+    def _inserted(self, draft: Draft, record: RowsCommitted, state: StoreState) -> int | None:
+        row, parts = draft.row, [(*part, content) for part, content in draft.parts.items()]
+        values = row.values() | {"layout": state.layout, "seal": row.seal, "parts": parts}
+        answer = self.home.append_inline(values)
+        if answer is None:
+            return None
+        number, at, digest = answer
+        entry = LogEntry(number, at, row, digest)
+        if number == state.number + 1 and entry.follows(state.digest):
+            self._advance(Replayed(apply(state, entry, record), draft.tail_bytes))  # else readers follow
+        return int(number)
 
-    @property
-    def known(self) -> StoreState | None:
-        """The newest state that was seen; in a writing transaction, that with which it began."""
-        return self._log.known
-
-    def at(self, layout: int | None = None) -> Tx:
-        """Return a transaction that reads; the log is not read again if `layout` is the known state's."""
-        known = self.known
-        state = known if known is not None and known.layout == layout else self._state()
-        return self._log.at(state)
-
-    def forget_progress(self) -> None:
-        """Take the log as it is, also where it is older than it was: the user decided so."""
-        self._log.forget()
-
-    def versions(self) -> tuple[int, int]:
-        """(layout, last commit), the cheapest look at whether anything changed."""
-        return self._state().versions
-
-    @retry_interrupted
-    def check_whole(self) -> None:
-        """Raise unless the log is as it was written (`StoreDamaged`), and not older than it was."""
-        self._home.close()  # connections have pages in memory, which may be damaged on the disk
-        self._state()
-        self._home.check_sound()
-        self._log.check_whole()
-
-    def drop_values(self, grace_seconds: float) -> None:
-        """Drop what records said, where checkpoints older than a grace period say the same.
-
-        Entries stay, so the history does; a process that has slept for longer reads a checkpoint.
-        """
-        older_than = micros(self.clock.now() - grace_seconds)
-        retry(self._home, lambda: self._log.drop_payloads(older_than))
-
-    def check_writable(self) -> None:
-        """Raise `ReadOnlyStore` when nothing can be written; to be asked before work is begun."""
-        if self.read_only is not None:
-            raise ReadOnlyStore(
-                f"the store is open for reading alone: {self.read_only}; nothing was changed, do this where "
-                "the catalog can be written",
-                why=self.read_only,
-            )
-
-    # The log's place
+    def _found(self, draft: Draft, base: int) -> int | None:
+        """Return the append whose answer was lost, if it is in the log; the lock waits for one under way."""
+        with self.home.writing():
+            found = self.home.execute(tables.BY_ID, {"after": base, "id": draft.row.id})
+        return int(found[0][0]) if found else None
 
     @property
     def is_far(self) -> bool:
         """True if each look waits for a server's answer."""
-        return self._home.file is None
+        return self.file is None
 
-    @property
-    def file(self) -> Path | None:
-        """The log's file; None at a server."""
-        return self._home.file
+    # The whole log
+
+    @retry_interrupted
+    def check_whole(self) -> None:
+        """Raise unless the log is as it was written (`StoreDamaged`), and not older than it was."""
+        self.home.close()  # connections have pages in memory, which may be damaged on the disk
+        self.at()
+        self.home.check_sound()
+        verifying.check_log(self)
+
+    def dump(self) -> tuple[tables.Dump, Tx]:
+        """Return the rows of all tables but the leases, and a transaction that sees just that."""
+        with self.home.reading():
+            state = replay_newest(self.home, self.known).state
+            rows = {
+                name: list(map(list, self.home.execute(every))) for name, every in tables.EVERYTHING.items()
+            }
+            return rows, Tx(self, state)
+
+    # Checkpoints
+
+    def _checkpoint(self) -> None:
+        with suppress(ElasticScanError):  # what was committed stays so
+            self.checkpoint_if_long()
+
+    def checkpoint_if_long(self) -> bool:
+        """Write a checkpoint if folding the tail would take a process some 10 ms; for after an append."""
+        with self._lock:
+            if self._tail_bytes < TAIL_BYTES:
+                return False
+            self._tail_bytes = 0
+        newest = max((manifest.number for manifest in checkpoints.manifests(self.home)), default=0)
+        is_written, self._checkpointed = newest > self._checkpointed, newest
+        return not is_written and self.write_checkpoint()
+
+    def write_checkpoint(self) -> bool:
+        """Write a checkpoint of the state as of the head; False if another process is writing one.
+
+        The log goes on meanwhile.
+        """
+        me = CheckpointWriter(token_hex(16))
+        with self.appending() as tx:
+            other = tx.lease(CheckpointWriter, "")
+            if other is not None and tx.lasts(other):
+                return False
+            tx.put_lease("", me, _CHECKPOINT_SECONDS)
+        try:
+            state = self.follow()
+            tx = Tx(self, state)
+            of_tables = {n: tx.statistics(n, _file_ids(table)) for n, table in state.tables.items()}
+            checkpoints.write(self.home, state, of_tables)
+            self._checkpointed = state.number
+        finally:
+            with self.appending() as tx:
+                own = tx.lease(CheckpointWriter, "")
+                if own is not None and own.value == me:
+                    tx.remove_lease(CheckpointWriter, "")
+        return True
+
+    @retry_interrupted
+    def drop_payloads(self, older_than: float) -> int:
+        """Drop what records said, where checkpoints say the same, if the newest is older than a time.
+
+        Entries stay, so the history does. Returns how many parts were dropped. A process that has slept since
+        reads a checkpoint.
+        """
+        manifests = checkpoints.manifests(self.home)[:1]
+        newest = [entry for each in manifests for entry in entries(self.home, each.number, each.number)]
+        is_old = bool(newest) and newest[0].time < micros(older_than)
+        return checkpoints.drop_covered(self.home) if is_old else 0
+
+
+def _file_ids(table: TableState) -> set[int]:
+    return {file for files in (table.fragments, table.runs) for file in files.merged()["id"].to_pylist()}

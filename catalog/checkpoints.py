@@ -26,9 +26,9 @@ from elasticscan.catalog import tables
 from elasticscan.catalog.codec import pack_value, unpack_value
 from elasticscan.catalog.database import LogHome
 from elasticscan.catalog.entries import ROWS, damaged_log, is_sealed
+from elasticscan.catalog.failures import change
 from elasticscan.catalog.files import FRAGMENT_COLUMNS, RUN_COLUMNS, FileSet
 from elasticscan.catalog.fold import FOLD_VERSION
-from elasticscan.catalog.retrying import change
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import TableState
 from elasticscan.metadata import Fragment, IndexRun

@@ -13,15 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 from elasticscan.base.clock import Clock
-from elasticscan.base.errors import CatalogUnavailable
 from elasticscan.catalog import tables
 from elasticscan.catalog.entries import damaged_log
 from elasticscan.catalog.pool import ConnectionPool
-
-
-class Interrupted(CatalogUnavailable):
-    """A transaction was lost, or its file was replaced: nothing was done, and all of it may begin again."""
-
 
 Row = tuple[Any, ...]
 NOTHING: Final[Mapping[str, Any]] = {}

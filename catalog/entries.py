@@ -10,16 +10,16 @@ to be right; a process that has seen a later number finds that the newest entrie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from hashlib import sha256
 from typing import Any, Final
 
 import msgpack
 
 from elasticscan.base.errors import RESTORE, StoreDamaged, StoreTooNew
-from elasticscan.catalog.codec import unpack_value
-from elasticscan.metadata import FORMATS, Record
+from elasticscan.catalog.codec import pack_value, unpack_value
+from elasticscan.metadata import FORMATS, STORE, MoveSwitched, Record, split_statistics, table_of
 
 GENESIS: Final = bytes(32)  # the digest before the first entry, whose number is 0
 
@@ -28,6 +28,10 @@ VALUE, ROWS, STATISTICS, TOPOLOGY = "value", "rows", "statistics", "topology"
 
 Part = tuple[int, str]  # table, name of the part
 Digest = bytes
+
+RECORD_BYTES = 256  # a record of a tail counts for so much more than its value
+_MOVE_BYTES = 4 << 10  # folding a move takes as long as folding so much else
+_MOST_BYTES = 64 << 10  # the rows of a larger commit are written to files
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,10 @@ class LogRow:
         """The sha256 of all columns that a writer knows."""
         return sha256(msgpack.packb(astuple(self))).digest()
 
+    def values(self) -> dict[str, Any]:
+        """Return its columns by their names."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
@@ -80,6 +88,74 @@ class LogEntry:
             return chained(digest, self.number, self.time, self.row.seal) == self.digest
         except (AttributeError, TypeError, OverflowError):  # a damaged row may have a value of any type
             return False
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """A record on its way into the log.
+
+    Attributes:
+        rows: of a small commit, as a record batch message.
+        app: (application, version) under which it is committed once.
+        metadata: by the user, as JSON.
+        topology: the number and the bytes of a row of the topology history, which its entry seals.
+        beyond: its number will be greater than this.
+    """
+
+    record: Record
+    rows: bytes | None = None
+    app: tuple[str, int] | None = None
+    metadata: str | None = None
+    topology: tuple[int, bytes] | None = None
+    beyond: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A record that has no number yet.
+
+    Attributes:
+        what: without statistics, which are a part.
+        row: of its entry, which also seals the row of the topology history that comes with it.
+        parts: that are kept apart from its entry.
+        tail_bytes: by which the tail that processes fold grows: its value, and more for a move.
+    """
+
+    what: Append
+    row: LogRow
+    parts: Mapping[Part, bytes]
+    tail_bytes: int
+
+    @classmethod
+    def of(cls, what: Append, id: bytes, clock: int) -> Draft:  # noqa: A002
+        """Return the draft of a record, with an id and its writer's clock, as `LogRow` has them."""
+        assert what.rows is None or len(what.rows) <= _MOST_BYTES, "larger commits are written to files"
+        record, statistics = split_statistics(what.record)
+        table, value = table_of(record), pack_value(record)
+        parts = {(table, VALUE): value}
+        if what.rows is not None:
+            parts[table, ROWS] = what.rows
+        if statistics:
+            parts[table, STATISTICS] = msgpack.packb(statistics)
+        sealed = {**parts, (STORE, TOPOLOGY): what.topology[1]} if what.topology is not None else parts
+        hashes = [[of, name, sha256(content).digest()] for (of, name), content in sorted(sealed.items())]
+        kind, (app_id, app_version) = type(record).__name__, what.app or (None, None)
+        row = LogRow(
+            id,
+            kind,
+            FORMATS[kind][1],
+            getattr(record, "operation", None),
+            clock,
+            table,
+            getattr(record, "rows", 0),
+            getattr(record, "bytes", 0),
+            app_id,
+            app_version,
+            what.metadata,
+            msgpack.packb(hashes),
+        )
+        size = len(value) + RECORD_BYTES + _MOVE_BYTES * isinstance(record, MoveSwitched)
+        return cls(replace(what, record=record), row, parts, size)
 
 
 def chained(digest: bytes, number: int, time: int, seal: bytes) -> bytes:

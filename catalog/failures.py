@@ -1,38 +1,26 @@
-"""The errors of databases as ours.
-
-SQLite says                              the caller gets
-the disk is full                         DiskFull
-it is locked, out of reach               CatalogUnavailable
-it may not be written                    ReadOnlyStore
-no open files, no memory                 OutOfResources
-its file makes no sense                  StoreDamaged; so it says of most reads that failed at the disk, too
-"""
+"""The errors of databases as ours, and attempts that are made again after them."""
 
 from __future__ import annotations
 
-import errno
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import wraps
+from random import random
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-import apsw
+from elasticscan.base.errors import CatalogUnavailable, CommitUnknown, DiskFull, InvalidOption, ReadOnlyStore
+from elasticscan.base.limits import RECONNECT_SECONDS
+from elasticscan.catalog.pool import in_transaction
 
-from elasticscan.base.errors import (
-    CatalogUnavailable,
-    CommitUnknown,
-    DiskFull,
-    ElasticScanError,
-    InvalidOption,
-    ReadOnlyStore,
-)
-from elasticscan.base.resources import lack_in, lack_of_files, lack_of_memory
-from elasticscan.catalog.database import Interrupted
-from elasticscan.catalog.entries import damaged_log
+if TYPE_CHECKING:
+    from elasticscan.catalog.database import LogHome
 
-_FILES: Final = 3  # the database, its log, and the index of that
-_ROOM_BYTES: Final = 1 << 16  # twice what the index of a write-ahead log grows by
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Interrupted(CatalogUnavailable):
+    """A transaction was lost, or its file was replaced: nothing was done, and all of it may begin again."""
 
 
 def unavailable(said: str) -> CatalogUnavailable:
@@ -47,10 +35,7 @@ def interrupted(said: str) -> Interrupted:
 
 
 def replaced_file() -> Interrupted:
-    return Interrupted(
-        "the catalog's file, or the log alongside it, was replaced or removed while it was used; nothing was "
-        "done: try again, with what is there now"
-    )
+    return interrupted("its file, or the log alongside it, was replaced or removed")
 
 
 def disk_full(said: str) -> DiskFull:
@@ -77,53 +62,64 @@ def commit_unknown(said: str) -> CommitUnknown:
     )
 
 
-_SQLITE: Final[dict[type[apsw.Error], Callable[[str], ElasticScanError]]] = {
-    apsw.FullError: disk_full,
-    apsw.ReadOnlyError: not_writable,
-    apsw.TooBigError: unfit_value,
-    apsw.RangeError: unfit_value,
-    apsw.NoMemError: lambda _: lack_of_memory(),
-    apsw.CantOpenError: lambda said: lack_of_files(_FILES) or unavailable(said),
-    **dict.fromkeys((apsw.CorruptError, apsw.NotADBError, apsw.FormatError, apsw.SQLError), damaged_log),
-    **dict.fromkeys((apsw.ConstraintError, apsw.MismatchError, apsw.SchemaChangeError), damaged_log),
-}
-_NO_MEMORY: Final = (apsw.SQLITE_IOERR_NOMEM, apsw.SQLITE_IOERR_SHMMAP)  # the index is mapped into memory
+# Attempts
 
 
-@contextmanager
-def translated(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors, and the system's about a log's files, into ours."""
-    try:
-        yield
-    except apsw.Error as error:
-        raise meaning(error, path) from error
-    except UnicodeDecodeError as error:
-        raise damaged_log(f"a text cannot be decoded ({error.reason})") from error
-    except MemoryError as error:
-        raise lack_of_memory() from error
+def _attempts(seconds: float) -> Iterator[bool]:
+    """Yield for each attempt whether it is the last; waits in between for random times, which grow."""
+    until, pause = monotonic() + seconds, 0.02
+    while True:
+        yield monotonic() >= until
+        sleep(pause * random())
+        pause = min(1.0, 2 * pause)
 
 
-def meaning(error: apsw.Error, path: Path) -> ElasticScanError:
-    if getattr(error, "extendedresult", 0) in _NO_MEMORY:
-        return lack_of_memory()
-    if isinstance(error, apsw.IOError):  # a full disk may be reported as a write that failed
-        with suppress(OSError):
-            if shutil.disk_usage(path.parent).free < _ROOM_BYTES:
-                return disk_full(str(error))
-    return _SQLITE.get(type(error), unavailable)(str(error))
+def retry(home: LogHome, attempt: Callable[[], T]) -> T:
+    """Return what an attempt returns, made again while the home cannot be reached, or an answer is lost.
+
+    The attempt does no harm if it is made twice. After a lost answer it is made once more at least, so that
+    it can look for what it did, and after an interruption.
+    """
+    looked = False
+    for is_last in _attempts(home.retry_seconds):
+        try:
+            return attempt()
+        except (CatalogUnavailable, CommitUnknown) as error:
+            must_look = isinstance(error, (CommitUnknown, Interrupted)) and not looked
+            if is_last and not must_look:
+                raise
+            looked = looked or must_look
+    raise AssertionError("there is always another attempt")
 
 
-_SYSTEM: Final[dict[int | None, Callable[[str], ElasticScanError]]] = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), disk_full),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), not_writable),
-}
+def change(home: LogHome, statements: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """Execute statements that may be executed twice, in one transaction that writes."""
+
+    def attempt() -> None:
+        with home.writing():
+            for statement in statements:
+                home.execute(*statement)
+
+    retry(home, attempt)
 
 
-@contextmanager
-def translated_system(writing: bool = True) -> Iterator[None]:
-    """Turn the system's errors about the files of a log into ours."""
-    try:
-        yield
-    except OSError as error:
-        meaning_of = _SYSTEM.get(error.errno, unavailable) if writing else unavailable
-        raise lack_in(error) or meaning_of(str(error)) from error
+def retry_interrupted(work: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that begins again when it is interrupted, for a minute.
+
+    It may have staged files before, and looked at things; what it changed is undone with its transaction.
+    Within a transaction it does not begin again: who began that does.
+    """
+
+    @wraps(work)
+    def working(*args: P.args, **kwargs: P.kwargs) -> T:
+        for is_last in _attempts(RECONNECT_SECONDS):
+            try:
+                return work(*args, **kwargs)
+            except Interrupted as error:
+                if in_transaction():
+                    raise
+                if is_last:
+                    raise CatalogUnavailable(str(error)) from error
+        raise AssertionError("there is always another attempt")
+
+    return working

@@ -14,7 +14,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
 
-from elasticscan.catalog.entries import ROWS, LogEntry, part_hashes
+from elasticscan.catalog.entries import ROWS, LogEntry, damaged_log, part_hashes
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.store_time import Belief, observe
 from elasticscan.catalog.table_state import (
@@ -23,7 +23,6 @@ from elasticscan.catalog.table_state import (
     Since,
     TableState,
     Tag,
-    misfit,
     not_forgotten,
     struck,
     with_files,
@@ -88,14 +87,14 @@ def apply(state: StoreState | None, entry: LogEntry, record: Record) -> StoreSta
     """
     if isinstance(record, StoreCreated):
         if state is not None:
-            raise misfit("a store is created twice")
+            raise damaged_log("a store is created twice")
         return first_state(entry, record)
     if state is None or not _is_next(state, entry, record):
-        raise misfit(f"{entry.number} follows {None if state is None else state.number}")
+        raise damaged_log(f"{entry.number} follows {None if state is None else state.number}")
     try:
         changes = _HANDLERS[type(record)](state, entry, record)
     except (AssertionError, KeyError) as error:
-        raise misfit(str(error)) from error
+        raise damaged_log(f"record {entry.number} does not fit what came before it: {error}") from error
     return replace(
         state,
         number=entry.number,
@@ -146,7 +145,7 @@ def _shard(state: StoreState, entry: LogEntry, record: ShardDefined) -> Changes:
         newest = _newest(state.newest_ids, "shard", [shard])
         return {"shards": dict(sorted({**others, shard.id: shard}.items())), "newest_ids": newest}
     if state.placement.at(shard.id):
-        raise misfit(f"shard {shard.id} is removed, and serves slots")
+        raise damaged_log(f"shard {shard.id} is removed, and serves slots")
     return {"shards": others, "removed_shards": {**state.removed_shards, shard.id: shard}}
 
 
@@ -157,7 +156,7 @@ def _table(state: StoreState, entry: LogEntry, record: TableDefined) -> Changes:
         return {"reserved": {**state.reserved, info.id: info}, "newest_ids": newest}
     if record.made_from == 0:
         if info.id in state.tables:
-            raise misfit(f"table {info.id} is created twice")
+            raise damaged_log(f"table {info.id} is created twice")
         made = replace(info, created_commit=entry.number, oldest_snapshot=entry.number)
         newest = _newest(state.newest_ids, "table", [info])
         reserved = {number: table for number, table in state.reserved.items() if number != info.id}
@@ -249,7 +248,7 @@ def _tablets(state: StoreState, entry: LogEntry, record: TabletsChanged) -> Chan
 def _horizon(state: StoreState, entry: LogEntry, record: HorizonRaised) -> Changes:
     table = state.table(record.table)
     if not table.info.oldest_snapshot <= record.horizon <= entry.number:
-        raise misfit(f"the horizon of table {record.table} goes to {record.horizon}")
+        raise damaged_log(f"the horizon of table {record.table} goes to {record.horizon}")
     past = [number for number in table.overwrites if number <= record.horizon]
     kept = tuple(number for number in table.overwrites if number not in past[:-1])
     info = replace(table.info, oldest_snapshot=record.horizon)
@@ -272,21 +271,9 @@ def _secret(state: StoreState, entry: LogEntry, record: SecretChanged) -> Change
     return {"secrets": secrets}
 
 
-def _time(state: StoreState, entry: LogEntry, record: TimeObserved) -> Changes:
-    return {}
-
-
-def _topology(state: StoreState, entry: LogEntry, record: TopologyEntered) -> Changes:
-    return {"topology": (record.topology, record.published)}
-
-
 def _condemn(state: StoreState, entry: LogEntry, record: FilesCondemned) -> Changes:
     files = set(record.files)
     return {"condemned": state.condemned - files if record.lifted else state.condemned | files}
-
-
-def _adopt(state: StoreState, entry: LogEntry, record: StoreAdopted) -> Changes:
-    return {"incarnation": record.incarnation}
 
 
 _HANDLERS: Final[Mapping[type, Callable[[StoreState, LogEntry, Any], Changes]]] = {
@@ -301,10 +288,10 @@ _HANDLERS: Final[Mapping[type, Callable[[StoreState, LogEntry, Any], Changes]]] 
     HorizonRaised: _horizon,
     TagChanged: _tag,
     SecretChanged: _secret,
-    TimeObserved: _time,
-    TopologyEntered: _topology,
+    TimeObserved: lambda state, entry, record: {},
+    TopologyEntered: lambda state, entry, record: {"topology": (record.topology, record.published)},
     FilesCondemned: _condemn,
-    StoreAdopted: _adopt,
+    StoreAdopted: lambda state, entry, record: {"incarnation": record.incarnation},
 }
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgpack
 
@@ -36,10 +36,6 @@ class Lease(Generic[T]):
     value: T
     until: int = ENDLESS
 
-    @property
-    def id(self) -> str:
-        return lease_id(type(self.value), self.name)
-
 
 def lease_id(kind: type, name: str) -> str:
     """Return the id of a lease: kinds share no names."""
@@ -47,13 +43,14 @@ def lease_id(kind: type, name: str) -> str:
 
 
 def row_of(lease: Lease[T]) -> Row:
-    return lease.id, type(lease.value).__name__, "", pack_value(lease.value), lease.until
+    kind = type(lease.value)
+    return lease_id(kind, lease.name), kind.__name__, "", pack_value(lease.value), lease.until
 
 
-def put_row(home: LogHome, row: Row) -> None:
-    """Enter the row of a lease, in the place of the one with its id."""
+def values_of(row: Row) -> dict[str, Any]:
+    """Return the columns of the row of a lease, and its digest."""
     names = ("id", "kind", "owner", "payload", "until", "digest")
-    home.execute(tables.PUT_LEASE, dict(zip(names, (*row, _digest(row)), strict=True)))
+    return dict(zip(names, (*row, _digest(row)), strict=True))
 
 
 def lease_rows(home: LogHome, id: str | None = None) -> list[Row]:  # noqa: A002
@@ -69,18 +66,8 @@ def lease_rows(home: LogHome, id: str | None = None) -> list[Row]:  # noqa: A002
     return [tuple(row[:-1]) for row in rows]
 
 
-def leases(home: LogHome, kind: type[T]) -> list[Lease[T]]:
-    """Return the leases of a kind, ended ones included, by name; raises as `lease_rows`."""
-    return [_lease(kind, row) for row in sorted(lease_rows(home)) if row[1] == kind.__name__]
-
-
-def find_lease(home: LogHome, kind: type[T], name: str) -> Lease[T] | None:
-    """Return a lease, ended or not; raises as `lease_rows`."""
-    rows = lease_rows(home, lease_id(kind, name))
-    return _lease(kind, rows[0]) if rows else None
-
-
-def _lease(kind: type[T], row: Row) -> Lease[T]:
+def lease_of(kind: type[T], row: Row) -> Lease[T]:
+    """Return the lease of a row. Raises `StoreDamaged` where it cannot be decoded."""
     try:
         return Lease(row[0].partition("/")[2], unpack_value(kind, row[3]), row[4])
     except ValueError as error:

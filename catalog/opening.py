@@ -1,27 +1,44 @@
-"""The home of a log that a URL names: a file, or a database at a PostgreSQL server."""
+"""The log that a URL names, in a file or at a PostgreSQL server: opened, or made with its first records."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, quote, urlencode
+from weakref import finalize
 
 from elasticscan.base.clock import Clock
-from elasticscan.base.errors import AlreadyExists, ElasticScanError, InvalidOption, StoreNotFound
+from elasticscan.base.errors import ElasticScanError, InvalidOption, StoreNotFound
 from elasticscan.base.redaction import as_cause, hides, shown
+from elasticscan.catalog.catalog import Catalog
 from elasticscan.catalog.database import LogHome
-from elasticscan.catalog.failures import unavailable
+from elasticscan.catalog.entries import Append
+from elasticscan.catalog.secrets import KEYS, OFFSETS, new_secret
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.catalog.sqlite_files import make_file, why_not_writable
+from elasticscan.catalog.tables import Dump
+from elasticscan.catalog.topology_history import first_topology
+from elasticscan.catalog.transaction import Tx
+from elasticscan.metadata import ShardDefined, StoreCreated
+from elasticscan.topology import Placement, Shard
 
 if TYPE_CHECKING:
     from elasticscan.catalog.postgres import PostgresHome
 
 _POSTGRES: Final = re.compile(r"postgresql(\+psycopg)?://")
-_NO_FILE: Final = ("", ":memory:")
+
+
+def open_catalog(url: str | Path, clock: Clock, where: str, read_only: bool = False) -> Catalog:
+    """Open the catalog of a store, as `open_home`."""
+    catalog = Catalog(open_home(url, clock, where, read_only))
+    finalize(catalog, catalog.home.close).atexit = False
+    catalog.follow()
+    return catalog
 
 
 def open_home(url: str | Path, clock: Clock, where: str, read_only: bool = False) -> LogHome:
@@ -36,8 +53,7 @@ def open_home(url: str | Path, clock: Clock, where: str, read_only: bool = False
         StoreNotFound: there is no log in it.
         CatalogUnavailable: it cannot be reached.
     """
-    why = "it was opened with read_only=True" if read_only else None
-    file = _checked_file(url)
+    file, why = _file_of(url), "it was opened with read_only=True" if read_only else None
     if file is not None:
         why = why or why_not_writable(file)
     home = _home_of(url, clock, why)
@@ -56,27 +72,18 @@ def open_home(url: str | Path, clock: Clock, where: str, read_only: bool = False
 
 
 @contextmanager
-def make_home(url: str | Path, clock: Clock, where: str) -> Iterator[LogHome]:
+def make_home(url: str | Path, clock: Clock) -> Iterator[LogHome]:
     """Give the home of a new log, with its tables; there is a log once the first record is in it.
 
-    Of processes that begin one at once, one succeeds.
-
-    Raises:
-        AlreadyExists: there is a log.
+    Of processes that begin one at once, one succeeds (`Catalog.beginning`).
     """
-    file = _checked_file(url)
+    file = _file_of(url)
     # The mode of a store's directory says who may read the store; other directories' modes do not.
     is_new = file is not None and make_file(file, like_directory=isinstance(url, Path))
-    if file is not None and not file.exists():
-        raise unavailable(f"unable to open database file: no {file}")
     with closing(_home_of(url, clock)) as home:
         try:
             if not home.look():
                 home.make_tables()
-            if home.is_begun():
-                raise AlreadyExists(
-                    f"{where} already holds a store; open it, or choose another place", uri=where
-                )
             yield home
         except BaseException:
             if is_new and isinstance(home, SqliteHome):
@@ -85,9 +92,64 @@ def make_home(url: str | Path, clock: Clock, where: str) -> Iterator[LogHome]:
             raise
 
 
+@dataclass(frozen=True, slots=True)
+class NewStore:
+    """The first contents of a store."""
+
+    shards: tuple[tuple[str, str], ...]  # (name, root); they get the ids 1, 2, …
+    placement: Placement
+    hash: str
+    retention_seconds: float
+
+
+def create_catalog(
+    url: str | Path, clock: Clock, new: NewStore, prepare: Callable[[Tx], None] = lambda _: None
+) -> None:
+    """Make the tables and the first records, or nothing; refuses a log that is there already.
+
+    `prepare` is called before the commit; when it raises, there is no store.
+    """
+    with make_home(url, clock) as home, Catalog(home).beginning() as tx:
+        now = home.clock.now()
+        first = StoreCreated(
+            token_hex(16),
+            new.placement.slot_count,
+            new.hash,
+            new.retention_seconds,
+            tuple(Shard(number, *named) for number, named in enumerate(new.shards, 1)),
+            new.placement.tablets,
+            token_hex(16),
+            now,
+            (new_secret(1, OFFSETS, now), new_secret(2, KEYS, now)),
+        )
+        tx.append(Append(first, topology=first_topology(first)))
+        prepare(tx)
+
+
+def copy_catalog(
+    url: str | Path,
+    clock: Clock,
+    copied: Dump,
+    roots: Mapping[int, str],
+    prepare: Callable[[Tx], None],
+) -> None:
+    """As `create_catalog`, with what another log held, and roots for its shards by their ids.
+
+    It has the identity of the other one until `prepare` gives it its own.
+
+    Raises:
+        StoreDamaged: it is not what that log held.
+    """
+    with make_home(url, clock) as home, Catalog(home).beginning(copied) as tx:
+        for shard in tx.state.all_shards:
+            is_removed = shard.id in tx.state.removed_shards
+            tx.append(ShardDefined(replace(shard, root=roots[shard.id]), is_removed))
+        prepare(tx)
+
+
 def holds_store(url: str | Path) -> bool:
     """Return whether there is a store's log; makes nothing, not even an empty file, and changes none."""
-    file = _checked_file(url)
+    file = _file_of(url)
     if file is not None and not (file.exists() and file.stat().st_size):
         return False
     with closing(_home_of(url, None, "it is looked at")) as home:
@@ -97,20 +159,20 @@ def holds_store(url: str | Path) -> bool:
 def _home_of(
     url: str | Path, clock: Clock | None, why_read_only: str | None = None
 ) -> SqliteHome | PostgresHome:
-    file = _checked_file(url)
+    file = _file_of(url)
     if file is None:
         return _home_at_server(str(url), clock)
     return SqliteHome(file, clock, why_read_only=why_read_only)
 
 
-def _checked_file(url: str | Path) -> Path | None:
+def _file_of(url: str | Path) -> Path | None:
     """Return the file of a log, or None for a server's. Raises `InvalidOption` for other URLs."""
     if isinstance(url, Path):
         return url
     if _POSTGRES.match(url):
         return None
     scheme, _, file = url.partition(":///")
-    if scheme != "sqlite" or file in _NO_FILE or "?" in file:
+    if scheme != "sqlite" or file in ("", ":memory:") or "?" in file:
         raise InvalidOption(
             f"{shown(url)} is neither a directory nor the URL of a catalog; name a directory, sqlite:///PATH "
             "or postgresql+psycopg://…",

@@ -40,9 +40,7 @@ class ConnectionPool(Generic[C]):
         of_file: they are SQLite's, and are closed before a fork.
     """
 
-    is_barred: ClassVar = (
-        False  # a child whose parent used SQLite in another thread; this holds for all files
-    )
+    is_barred: ClassVar = False  # a child whose parent used SQLite in another thread, of all files
 
     def __init__(
         self,
@@ -110,27 +108,21 @@ class ConnectionPool(Generic[C]):
         with suppress(Exception):
             is_usable = connection is not None and self._reset(connection)
         with _LOCK:
-            is_kept = is_usable and closings == self._closings and len(self._free) < _MOST_FREE
-            if is_kept:
+            self._used -= 1
+            self._returned.notify()
+            if is_usable and closings == self._closings and len(self._free) < _MOST_FREE:
                 self._free.append(connection)  # type: ignore[arg-type]
-                self._count_out()
-        if not is_kept:
-            self._close_one(connection)  # which takes a while; until then a fork counts it
-            with _LOCK:
-                self._count_out()
-
-    def _count_out(self) -> None:
-        self._used -= 1
-        self._returned.notify()
+            else:
+                self._close_one(connection)
 
     def close(self) -> bool:
         """Close the connections that are free, and others once they are; return whether there are others."""
         with _LOCK:
             self._closings += 1
-            self._close_free()
+            self.close_free()
             return self._used > 0
 
-    def _close_free(self) -> None:
+    def close_free(self) -> None:
         while self._free:
             self._close_one(self._free.pop())
 
@@ -138,10 +130,6 @@ class ConnectionPool(Generic[C]):
         with suppress(Exception):  # one that is broken already
             if connection is not None:
                 self._close(connection)
-
-    def before_fork(self) -> None:
-        if self._of_file:
-            self._close_free()
 
     def after_fork(self) -> None:
         """Begin again, in a child: what its parent has stays as it is."""
@@ -179,7 +167,8 @@ def in_transaction() -> bool:
 def _before() -> None:
     _LOCK.acquire()
     for pool in list(_POOLS):
-        pool.before_fork()
+        if pool._of_file:
+            pool.close_free()
 
 
 def _in_child() -> None:

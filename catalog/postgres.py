@@ -36,18 +36,19 @@ from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.limits import ANSWER_SECONDS, FIRST_CONNECT_SECONDS, RECONNECT_SECONDS
 from elasticscan.base.redaction import as_cause, without
 from elasticscan.catalog import tables
-from elasticscan.catalog.database import NOTHING, Interrupted, LogHome, Row
+from elasticscan.catalog.database import NOTHING, LogHome, Row
 from elasticscan.catalog.entries import damaged_log
 from elasticscan.catalog.failures import (
+    Interrupted,
     commit_unknown,
     disk_full,
     interrupted,
     not_writable,
+    retry,
     unavailable,
     unfit_value,
 )
 from elasticscan.catalog.pool import ConnectionPool
-from elasticscan.catalog.retrying import retry
 
 # Of a pipeline whose connection was lost it warns; the same is an error here, and is dealt with.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
@@ -222,17 +223,11 @@ class PostgresHome(LogHome):
 
     types = {"BYTES": "BYTEA", "NUMBER": "BIGINT", "GENESIS": "decode(repeat('00', 32), 'hex')"}  # noqa: RUF012
 
-    def __init__(
-        self,
-        address: str,
-        clock: Clock | None = None,
-        url: str = "",
-        retry_seconds: float = RECONNECT_SECONDS,
-    ) -> None:
+    def __init__(self, address: str, clock: Clock | None = None, url: str = "") -> None:
         self._address, self._url = address, url or address
         given = conninfo_to_dict(address)
         self._signs_of_life: Any = {n: v for n, v in _SIGNS_OF_LIFE.items() if n not in given}
-        self.retry_seconds, self.answer_seconds = retry_seconds, ANSWER_SECONDS
+        self.retry_seconds, self.answer_seconds = FIRST_CONNECT_SECONDS, ANSWER_SECONDS
         self.clock = ServerClock() if clock is None or type(clock) is SystemClock else clock
         self._pool = ConnectionPool[ImpatientConnection](
             self._connected, _reset, lambda connection: connection.close(), of_file=False
@@ -246,17 +241,11 @@ class PostgresHome(LogHome):
 
         An address that is wrong is not tried for long.
         """
-        patient, self.retry_seconds = self.retry_seconds, min(self.retry_seconds, FIRST_CONNECT_SECONDS)
-        try:
-            ((is_there, is_standby, only_reads, may_write),) = self.execute(_LOOK)
-        finally:
-            self.retry_seconds = patient
-        self.is_follower = is_standby
-        if is_standby:
+        ((is_there, self.is_follower, only_reads, may_write),) = self.execute(_LOOK)
+        self.retry_seconds = RECONNECT_SECONDS
+        if self.is_follower:
             self.why_read_only = "the database server is a standby, which only reads"
-        elif only_reads == "on":
-            self.why_read_only = "transactions of this database user only read"
-        elif is_there and not may_write:
+        elif only_reads == "on" or (is_there and not may_write):
             self.why_read_only = "this database user may not change the catalog's tables"
         return bool(is_there)
 

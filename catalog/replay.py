@@ -7,14 +7,12 @@ may have been dropped because a checkpoint covers it: then the replay begins wit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from elasticscan.base.errors import CatalogOutdated, StoreNotFound
 from elasticscan.catalog import checkpoints, tables
-from elasticscan.catalog.appending import RECORD_BYTES
 from elasticscan.catalog.database import LogHome, Row, head_in
-from elasticscan.catalog.entries import GENESIS, check_chain, damaged_log, entry_of, record_of
+from elasticscan.catalog.entries import GENESIS, RECORD_BYTES, check_chain, damaged_log, entry_of, record_of
 from elasticscan.catalog.fold import apply
 from elasticscan.catalog.state import StoreState
 
@@ -32,17 +30,13 @@ class Replayed(NamedTuple):
     checkpoint: int | None = None
 
 
-class TrimmedValue(Exception):
-    """Says that the value of a record was dropped: a checkpoint covers it."""
-
-
-def replay(home: LogHome, state: StoreState | None) -> Replayed:
+def replay(home: LogHome, state: StoreState | None) -> Replayed | None:
     """Return the state as of the head, from an earlier one, or from nothing.
 
-    One statement gives the head, what the log has of the state that is known, and the rest.
+    One statement gives the head, what the log has of the state that is known, and the rest. None if a value
+    was dropped: a checkpoint covers it, to begin with.
 
     Raises:
-        TrimmedValue: the log lacks a value; begin with a checkpoint.
         CatalogOutdated: an older copy of the log was put back.
         StoreDamaged: the log is not what was appended.
     """
@@ -60,7 +54,7 @@ def replay(home: LogHome, state: StoreState | None) -> Replayed:
     check_chain(GENESIS if state is None else state.digest, entries)
     for entry, row in zip(entries, rows, strict=True):
         if row[-1] is None:
-            raise TrimmedValue(entry.number)
+            return None
         state = apply(state, entry, record_of(entry, row[-1]))
     if state is None or head != head_of(state):
         raise damaged_log(f"its head is {head[0]}, and its entries end elsewhere")
@@ -69,18 +63,18 @@ def replay(home: LogHome, state: StoreState | None) -> Replayed:
 
 def replay_whole(home: LogHome, state: StoreState | None) -> Replayed:
     """As `replay`, of a log that has all values since a state; a value that is missing is damage."""
-    try:
-        return replay(home, state)
-    except TrimmedValue as gap:
-        raise damaged_log(f"the value of record {gap} is missing") from None
+    found = replay(home, state)
+    if found is None:
+        raise damaged_log("the values of some records are missing")
+    return found
 
 
 def replay_newest(home: LogHome, known: StoreState | None) -> Replayed:
     """As `replay`, from the newest checkpoint if nothing is known, or the values since then were dropped."""
-    if known is not None:
-        with suppress(TrimmedValue):  # this process has slept
-            return replay(home, known)
-    with home.reading():
+    found = None if known is None else replay(home, known)
+    if found is not None:
+        return found
+    with home.reading():  # this process begins, or has slept
         begun = checkpoints.newest_state(home)
         return replay_whole(home, begun)._replace(checkpoint=0 if begun is None else begun.number)
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 from secrets import token_bytes
 from typing import Final
 
-from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import KEY_SECONDS, SECRETS_SECONDS
-from elasticscan.catalog.appending import Append
-from elasticscan.catalog.entries import damaged_log
+from elasticscan.catalog.entries import Append, damaged_log
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.transaction import Tx
 from elasticscan.metadata import Secret, SecretChanged, StoreAdopted
@@ -54,12 +52,7 @@ def add_secrets(tx: Tx, *purposes: str) -> int:
     for purpose in purposes:
         secrets = tx.state.secrets
         number = max(secrets, default=0) + 1
-        if number > MAX_SECRET:
-            raise InvalidOption(
-                f"the store has had {MAX_SECRET:,} secrets, which is as many as there can be; it goes on "
-                "with the newest",
-                option="secret",
-            )
+        assert number <= MAX_SECRET, "the store has had as many secrets as there can be"
         # A clock that is behind must not end keys early.
         made = max(tx.times.stamp, *(secret.made_at for secret in secrets.values()))
         tx.append(SecretChanged(number, new_secret(number, purpose, made)))

@@ -20,7 +20,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from queue import Empty, Queue
 from threading import Lock, Thread
 from time import monotonic, sleep
 from typing import Any, Final, Self
@@ -32,15 +31,9 @@ from elasticscan.base.clock import Clock, SystemClock
 from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.errors import CatalogUnavailable
 from elasticscan.base.limits import BUSY_SECONDS, RECONNECT_SECONDS
-from elasticscan.catalog.database import NOTHING, Interrupted, LogHome, Row
+from elasticscan.catalog.database import NOTHING, LogHome, Row
 from elasticscan.catalog.entries import damaged_log
-from elasticscan.catalog.failures import (
-    commit_unknown,
-    not_writable,
-    replaced_file,
-    translated,
-    translated_system,
-)
+from elasticscan.catalog.failures import Interrupted, commit_unknown, not_writable, replaced_file
 from elasticscan.catalog.pool import ConnectionPool
 from elasticscan.catalog.sqlite_files import (
     OpenedFiles,
@@ -48,9 +41,11 @@ from elasticscan.catalog.sqlite_files import (
     connect,
     connect_read_only,
     open_lock,
+    translated,
+    translated_system,
 )
 
-_TRUSTED_SECONDS: Final = 0.01
+_TRUSTED_SECONDS: Final = 0.01  # what readers save is a tenth of a first page
 _PAUSE_SECONDS: Final = 0.005
 _HANDLES: Final[set[int]] = set()  # of files whose locks this process holds, or waits for
 
@@ -80,28 +75,23 @@ class SqliteHome(LogHome):
 
     Args:
         path: of the database's file, which is there.
-        wait_seconds: for how long a writer waits for its turn.
         why_read_only: why nothing is written: not to the file, nor next to it.
+
+    Attributes:
+        wait_seconds: for how long a writer waits for its turn.
     """
 
     retry_seconds = 0.0  # what it says the first time holds
     types = {"BYTES": "BLOB", "NUMBER": "INTEGER", "GENESIS": "zeroblob(32)"}  # noqa: RUF012 - a `ClassVar`
 
-    def __init__(
-        self,
-        path: Path,
-        clock: Clock | None = None,
-        wait_seconds: float | None = None,
-        why_read_only: str | None = None,
-    ) -> None:
+    def __init__(self, path: Path, clock: Clock | None = None, why_read_only: str | None = None) -> None:
         self.path, self.file, self.clock = path, path, clock or SystemClock()
-        self.why_read_only = why_read_only
-        self._wait = BUSY_SECONDS if wait_seconds is None else wait_seconds
+        self.why_read_only, self.wait_seconds = why_read_only, BUSY_SECONDS
         self._opened: OpenedFiles | None = None
-        self._trusted_until = 0.0  # a time of `monotonic`; readers need not look at the files before
         self._pool = ConnectionPool[apsw.Connection](
             self._connected, _reset, lambda connection: connection.close(True), of_file=True
         )
+        self._trusted_until = 0.0  # a time of `monotonic`; readers need not look at the files before
         self._must_touch = False  # after a commit of which the disk did not say whether it took it
         _HOMES.add(self)
 
@@ -188,7 +178,7 @@ class SqliteHome(LogHome):
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    self._wait_for_lock(handle, 0.0 if at_once else self._wait)
+                    self._wait_for_lock(handle, 0.0 if at_once else self.wait_seconds)
             yield
         finally:
             if os.getpid() == process:
@@ -200,47 +190,42 @@ class SqliteHome(LogHome):
 
         Another thread waits, with a handle of its own to the same lock. The lock ends when both are closed.
         """
-        has_waited = Queue[None](1)
-
-        def wait(own: int) -> None:
-            try:
-                fcntl.flock(own, fcntl.LOCK_EX)
-            finally:
-                _close(own)
-                has_waited.put(None)
-
         again = os.dup(handle)
         _HANDLES.add(again)
-        Thread(target=wait, args=(again,), daemon=True).start()
-        try:
-            has_waited.get(timeout=seconds)
-        except Empty:
+
+        def wait() -> None:
+            try:
+                fcntl.flock(again, fcntl.LOCK_EX)
+            finally:
+                _close(again)
+
+        waiting = Thread(target=wait, daemon=True)
+        waiting.start()
+        waiting.join(seconds)
+        if waiting.is_alive():
             raise CatalogUnavailable(
                 f"the catalog is locked: another writer has held {self.path}.lock for {seconds:.0f} seconds; "
                 "try again, or end that process"
-            ) from None
+            )
 
     # Connections
 
     @contextmanager
     def _connection(self, writing: bool = False) -> Iterator[apsw.Connection]:
         with translated(self.path), ExitStack() as lent:
-            if self._pool.held is None:
-                self._follow_file(writing)
+            if self._pool.held is None and (writing or monotonic() >= self._trusted_until):
+                self._follow_file()
             try:
                 connection = lent.enter_context(self._pool.connection())
             except Interrupted:  # a new connection was the first that met other files
-                self._follow_file(at_once=True)
+                self._follow_file()
                 connection = lent.enter_context(self._pool.connection())
             yield connection
 
-    def _follow_file(self, at_once: bool) -> None:
-        """Close all connections to files that are not the log's any more.
-
-        A reader may look a moment late: it reads what was there a moment ago.
-        """
+    def _follow_file(self) -> None:
+        """Close all connections to files that are not the log's any more."""
         opened, now = self._opened, monotonic()
-        if opened is None or (not at_once and now < self._trusted_until):
+        if opened is None:
             return
         if opened.are_there():
             self._trusted_until = 0.0 if opened.is_copied else now + _TRUSTED_SECONDS
@@ -261,7 +246,7 @@ class SqliteHome(LogHome):
     def _connected(self) -> apsw.Connection:
         """Open the file that is at the path now, and remember which that was."""
         if self.why_read_only is None:
-            connection, opened = connect(self.path, self._wait)
+            connection, opened = connect(self.path, self.wait_seconds)
         else:
             connection, opened = connect_read_only(self.path)
         if self._opened is None:

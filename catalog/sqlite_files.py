@@ -6,11 +6,13 @@ a database's file.
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +20,17 @@ from typing import Final
 
 import apsw
 
-from elasticscan.base.errors import WrongRoot
+from elasticscan.base.errors import ElasticScanError, WrongRoot
 from elasticscan.base.limits import BUSY_SECONDS
 from elasticscan.base.permissions import mode_within
-from elasticscan.catalog.failures import replaced_file, translated_system, unavailable
+from elasticscan.base.resources import lack_in, lack_of_files, lack_of_memory
+from elasticscan.catalog.entries import damaged_log
+from elasticscan.catalog.failures import disk_full, not_writable, replaced_file, unavailable, unfit_value
 
 _TRIES: Final = 50
 _PAUSE_SECONDS: Final = 0.02
 _SETTLED_NS: Final = 2_000_000_000  # two changes within a tick of the disk's clock look like one
+_PRAGMAS: Final = ("PRAGMA synchronous = FULL", "PRAGMA mmap_size = 0", "PRAGMA journal_mode = WAL")
 _OPEN: Final = "SELECT 1 FROM sqlite_master LIMIT 1"  # opens the files alongside it
 
 
@@ -131,18 +136,12 @@ def connect(path: Path, wait_seconds: float) -> tuple[apsw.Connection, OpenedFil
     before = OpenedFiles.look(str(path))
     if before.states[0] is None:
         raise unavailable(f"unable to open database file: no {path}")
-    with _closed_on_error(str(path), apsw.SQLITE_OPEN_READWRITE, wait_seconds) as made:
-        made.execute("PRAGMA synchronous = FULL")
-        made.execute("PRAGMA mmap_size = 0")
-        # The mode is one of the file. Two processes that make one log switch to it at once, and SQLite does
-        # not let the second wait: then the first has done it for both.
-        with suppress(apsw.BusyError):
-            made.execute("PRAGMA journal_mode = WAL")
-        made.execute(_OPEN).fetchall()
-        opened = OpenedFiles.look(str(path))
-        if opened.states[0] != before.states[0]:
-            raise replaced_file()
-        return made, opened
+    made = _connected(str(path), apsw.SQLITE_OPEN_READWRITE, wait_seconds, *_PRAGMAS)
+    opened = OpenedFiles.look(str(path))
+    if opened.states[0] != before.states[0]:
+        made.close(True)
+        raise replaced_file()
+    return made, opened
 
 
 # Reading without changing anything next to the file
@@ -158,7 +157,7 @@ def connect_read_only(path: Path) -> tuple[apsw.Connection, OpenedFiles]:
     opened = OpenedFiles.look(str(path))
     if None not in opened.states:
         with suppress(apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError):  # they went meanwhile
-            return _connected(path, "mode=ro"), opened
+            return _read_only(path, "mode=ro"), opened
     for _ in range(_TRIES):
         opened = OpenedFiles.look(str(path), is_copied=True)
         with translated_system(writing=False), suppress(FileNotFoundError):  # files may go at any time
@@ -171,36 +170,99 @@ def connect_read_only(path: Path) -> tuple[apsw.Connection, OpenedFiles]:
     raise unavailable(f"{path} keeps changing, and this user cannot use the files next to it")
 
 
-def _connected(path: Path, how: str) -> apsw.Connection:
+def _read_only(path: Path, how: str) -> apsw.Connection:
     address, flags = f"{path.absolute().as_uri()}?{how}", apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    with _closed_on_error(address, flags, BUSY_SECONDS) as made:
-        made.execute(_OPEN).fetchall()
-        return made
+    return _connected(address, flags, BUSY_SECONDS)
 
 
-@contextmanager
-def _closed_on_error(address: str, flags: int, wait_seconds: float) -> Iterator[apsw.Connection]:
+def _connected(address: str, flags: int, wait_seconds: float, *pragmas: str) -> apsw.Connection:
     made = apsw.Connection(address, flags=flags)
     try:
         made.set_busy_timeout(int(wait_seconds * 1_000))
-        yield made
+        for pragma in pragmas:
+            # The mode is one of the file. Two processes that make one log switch to it at once, and SQLite
+            # does not let the second wait: then the first has done it for both.
+            with suppress(apsw.BusyError):
+                made.execute(pragma)
+        made.execute(_OPEN).fetchall()
     except BaseException:
         made.close(True)
         raise
+    return made
 
 
 def _content(path: Path, opened: OpenedFiles) -> bytes:
     """Return the database with the changes alongside it, which a writer that was killed has left."""
-    with closing(_connected(path, "immutable=1")) as file:
-        content = bytes(file.serialize("main"))
-    log = opened.states[1]
-    if log is None or not log[2]:
-        # Bytes 18 and 19 say that there is a file of changes alongside it, which memory cannot have.
-        return content[:18] + b"\1\1" + content[20:] if content[18:20] == b"\2\2" else content
     with tempfile.TemporaryDirectory(prefix="elasticscan-") as scratch:
         copy = Path(scratch) / "catalog.db"
-        copy.write_bytes(content)
-        copy.with_name("catalog.db-wal").write_bytes(Path(f"{path}-wal").read_bytes())
+        with closing(_read_only(path, "immutable=1")) as file:
+            copy.write_bytes(file.serialize("main"))
+        if opened.states[1] is not None:
+            copy.with_name("catalog.db-wal").write_bytes(Path(f"{path}-wal").read_bytes())
         with closing(apsw.Connection(str(copy))) as connection:
             connection.execute("PRAGMA journal_mode = DELETE")
             return bytes(connection.serialize("main"))
+
+
+# The errors of SQLite, and of the system, as ours
+#
+# SQLite says                              the caller gets
+# the disk is full                         DiskFull
+# it is locked, out of reach               CatalogUnavailable
+# it may not be written                    ReadOnlyStore
+# no open files, no memory                 OutOfResources
+# its file makes no sense                  StoreDamaged; so it says of most reads that failed at the disk, too
+
+_FILES: Final = 3  # the database, its log, and the index of that
+_ROOM_BYTES: Final = 1 << 16  # twice what the index of a write-ahead log grows by
+
+_SQLITE: Final[dict[type[apsw.Error], Callable[[str], ElasticScanError]]] = {
+    apsw.FullError: disk_full,
+    apsw.ReadOnlyError: not_writable,
+    apsw.TooBigError: unfit_value,
+    apsw.RangeError: unfit_value,
+    apsw.NoMemError: lambda _: lack_of_memory(),
+    apsw.CantOpenError: lambda said: lack_of_files(_FILES) or unavailable(said),
+    **dict.fromkeys((apsw.CorruptError, apsw.NotADBError, apsw.FormatError, apsw.SQLError), damaged_log),
+    **dict.fromkeys((apsw.ConstraintError, apsw.MismatchError, apsw.SchemaChangeError), damaged_log),
+}
+_NO_MEMORY: Final = (apsw.SQLITE_IOERR_NOMEM, apsw.SQLITE_IOERR_SHMMAP)  # the index is mapped into memory
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors, and the system's about a log's files, into ours."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise meaning(error, path) from error
+    except UnicodeDecodeError as error:
+        raise damaged_log(f"a text cannot be decoded ({error.reason})") from error
+    except MemoryError as error:
+        raise lack_of_memory() from error
+
+
+def meaning(error: apsw.Error, path: Path) -> ElasticScanError:
+    if getattr(error, "extendedresult", 0) in _NO_MEMORY:
+        return lack_of_memory()
+    if isinstance(error, apsw.IOError):  # a full disk may be reported as a write that failed
+        with suppress(OSError):
+            if shutil.disk_usage(path.parent).free < _ROOM_BYTES:
+                return disk_full(str(error))
+    return _SQLITE.get(type(error), unavailable)(str(error))
+
+
+_SYSTEM: Final[dict[int | None, Callable[[str], ElasticScanError]]] = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), disk_full),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), not_writable),
+}
+
+
+@contextmanager
+def translated_system(writing: bool = True) -> Iterator[None]:
+    """Turn the system's errors about the files of a log into ours."""
+    try:
+        yield
+    except OSError as error:
+        meaning_of = _SYSTEM.get(error.errno, unavailable) if writing else unavailable
+        raise lack_in(error) or meaning_of(str(error)) from error

@@ -23,7 +23,6 @@ from elasticscan.catalog.table_state import (
     InlineCommit,
     RemovedFile,
     TableState,
-    misfit,
 )
 from elasticscan.metadata import (
     Fragment,
@@ -92,7 +91,7 @@ class StoreState:
     def table(self, id: int) -> TableState:  # noqa: A002
         """Return a table that a record names."""
         if id not in self.tables:
-            raise misfit(f"there is no table {id}")
+            raise damaged_log(f"there is no table {id}")
         return self.tables[id]
 
     def info(self, id: int) -> TableInfo | None:  # noqa: A002
@@ -176,9 +175,6 @@ class StoreState:
         files = [(fragment.shard, fragment.path) for fragment in fragments.values()]
         files += [(fragments[run.fragment].shard, run.path) for run in self.runs()]
         files += [(file.shard, file.path) for file in self.removed_files()]
-        for shard, path in files:
-            if shard not in roots:
-                raise damaged_log(f"file {path} is at shard {shard}, which there never was")
         return frozenset((same, path) for shard, path in files for same in shards_at[roots[shard]])
 
     def _tables(self, table: int | None) -> Iterable[TableState]:

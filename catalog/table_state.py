@@ -6,8 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from elasticscan.base.errors import RESTORE, StoreDamaged
-from elasticscan.catalog.entries import Digest
+from elasticscan.catalog.entries import Digest, damaged_log
 from elasticscan.catalog.files import FileSet
 from elasticscan.metadata import (
     FileChanges,
@@ -126,11 +125,6 @@ class TableState:
         return sum(map(len, served))
 
 
-def misfit(why: str) -> StoreDamaged:
-    """Return the error for a record that does not fit the state before it."""
-    return StoreDamaged(f"a record of the log does not fit what came before it: {why}; {RESTORE}")
-
-
 class Since(NamedTuple):
     """The record since which files are gone, and its time as `RemovedFile` has it."""
 
@@ -144,7 +138,7 @@ def with_files(table: TableState, files: FileChanges, since: Since, first: int =
     named = {*files.removed, *(file for file, _ in files.slots), *(each.fragment for each in files.runs)}
     missing = table.fragments.missing(named)
     if missing:
-        raise misfit(f"fragment {min(missing)} is not there")
+        raise damaged_log(f"fragment {min(missing)} is not there")
     table = without(table, files.removed, since)
     fragments, runs, ordinal = list[Fragment](), list[IndexRun](), first
     for added in files.added:
@@ -218,7 +212,7 @@ def _unflushed(memory: tuple[InlineCommit, ...], files: FileChanges) -> tuple[In
         return memory
     flushed, there = set(files.flushed), {commit.number for commit in memory}
     if not flushed <= there:
-        raise misfit(f"commit {min(flushed - there)} is flushed, and its rows are not in the log")
+        raise damaged_log(f"commit {min(flushed - there)} is flushed, and its rows are not in the log")
     left = (
         _part_of(commit, commit.slots - files.flushed_slots) if commit.number in flushed else commit
         for commit in memory

@@ -18,12 +18,10 @@ from functools import lru_cache
 
 import msgpack
 
-from elasticscan.base.errors import InvalidOption, NotFound, SnapshotExpired
+from elasticscan.base.errors import InvalidOption
 from elasticscan.catalog import tables
-from elasticscan.catalog.appending import Append
-from elasticscan.catalog.database import LogHome, Row, micros
-from elasticscan.catalog.entries import TOPOLOGY, check_part, damaged_log, linked_entry
-from elasticscan.catalog.state import StoreState
+from elasticscan.catalog.database import Row, micros
+from elasticscan.catalog.entries import TOPOLOGY, Append, check_part, damaged_log, linked_entry
 from elasticscan.catalog.transaction import Tx
 from elasticscan.metadata import STORE, StoreCreated, TopologyEntered
 from elasticscan.topology import Placement, SlotMap, Tablet, Topology, TopologyEntry
@@ -38,7 +36,7 @@ def append_topology(tx: Tx, reason: str, published: bool = True) -> Topology:
     """Enter the placement as it is now as the newest topology, unless the history is damaged."""
     state = tx.state
     newest, is_published = state.topology
-    _rows(tx, newest - (not is_published), newest - (not is_published))
+    newest_topology(tx)
     names = tuple((shard.id, shard.name) for shard in state.shards.values())
     at = tx.times.stamp  # clocks of several machines: it is compared with times of commits
     topology = Topology(newest + int(is_published), state.placement, names, at, reason, published)
@@ -62,7 +60,7 @@ def newest_topology(tx: Tx) -> Topology:
 
 def topology_entries(tx: Tx, most: int | None = None) -> tuple[TopologyEntry, ...]:
     """Return the entries of `topologies`, whose placements need not be made."""
-    entries = (entry for entry, *_ in _rows(tx, *_newest(tx, most)))
+    entries = (entry for entry, *_ in topology_rows(tx, *_newest(tx, most)))
     return tuple(TopologyEntry(number, tuple(map(tuple, held)), *rest) for number, held, *rest in entries)
 
 
@@ -83,31 +81,13 @@ def _newest(tx: Tx, most: int | None) -> tuple[int, int]:
 
 
 def base_topology(tx: Tx, number: int) -> Topology:
-    """Return the topology that a scan began with, or the oldest that is kept.
+    """Return the topology that a scan began with, or the nearest that is kept.
 
     No row depends on it, only which reads count as virtual ones. A snapshot that its table's next commit
     has not overtaken may be read on after any pause, so there is no time after which it is unused.
     """
-    return topology(tx, max(number, oldest_topology(tx)))
-
-
-def topology(tx: Tx, number: int) -> Topology:
-    """Return one of the topologies that are kept.
-
-    Raises:
-        NotFound: there was none of this number.
-        SnapshotExpired: it is not kept any more.
-    """
-    if not 1 <= number <= tx.state.topology[0]:
-        raise NotFound(f"the topology history holds no topology {number}", topology=number, kind="topology")
-    oldest = oldest_topology(tx)
-    if number < oldest:
-        raise SnapshotExpired(
-            f"topology {number} is no longer kept, the oldest is {oldest}; begin a new scan",
-            topology=number,
-            oldest=oldest,
-        )
-    return _kept(tx, number, number)[0]
+    nearest = min(max(number, oldest_topology(tx)), tx.state.topology[0])
+    return _kept(tx, nearest, nearest)[0]
 
 
 def oldest_topology(tx: Tx) -> int:
@@ -131,11 +111,7 @@ def forget_topologies(tx: Tx, before: int) -> None:
 
 
 def _kept(tx: Tx, first: int, last: int) -> list[Topology]:
-    return [_topology(*row) for row in _rows(tx, first, last)]
-
-
-def _rows(tx: Tx, first: int, last: int) -> list[tuple[Row, Row, bytes]]:
-    return topology_rows(tx.log.home, tx.state, first, last)
+    return [_topology(*row) for row in topology_rows(tx, first, last)]
 
 
 def _topology(entry: Row, shards: Row, tablets: bytes) -> Topology:
@@ -143,13 +119,13 @@ def _topology(entry: Row, shards: Row, tablets: bytes) -> Topology:
     return Topology(number, _placement(tablets), tuple(map(tuple, shards)), *rest)
 
 
-def topology_rows(home: LogHome, state: StoreState, first: int, last: int) -> list[tuple[Row, Row, bytes]]:
+def topology_rows(tx: Tx, first: int, last: int) -> list[tuple[Row, Row, bytes]]:
     """Return (entry, shards, packed tablets) of topologies, each of which is what its record brought."""
     rows = list[tuple[Row, Row, bytes]]()
-    for row in home.execute(tables.TOPOLOGIES, {"first": first, "last": last}):
+    for row in tx.execute(tables.TOPOLOGIES, {"first": first, "last": last}):
         check_part(linked_entry(row), (STORE, TOPOLOGY), row[-2])
         rows.append(msgpack.unpackb(zlib.decompress(row[-2])))
-    newest, is_published = state.topology
+    newest, is_published = tx.state.topology
     published = all(entry[-1] for entry, *_ in rows if entry[0] < newest or is_published)
     if [entry[0] for entry, *_ in rows] != list(range(first, last + 1)) or not published:
         raise damaged_log(f"the topology history has not each number from {first} to {last} once")

@@ -8,11 +8,15 @@ and all become visible together at its end, or none does.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from secrets import token_bytes
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from elasticscan.base.errors import ContinuationKeyError, NotFound
+import msgpack
+
+from elasticscan.base.errors import ContinuationKeyError, NotFound, StoreDamaged
 from elasticscan.base.formatting import utc
 from elasticscan.base.hashing import HASH
 from elasticscan.base.limits import (
@@ -22,20 +26,32 @@ from elasticscan.base.limits import (
     STREAM_LEASE_SECONDS,
     TRUSTED_JUMP_SECONDS,
 )
-from elasticscan.catalog import leases, tables
-from elasticscan.catalog.appending import Append, Draft, row_values, time_after
+from elasticscan.catalog import checkpoints, leases, tables
 from elasticscan.catalog.checks import check
-from elasticscan.catalog.database import NOTHING, Interrupted, Row, micros
-from elasticscan.catalog.entries import GENESIS, LogEntry, chained, damaged_log, linked_entry
+from elasticscan.catalog.database import NOTHING, LogHome, Row, micros
+from elasticscan.catalog.entries import (
+    GENESIS,
+    ROWS,
+    STATISTICS,
+    Append,
+    Draft,
+    LogEntry,
+    chained,
+    check_part,
+    damaged_log,
+    is_sealed,
+    linked_entry,
+)
+from elasticscan.catalog.failures import Interrupted
 from elasticscan.catalog.fold import apply
 from elasticscan.catalog.leases import ENDLESS, Lease
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.store_time import Times, observe
 from elasticscan.catalog.table_state import InlineCommit
-from elasticscan.metadata import Record, TableInfo, TimeObserved, file_changes
+from elasticscan.metadata import MAX_FILES, Record, TableInfo, TimeObserved, file_changes
 
 if TYPE_CHECKING:
-    from elasticscan.catalog.log import Log
+    from elasticscan.catalog.catalog import Catalog
 
 T = TypeVar("T")
 
@@ -105,17 +121,17 @@ class Tx:
     """One catalog transaction: everything done through it becomes visible at once, or nothing.
 
     Args:
-        log: of the store.
+        catalog: of the store.
         begun: the state at its beginning; None where there is none, as the first record creates the store.
-        now: the time of this process's clock; use `times` for stamps and expiry.
 
     Attributes:
+        now: the time of this process's clock; use `times` for stamps and expiry.
         tail_bytes: the size of the records that it has appended, as `Draft` has it; 0 if there are none.
         files_at: the shards at which it has entered files of a table.
     """
 
-    def __init__(self, log: Log, begun: StoreState | None, now: float) -> None:
-        self.log, self.now = log, now
+    def __init__(self, catalog: Catalog, begun: StoreState | None) -> None:
+        self._catalog, self.home, self.now = catalog, catalog.home, catalog.clock.now()
         self._state, self._base, self._begun = begun, -1, GENESIS
         if begun is not None:
             self._base, self._begun = begun.number, begun.digest
@@ -130,21 +146,20 @@ class Tx:
         assert self._state is not None, "the first record creates the store"
         return self._state
 
-    # Append, in a transaction of `Log.writing`
+    # Append, in a transaction that writes
 
     def append(self, what: Record | Append) -> int:
         """Append a record, and return its number; raises where the state does not allow it, see `checks`."""
-        draft, state = Draft.of(what if isinstance(what, Append) else Append(what)), self._state
-        record, topology = draft.what.record, draft.what.topology
+        clock, state = micros(self._catalog.clock.now()), self._state
+        draft = Draft.of(what if isinstance(what, Append) else Append(what), token_bytes(16), clock)
+        record, topology, row = draft.what.record, draft.what.topology, draft.row
         if state is not None:
             check(state, record)
-        clock = micros(self.log.home.clock.now())
-        number = self._next_number(draft.what)
-        at, row = time_after(state, clock), draft.row(clock)
+        number, at = self._next_number(draft.what), time_after(state, clock)
         before = self._begun if state is None else state.digest
         entry = LogEntry(number, at, row, chained(before, number, at, row.seal))
         self._state = apply(state, entry, record)
-        values = row_values(row) | {"number": number, "time": at, "digest": entry.digest}
+        values = row.values() | {"number": number, "time": at, "digest": entry.digest}
         self.execute(tables.INSERT_ENTRY, values)
         for (table, part), content in draft.parts.items():
             values = {"number": number, "table": table, "part": part, "bytes": content}
@@ -152,7 +167,7 @@ class Tx:
         if topology is not None:
             values = {"number": topology[0], "record": number, "bytes": topology[1]}
             self.execute(tables.PUT_TOPOLOGY, values)
-        self._first = self._first or draft.id
+        self._first = self._first or row.id
         self.tail_bytes += draft.tail_bytes
         changes = file_changes(record).values()
         self.files_at |= {added.file.shard for files in changes for added in files.added}
@@ -174,12 +189,11 @@ class Tx:
         """Return whether it was committed, as seen by the transaction in which this thread is now."""
         if self._first is not None:
             return bool(self.execute(tables.BY_ID, {"after": self._base, "id": self._first}))
-        home = self.log.home
-        return all(leases.lease_rows(home, id) == rows for id, rows in self._leases.items())  # noqa: A001
+        return all(leases.lease_rows(self.home, own) == rows for own, rows in self._leases.items())
 
     def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
         """Return all rows of a statement; of a writing transaction, as it sees them."""
-        return self.log.home.execute(statement, values)
+        return self.home.execute(statement, values)
 
     def info(self) -> StoreInfo:
         state = self.state
@@ -324,11 +338,11 @@ class Tx:
             Interrupted: a flush has moved some to files, and the log has dropped them.
             StoreDamaged: some are not there, or are not what was written.
         """
-        found = self.log.rows_of(table, commits)
+        found = rows_of(self.home, table, commits)
         missing = {commit.number for commit in commits} - found.keys()
         if not missing:
             return found
-        if missing.isdisjoint(commit.number for commit in self.log.follow().memory(table)):
+        if missing.isdisjoint(commit.number for commit in self._catalog.follow().memory(table)):
             raise Interrupted("rows were moved from the log to files while they were read; try again")
         raise damaged_log(f"the rows of record {min(missing)} are missing")
 
@@ -337,17 +351,19 @@ class Tx:
 
         Damaged statistics are missing: they save work, and no row depends on them.
         """
-        return self.log.statistics_of(table, of) if of else {}
+        return statistics_of(self.home, table, of) if of else {}
 
     # Leases
 
     def leases(self, kind: type[T]) -> list[Lease[T]]:
         """Return the leases of a kind, ended ones included. Raises `StoreDamaged` where any is damaged."""
-        return leases.leases(self.log.home, kind)
+        rows = sorted(leases.lease_rows(self.home))
+        return [leases.lease_of(kind, row) for row in rows if row[1] == kind.__name__]
 
     def lease(self, kind: type[T], name: str) -> Lease[T] | None:
         """Return a lease, ended or not."""
-        return leases.find_lease(self.log.home, kind, name)
+        rows = leases.lease_rows(self.home, leases.lease_id(kind, name))
+        return leases.lease_of(kind, rows[0]) if rows else None
 
     def put_lease(self, name: str, value: object, seconds: float | None = None) -> None:
         """Enter a lease for a time, or one that ends with its owner, in the place of that with its name."""
@@ -355,7 +371,7 @@ class Tx:
         self._put_lease(leases.row_of(Lease(name, value, until)))
 
     def _put_lease(self, row: Row) -> None:
-        leases.put_row(self.log.home, row)
+        self.execute(tables.PUT_LEASE, leases.values_of(row))
         self._leases[row[0]] = [row]
 
     def remove_lease(self, kind: type, name: str) -> None:
@@ -377,7 +393,7 @@ class Tx:
         """
         over = micros(self.times.expiry)
         most = micros(self.now + STREAM_LEASE_SECONDS + TRUSTED_JUMP_SECONDS)
-        rows = leases.lease_rows(self.log.home)
+        rows = leases.lease_rows(self.home)
         ended = [id for id, *_, until in rows if until < over]  # noqa: A001
         for id in ended:  # noqa: A001
             self._remove_lease(id)
@@ -385,6 +401,11 @@ class Tx:
             if self.times.agreed and most < row[-1] < ENDLESS:
                 self._put_lease((*row[:-1], most))
         return len(ended)
+
+
+def time_after(state: StoreState | None, clock: int) -> int:
+    """Return the time of the record after a state: times grow with the numbers."""
+    return clock if state is None else max(clock, state.time + 1)
 
 
 def identity_of(state: StoreState) -> Identity:
@@ -402,3 +423,50 @@ def _commit(entry: LogEntry) -> Commit:
     assert row.operation is not None, "a commit has one"
     made = entry.time / 1e6
     return Commit(entry.number, row.table, row.operation, row.rows, row.size, made, said.get("user", {}))
+
+
+# What records have apart from their entries
+
+
+def entries(home: LogHome, first: int, last: int) -> list[LogEntry]:
+    """Return entries by their numbers, ascending, both ends included."""
+    return [linked_entry(row) for row in home.execute(tables.ENTRIES, {"first": first, "last": last})]
+
+
+def rows_of(home: LogHome, table: int, commits: Iterable[InlineCommit]) -> dict[int, bytes]:
+    """Return the rows of small commits of a state, as they were appended, by number.
+
+    A number is missing if its rows were dropped since they lie in files: follow the log, and ask again.
+    """
+    digests = {commit.number: commit.digest for commit in commits}
+    if not digests:
+        return {}
+    rows = home.execute(tables.PARTS, {"table": table, "part": ROWS, "after": min(digests) - 1})
+    found = {number: content for number, content in rows if number in digests}
+    for number, content in found.items():
+        if not is_sealed(content, digests[number]):
+            raise damaged_log(f"the rows of record {number} are not what was written")
+    return found
+
+
+def statistics_of(home: LogHome, table: int, ids: Collection[int]) -> dict[int, bytes]:
+    """Return what is known of the values in files; damaged or missing statistics are left out."""
+    newest = checkpoints.manifests(home)[:1]
+    known = checkpoints.statistics_in(home, newest[0], table) if newest else None
+    covered = -1 if known is None else newest[0].number
+    found = known or {}
+    for number in sorted({file // MAX_FILES for file in ids if file // MAX_FILES > covered}):
+        with suppress(StoreDamaged):
+            found |= _statistics_brought(home, number)
+    return {file: found[file] for file in found.keys() & set(ids)}
+
+
+def _statistics_brought(home: LogHome, number: int) -> dict[int, bytes]:
+    """Return the statistics that a record brought, by the files' ids."""
+    for entry in entries(home, number, number):
+        part = (entry.row.table, STATISTICS)
+        for (content,) in home.execute(tables.PART, {"number": number, "table": part[0], "part": part[1]}):
+            check_part(entry, part, content)
+            bodies = msgpack.unpackb(content, strict_map_key=False)
+            return {number * MAX_FILES + ordinal: body for ordinal, body in bodies.items()}
+    return {}

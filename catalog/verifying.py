@@ -7,7 +7,7 @@ damaged, and no row depends on them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -31,18 +31,23 @@ from elasticscan.catalog.entries import (
 from elasticscan.catalog.leases import lease_rows
 from elasticscan.catalog.replay import replay_whole
 from elasticscan.catalog.state import StoreState
-from elasticscan.catalog.topology_history import topology_rows
+from elasticscan.catalog.topology_history import oldest_topology, topology_rows
+from elasticscan.catalog.transaction import Tx
+
+if TYPE_CHECKING:
+    from elasticscan.catalog.catalog import Catalog
 
 _BATCH: Final = 500  # entries, with all that they have apart from them
 _ALL: Final = (1 << 63) - 1
 
 
-def check_log(home: LogHome) -> None:
+def check_log(catalog: Catalog) -> None:
     """Check the chain, all parts of records and checkpoints, topologies and leases.
 
     Raises:
         StoreDamaged: something is not what was written, or missing.
     """
+    home = catalog.home
     with home.reading():
         kept = _kept_checkpoints(home)
         trimmed = kept[-1].number if len(kept) == KEPT else -1
@@ -52,8 +57,8 @@ def check_log(home: LogHome) -> None:
             for commit in table.memory:
                 if (commit.number, number) not in rows:
                     raise damaged_log(f"the rows of record {commit.number} are missing")
-        ((oldest,),) = home.execute(tables.OLDEST_TOPOLOGY)
-        topology_rows(home, state, oldest or 1, state.topology[0])
+        tx = Tx(catalog, state)
+        topology_rows(tx, oldest_topology(tx), state.topology[0])
         lease_rows(home)
 
 
@@ -101,16 +106,13 @@ def _check_entries(home: LogHome, trimmed: int) -> set[tuple[int, int]]:
     """
     after, digest, rows = -1, GENESIS, set[tuple[int, int]]()
     while True:
-        found = home.execute(tables.CHAIN, {"after": after, "most": _BATCH})
-        entries = {entry.number: entry for entry in map(entry_of, found)}
-        check_chain(digest, entries.values())
-        is_last = len(found) < _BATCH
-        upto = _ALL if is_last else max(entries)
-        rows |= _check_parts(home, entries, after, upto, trimmed)
+        entries = [entry_of(row) for row in home.execute(tables.CHAIN, {"after": after, "most": _BATCH})]
+        check_chain(digest, entries)
+        upto = entries[-1].number if len(entries) == _BATCH else _ALL
+        rows |= _check_parts(home, {entry.number: entry for entry in entries}, after, upto, trimmed)
         if entries:
-            after = max(entries)
-            digest = entries[after].digest
-        if is_last:
+            after, digest = entries[-1].number, entries[-1].digest
+        if upto == _ALL:
             break
     head = head_in(home.execute(tables.HEAD))
     if tuple(head[:2]) != (after, digest):

@@ -8,7 +8,7 @@ from functools import partial
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import StoreNotFound
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import Catalog
+from elasticscan.catalog import open_catalog
 from elasticscan.protocol import Cluster
 from elasticscan.storage import Disk
 from elasticscan.store.context import Checkpoint, Context
@@ -28,13 +28,7 @@ def open_context(
     """Open what the handles of a store share in this process; with `follows` upkeep follows commits."""
     shown_uri = shown(location.uri)
     try:
-        if not location.exists():
-            raise StoreNotFound(
-                f"{shown_uri} holds no elasticscan store; create one with elasticscan.create or "
-                "`elasticscan create`",
-                uri=shown_uri,
-            )
-        catalog = Catalog(location.catalog_url, clock, shown_uri, read_only)
+        catalog = open_catalog(location.catalog_url, clock, shown_uri, read_only)
     except StoreNotFound:
         location.check_not_bereft()  # no `create` where shards of a store are
         raise
@@ -45,6 +39,5 @@ def open_context(
     if follows and catalog.read_only is None:
         context.upkeep = AfterCommit(context)
     catalog.before_writing = context.roots.look_before_writing
-    catalog.when_missing = context.roots.compare_with_shards
     catalog.after_writing = context.roots.note_committed
     return context

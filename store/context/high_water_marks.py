@@ -266,14 +266,14 @@ class RootMarks:
             CatalogOutdated: shards know a newer one.
         """
         # A standby of a database server follows its server with a delay, which proves nothing.
-        if self._catalog.follows_progress:
+        if not self._catalog.home.is_follower:
             check = self.look_at_marks(at_all=True)
             check(self._catalog.at().identity())
 
     def take_any_catalog(self) -> None:
         """Go on with the catalog that is there, also an older one; shards are asked again what they know."""
         self._known_newest = self._known_owner = False
-        self._catalog.forget_progress()
+        self._catalog.forget()
 
     def _catalog_place(self) -> str:
         if self._place is None:

@@ -30,7 +30,7 @@ from elasticscan.base.errors import (
     StoreTooNew,
 )
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import Catalog, Dump, Tx, retry_interrupted, take_incarnation
+from elasticscan.catalog import Dump, Tx, copy_catalog, retry_interrupted, take_incarnation
 from elasticscan.metadata import Seal
 from elasticscan.storage import Disk, keep_from_group, verify_file
 from elasticscan.store.context import Context
@@ -191,8 +191,7 @@ def restore_backup(source: str, uri: str, roots: Mapping[str, str], clock: Clock
         for file in backup.files:
             _copy(place, targets[file.shard], file)
         all_roots = stored | {shard: f"removed/{shard}" for shard in backup.removed}  # the original's alone
-        where = shown(location.uri)
-        Catalog.create_from(location.catalog_url, clock, where, backup.catalog, all_roots, take_over)
+        copy_catalog(location.catalog_url, clock, backup.catalog, all_roots, take_over)
 
 
 # The list, in bytes

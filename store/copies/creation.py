@@ -15,7 +15,7 @@ from elasticscan.base.errors import AlreadyExists
 from elasticscan.base.hashing import HASH
 from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import Catalog, NewStore, Tx, holds_store
+from elasticscan.catalog import NewStore, Tx, create_catalog, holds_store
 from elasticscan.storage import Disk
 from elasticscan.store import arguments
 from elasticscan.store.arguments import Shards
@@ -56,8 +56,8 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
             marker = Marker(me.store_id, me.incarnation, shard.id, shard.name)
             claims.claim(disks(root), root, marker, [each.id for each in shards])
 
-    with place_for_store(location, [root for _, root in new.shards]), claims.undone_on_errors():
-        Catalog.create(location.catalog_url, clock, shown(location.uri), new, claim_all)
+    with place_for_store(location, new.shards, disks), claims.undone_on_errors():
+        create_catalog(location.catalog_url, clock, new, claim_all)
 
 
 @contextmanager

@@ -313,7 +313,7 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
     _forget_over(context, collection.away)
     done = [decision for look, planned in plans for decision in collection.carry_out(look, planned)]
     _forget_topologies(context)
-    context.catalog.drop_values(rules.grace_seconds)
+    context.catalog.drop_payloads(context.clock.now() - rules.grace_seconds)
     return Collected(tuple(done), tuple(collection.skipped))
 
 

@@ -27,7 +27,7 @@ class _GatedConnection:
 
 def prepare_connections(catalog: Catalog, prepare: Callable[[Any], Any]) -> Callable[[], None]:
     """Let a function replace each connection that a catalog opens from now on; returns what ends that."""
-    pool = catalog._home._pool  # type: ignore[attr-defined]
+    pool = catalog.home._pool  # type: ignore[attr-defined]
     connect = pool._connect
 
     def end() -> None:

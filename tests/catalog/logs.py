@@ -9,13 +9,11 @@ from random import Random
 from typing import Any
 
 from elasticscan.base.errors import CommitUnknown
-from elasticscan.catalog import IdempotencyKey, tables
-from elasticscan.catalog.appending import Append
+from elasticscan.catalog import Catalog, IdempotencyKey, StoreState, tables
 from elasticscan.catalog.database import LogHome, head_in, micros
-from elasticscan.catalog.entries import chained
-from elasticscan.catalog.log import Log
+from elasticscan.catalog.entries import Append, chained
+from elasticscan.catalog.failures import retry
 from elasticscan.catalog.postgres import PostgresHome
-from elasticscan.catalog.retrying import retry
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.catalog.topology_history import first_topology
 from elasticscan.metadata import StoreCreated, TimeObserved, table_of
@@ -27,30 +25,35 @@ TIME = Append(TimeObserved())
 KILLED, DONE_AND_KILLED, NOT_DONE, ANSWER_LOST = "killed", "done, and killed", "not done", "answer lost"
 
 
-def begin(home: LogHome, record: StoreCreated = CREATED) -> Log:
+def begin(home: LogHome, record: StoreCreated = CREATED) -> Catalog:
     """Begin a log with its first record and topology."""
     home.make_tables()
-    with Log(home).beginning() as transaction:
+    with Catalog(home).beginning() as transaction:
         transaction.append(Append(record, topology=first_topology(record)))
-    return Log(home)
+    return Catalog(home)
 
 
-def append(log: Log, what: Append = TIME, content: str | None = None) -> int:
+def append(log: Catalog, what: Append = TIME, content: str | None = None) -> int:
     """Append a record, once the state as of the head allows it; a small commit at once, where that is so.
 
     The commit that an application has made under the same version is returned in its place.
     """
-    inline = None if log.known is None else log.append_at_once(what, log.known)
+    inline = None if log.known is None else log.append_inline(what, log.known)
     if inline is not None:
         return inline
 
     def attempt() -> int:
-        with log.writing() as tx:
+        with log.appending() as tx:
             key = None if what.app is None else IdempotencyKey(*what.app, content)
             made = None if key is None else tx.commit_of_txn(table_of(what.record), key)
             return tx.append(what) if made is None else made
 
     return retry(log.home, attempt)
+
+
+def known_by(log: Catalog) -> StoreState:
+    """The state as a process knows it, which may be an old one."""
+    return log.known or log.follow()
 
 
 class KilledProcess(Exception):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from elasticscan.catalog import Catalog, NewStore, Tx
+from elasticscan.catalog import Catalog, NewStore, Tx, create_catalog, open_catalog
 from elasticscan.metadata import StagedFragment, TableDropped, TableInfo
 from elasticscan.store.writing.definitions import enter
 from elasticscan.store.writing.entering import commit_of
@@ -21,8 +21,8 @@ def make(where: Path | str, clock: ManualClock) -> Catalog:
     """Make a catalog whose shard 1 serves slots [0, 8), and shard 2 the others."""
     shards = (("a", "shards/a"), ("b", "shards/b"))
     new = NewStore(shards, initial_placement(SLOTS, 4, [1, 2]), "spark", 100.0)
-    Catalog.create(where, clock, str(where), new)
-    return Catalog(where, clock, str(where))
+    create_catalog(where, clock, new)
+    return open_catalog(where, clock, str(where))
 
 
 def staged(path: str) -> StagedFragment:

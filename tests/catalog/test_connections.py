@@ -16,10 +16,10 @@ import pytest
 
 from elasticscan.base.clock import SystemClock
 from elasticscan.base.errors import CatalogUnavailable, InvalidOption, ReadOnlyStore
-from elasticscan.catalog import tables
-from elasticscan.catalog.appending import Append
-from elasticscan.catalog.database import Interrupted, LogHome
-from elasticscan.catalog.log import Log
+from elasticscan.catalog import Catalog, tables, transaction
+from elasticscan.catalog.database import LogHome
+from elasticscan.catalog.entries import Append
+from elasticscan.catalog.failures import Interrupted
 from elasticscan.catalog.opening import holds_store, make_home, open_home
 from elasticscan.catalog.postgres import ImpatientConnection, PostgresHome, ServerClock
 from elasticscan.metadata import RowsCommitted, TableDefined, TableInfo, TagChanged
@@ -46,7 +46,7 @@ def opened(url: str) -> PostgresHome:
 @pytest.fixture
 def database(postgres: Server) -> Iterator[str]:
     with postgres.database() as name:
-        with make_home(postgres.url(name), CLOCK, "here") as home:
+        with make_home(postgres.url(name), CLOCK) as home:
             begin(home)
         yield name
 
@@ -64,7 +64,7 @@ def other(postgres: Server, database: str) -> Iterator[PostgresHome]:
 
 
 def append(home: LogHome) -> int:
-    return append_to(Log(home))
+    return append_to(Catalog(home))
 
 
 def number_in(home: LogHome) -> int:
@@ -72,15 +72,15 @@ def number_in(home: LogHome) -> int:
 
 
 @pytest.fixture
-def log(home: PostgresHome) -> Log:
+def log(home: PostgresHome) -> Catalog:
     """A log with a table."""
-    append_to(Log(home), Append(TableDefined(INFO, 0)))
-    return Log(home)
+    append_to(Catalog(home), Append(TableDefined(INFO, 0)))
+    return Catalog(home)
 
 
 def write(home: LogHome, content: bytes) -> int:
     """Write rows by one statement."""
-    log = Log(home)
+    log = Catalog(home)
     log.follow()
     record = RowsCommitted(1, "write", 1, 1, len(content), slots=SlotSet.span(3, 4))
     return append_to(log, Append(record, rows=content))
@@ -88,8 +88,8 @@ def write(home: LogHome, content: bytes) -> int:
 
 def contents(home: LogHome) -> dict[int, bytes]:
     """All rows of the table that are in the log, by number."""
-    log = Log(home)
-    return log.rows_of(1, log.follow().tables[1].memory)
+    log = Catalog(home)
+    return transaction.rows_of(log.home, 1, log.follow().tables[1].memory)
 
 
 # --------------------------------------------------------------------------------------------- lost
@@ -104,7 +104,7 @@ def test_a_log_is_made_once_or_not_at_all_wherever_its_connection_breaks(
             line.cut_at(trip, answered=answered)
             is_made = False
             try:
-                with make_home(line.url(name), CLOCK, "here") as home:
+                with make_home(line.url(name), CLOCK) as home:
                     begin(home)
                 is_made = True
             except Interrupted:
@@ -117,7 +117,7 @@ def test_a_log_is_made_once_or_not_at_all_wherever_its_connection_breaks(
     assert trip > 5
 
 
-def test_an_append_that_arrives_after_its_repetition_is_refused(log: Log, other: PostgresHome) -> None:
+def test_an_append_that_arrives_after_its_repetition_is_refused(log: Catalog, other: PostgresHome) -> None:
     """The head is locked, so an append waits at the server; its writer loses the connection meanwhile."""
     ended = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
         WHERE wait_event_type = 'Lock' AND datname = current_database()"""
@@ -132,7 +132,7 @@ def test_an_append_that_arrives_after_its_repetition_is_refused(log: Log, other:
 
 
 def test_a_commit_is_on_the_disk_where_the_database_does_not_wait_for_it(
-    log: Log, postgres: Server, database: str
+    log: Catalog, postgres: Server, database: str
 ) -> None:
     """Such a server keeps what it acknowledged in memory, for up to three times `wal_writer_delay`."""
     reload = "SELECT pg_reload_conf()"
@@ -152,7 +152,7 @@ def test_a_commit_is_on_the_disk_where_the_database_does_not_wait_for_it(
             with closing(opened(postgres.url(database))) as own:
                 number = commit(own)
             postgres.restart()
-            assert Log(log.home).follow().number == number
+            assert Catalog(log.home).follow().number == number
 
 
 # --------------------------------------------------------------------------------------------- silent
@@ -188,7 +188,7 @@ def test_a_writer_that_stands_still_holds_the_lock_no_longer_than_a_limit(
     numbers = []
 
     def stand_still() -> None:
-        with Log(home).writing() as tx:
+        with Catalog(home).appending() as tx:
             tx.append(TIME)
             numbers.append(append(other))  # it waits until the server ends the one that is silent
 
@@ -218,13 +218,13 @@ def test_a_writer_waits_for_its_turn_and_one_that_has_no_time_does_not(
 
 @pytest.mark.parametrize("is_pooled", [False, True])
 def test_more_writers_than_a_pooler_has_connections_get_one_number_each(
-    log: Log, postgres: Server, database: str, is_pooled: bool
+    log: Catalog, postgres: Server, database: str, is_pooled: bool
 ) -> None:
     with ExitStack() as stack:
         url = stack.enter_context(pooled(postgres, database, 2)) if is_pooled else postgres.url(database)
         home, pool = stack.enter_context(closing(opened(url))), stack.enter_context(ThreadPoolExecutor(8))
         rows = [str(number).encode() for number in range(80)]
-        tags = pool.map(lambda n: append_to(Log(home), Append(TagChanged(1, f"{n}", 1))), range(20))
+        tags = pool.map(lambda n: append_to(Catalog(home), Append(TagChanged(1, f"{n}", 1))), range(20))
         numbers = [*pool.map(lambda content: write(home, content), rows)]
         assert sorted([*numbers, *tags]) == list(range(2, 102))
     assert contents(log.home) == dict(zip(numbers, rows, strict=True))
@@ -255,7 +255,7 @@ def test_a_user_who_may_only_read_reads(postgres: Server, database: str) -> None
     with closing(opened(postgres.url(database, f"{user}:right"))) as home:
         assert home.why_read_only == "this database user may not change the catalog's tables"
         assert not home.is_follower
-        assert Log(home).follow().number == 0
+        assert Catalog(home).follow().number == 0
         with pytest.raises(ReadOnlyStore):
             append(home)
         home.why_read_only = None
@@ -263,8 +263,8 @@ def test_a_user_who_may_only_read_reads(postgres: Server, database: str) -> None
             append(home)
     postgres.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
     with closing(opened(postgres.url(database))) as home:
-        assert home.why_read_only == "transactions of this database user only read"
-        assert Log(home).follow().number == 0
+        assert home.why_read_only == "this database user may not change the catalog's tables"
+        assert Catalog(home).follow().number == 0
     postgres.execute(f"ALTER DATABASE {database} RESET default_transaction_read_only")
 
 

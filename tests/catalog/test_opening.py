@@ -25,9 +25,19 @@ from elasticscan.base.errors import (
     StoreNotFound,
     StoreTooNew,
 )
-from elasticscan.catalog import Catalog, NewStore, Tx, newest_topology, pool, seal_keys, sqlite
-from elasticscan.catalog.failures import meaning
+from elasticscan.catalog import (
+    Catalog,
+    NewStore,
+    Tx,
+    create_catalog,
+    newest_topology,
+    open_catalog,
+    pool,
+    seal_keys,
+    sqlite,
+)
 from elasticscan.catalog.opening import holds_store
+from elasticscan.catalog.sqlite_files import meaning
 from elasticscan.metadata import FORMATS, TimeObserved
 from elasticscan.store.context.leases import leases_in
 from elasticscan.topology import initial_placement
@@ -44,12 +54,12 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def create(where: Path | str, hashed: str = "spark", prepare: Callable[[Tx], None] = lambda _: None) -> None:
     new = NewStore((("a", "shards/a"),), initial_placement(16, 4, [1]), hashed, 100.0)
-    Catalog.create(where, CLOCK, str(where), new, prepare)
+    create_catalog(where, CLOCK, new, prepare)
 
 
 @contextmanager
 def opened(where: Path | str) -> Iterator[Catalog]:
-    with closing(Catalog(where, CLOCK, str(where))) as catalog:
+    with closing(open_catalog(where, CLOCK, str(where))) as catalog:
         yield catalog
 
 
@@ -135,7 +145,7 @@ def test_no_file_handle_of_a_damaged_file_stays_open(tmp_path: Path, content: by
     file = tmp_path / "catalog.db"
     file.write_bytes(content)
     with pytest.raises(StoreDamaged):
-        Catalog(file, CLOCK, str(file), read_only)
+        open_catalog(file, CLOCK, str(file), read_only)
     handles = [os.path.realpath(handle) for handle in Path("/proc/self/fd").iterdir()]
     assert not [handle for handle in handles if handle.startswith(str(file))]
 

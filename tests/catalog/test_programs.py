@@ -14,9 +14,9 @@ from typing import Self
 
 import pytest
 
-from elasticscan.catalog.appending import Append
+from elasticscan.catalog import Catalog
+from elasticscan.catalog.entries import Append
 from elasticscan.catalog.files import FileSet
-from elasticscan.catalog.log import Log
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.metadata import Fragment, Secret, SecretChanged, StagedFragment
 from elasticscan.topology import SlotSet
@@ -94,7 +94,7 @@ def test_a_tail_is_checkpointed_whenever_it_is_long_by_old_and_new_processes(tmp
     for _ in range(4):  # which fold a tail that is long, and live shortly
         for _ in range(2):
             append(log, secret)
-        new = Log(log.home)
+        new = Catalog(log.home)
         new.follow()
         assert new.checkpoint_if_long()
     assert not log.checkpoint_if_long(), "another process has written one"
@@ -111,6 +111,6 @@ def test_a_writer_counts_what_others_append_while_it_waits_for_its_turn(tmp_path
             with super().writing(at_once) as home:
                 yield home
 
-    log = Log(QueuedHome(tmp_path / "log.db"))
+    log = Catalog(QueuedHome(tmp_path / "log.db"))
     append(log)
     assert log.checkpoint_if_long()

@@ -16,9 +16,8 @@ import pytest
 
 from elasticscan.base.clock import SystemClock
 from elasticscan.base.errors import CatalogOutdated, CatalogUnavailable
-from elasticscan.catalog import Catalog
-from elasticscan.catalog.database import Interrupted
-from elasticscan.catalog.log import Log
+from elasticscan.catalog import Catalog, open_catalog
+from elasticscan.catalog.failures import Interrupted
 from elasticscan.catalog.opening import make_home, open_home
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.metadata import TimeObserved
@@ -31,15 +30,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    with make_home(tmp_path / "log.db", SystemClock(), "here") as home:
+    with make_home(tmp_path / "log.db", SystemClock()) as home:
         begin(home)
     return tmp_path / "log.db"
 
 
 @pytest.fixture
-def log(path: Path) -> Iterator[Log]:
+def log(path: Path) -> Iterator[Catalog]:
     with closing(SqliteHome(path)) as home:
-        yield Log(home)
+        yield Catalog(home)
 
 
 def copied(source: Path, target: Path) -> Path:
@@ -74,16 +73,16 @@ def test_a_commit_into_a_file_that_is_just_being_replaced_is_not_acknowledged(
                 replace(path, copied(path, copies.pop()))
             super()._commit(connection)
 
-    with closing(Slow(path)) as home, pytest.raises(Interrupted), Log(home).writing() as tx:
+    with closing(Slow(path)) as home, pytest.raises(Interrupted), Catalog(home).appending() as tx:
         tx.append(TimeObserved())
     with closing(SqliteHome(path)) as home:
-        assert Log(home).follow().number == 0
+        assert Catalog(home).follow().number == 0
 
 
 def test_an_older_file_that_is_put_back_is_refused(path: Path, tmp_path: Path) -> None:
     """Also by a check, which reads everything again."""
     older = copied(path, tmp_path / "older.db")
-    with closing(Catalog(path, SystemClock(), "here")) as catalog:
+    with closing(open_catalog(path, SystemClock(), "here")) as catalog:
         with catalog.writing() as tx:
             tx.append(TimeObserved())
         replace(path, older)
@@ -92,21 +91,21 @@ def test_an_older_file_that_is_put_back_is_refused(path: Path, tmp_path: Path) -
                 use()
 
 
-def test_a_reader_follows_to_another_file(log: Log, path: Path, tmp_path: Path) -> None:
+def test_a_reader_follows_to_another_file(log: Catalog, path: Path, tmp_path: Path) -> None:
     with closing(open_home(path, SystemClock(), "here", read_only=True)) as home:  # type: ignore[type-var]
-        assert Log(home).follow().number == 0
+        assert Catalog(home).follow().number == 0
         assert append(log) == 1
         newer = copied(path, tmp_path / "newer.db")
         log.home.close()
         replace(path, newer)
-        assert Log(home).follow().number == 1
+        assert Catalog(home).follow().number == 1
 
 
 # ----------------------------------------------------------------------------------------- the lock
 
 
 @contextmanager
-def held(log: Log) -> Iterator[None]:
+def held(log: Catalog) -> Iterator[None]:
     """Hold the lock in another thread."""
     holds, ends = threading.Event(), threading.Event()
 
@@ -123,22 +122,24 @@ def held(log: Log) -> Iterator[None]:
     thread.join()
 
 
-def test_a_child_that_was_forked_during_a_transaction_keeps_no_writer_from_its_turn(log: Log) -> None:
+def test_a_child_that_was_forked_during_a_transaction_keeps_no_writer_from_its_turn(log: Catalog) -> None:
     reading, writing = os.pipe()
     with held(log):
         child = forked(lambda: os.read(reading, 1))
-    with closing(SqliteHome(log.home.path, wait_seconds=2)) as other:
-        assert append(Log(other)) == 1  # while the child lives
+    with closing(SqliteHome(log.home.path)) as other:
+        other.wait_seconds = 2
+        assert append(Catalog(other)) == 1  # while the child lives
     os.write(writing, b"x")
     assert ended_well(child)
     os.close(reading)
     os.close(writing)
 
 
-def test_a_writer_whose_wait_ended_leaves_the_lock_to_others(log: Log) -> None:
-    with closing(SqliteHome(log.home.path, wait_seconds=0.05)) as impatient:
+def test_a_writer_whose_wait_ended_leaves_the_lock_to_others(log: Catalog) -> None:
+    with closing(SqliteHome(log.home.path)) as impatient:
+        impatient.wait_seconds = 0.05
         with held(log), pytest.raises(CatalogUnavailable):
-            append(Log(impatient))
+            append(Catalog(impatient))
         for _ in range(3):
             append(log)
-        assert append(Log(impatient)) == 4
+        assert append(Catalog(impatient)) == 4

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticscan.base.limits import CLAIM_SECONDS, TRUSTED_JUMP_SECONDS
-from elasticscan.catalog import Catalog
+from elasticscan.catalog import open_catalog
 from elasticscan.catalog.store_time import Belief, observe
 from elasticscan.store.moves.owners import beat
 from elasticscan.store.moves.under_way import enter_moves, moves_in
@@ -75,8 +75,8 @@ def test_a_clock_ahead_beside_others_is_never_believed(start: float, skews: list
 def test_a_sign_of_life_of_a_process_behind_is_no_old_one(catalog_url: Path | str) -> None:
     make(catalog_url, ManualClock(1e9)).close()
     with (
-        closing(Catalog(catalog_url, ManualClock(1e9), "here")) as catalog,
-        closing(Catalog(catalog_url, ManualClock(1e9 - 2 * DAY), "here")) as behind,
+        closing(open_catalog(catalog_url, ManualClock(1e9), "here")) as catalog,
+        closing(open_catalog(catalog_url, ManualClock(1e9 - 2 * DAY), "here")) as behind,
     ):
         with catalog.writing() as tx:
             tx.observe_time()

@@ -24,10 +24,10 @@ from elasticscan.catalog import (
     checkpoints,
     checks,
     fold,
-    log,
     replay,
     transaction,
 )
+from elasticscan.catalog import catalog as catalogs
 from elasticscan.catalog.store_time import Belief
 from elasticscan.filters import value_sets
 from elasticscan.filters.expression import Not
@@ -422,7 +422,7 @@ def _with_the_layout_before(patch: Patch, is_hidden: Callable[[Any], bool]) -> N
         after = honest(before, entry, record)
         return replace(after, layout=before.layout) if is_hidden(record) else after
 
-    replacing((transaction, log, replay), "apply")(silently)(patch)
+    replacing((transaction, catalogs, replay), "apply")(silently)(patch)
 
 
 def _copying_with(patch: Patch, keep: Callable[[Bounds], Keep]) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.errors import FragmentDamaged
-from elasticscan.catalog import log
-from elasticscan.catalog.log import Log
+from elasticscan.catalog import transaction
 from elasticscan.storage import FragmentReader, PageSource, sealed_file
 from elasticscan.storage.batches.reader import BatchReader
 from elasticscan.storage.sealed_file import PIECE_BYTES, SEGMENT_BYTES, SMALL_FILE_BYTES, SealedFile
@@ -156,11 +155,11 @@ def the_last_segment_is_not_proven(patch: Patch) -> None:
 
 @fault("damaged log", "statistics that are sound are used where others are damaged")
 @found_by("damaged_statistics")
-@replacing(Log, "statistics_of")
+@replacing(transaction, "statistics_of")
 def sound_statistics_go_with_damaged_ones(
-    honest: Any, self: Log, table: int, ids: Collection[int]
+    honest: Any, home: Any, table: int, ids: Collection[int]
 ) -> dict[int, bytes]:
-    found = honest(self, table, ids)
+    found = honest(home, table, ids)
     return found if found.keys() >= set(ids) else {}
 
 
@@ -177,4 +176,4 @@ Finder("scenarios", PIECES).rule("a piece is compared with the checksums of its 
 )
 Finder("scenarios", "test_damaged_statistics_stop_nothing[a byte-False]").rule(
     "damaged statistics are left out, and stop nothing else"
-).gives(log, "suppress", nullcontext())
+).gives(transaction, "suppress", nullcontext())

@@ -8,8 +8,17 @@ from typing import Any
 
 import pytest
 
-from elasticscan.catalog import Tx, checkpoints, checks, fold, replay, table_state, tables, transaction
-from elasticscan.catalog.log import Log
+from elasticscan.catalog import (
+    Catalog,
+    Tx,
+    checkpoints,
+    checks,
+    fold,
+    replay,
+    table_state,
+    tables,
+    transaction,
+)
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import TableState
 from elasticscan.metadata import (
@@ -113,8 +122,8 @@ def rows_of_others_are_not_followed(patch: Patch) -> None:
 
 
 @fault("log", "values are dropped only up to a checkpoint that was read back")
-@replacing(Log, "drop_payloads")
-def values_are_dropped_up_to_the_head(honest: Any, self: Log, older_than: int) -> Any:
+@replacing(Catalog, "drop_payloads")
+def values_are_dropped_up_to_the_head(honest: Any, self: Catalog, older_than: float) -> Any:
     newest = self.follow()
     with pytest.MonkeyPatch.context() as within:
         within.setattr(checkpoints, "read_state", lambda *_: newest)
@@ -170,7 +179,7 @@ in_log.rule("a checkpoint has all of its state").alters(
 )
 in_log.rule("the head moves with the entry, in one transaction").sets(tables, "MOVE_HEAD", "SELECT 1")
 in_log.rule("an append whose answer was lost is looked for by its id").gives(Tx, "is_there", False)
-in_log.rule("a small commit whose answer was lost is looked for by its id").gives(Log, "_found")
+in_log.rule("a small commit whose answer was lost is looked for by its id").gives(Catalog, "_found")
 in_log.rule("times grow with the numbers").sets(transaction, "time_after", lambda _, clock: clock)
 in_log.rule("a change of the placement enters the topology history in its transaction").sets(
     tables, "PUT_TOPOLOGY", "SELECT 1"

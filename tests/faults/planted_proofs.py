@@ -15,7 +15,6 @@ from elasticscan.catalog import (
     entries,
     fold,
     leases,
-    log,
     replay,
     tables,
     topology_history,
@@ -23,7 +22,6 @@ from elasticscan.catalog import (
     verifying,
 )
 from elasticscan.catalog.files import FileSet
-from elasticscan.catalog.log import Log
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.catalog.store_time import Times
 from elasticscan.catalog.table_state import Since
@@ -81,8 +79,8 @@ def checkpoints_share_their_parts(patch: Patch) -> None:
 
 @fault("damaged log", "values are dropped only up to what all kept checkpoints cover")
 @found_by("lost_part_of_a_checkpoint")
-@replacing(Log, "drop_payloads")
-def values_are_dropped_up_to_the_newest_checkpoint(honest: Any, self: Log, older_than: int) -> Any:
+@replacing(Catalog, "drop_payloads")
+def values_are_dropped_up_to_the_newest_checkpoint(honest: Any, self: Catalog, older_than: float) -> Any:
     newest = checkpoints.manifests(self.home)[0]
     with pytest.MonkeyPatch.context() as within:
         read = checkpoints.read_state
@@ -113,9 +111,9 @@ def transactions_end_with_their_first_record(patch: Patch) -> None:
 
 @fault("scenarios", "what was seen of a log is remembered when it is read again")
 @found_by("test_an_older_file_that_is_put_back_is_refused")
-@replacing(Catalog, "_state")
+@replacing(Catalog, "follow")
 def what_was_seen_is_forgotten(honest: Any, self: Catalog) -> Any:
-    self._log.forget()
+    self.forget()
     return honest(self)
 
 
@@ -133,8 +131,8 @@ def files_are_decoded_once(honest: Any, self: Any, *given: Any) -> Any:
 # Rules that one function keeps, and what stands in its place.
 exchanged_rows = Finder("damaged log", "exchanged_rows")
 exchanged_rows.rule("a value is the one that was appended").gives(entries, "check_part")
-exchanged_rows.rule("rows in the log are the rows that were appended").gives(log, "is_sealed", True)
-exchanged_rows.rule("statistics are the ones that came with their record").gives(log, "check_part")
+exchanged_rows.rule("rows in the log are the rows that were appended").gives(transaction, "is_sealed", True)
+exchanged_rows.rule("statistics are the ones that came with their record").gives(transaction, "check_part")
 exchanged_rows.rule("while a lease is damaged no horizon is given").gives(leases, "_digest", b"")
 Finder("damaged log", "damaged_statistics").rule(
     "statistics of a damaged checkpoint are read from their records"

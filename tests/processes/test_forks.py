@@ -224,7 +224,7 @@ def test_a_child_forked_while_another_thread_uses_the_file_opens_nothing_in_it(
 
 def test_a_connection_in_use_while_the_idle_ones_are_closed_is_closed_before_a_fork(store: Store) -> None:
     """SQLite would take the locks of its parent for the child's own, and lose commits of either."""
-    home = store.context.catalog._home
+    home = store.context.catalog.home
     assert isinstance(home, sqlite.SqliteHome)
     with home.reading() as transaction:
         transaction.execute(tables.HEAD)

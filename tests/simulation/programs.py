@@ -278,7 +278,7 @@ def fast_store(
 ) -> Store:
     """A store whose catalog does not wait for the disk: no one pulls the plug on a test."""
     store = Store.open(uri, clock=clock, checkpoint=checkpoint, upkeep="off", **more)
-    if isinstance(store.context.catalog._home, SqliteHome):
+    if isinstance(store.context.catalog.home, SqliteHome):
         prepare_connections(store.context.catalog, _without_waiting)
     return store
 

@@ -286,15 +286,6 @@ def older(place: Path) -> Iterator[Store]:
 
     with older_catalog(first, work) as store:
         yield store
-        for lost in (
-            lambda: store.table("t").scan(snapshot=3),
-            lambda: store.table("later"),
-            lambda: store.table("t").scan(snapshot="later"),
-            lambda: store.table("t").drop_index("later"),
-            lambda: store.contract("c"),
-        ):
-            with pytest.raises(CatalogOutdated):
-                lost()
         assert store.context.catalog.versions()[1] == 2, "its numbers would hide that it is older"
 
 

@@ -213,7 +213,7 @@ def check_follower(url: str) -> None:
     for _ in range(1_000):
         with Store.open(url) as reader, suppress(NotFound):
             if reader.table("t").scan().count() == 30:
-                assert not reader.context.catalog.follows_progress
+                assert reader.context.catalog.home.is_follower
                 with pytest.raises(ReadOnlyStore, match="a standby, which only reads"):
                     reader.table("t").drop()
                 return
