@@ -70,16 +70,18 @@ def _existing(state: StoreState, id: int) -> TableState:  # noqa: A002
     return table
 
 
+def _changed(table: TableState, what: str) -> WriteConflict:
+    return WriteConflict(
+        f"{what} of table {table.info.name!r} changed meanwhile; nothing was done, try again"
+    )
+
+
 def _check_rows(state: StoreState, record: RowsCommitted) -> None:
     table = _existing(state, record.table)
     if record.definition != table.info.definition:
-        raise WriteConflict(
-            f"the columns of table {table.info.name!r} were changed meanwhile; try the write again"
-        )
+        raise _changed(table, "columns")
     if record.based_on and table.newest > record.based_on:
-        raise WriteConflict(
-            f"table {table.info.name!r} was written meanwhile, so nothing was committed; try again"
-        )
+        raise _changed(table, "rows")
     _check_files(state, table, record.files, state.placement)
 
 
@@ -88,14 +90,13 @@ def _check_replaced(state: StoreState, record: FragmentsReplaced) -> None:
         return
     table = _existing(state, record.table)
     if table.info.oldest_snapshot != record.horizon:
-        raise WriteConflict(f"the horizon of table {table.info.name!r} was raised meanwhile; try again")
+        raise _changed(table, "the horizon")
     changes = record.files
     named = {*changes.removed, *(file for file, _ in changes.slots), *(run.fragment for run in changes.runs)}
     unflushed = {commit.number for commit in table.memory}
-    if table.fragments.missing(named) or not set(changes.flushed) <= unflushed:
-        raise WriteConflict(f"files of table {table.info.name!r} were replaced meanwhile; try again")
-    if table.served_by(changes) != record.served:
-        raise WriteConflict(f"rows of table {table.info.name!r} were moved or replaced meanwhile; try again")
+    is_there = not table.fragments.missing(named) and set(changes.flushed) <= unflushed
+    if not is_there or table.served_by(changes) != record.served:
+        raise _changed(table, "files")
     _check_runs(state, table, changes)
     _check_files(state, table, changes, state.placement)
 
@@ -108,7 +109,7 @@ def _check_runs(state: StoreState, table: TableState, changes: FileChanges) -> N
     having = {(run.index, run.fragment) for run in table.runs.where("fragment", fragments)}
     for added in changes.runs:
         if added.run.index not in indexes or (added.run.index, added.fragment) in having:
-            raise WriteConflict(f"an index of table {table.info.name!r} was changed meanwhile; look again")
+            raise _changed(table, "indexes")
     shards = {fragment.id: fragment.shard for fragment in table.fragments.where("id", fragments)}
     _check_not_condemned(state, ((shards[added.fragment], added.run.path) for added in changes.runs))
 
@@ -119,13 +120,9 @@ def _check_files(state: StoreState, table: TableState, changes: FileChanges, pla
     for added in changes.added:
         file = added.file
         if not file.slots <= placement.at(file.shard):
-            raise WriteConflict(
-                f"a tablet of table {table.info.name!r} moved while rows were written; write them again"
-            )
+            raise _changed(table, "tablets")
         if needed != {run.index for run in file.runs}:
-            raise WriteConflict(
-                f"an index of table {table.info.name!r} came or went meanwhile; build its runs and try again"
-            )
+            raise _changed(table, "indexes")
         _check_not_condemned(state, ((file.shard, path) for path in file.paths))
 
 
@@ -161,17 +158,13 @@ def _check_table(state: StoreState, record: TableDefined) -> None:
         if info.id not in state.reserved:
             _check_new(state, "table", info.id)
     elif _existing(state, info.id).info.definition != record.made_from:
-        raise WriteConflict(f"table {info.name!r} was changed meanwhile; try again")
+        raise _changed(_existing(state, info.id), "columns")
 
 
 def _check_new(state: StoreState, kind: str, id: int) -> None:  # noqa: A002
     """Raise if an id that a writer chose was used meanwhile, by whatever may be gone again."""
     if id <= state.newest_ids.get(kind, 0):
         raise WriteConflict(f"another {kind} was made meanwhile; try again")
-
-
-def _check_dropped(state: StoreState, record: TableDropped) -> None:
-    _existing(state, record.table)
 
 
 def _check_index(state: StoreState, record: IndexDefined) -> None:
@@ -185,7 +178,7 @@ def _check_index(state: StoreState, record: IndexDefined) -> None:
     if index.ready:
         having = {run.fragment for run in table.runs.where("index", {index.id})}
         if len(having) < len(table.fragments):
-            raise WriteConflict(f"fragments without a run of index {index.name!r} came meanwhile; try again")
+            raise _changed(table, "files")
 
 
 def _check_tablets(state: StoreState, record: TabletsChanged) -> None:
@@ -211,11 +204,9 @@ def _check_shard(state: StoreState, record: ShardDefined) -> None:
 def _check_horizon(state: StoreState, record: HorizonRaised) -> None:
     table = _existing(state, record.table)
     if not table.info.oldest_snapshot < record.horizon <= state.number:
-        raise WriteConflict(
-            f"the horizon of table {table.info.name!r} is {table.info.oldest_snapshot}; look again"
-        )
+        raise _changed(table, "the horizon")
     if any(tag.snapshot < record.horizon for tag in table.tags):
-        raise WriteConflict(f"a tag of table {table.info.name!r} holds an older snapshot; try again")
+        raise _changed(table, "tags")
 
 
 def _check_tag(state: StoreState, record: TagChanged) -> None:
@@ -234,12 +225,12 @@ def _check_topology(state: StoreState, record: TopologyEntered) -> None:
         raise WriteConflict(f"topology {newest} was entered meanwhile; look again")
 
 
-_CHECKS: Final[Mapping[type, Callable[[StoreState, Any], None]]] = {
+_CHECKS: Final[Mapping[type, Callable[[StoreState, Any], object]]] = {
     RowsCommitted: _check_rows,
     FragmentsReplaced: _check_replaced,
     MoveSwitched: _check_move,
     TableDefined: _check_table,
-    TableDropped: _check_dropped,
+    TableDropped: lambda state, record: _existing(state, record.table),
     IndexDefined: _check_index,
     TabletsChanged: _check_tablets,
     ShardDefined: _check_shard,
