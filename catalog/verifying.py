@@ -6,27 +6,23 @@ damaged, and no row depends on them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from elasticscan.catalog import checkpoints, tables
-from elasticscan.catalog.checkpoints import KEPT, CheckpointManifest
+from elasticscan.catalog.checkpoints import KEPT
 from elasticscan.catalog.codec import pack_value
 from elasticscan.catalog.database import LogHome, head_in
 from elasticscan.catalog.entries import (
     GENESIS,
     ROWS,
     STATISTICS,
-    TOPOLOGY,
-    LogEntry,
     check_chain,
     check_part,
     damaged_log,
     entry_of,
     is_sealed,
-    part_hashes,
 )
 from elasticscan.catalog.leases import lease_rows
 from elasticscan.catalog.replay import replay_whole
@@ -49,10 +45,11 @@ def check_log(catalog: Catalog) -> None:
     """
     home = catalog.home
     with home.reading():
-        kept = _kept_checkpoints(home)
-        trimmed = kept[-1].number if len(kept) == KEPT else -1
-        rows = _check_entries(home, trimmed)
-        state = _state_of_all(home, kept, trimmed)
+        for number, part, digest, content in home.execute(tables.ALL_CHECKPOINT_PARTS):
+            if not is_sealed(content, digest) and not part.startswith(STATISTICS):
+                raise damaged_log(f"part {part} of checkpoint {number} is not what was written")
+        rows = _check_entries(home)
+        state = _state_of_all(home)
         for number, table in state.tables.items():
             for commit in table.memory:
                 if (commit.number, number) not in rows:
@@ -62,25 +59,10 @@ def check_log(catalog: Catalog) -> None:
         lease_rows(home)
 
 
-def _kept_checkpoints(home: LogHome) -> list[CheckpointManifest]:
-    """Return the manifests of the checkpoints that are kept, whose parts are all there."""
-    there = dict[tuple[int, str], bytes]()
-    for number, part, digest, content in home.execute(tables.ALL_CHECKPOINT_PARTS):
-        if not is_sealed(content, digest) and not part.startswith(STATISTICS):
-            raise damaged_log(f"part {part} of checkpoint {number} is not what was written")
-        there[number, part] = digest
+def _state_of_all(home: LogHome) -> StoreState:
+    """Return the state to which all checkpoints lead, and all records while none was dropped."""
     kept = checkpoints.manifests(home)[:KEPT]
-    for manifest in kept:
-        parts = [part for part in manifest.parts if not part.name.startswith(STATISTICS)]
-        named = {(part.number, part.name): part.digest for part in parts}
-        if (manifest.number, "manifest") not in there or not named.items() <= there.items():
-            raise damaged_log(f"checkpoint {manifest.number} is not whole")
-    return kept
-
-
-def _state_of_all(home: LogHome, kept: Sequence[CheckpointManifest], trimmed: int) -> StoreState:
-    """Return the state to which all checkpoints lead, and all records where they are there."""
-    newest = replay_whole(home, None).state if trimmed < 0 else None
+    newest = replay_whole(home, None).state if len(kept) < KEPT else None
     for manifest in kept:
         try:
             state = replay_whole(home, checkpoints.read_state(home, manifest)).state
@@ -99,43 +81,29 @@ def _content(state: StoreState) -> tuple[bytes, dict[int, tuple[pa.Table, pa.Tab
     return pack_value(state), files
 
 
-def _check_entries(home: LogHome, trimmed: int) -> set[tuple[int, int]]:
-    """Check entries and their parts; returns number and table of each commit whose rows are there.
-
-    Parts up to the number `trimmed` may have been dropped.
-    """
+def _check_entries(home: LogHome) -> set[tuple[int, int]]:
+    """Check entries and their parts; returns number and table of each commit whose rows are there."""
     after, digest, rows = -1, GENESIS, set[tuple[int, int]]()
     while True:
-        entries = [entry_of(row) for row in home.execute(tables.CHAIN, {"after": after, "most": _BATCH})]
-        check_chain(digest, entries)
-        upto = entries[-1].number if len(entries) == _BATCH else _ALL
-        rows |= _check_parts(home, {entry.number: entry for entry in entries}, after, upto, trimmed)
+        found = home.execute(tables.CHAIN, {"after": after, "most": _BATCH})
+        entries = {entry.number: entry for entry in map(entry_of, found)}
+        check_chain(digest, entries.values())
+        upto = max(entries) if len(entries) == _BATCH else _ALL
+        for number, table, part, content in home.execute(
+            tables.PARTS_BETWEEN, {"after": after, "upto": upto}
+        ):
+            if number not in entries:
+                raise damaged_log(f"it has {part!r} of record {number}, and no such record")
+            if part != STATISTICS:
+                check_part(entries[number], (table, part), content)
+            if part == ROWS:
+                rows.add((number, table))
         if entries:
-            after, digest = entries[-1].number, entries[-1].digest
+            after = max(entries)
+            digest = entries[after].digest
         if upto == _ALL:
             break
     head = head_in(home.execute(tables.HEAD))
     if tuple(head[:2]) != (after, digest):
         raise damaged_log(f"its head is {head[0]}, and its entries end with {after}")
     return rows
-
-
-def _check_parts(
-    home: LogHome, entries: Mapping[int, LogEntry], after: int, upto: int, trimmed: int
-) -> set[tuple[int, int]]:
-    there = set[tuple[int, int, str]]()
-    for number, table, part, content in home.execute(tables.PARTS_BETWEEN, {"after": after, "upto": upto}):
-        if number not in entries:
-            raise damaged_log(f"it has {part!r} of record {number}, and no such record")
-        if part != STATISTICS:
-            check_part(entries[number], (table, part), content)
-        there.add((number, table, part))
-    missing = {
-        (number, table, part)
-        for number, entry in entries.items()
-        for table, part in part_hashes(entry)
-        if number > trimmed and part not in (TOPOLOGY, STATISTICS)
-    } - there
-    for number, _, part in sorted(missing):
-        raise damaged_log(f"the {part} of record {number} is missing")
-    return {(number, table) for number, table, part in there if part == ROWS}
