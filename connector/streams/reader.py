@@ -332,8 +332,8 @@ def _snapshot_gone(table: TableInfo, snapshot: int) -> SnapshotExpired:
 
 def _format(store: Store) -> OffsetFormat:
     """Return the store's format, made again each time: readers travel to tasks and must not carry secrets."""
-    backend, signer = store.backend, store.context.sealer
-    return OffsetFormat(backend.identity, signer.sign_offset, signer.is_signed)
+    codes = store.context.sealer.offsets
+    return OffsetFormat(store.backend.identity, codes.of, codes.verify)
 
 
 def _check_reached(position: Position, table: TableInfo, newest: int) -> None:

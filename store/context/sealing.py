@@ -19,7 +19,7 @@ from elasticscan.protocol import ContinuationKey, Macs, Sealer
 
 
 class StoreSealer:
-    """Seals and opens continuation keys, and signs offsets of streams.
+    """Seals and opens continuation keys, and has the codes of offsets of streams (`offsets`).
 
     Secrets are replaced while processes run, so one is used for as long as its state is the newest.
     """
@@ -28,7 +28,7 @@ class StoreSealer:
         self.state, self._clock = state, clock
         # By this machine's clock: one that is ahead refuses keys too early only until it is set right.
         self._keys = Sealer(state.store_id, seal_keys(state, clock.now()))
-        self._offsets = Macs(offset_keys(state), "stream offset")
+        self.offsets = Macs(offset_keys(state), "stream offset")
 
     def seal(self, key: ContinuationKey) -> str:
         """Seal a key. Raises `LimitExceeded`."""
@@ -37,14 +37,6 @@ class StoreSealer:
     def open(self, text: str) -> ContinuationKey:
         """Open a sealed key. Raises `ContinuationKeyError`, `SnapshotExpired`."""
         return self._keys.open(text, self._clock.now())
-
-    def sign_offset(self, text: str) -> str:
-        """Return the code of a stream's offset, by the newest secret for these."""
-        return self._offsets.of(text)
-
-    def is_signed(self, text: str, mac: str) -> bool:
-        """Return whether a code is that of an offset, by any secret that was not revoked."""
-        return self._offsets.verify(text, mac)
 
 
 @retry_interrupted

@@ -27,15 +27,15 @@ def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
 
 
 def test_old_secrets_of_offsets_count_until_they_are_revoked(store: Store, clock: ManualClock) -> None:
-    signed = store.context.sealer.sign_offset("x")
+    signed = store.context.sealer.offsets.of("x")
     store.rotate_secret()
     clock.advance(YEAR)
     store.collect_garbage()
     clock.advance(CLAIM_SECONDS)
     store.collect_garbage()
-    assert store.context.sealer.is_signed("x", signed)
+    assert store.context.sealer.offsets.verify("x", signed)
     store.rotate_secret(revoke=True)
-    assert not store.context.sealer.is_signed("x", signed)
+    assert not store.context.sealer.offsets.verify("x", signed)
 
 
 def test_a_key_that_would_be_refused_is_not_given_out_and_the_scan_goes_on(
