@@ -9,9 +9,8 @@ from elasticscan.storage import SMALL_FILE_BYTES, BatchCache, Disk, FragmentRead
 from elasticscan.store.context.lookups import LruCache
 
 MOST_SMALL_BYTES = 1 << 20
-# Readers of small files, and of index runs, are kept by what they take: their own objects, what each
-# column of the table adds, and the file, where that is held in memory. A scan opens all of a table in turn:
-# where fewer are kept, none is found again.
+# Readers are kept by what they take: their own objects, what each column of the table adds, and the file,
+# where that is held in memory. A scan opens all of a table in turn: if fewer are kept, none is found again.
 MOST_KEPT_BYTES, READER_BYTES, COLUMN_BYTES = 64 << 20, 18_000, 750
 MOST_EXPECTED = 16_384
 
@@ -26,9 +25,7 @@ class Readers:
     def let_go(self) -> None:
         """Close all files and drop their cached batches; a scan that goes on opens them again."""
         self._batches = BatchCache()
-        self._large: LruCache[Hashable, FragmentReader] = LruCache()
-        # Small ones come and go with commits; what was laid over a large one stays for as long as its reader.
-        self._small: LruCache[Hashable, FragmentReader] = LruCache(MOST_KEPT_BYTES)
+        self._fragments: LruCache[Hashable, FragmentReader] = LruCache(MOST_KEPT_BYTES)
         self._expected: set[tuple[int, str]] = set()  # files that were asked for once
         self._runs: LruCache[tuple[int, str], RunReader] = LruCache(MOST_KEPT_BYTES)
 
@@ -62,11 +59,8 @@ class Readers:
             return FragmentReader(disk, path, columns, fragment.seal, table, self._batches, label)
 
         key = (fragment.shard, fragment.path, columns, table.definition, table.names_of)
-        if fragment.shard == MEMORY:  # its reader holds the file, whatever its size
-            return self._small.get(key, make, _weight(0, len(table.schema)) + fragment.bytes)
-        if fragment.bytes > MOST_SMALL_BYTES:
-            return self._large.get(key, make)
-        return self._small.get(key, make, _weight(fragment.bytes, len(table.schema)))
+        is_held = fragment.shard == MEMORY or fragment.bytes <= SMALL_FILE_BYTES
+        return self._fragments.get(key, make, _weight(fragment.bytes, len(table.schema), is_held))
 
     def compression_of(self, fragment: Fragment) -> str | None:
         """Return the form of a fragment's file, as its seal says it; raises as `SealedFile` does."""
@@ -80,11 +74,10 @@ class Readers:
         return self._runs.get(
             (shard, run.path),
             lambda: RunReader(disk, table, index, run, self._batches, label),
-            _weight(run.seal.bytes, len(index.columns)),
+            _weight(run.seal.bytes, len(index.columns), run.seal.bytes <= SMALL_FILE_BYTES),
         )
 
 
-def _weight(file_bytes: int, columns: int) -> int:
+def _weight(file_bytes: int, columns: int, is_held: bool) -> int:
     """About how many bytes a reader of a file takes; of one that is not held, keys of its batches are."""
-    held = file_bytes if file_bytes <= SMALL_FILE_BYTES else file_bytes >> 10
-    return READER_BYTES + COLUMN_BYTES * columns + held
+    return READER_BYTES + COLUMN_BYTES * columns + (file_bytes if is_held else file_bytes >> 10)

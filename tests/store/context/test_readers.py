@@ -9,7 +9,7 @@ import pytest
 
 from elasticscan.storage import SMALL_FILE_BYTES
 from elasticscan.store import Store
-from elasticscan.store.context import lookups, readers
+from elasticscan.store.context import readers
 
 ROWS_IN_FILES = True
 
@@ -17,9 +17,8 @@ COMMITS = 12
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[Store]:
     """A store of one shard, where each commit left a fragment and a run of its index."""
-    monkeypatch.setattr(lookups, "MOST_CACHED", 4)  # of what is not counted by what it takes
     with Store.create(tmp_path / "s", ["a"], tablets=1, slots=1, upkeep="off") as made:
         table = made.create_table("t", {"id": [0], "v": [0]}, "id")
         table.create_index("by_v", ["v"])
