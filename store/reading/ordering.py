@@ -193,21 +193,19 @@ class FirstRows:
         self._terms, self._most = terms_of(order_by, schema), most
         self._rows = schema.empty_table()
         self._keys = self._keys_of(self._rows)
-        # Whether there is a value is compared first, in the same direction: null is below everything.
+        directions = (("ascending", "at_start"), ("descending", "at_end"))  # null is below everything
         self._sorted_by = [
-            (f"{part} {place}", "descending" if descending else "ascending")
-            for place, (_, descending) in enumerate(self._terms)
-            for part in ("valid", "value")
+            (str(place), *directions[descending]) for place, (_, descending) in enumerate(self._terms)
         ]
 
     def add(self, rows: pa.RecordBatch) -> None:
         table = pa.Table.from_batches([rows])
         keys = self._keys_of(table)
-        if self._rows.num_rows >= self._most:
-            entering = self._entering(keys)
-            if not pc.any(entering).as_py():
-                return
+        if self._most and self._rows.num_rows == self._most:
+            entering = self._entering(keys.column(0))
             table, keys = table.filter(entering), keys.filter(entering)
+        if not keys.num_rows:
+            return
         candidates = pa.concat_tables([self._keys, keys]).combine_chunks()
         places = pc.sort_indices(candidates, sort_keys=self._sorted_by).slice(0, self._most)
         self._keys = candidates.take(places)
@@ -218,29 +216,20 @@ class FirstRows:
         return self._rows
 
     def _keys_of(self, rows: pa.Table) -> pa.Table:
-        keys = {}
-        for place, (name, _) in enumerate(self._terms):
-            values = rows.column(name)
-            keys[f"valid {place}"] = values.is_valid().cast(pa.uint8())
-            keys[f"value {place}"] = _comparable(values)
-        return pa.table(keys)
+        columns = [_comparable(rows.column(name)) for name, _ in self._terms]
+        return pa.table(columns, names=[str(place) for place in range(len(columns))])
 
-    def _entering(self, keys: pa.Table) -> pa.ChunkedArray:
-        """Return the rows that may come before the last one kept, by the first column."""
-        if not self._most:
-            return pa.chunked_array([pa.nulls(keys.num_rows, pa.bool_())])
-        valid, values = keys.column("valid 0").cast(pa.bool_()), keys.column("value 0")
-        last = self._keys.column("value 0")[self._most - 1]
+    def _entering(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return which rows may come before the last one kept, by the first column."""
+        last = self._keys.column(0)[self._most - 1]
         alone, descending = len(self._terms) == 1, self._terms[0][1]
         if not last.is_valid:
-            if descending:
-                return valid if alone else pc.or_(valid, True)
-            return pc.and_(valid, False) if alone else pc.invert(valid)
+            return pc.if_else(values.is_null(), not alone, descending)
         if descending:
             compare = pc.greater if alone else pc.greater_equal
-            return pc.fill_null(compare(values, last), False)
-        compare = pc.less if alone else pc.less_equal
-        return pc.fill_null(compare(values, last), True)
+        else:
+            compare = pc.less if alone else pc.less_equal
+        return pc.fill_null(compare(values, last), not descending)
 
 
 def _comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
