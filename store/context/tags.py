@@ -74,14 +74,14 @@ def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datet
         at = tx.state.commit if at is None else at
         # In one transaction with the entry: a merge that lets go of a snapshot looks for tags in its own.
         tx.state.check_snapshot(table, at)
-        there = {tag.name: tag for tag in tx.state.table(table.id).tags}
-        if name in there and (before := there[name].snapshot) != at:
+        there = {tag.name: tag.snapshot for tag in tx.state.table(table.id).tags}
+        if there.get(name, at) != at:
             raise AlreadyExists(
-                f"table {table.name!r} already has a tag {name!r}, of snapshot {before}; drop it first, or "
-                f"choose another name for snapshot {at}",
+                f"table {table.name!r} already has a tag {name!r}, of snapshot {there[name]}; drop it first, "
+                f"or choose another name for snapshot {at}",
                 table=table.name,
                 tag=name,
-                snapshot=before,
+                snapshot=there[name],
             )
         if name not in there:
             if len(there) >= MAX_TAGS:
