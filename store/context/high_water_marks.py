@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from time import monotonic
 
-from elasticscan.base.concurrency import parallel
+from elasticscan.base.concurrency import cached_property, parallel
 from elasticscan.base.errors import ElasticScanError, NotFound
 from elasticscan.base.limits import SHARDS_AT_ONCE
 from elasticscan.catalog import Catalog, Identity, StoreState, retry_interrupted
@@ -41,19 +41,6 @@ def mark_of(state: StoreState) -> Identity:
     return Identity(state.store_id, state.incarnation, *state.versions)
 
 
-class RateLimit:
-    """Limits what small commits do at the roots to once in `MARK_SECONDS`; other commits do it each time."""
-
-    def __init__(self) -> None:
-        self._last = -MARK_SECONDS
-
-    def allows(self) -> bool:
-        now = monotonic()
-        is_over = now - self._last >= MARK_SECONDS
-        self._last = now if is_over else self._last
-        return is_over
-
-
 class RootMarks:
     """Access to the roots of a store's shards, removed ones included, and to their markers."""
 
@@ -62,16 +49,13 @@ class RootMarks:
     ) -> None:
         self._catalog, self._store = catalog, store
         self._location, self._open_disk = location, open_disk
-        self._shards: dict[int, Shard] = {}  # also ones whose disks were not opened yet
         self._disks: dict[int, tuple[Shard, Disk]] = {}
         self._seen_afar: dict[int, Marker] = {}  # in object storage, before a write
-        self._looking, self._noting = RateLimit(), RateLimit()
+        self._next_look = self._next_note = 0.0  # for small commits
         self._noted_at = self.local_shards()  # when a mark was left last
-        self._committed: Identity | None = None  # by this process
         self._pending: Identity | None = None  # of small commits, not left at the roots yet
         self._known_newest = False
         self._known_owner = False  # it is no copy, which may be read
-        self._place: str | None = None  # of the catalog; what is open is found again by its file
 
     @retry_interrupted
     def state(self) -> StoreState:
@@ -81,26 +65,16 @@ class RootMarks:
         """Return the newest state that was seen, without asking the catalog."""
         return self._catalog.known or self.state()
 
-    def seen(self) -> Identity:
-        """Return how far the catalog was seen to have got, without asking it."""
-        known, own = mark_of(self.seen_state()), self._committed
-        if own is None or own.incarnation != known.incarnation:
-            return known
-        return max(known, own, key=lambda mark: (mark.layout, mark.last_commit))
-
     def local_shards(self) -> tuple[int, ...]:
         """Return the active shards whose roots are directories: to look at these costs no network."""
         active = self.seen_state().shards.values()
         return tuple(sorted(shard.id for shard in active if "://" not in self._location.root(shard.root)))
 
-    @retry_interrupted
     def _shard_and_disk(self, shard: int) -> tuple[Shard, Disk]:
         opened = self._disks.get(shard)
         if opened is None:
-            if shard not in self._shards:  # one look tells of all, however many they are
-                with self._catalog.reading() as tx:
-                    self._shards = {info.id: info for info in tx.state.all_shards}
-            info = self._shards.get(shard)
+            every = (info for find in (self.seen_state, self.state) for info in find().all_shards)
+            info = next((info for info in every if info.id == shard), None)
             if info is None:
                 raise NotFound(f"the store has no shard with id {shard}", shard=shard, kind="shard")
             disk = self._open_disk(self._location.root(info.root))
@@ -119,7 +93,7 @@ class RootMarks:
         """Return the marker that a shard's root has where it knows no more than the catalog."""
         name = self._shard_and_disk(shard)[0].name
         known = mark.layout, mark.last_commit
-        return Marker(self._store, mark.incarnation, shard, name, *known, self._catalog_place())
+        return Marker(self._store, mark.incarnation, shard, name, *known, self._place)
 
     def claim(self, claims: Claims, added: Shard, taken: Collection[int]) -> None:
         """Make a new shard's root its own; in the transaction that enters the shard."""
@@ -132,8 +106,8 @@ class RootMarks:
         found = read_marker(self.disk_of(shard), self.root_of(shard))
         return self.marker_of(shard, mark_of(self.state())).precedes(found)
 
-    def check(self, shard: int, now: Callable[[], Identity]) -> Disk:
-        """Return a shard's disk once its root is proven, and knows no more than the catalog does `now`.
+    def check(self, shard: int, look: Callable[[], StoreState]) -> Disk:
+        """Return a shard's disk once its root is proven, and knows no more than the catalog by a later look.
 
         Raises:
             ShardUnavailable: the shard's disk is not mounted.
@@ -142,7 +116,7 @@ class RootMarks:
         """
         disk, root = self.disk_of(shard), self.root_of(shard)
         for _ in range(2):  # an adoption writes markers first
-            found, known = read_marker(disk, root), now()  # in this order, since versions only grow
+            found, known = read_marker(disk, root), mark_of(look())  # in this order, since versions only grow
             expected = self.marker_of(shard, known)
             if found is not None and found.owner == expected.owner:
                 break
@@ -152,12 +126,10 @@ class RootMarks:
             self._seen_afar[shard] = found
         return disk
 
-    def check_all(self, shards: Collection[int], now: Callable[[], Identity]) -> dict[int, Disk]:
-        """As `check`, for each of some shards; those in object storage at once."""
+    def check_all(self, shards: Collection[int], look: Callable[[], StoreState]) -> dict[int, Disk]:
+        """As `check`, for each of some shards at once."""
         order = sorted(shards)
-        if not any(self.disk_of(shard).is_far for shard in order):
-            return {shard: self.check(shard, now) for shard in order}
-        checked = parallel(lambda shard: self.check(shard, now), order, SHARDS_AT_ONCE)
+        checked = parallel(lambda shard: self.check(shard, look), order, SHARDS_AT_ONCE)
         return dict(zip(order, checked, strict=True))
 
     # Marks: how far the catalog has got, as its roots know
@@ -173,10 +145,10 @@ class RootMarks:
 
         Where shards joined or left, at all in directories; where no files were entered, in all buckets.
         """
-        self._committed = committed
-        self._pending = committed if is_small and not self._noting.allows() else None
-        if self._pending is not None:
+        self._pending = committed
+        if is_small and monotonic() < self._next_note:
             return
+        self._next_note, self._pending = monotonic() + MARK_SECONDS, None
         with suppress(ElasticScanError):
             local, before = self.local_shards(), self._noted_at
             self._noted_at = local
@@ -218,8 +190,10 @@ class RootMarks:
 
     def look_before_writing(self, is_small: bool) -> Callable[[Identity], None]:
         """As `look_at_marks`; before small commits once in a while."""
-        is_due = not (is_small and self._known_owner) or self._looking.allows()
-        return self.look_at_marks(writing=True) if is_due else lambda _: None
+        if is_small and self._known_owner and monotonic() < self._next_look:
+            return lambda _: None
+        self._next_look = monotonic() + MARK_SECONDS
+        return self.look_at_marks(writing=True)
 
     def look_at_marks(self, at_all: bool = False, writing: bool = False) -> Callable[[Identity], None]:
         """Read markers of witnesses, once of all shards; returns a comparison of a later catalog with them.
@@ -237,12 +211,13 @@ class RootMarks:
         return partial(self._compare, found, writing)
 
     def _compare(self, found: Mapping[int, Marker], writing: bool, catalog: Identity) -> None:
-        place = self._catalog_place()
         for shard, marker in found.items():
             is_own = marker.incarnation == catalog.incarnation
+            if writing and is_own:
+                check_same_catalog(marker, self.root_of(shard), self._place)
             # A later incarnation in this place, which the catalog has lost: numbers go on. One elsewhere
             # has taken the root over: then the original is only read, as far as it knows.
-            if is_own or is_same_catalog(marker.catalog, place):
+            if is_own or is_same_catalog(marker.catalog, self._place):
                 check_not_ahead(marker, self.root_of(shard), (catalog.layout, catalog.last_commit))
             if writing:
                 check_same_copy(marker, self.root_of(shard), catalog.incarnation, place)
@@ -275,7 +250,7 @@ class RootMarks:
         self._known_newest = self._known_owner = False
         self._catalog.forget()
 
-    def _catalog_place(self) -> str:
-        if self._place is None:
-            self._place = place_of_catalog(self._catalog.file)
-        return self._place
+    @cached_property
+    def _place(self) -> str:
+        """Return the place of the catalog; what is open is found again by its file."""
+        return place_of_catalog(self._catalog.file)

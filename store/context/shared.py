@@ -29,7 +29,7 @@ from elasticscan.catalog import (
 from elasticscan.metadata import MEMORY, Fragment, IndexInfo, Origin, StagedFragment, TableInfo
 from elasticscan.protocol import Cluster, ContinuationKey
 from elasticscan.storage import Disk
-from elasticscan.store.context.high_water_marks import RootMarks, mark_of
+from elasticscan.store.context.high_water_marks import RootMarks
 from elasticscan.store.context.lookups import (
     NO_STATISTICS,
     KnownTable,
@@ -128,15 +128,10 @@ class Context:
         """Raise `LimitExceeded`."""
         return self.here().sealer.seal(key)
 
-    def incarnation(self) -> str:
-        """Return the id of this copy of the store; costs one small query unless something moved."""
-        return self.state().incarnation
-
     @property
     def seen(self) -> tuple[int, int]:
         """The newest versions that were seen: enough for what a later transaction compares with its own."""
-        seen = self.roots.seen()
-        return seen.layout, seen.last_commit
+        return self.roots.seen_state().versions
 
     def writable_disk(self, shard: int) -> Disk:
         """Return the disk of a shard for writes, moves and deletions, after its root was verified.
@@ -163,7 +158,7 @@ class Context:
         if disk.is_far or shard == MEMORY:
             return disk
         try:
-            return self.roots.check(shard, self.roots.seen)
+            return self.roots.check(shard, self.roots.seen_state)
         except (ShardUnavailable, WrongRoot, CatalogOutdated):
             return disk if self.is_succeeded(shard) else self.check_root(shard)
 
@@ -186,7 +181,7 @@ class Context:
 
     def check_root(self, shard: int) -> Disk:
         """Return a shard's disk as `writable_disk` does, without the right to write."""
-        return self.roots.check(shard, lambda: mark_of(self.state()))
+        return self.roots.check(shard, self.state)
 
     def check_newest(self) -> None:
         """Check that the catalog's newest commit is the newest; raises `CatalogOutdated`."""
@@ -348,7 +343,7 @@ class Context:
         the first was staged, if known: while they stay nothing was condemned, so objects are still there.
         """
         fragments, now = list(staged), tx.state  # no other commits before this transaction ends
-        disks = self.roots.check_all({fragment.shard for fragment in fragments}, lambda: mark_of(now))
+        disks = self.roots.check_all({fragment.shard for fragment in fragments}, lambda: now)
         nothing_went = since == now.versions
         for fragment in fragments:
             disk = disks[fragment.shard]

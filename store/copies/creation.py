@@ -96,6 +96,8 @@ def new_roots(
         )
         for name in names
     ]
-    new = [location.root(root) for name, root in shards if kept.get(name) != root]
-    with location.with_directories(new):
+    full = [(name, location.root(root)) for name, root in shards if kept.get(name) != root]
+    others = [(name, location.root(root)) for name, root in kept.items()]
+    mine = Marker(context.info.store_id, context.state().incarnation, 0, "")
+    with _free_roots(location, full, context.open_disk, others, mine):
         yield shards
