@@ -40,7 +40,7 @@ PARTS: dict[str, list[tuple[Any, list[str]]]] = {
         (cursor, ["accept_page"]),
         (scan, ["drop_moved"]),
     ],
-    "lease": [(leases, ["hold_snapshot", "keep_lease", "end_lease"])],
+    "lease": [(leases, ["is_kept", "keep_lease", "end_lease"])],
     "coverage": [(coverage.Coverage, ["__init__", "finish", "prove"])],
     "sealing": [(sealing.StoreSealer, ["seal", "open"])],
     "checksums": [(sealed_file.SealedFile, ["_prove"])],

@@ -36,7 +36,6 @@ from elasticscan.protocol.requests import (
     KeyRanges,
     PageRequest,
     PageRows,
-    PlacementLook,
     Placements,
     RowAnswer,
     RowRequest,

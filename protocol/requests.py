@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -210,27 +209,11 @@ class Shards(ShardReader, Protocol):
     def read_rows(self, request: RowRequest) -> RowAnswer: ...
 
 
-class PlacementLook(Protocol):
-    """A read of the placement that was sent.
-
-    Attributes:
-        is_awaited: True where the answer is on its way, so that something else may be done meanwhile.
-    """
-
-    @property
-    def is_awaited(self) -> bool: ...
-
-    def answer(self) -> Placement:
-        """Return the placement, read after the request was sent; wait for it if need be."""
-
-
 class Placements(Protocol):
     """The present places of tablets."""
 
-    def current(self) -> Placement: ...
-
-    def look(self) -> AbstractContextManager[PlacementLook]:
-        """Send a read of the placement, whose answer may be taken within the block."""
+    def current(self) -> Placement:
+        """Return the placement to validate a page by: it is read after the page's rows."""
 
     def recent(self, looked: Placement | None) -> Placement:
         """Return a placement that was read just now, if a page may be planned by it; else read it again.

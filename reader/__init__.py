@@ -13,8 +13,7 @@ position were returned". Each page takes three steps:
 
 The placement of step 3 may serve as the next page's step 1 (`Placements.recent`): epochs before and after a
 page are compared, so an older first placement can only drop more rows. The second placement is read for each
-page, and only after the page was read. While its answer is on the way (`Placements.look`) the next page is
-read: it counts if no slot of the page before moved, once it has been validated itself.
+page, and only after the page was read.
 
 It is right because of three things that the layers around it keep: the order of rows is the same
 at every shard, the rows of a slot at a snapshot are the same wherever the slot lives, and a

@@ -41,30 +41,30 @@ class Accepted:
     moved: SlotSet
 
 
-def plan_read(cursors: Cursors, placement: Placement, later: SlotSet = _NO_SLOTS) -> ShardRead | None:
+def plan_read(
+    cursors: Cursors, placement: Placement, later: SlotSet = _NO_SLOTS, lowest: bool = False
+) -> ShardRead | None:
     """Return the next read of a scan, or None where nothing is left to read.
 
     Shards where a slot was left half-read come first, so that few positions are ever open and
     the continuation key stays small; all cursors at the shard are read in one pass.
 
-    `later` are slots that a shard has just refused: they are left out, and asked for again in the next pass,
-    when all others were read.
+    Args:
+        cursors, placement: of the scan, and of its slots.
+        later: slots that a shard has just refused: they are left out, and asked for again in the next pass,
+            when all others were read.
+        lowest: the shard with the lowest position comes first: rows leave in one order over all shards.
     """
     if later:
         cursors = restrict(cursors, slots_of(cursors) - later)
     if not cursors:
         return None
-    begun = SlotSet.of(r for c in cursors if c.position is not None for r in c.slots)
-    shard = placement.first_shard(begun or slots_of(cursors))
-    return ShardRead(shard, restrict(cursors, placement.at(shard)), placement)
-
-
-def plan_lowest(cursors: Cursors, placement: Placement) -> ShardRead | None:
-    """Return the next read of a scan in one order over all shards: the one at the lowest position."""
-    if not cursors:
-        return None
-    lowest = min(cursors, key=lambda cursor: cursor.position or b"")
-    shard = placement.first_shard(lowest.slots)
+    if lowest:
+        first = min(cursors, key=lambda cursor: cursor.position or b"").slots
+    else:
+        begun = SlotSet.of(r for c in cursors if c.position is not None for r in c.slots)
+        first = begun or slots_of(cursors)
+    shard = placement.first_shard(first)
     return ShardRead(shard, restrict(cursors, placement.at(shard)), placement)
 
 

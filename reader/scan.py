@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from elasticscan.filters import KeySets
-from elasticscan.protocol import (
-    ChangeSpan,
-    Cursors,
-    IndexOrder,
-    KeyList,
-    KeyRanges,
-    PageRequest,
-    PageRows,
-    Placements,
-    ShardReader,
-    slots_of,
-)
+from elasticscan.protocol import PageRequest, PageRows, Placements, ShardReader, slots_of
 from elasticscan.reader.coverage import Coverage
 from elasticscan.reader.cursor import Accepted, ShardRead, accept_page, plan_read, remaining, staying_rows
 from elasticscan.topology import Placement, SlotSet
@@ -28,37 +15,17 @@ from elasticscan.topology import Placement, SlotSet
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """The definition of a scan, fixed from its start to its end."""
+    """The definition of a scan, fixed from its start to its end.
 
-    table: int
-    snapshot: int
-    columns: tuple[str, ...]
-    page_rows: int
-    page_bytes: int
+    Attributes:
+        request: what each page is asked with, but for its shard and cursors.
+        base: the placement of its base topology.
+        slots: all slots of the scan, read or not.
+    """
+
+    request: PageRequest
     base: Placement
     slots: SlotSet
-    order: IndexOrder | None = None
-    changes: ChangeSpan | None = None
-    key_sets: KeySets = field(default_factory=dict)
-    keys: KeyList | KeyRanges | None = None
-    definition: int | None = None
-
-    def request(self, read: ShardRead, layout: int | None) -> PageRequest:
-        return PageRequest(
-            self.table,
-            read.shard,
-            read.cursors,
-            self.snapshot,
-            self.columns,
-            self.page_rows,
-            self.page_bytes,
-            self.order,
-            self.changes,
-            self.key_sets,
-            self.keys,
-            self.definition,
-            layout,
-        )
 
 
 @dataclass(slots=True)
@@ -82,15 +49,13 @@ class ScanStats:
     dropped_rows: int = 0
     scanned: int = 0
     skipped_rows: int = 0
-    shards: set[int] = field(default_factory=set)
 
     def count(
-        self, plan: ScanPlan, read: ShardRead, accepted: Accepted, page: PageRows, accepted_page: PageRows
+        self, base: Placement, read: ShardRead, accepted: Accepted, page: PageRows, accepted_page: PageRows
     ) -> None:
         self.pages += 1
         self.rows += accepted_page.rows.num_rows
-        self.shards.add(read.shard)
-        if not read.slots <= plan.base.at(read.shard):
+        if not read.slots <= base.at(read.shard):
             self.virtual_reads += 1
         self.moved_slots += len(accepted.moved)
         self.dropped_rows += page.rows.num_rows - accepted_page.rows.num_rows
@@ -99,51 +64,34 @@ class ScanStats:
 
 
 def drive(
-    plan: ScanPlan, cursors: Cursors, placements: Placements, shards: ShardReader, stats: ScanStats
+    plan: ScanPlan, placements: Placements, shards: ShardReader, stats: ScanStats, lowest: bool = False
 ) -> Iterator[PageRows]:
-    """Yield the pages of a scan from `cursors` to its end, each slot's rows exactly once.
+    """Yield the pages of a scan from the cursors of its request to its end, each slot's rows exactly once.
 
     `after` of a page are the cursors of the whole scan. The generator may be dropped after any page; the
     cursors of the last page are all that is needed to go on. At the end it proves that every slot was
-    covered.
-
-    While the placement check of a page is awaited, the next page is read. It counts if no slot of the first
-    page moved and if it is requested soon; its own check follows then.
+    covered. `lowest` is as for `plan_read`.
     """
+    cursors = plan.request.cursors
     coverage = Coverage(plan.slots, slots_of(cursors))
-    ahead: _Step | None = None
     looked: Placement | None = None
     refused = SlotSet()  # in this pass through the slots that are left
-
-    def step(cursors: Cursors, placement: Placement, shard: int | None = None) -> _Step | None:
-        """Read the next page; none at another shard, if one is given."""
-        read = plan_read(cursors, placement, refused)
-        if read is None or shard not in (None, read.shard):
-            return None
-        return _Step(cursors, read, shards.read_page(plan.request(read, placements.layout_of(placement))))
-
     while cursors:
         # The placement that validated a page may plan the next one: an older plan can only drop more rows.
-        recent = placements.recent(looked)
-        is_read = ahead is not None and ahead.cursors == cursors and recent is looked
-        now = ahead if is_read else step(cursors, recent)
-        assert now is not None, "where cursors are left there is something to read"
-        with placements.look() as look:  # the rows have been read, so it is a second one
-            ahead = None
-            # Nothing is read ahead of the first page: many scans have no other, or end there. Nor at a shard
-            # that has not just answered: it may be down, and this page would wait for it.
-            if look.is_awaited and looked is not None:
-                with suppress(Exception):  # the error is raised again if that page is needed
-                    ahead = step(now.expected, placements.recent(looked), now.read.shard)
-            looked = look.answer()
-        accepted = accept_page(cursors, now.read, remaining(now.read, now.page), looked)
+        now = placements.recent(looked)
+        read = plan_read(cursors, now, refused, lowest)
+        assert read is not None, "where cursors are left there is something to read"
+        request = replace(
+            plan.request, shard=read.shard, cursors=read.cursors, layout=placements.layout_of(now)
+        )
+        page = shards.read_page(request)
+        looked = placements.current()  # the rows have been read, so it is a second one
+        accepted = accept_page(cursors, read, remaining(read, page), looked)
         coverage.finish(accepted.finished)
-        answer = drop_moved(now.page, accepted.moved)
-        stats.count(plan, now.read, accepted, now.page, answer)
+        answer = drop_moved(page, accepted.moved)
+        stats.count(plan.base, read, accepted, page, answer)
         cursors = accepted.cursors
-        if now.page.refused:
-            refused |= now.page.refused
-            ahead = None  # planned when these slots were expected to be done
+        refused |= page.refused
         # A pass asks each slot that is left once. When only refused ones are, the next begins, and reads
         # the placement.
         if refused and slots_of(cursors) <= refused:
@@ -152,27 +100,9 @@ def drive(
     coverage.prove()
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A page of a scan that stood at some cursors, before it is known what has moved meanwhile."""
-
-    cursors: Cursors
-    read: ShardRead
-    page: PageRows
-
-    @property
-    def expected(self) -> Cursors:
-        """The cursors after it if nothing has."""
-        left = remaining(self.read, self.page)
-        return accept_page(self.cursors, self.read, left, self.read.placement).cursors
-
-
 def drop_moved(page: PageRows, moved: SlotSet) -> PageRows:
     """Return the page without the rows of slots that moved while it was read."""
     if not moved or not page.rows.num_rows:
         return page
-    stays = staying_rows(page.slots.to_numpy(zero_copy_only=True), moved)
-    if stays.all():
-        return page
-    mask = pa.array(stays)
+    mask = pa.array(staying_rows(page.slots.to_numpy(zero_copy_only=True), moved))
     return replace(page, rows=page.rows.filter(mask), slots=page.slots.filter(mask))

@@ -1,10 +1,9 @@
 """Drives a scan whose rows leave in index order over all shards, also while tablets move.
 
-The cursor rule is the same as in `drive`; only the rows of a page that were accepted wait in a
-pool instead of leaving at once. A row leaves when every cursor has reached its key, so no shard can still
-return a lower one. What has left is described by one position
-for all slots, so the continuation key stays small, and a scan that is resumed elsewhere reads the
-rows of the pool again.
+Rows that `drive` accepts wait in a pool instead of leaving at once. A row leaves when every cursor has
+reached its key, so no shard can still return a lower one. What has left is described by one position for all
+slots, so the continuation key stays small, and a scan that is resumed elsewhere reads the rows of the pool
+again.
 
 Rows that were accepted stay right wherever their slots move afterwards: the rows of a slot at a
 snapshot are the same at every shard.
@@ -21,11 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.key_encoding import encode_values, inverted, value_sort_codes
-from elasticscan.protocol import Cursor, Cursors, PageRows, Placements, Shards, merge, slots_of
+from elasticscan.protocol import Cursor, Cursors, PageRows, Placements, ShardReader, merge, slots_of
 from elasticscan.reader.coverage import Coverage
-from elasticscan.reader.cursor import accept_page, plan_lowest, remaining
-from elasticscan.reader.scan import ScanPlan, ScanStats, drop_moved
-from elasticscan.topology import Placement, SlotSet
+from elasticscan.reader.scan import ScanPlan, ScanStats, drive
+from elasticscan.topology import SlotSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +64,10 @@ class _Pool:
     def ready(self, ahead: Cursors) -> int:
         """Count the rows that may leave: those below everything that any cursor may still bring."""
         rows = self._rows
-        if rows is None:
-            return 0
-        if not ahead:
-            return int(rows.num_rows)
+        assert rows is not None, "rows leave after a page was read"
         mark = _mark(ahead)
-        if mark is None:
-            return 0
+        if not ahead or mark is None:
+            return 0 if ahead else int(rows.num_rows)
         return bisect_right(range(rows.num_rows), mark, key=lambda row: self._key.at(rows, row))
 
     def take(self, count: int, page_bytes: int) -> tuple[pa.RecordBatch, np.ndarray[Any, Any], bytes | None]:
@@ -93,44 +88,34 @@ class _Pool:
 
 def _mark(ahead: Cursors) -> bytes | None:
     """Return the position up to which every slot was read; None before the first row."""
-    positions = [cursor.position for cursor in ahead]
-    return None if None in positions else min(position for position in positions if position is not None)
+    return min(cursor.position or b"" for cursor in ahead) or None if ahead else None
 
 
 def drive_sorted(
-    plan: ScanPlan, key: SortKey, cursors: Cursors, placements: Placements, shards: Shards, stats: ScanStats
+    plan: ScanPlan, key: SortKey, placements: Placements, shards: ShardReader, stats: ScanStats
 ) -> Iterator[PageRows]:
-    """Pages from `cursors` to the end, all rows in the order of `key`, each exactly once.
+    """Yield pages to the end of a scan, all rows in the order of `key`, each exactly once.
 
-    `plan.columns` must hold the columns of `key`. Memory: about a page for each shard.
+    Its columns must hold those of `key`. Memory: about a page for each shard.
     """
-    pool, ahead, pending = _Pool(key), cursors, slots_of(cursors)
+    limits, begin = plan.request, plan.request.cursors
+    pool, pending, reads = _Pool(key), slots_of(begin), 0
     coverage = Coverage(plan.slots, pending)
-    mark = _mark(cursors) if cursors else None
-    looked: Placement | None = None
-    while pending:
-        looked = placements.recent(looked)
-        # Each shard is read about once for a page; whatever is still missing then waits for the next.
-        for _ in range(len(looked.shards) + 1):
-            if pool.ready(ahead) >= plan.page_rows:
+    mark = _mark(begin)
+    for page in drive(plan, placements, shards, stats, lowest=True):
+        ahead, reads = page.after, reads + 1
+        pool.add(page)
+        while pending:
+            ready = pool.ready(ahead)
+            # Each shard is read about once for a page; whatever is still missing then waits for the next.
+            if ahead and ready < limits.page_rows and reads <= len(plan.base.shards):
                 break
-            looked = placements.recent(looked)
-            read = plan_lowest(ahead, looked)
-            if read is None:
-                break
-            page = shards.read_page(plan.request(read, placements.layout_of(looked)))
-            looked = placements.current()
-            accepted = accept_page(ahead, read, remaining(read, page), looked)
-            answer = drop_moved(page, accepted.moved)
-            stats.count(plan, read, accepted, page, answer)
-            pool.add(answer)
-            ahead = accepted.cursors
-        rows, slots, last = pool.take(min(pool.ready(ahead), plan.page_rows), plan.page_bytes)
-        mark = last or mark
-        if ahead and not pool.ready(ahead):
-            mark = _mark(ahead) or mark
-        left = slots_of(ahead) | pool.slots
-        coverage.finish(pending - left)
-        pending = left
-        yield PageRows(rows, pa.array(slots, pa.uint16()), merge([Cursor(left, mark)]))
+            rows, slots, last = pool.take(min(ready, limits.page_rows), limits.page_bytes)
+            mark = last or mark
+            if ahead and rows.num_rows == ready:
+                mark = _mark(ahead) or mark
+            left = slots_of(ahead) | pool.slots
+            coverage.finish(pending - left)
+            pending, reads = left, 0
+            yield PageRows(rows, pa.array(slots, pa.uint16()), merge([Cursor(left, mark)]))
     coverage.prove()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection
+from contextlib import suppress
 
 import pyarrow as pa
 from redis.exceptions import TryAgainError
@@ -13,7 +13,7 @@ from elasticscan.backends.redis.cluster_map import is_same_cluster
 from elasticscan.backends.redis.connections import UNREACHABLE, Connections
 from elasticscan.backends.redis.pages import NO_NAMES, KeySpace, SlotProgress, read_page
 from elasticscan.base.errors import NotReady, ShardUnavailable, TableChanged
-from elasticscan.protocol import PageRequest, PageRows, PlacementLook, slots_of
+from elasticscan.protocol import PageRequest, PageRows, slots_of
 from elasticscan.topology import Placement, SlotSet
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
@@ -22,9 +22,7 @@ _FEWEST_REFUSALS = 5  # before time counts
 
 
 class ClusterShards:
-    """The placements and shards of one scan: implements `Placements`, `PlacementLook` and `ShardReader`."""
-
-    is_awaited = False
+    """The placements and shards of one scan: implements `Placements` and `ShardReader`."""
 
     def __init__(
         self, connections: Connections, space: KeySpace, members: Collection[str] | None = None
@@ -35,18 +33,15 @@ class ClusterShards:
         self.progress = SlotProgress()
         self._pause = _SHORTEST_PAUSE
 
-    def current(self) -> Placement:
+    def read(self) -> Placement:
+        """Return the placement by a node's view of the cluster."""
         self._map = self._connections.read_map()
         if not is_same_cluster(self._map.members, self._members):
             raise TableChanged("the cluster was replaced by another one; begin another scan")
         return self._map.placement
 
-    @contextmanager
-    def look(self) -> Iterator[PlacementLook]:
+    def current(self) -> Placement:
         """Return the placement that planned the page: servers refuse slots in the page itself."""
-        yield self
-
-    def answer(self) -> Placement:
         return self._map.placement
 
     def recent(self, looked: Placement | None) -> Placement:
@@ -56,7 +51,7 @@ class ClusterShards:
                 time.sleep(self._pause)
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             with suppress(ShardUnavailable):  # no node answers just now: pages will find out, and wait
-                self.current()
+                self.read()
         return self._map.placement
 
     def layout_of(self, _: Placement) -> None:

@@ -11,9 +11,9 @@ import pyarrow as pa
 from elasticscan.backends.redis.cluster import ClusterShards
 from elasticscan.base.errors import ShardUnavailable
 from elasticscan.filters import Predicate
-from elasticscan.protocol import ContinuationKey, slots_of
+from elasticscan.protocol import ContinuationKey, PageRequest, slots_of
 from elasticscan.reader import ScanPlan, ScanStats, drive
-from elasticscan.store import Page, PagedScan
+from elasticscan.store import PagedScan
 from elasticscan.topology import SlotSet
 
 if TYPE_CHECKING:
@@ -33,45 +33,41 @@ class ClusterScan(PagedScan):
         self.stats = ScanStats()
 
     def __repr__(self) -> str:
-        left, every = len(slots_of(self._state.cursors)), len(self._state.slots)
+        left, every = len(slots_of(self.standing.cursors)), len(self.standing.slots)
         return f"<elasticscan.ClusterScan of {self._name!r}: {left:,} of {every:,} slots left>"
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema([self.table.schema.field(name) for name in self._state.columns])
+        return pa.schema([self.table.schema.field(name) for name in self.standing.columns])
 
     def parts(self, slots: Sequence[SlotSet]) -> list[str]:
         """Return a key of this scan for each set of slots, one for each task."""
-        return [self._seal(self._state.restrict_to(some)) for some in slots]
+        return [self._seal(self.standing.restrict_to(some)) for some in slots]
 
     def explain(self) -> dict[str, Any]:
         """Return the columns, filter, slots and the guarantee of this scan."""
         return {
             "table": self._name,
             "guarantee": _GUARANTEE,
-            "columns": list(self._state.columns),
-            "filter": self._state.filter,
-            "slots": len(self._state.slots),
+            "columns": list(self.standing.columns),
+            "filter": self.standing.filter,
+            "slots": len(self.standing.slots),
             "actual": {"pages": self.stats.pages, "rows_scanned": self.stats.rows},
         }
 
     def _seal(self, state: ContinuationKey) -> str:
         return self.table.store.seal(state)
 
-    def _read(self, columns: tuple[str, ...]) -> Iterator[Page]:
-        begin = self._state
-        found = self._rows(begin, columns or self.table.primary_key) if begin.cursors else ()
-        return self._cut(found, begin.limit)
-
-    def _rows(
-        self, state: ContinuationKey, columns: tuple[str, ...]
-    ) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
+    def _read(self, columns: tuple[str, ...]) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
         """Yield rows with the state of the scan after them. Torn slots are searched before the last ones."""
-        predicate, table = self._predicate, self.table
+        state, predicate, table = self.standing, self._predicate, self.table
+        if not state.cursors:
+            return
+        columns = columns or table.primary_key
         needed = tuple(dict.fromkeys((*columns, *sorted(predicate.columns if predicate else ()))))
         shards = ClusterShards(table.store.connections, table.space(predicate), self._members)
-        plan = ScanPlan(0, 0, needed, state.page_rows, state.page_bytes, shards.current(), state.slots)
-        for page in drive(plan, state.cursors, shards, shards, self.stats):
+        request = PageRequest(0, 0, state.cursors, 0, needed, state.page_rows, state.page_bytes)
+        for page in drive(ScanPlan(request, shards.read(), state.slots), shards, shards, self.stats):
             if not page.after and table.options.fail_on_torn_slots:
                 torn = shards.torn_slots(state.slots)
                 if torn:

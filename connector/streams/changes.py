@@ -111,15 +111,15 @@ def plan_changes(
         columns: what Spark expects.
         lease: of the scan; none for a stream, which holds what it reads itself.
     """
-    table, places = state.table, state.places
+    table = state.table
     commits = [c for c in state.commits if c.number <= last.commit + bool(last.slot)]
     read = check_readable(table, [c for c in commits if is_change(c, options)], options)
     # Deletes have no new rows: without a change feed, reading across them does no harm.
     passed = [c.number for c in commits if _must_pass(c, options)]
-    parts = segments(sorted(c.number for c in read), passed, first, last, places.placement.slot_count)
+    parts = segments(sorted(c.number for c in read), passed, first, last, state.placement.slot_count)
     scan = store.backend.changes.scan(
         table,
-        places.base,
+        state.base,
         tuple(parts),
         parts[-1].upto if parts else table.oldest_snapshot,
         stored_columns(table, columns),
@@ -130,46 +130,11 @@ def plan_changes(
     )
     rows = sum(change_rows(commit, options) for commit in read)
     # Rows are taken to be spread evenly: hashing sees to that.
-    rows = rows * len(scan.slots) // places.placement.slot_count
-    weights = np.full(places.placement.slot_count, _WHOLE / max(len(scan.slots), 1))
+    rows = rows * len(scan.slots) // state.placement.slot_count
+    weights = np.full(state.placement.slot_count, _WHOLE / max(len(scan.slots), 1))
     limits = task_limits(_WHOLE, rows, options)
-    tasks = cut(places.placement, places.base.placement, weights, *limits, slots=scan.slots)
-    return partitions_of(store.backend, scan, tasks)
-
-
-def plan_snapshot(
-    store: Store, state: StreamState, part: SnapshotPart, columns: Sequence[str], options: Options
-) -> list[ScanPartition]:
-    """Plan tasks that read some slots of a snapshot once together; a filter may leave slots out.
-
-    Args:
-        state: a view of the catalog with the table's fragments.
-        columns: what Spark expects.
-
-    Raises:
-        SnapshotExpired: the snapshot is no longer kept.
-    """
-    places = state.places
-    scan = store.backend.changes.scan_snapshot(
-        state,
-        part.at,
-        SlotSet.span(part.start, part.end),
-        stored_columns(state.table, columns),
-        options.filter,
-        options.feed,
-        options.batch_rows,
-    )
-    weights = slot_bytes(state.fragments, places.placement.slot_count)
-    size = float(sum(weights[start:end].sum() for start, end in scan.slots))
-    size, most = task_limits(size, _rows(state.fragments, scan.slots), options)
-    size = min(size, options.split_bytes)
-    parts = cut(places.placement, places.base.placement, weights, size, most, scan.slots)
-    return partitions_of(store.backend, scan, parts)
-
-
-def _rows(fragments: Sequence[Fragment], slots: SlotSet) -> float:
-    """About how many rows some slots hold."""
-    return sum(f.rows * len(f.slots & slots) / max(f.slots_written, len(f.slots), 1) for f in fragments)
+    tasks = cut(state.placement, state.base.placement, weights, *limits, slots=scan.slots)
+    return partitions_of(store.backend, scan, tasks, state.shard_names)
 
 
 def stored_columns(table: TableInfo, columns: Sequence[str]) -> list[str]:

@@ -15,24 +15,22 @@ what it reads is there.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from elasticscan.base.errors import OperatorNeeded, TryAgain
 from elasticscan.base.limits import LEASE_SECONDS, STREAM_LEASE_SECONDS
 from elasticscan.catalog import Lease, Tx, retry_interrupted
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import ContinuationKey
-from elasticscan.store.context.lookups import KnownTable, check_kept, live_table
+from elasticscan.store.context.lookups import check_kept, live_table
 from elasticscan.store.context.shared import Context
 
 # Pages renew a lease when half of it is over. A task that begins renews it as well, unless more than this
 # share of it is left.
 FRESH_LEASE = 0.75
 
-Seen = TypeVar("Seen")
 _SCAN, _CHANGES, _STREAM = "scan", "changes", "stream:"
 
 
@@ -102,39 +100,19 @@ def is_kept(context: Context, tx: Tx, table: TableInfo, snapshot: int) -> bool:
 # Scans
 
 
-def hold_snapshot(
-    context: Context, tx: Tx, table: TableInfo, snapshot: int | None, look: Callable[[Tx], Seen]
-) -> tuple[int, Seen] | None:
-    """Return the snapshot of a new scan (the newest, for None), and what `look` sees in the same transaction.
-
-    None when the retention period alone does not keep it for long enough: then it needs a lease.
-    """
-    at = tx.state.commit if snapshot is None else snapshot
-    if not is_kept(context, tx, table, at):
-        return None
-    tx.state.check_snapshot(table, at)
-    return at, look(tx)
-
-
 @retry_interrupted
-def lease_snapshot(
-    context: Context, lease: str, table: TableInfo, snapshot: int | None, look: Callable[[Tx], Seen]
-) -> tuple[int, Seen]:
-    """As `hold_snapshot`, with a lease; without one where none can be written.
+def lease_snapshot(context: Context, lease: str, table: TableInfo, snapshot: int) -> bool:
+    """Keep a snapshot readable for a scan; false where no lease can be written.
 
     Raises:
         TableChanged, NotFound, SnapshotExpired: it cannot be read.
         DiskFull: there is no room for the lease.
     """
     if context.catalog.read_only is not None:
-        with context.catalog.reading() as tx:
-            at = tx.state.commit if snapshot is None else snapshot
-            tx.state.check_snapshot(table, at)
-            return at, look(tx)
+        return False
     with context.catalog.leasing() as tx:
-        at = tx.state.commit if snapshot is None else snapshot
-        take_lease(tx, lease, table, at, _SCAN, LEASE_SECONDS)
-        return at, look(tx)
+        take_lease(tx, lease, table, snapshot, _SCAN, LEASE_SECONDS)
+    return True
 
 
 def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
@@ -146,27 +124,24 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
         TableChanged: the table was dropped.
         SnapshotExpired: the lease had run out, and what it kept is gone.
     """
-    after = key.segments[0].after if key.segments else None
-    return _keep_lease(context, key, context.table_state(key.table, key.snapshot, after)).at(key.definition)
+    return _keep_lease(context, key).at(key.definition)
 
 
 @retry_interrupted
-def _keep_lease(context: Context, key: ContinuationKey, state: KnownTable) -> TableInfo:
-    now = context.clock.now()
-    if not key.lease or not key.cursors:  # the stream that it is a part of holds what it reads
-        return state.table
-    commit = _held_commit(state.table, key)
-    # In a store that is open for reading alone a scan goes on for as long as the snapshot is there.
-    if context.catalog.read_only is not None or state.is_kept(commit, now):
-        return state.table
+def _keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
     with context.catalog.reading() as tx:
         table = _readable_table(tx, key)
-        if is_kept(context, tx, table, commit):
-            # Who resumes page after page need not ask each time: a running scan does so twice a lease.
-            state.note_kept(commit, now, now + LEASE_SECONDS / 4)
-            return table
-        # A task that begins soon after it was planned has nothing to write.
-        if lease_end(tx, key.lease) - tx.times.stamp > FRESH_LEASE * LEASE_SECONDS:
+        commit = _held_commit(table, key)
+        # The stream that a scan without a lease is a part of holds what it reads. In a store that is open for
+        # reading alone a scan goes on for as long as the snapshot is there. A task that begins soon after it
+        # was planned has nothing to write.
+        if (
+            not key.lease
+            or not key.cursors
+            or context.catalog.read_only is not None
+            or is_kept(context, tx, table, commit)
+            or lease_end(tx, key.lease) - tx.times.stamp > FRESH_LEASE * LEASE_SECONDS
+        ):
             return table
     with context.catalog.leasing() as tx:
         table = _readable_table(tx, key)

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Generic, TypeVar
 
 from elasticscan.base.errors import CatalogOutdated, SnapshotExpired, TableChanged
-from elasticscan.catalog import StoreState, Tx, newest_topology
+from elasticscan.catalog import StoreState, Tx
 from elasticscan.metadata import (
     Bounds,
     Fragment,
@@ -26,21 +26,17 @@ from elasticscan.metadata import (
 )
 from elasticscan.storage import MemoryFragment, View
 from elasticscan.store.context.memory import TableMemory
-from elasticscan.topology import Placement, Topology
 
-MOST_CACHED = 256  # of open readers, and of filters that were parsed, each of at most 64 KB
+MOST_CACHED = 256  # of topologies, and of access paths, each with a filter of at most 64 KB
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
 class LruCache(Generic[Key, Value]):
-    """Cache of values with a bound on their total weight; the least recently used go first.
+    """Cache of values with a bound on their total weight; the least recently used go first."""
 
-    By default each weighs 1, and `MOST_CACHED` are kept.
-    """
-
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, most: int = MOST_CACHED) -> None:
         self._values: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
         self._most, self._weight = most, 0
         self._lock = Lock()
@@ -56,7 +52,7 @@ class LruCache(Generic[Key, Value]):
             _, before = self._values.pop(key, (None, 0))  # another thread may have made it, too
             self._values[key] = made, weight
             self._weight += weight - before
-            while self._weight > (MOST_CACHED if self._most is None else self._most):
+            while self._weight > self._most:
                 _, (_, gone) = self._values.popitem(last=False)
                 self._weight -= gone
         return made
@@ -84,29 +80,6 @@ class TableStatistics:
         return [self.runs.get(run.id) or KeyHistogram.unknown(run.rows) for run in runs]
 
 
-@dataclass(frozen=True, slots=True)
-class SlotPlaces:
-    """The places of slots, for dividing a read among tasks.
-
-    Attributes:
-        placement: where they are now.
-        base: the newest topology of the history. Slots that have left their shard of it are read by virtual
-            scans, all others by base-shard scans.
-        shard_names: of the shards in both.
-    """
-
-    placement: Placement
-    base: Topology
-    shard_names: Mapping[int, str]
-
-    @classmethod
-    def at(cls, tx: Tx) -> SlotPlaces:
-        """Return where slots are, as a transaction sees them, and where they were."""
-        base = newest_topology(tx)
-        names = dict(base.shard_names) | {shard.id: shard.name for shard in tx.state.shards.values()}
-        return cls(tx.state.placement, base, names)
-
-
 def by_shard(fragments: Iterable[Fragment]) -> dict[int, list[Fragment]]:
     """Fragments by the shard where they are."""
     groups: dict[int, list[Fragment]] = {}
@@ -124,7 +97,7 @@ class KnownTable:
         fragments = tuple(known.fragments.by_id().values())
         self.fragments = (*fragments, *memory.fragments)
         self._overwrites = known.overwrites
-        self._indexes = {index.id: index for index in known.indexes}
+        self.indexes: tuple[IndexInfo, ...] = known.indexes
         self._runs: dict[tuple[int, int], list[IndexRun]] = {}
         for run in known.runs.by_id().values():
             self._runs.setdefault((run.fragment, run.index), []).append(run)
@@ -134,27 +107,18 @@ class KnownTable:
                 here.setdefault(shard, []).append(replace(fragment, slots=slots))
         self._views = {shard: View(at_shard) for shard, at_shard in here.items()}
         self._nothing = View(())
-        self._kept: dict[int, tuple[float, float]] = {}
 
     def serves(self, snapshot: int, after: int | None = None) -> bool:
         """Return whether a snapshot, or the changes up to it, can be read: all is here and still kept."""
         oldest = snapshot if after is None else max(after, self.table.created_commit)
         return self.table.oldest_snapshot <= oldest and snapshot <= self.last_commit
 
-    def is_kept(self, snapshot: int, now: float) -> bool:
-        """Return whether retention was seen to keep a snapshot, lately enough not to look again."""
-        begin, end = self._kept.get(snapshot, (now, now))
-        return begin <= now < end
-
-    def note_kept(self, snapshot: int, begin: float, end: float) -> None:
-        self._kept[snapshot] = begin, end
-
     def view(self, shard: int) -> View:
         return self._views.get(shard, self._nothing)
 
     def index(self, index_id: int) -> IndexInfo:
         """Raise `TableChanged` when the index is there no more."""
-        info = self._indexes.get(index_id)
+        info = next((index for index in self.indexes if index.id == index_id), None)
         if info is None:
             raise TableChanged(
                 "the index that this scan reads was dropped, or dropped and made again, since it began; "
@@ -173,10 +137,6 @@ class KnownTable:
     def all_runs(self) -> Iterator[IndexRun]:
         """Return the runs of all fragments in files, and of all indexes."""
         return chain.from_iterable(self._runs.values())
-
-    def has(self, index: IndexInfo) -> bool:
-        """Return whether an index still exists."""
-        return index.id in self._indexes
 
     def runs_at(self, snapshot: int, index: IndexInfo) -> list[tuple[Fragment, IndexRun]]:
         """Return the runs that a scan of a snapshot through an index reads."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import pyarrow as pa
@@ -14,14 +11,12 @@ import pyarrow.compute as pc
 
 from elasticscan.base.errors import FragmentDamaged, TableChanged
 from elasticscan.base.limits import LOOK_SECONDS
-from elasticscan.catalog import Tx, in_transaction
 from elasticscan.metadata import COMMIT_VERSION, Fragment, TableInfo
 from elasticscan.protocol import (
     IndexOrder,
     KeyList,
     PageRequest,
     PageRows,
-    PlacementLook,
     RowAnswer,
     RowRequest,
 )
@@ -43,12 +38,6 @@ from elasticscan.topology import Placement
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True, slots=True)
-class _CatalogLook:
-    is_awaited: bool
-    answer: Callable[[], Placement]
-
-
 class CatalogPlacements:
     """Placements as the catalog has them at the moment of asking, or had them a moment ago."""
 
@@ -59,14 +48,6 @@ class CatalogPlacements:
         began, placement = self._context.clock.now(), self._context.placement()
         self._context.looked = placement, began
         return placement
-
-    @contextmanager
-    def look(self) -> Iterator[PlacementLook]:
-        if not self._context.catalog.is_far or in_transaction():
-            yield _CatalogLook(False, self.current)
-            return
-        with ThreadPoolExecutor(1) as another:  # the answer of a server takes its time
-            yield _CatalogLook(True, another.submit(self.current).result)
 
     def recent(self, looked: Placement | None) -> Placement:
         """As `Placements.recent`: nothing may have changed that this process knows of.
@@ -87,11 +68,6 @@ class CatalogPlacements:
         return None if known is None or known.placement is not placement else known.layout
 
 
-def note_look(context: Context, tx: Tx) -> None:
-    """Use the state of a transaction that has just begun as a placement check."""
-    context.looked = tx.state.placement, context.clock.now()
-
-
 class LocalShards:
     """Reads a shard's own files. What a shard serves is looked up again for each page.
 
@@ -104,8 +80,14 @@ class LocalShards:
         self._context = context
 
     def read_page(self, request: PageRequest) -> PageRows:
-        after = None if request.changes is None else request.changes.after
-        return self._read_newest(request, partial(self._read, request), after)
+        changes = request.changes
+
+        def read(state: KnownTable) -> PageRows:
+            page = self._page(request, state)
+            rows = _rows_as_of(page.rows, state.table, request.definition, changes is not None)
+            return replace(page, rows=rows)
+
+        return self._read_newest(request, read, None if changes is None else changes.after)
 
     def read_rows(self, request: RowRequest) -> RowAnswer:
         def read(state: KnownTable) -> RowAnswer:
@@ -152,12 +134,7 @@ class LocalShards:
             table, view, self._context.readers.opener(table), floor, expect=self._context.readers.expect
         )
 
-    def _read(self, request: PageRequest, state: KnownTable) -> PageRows:
-        page = self._read_page(request, state)
-        changes = request.changes is not None
-        return replace(page, rows=_rows_as_of(page.rows, state.table, request.definition, changes))
-
-    def _read_page(self, request: PageRequest, state: KnownTable) -> PageRows:
+    def _page(self, request: PageRequest, state: KnownTable) -> PageRows:
         source = self._rows_of(state, request)
         if request.order is not None:
             return read_index_page(self._through_index(source, state, request.order), request)

@@ -27,7 +27,7 @@ from elasticscan.catalog import (
     retry_interrupted,
 )
 from elasticscan.metadata import MEMORY, Fragment, IndexInfo, Origin, StagedFragment, TableInfo
-from elasticscan.protocol import Cluster, ContinuationKey
+from elasticscan.protocol import Cluster
 from elasticscan.storage import Disk
 from elasticscan.store.context.high_water_marks import RootMarks
 from elasticscan.store.context.lookups import (
@@ -123,10 +123,6 @@ class Context:
         if sealer is None or sealer.state is not state:
             sealer = self._sealer = StoreSealer(state, self.clock)
         return sealer
-
-    def seal(self, key: ContinuationKey) -> str:
-        """Raise `LimitExceeded`."""
-        return self.here().sealer.seal(key)
 
     @property
     def seen(self) -> tuple[int, int]:
@@ -232,10 +228,6 @@ class Context:
         with self.catalog.reading() as tx:
             return tx.state.table_named(name)
 
-    def fragments_in(self, tx: Tx, table: TableInfo) -> tuple[Fragment, ...]:
-        """Return the fragments of a table as a transaction sees them, those in memory, too."""
-        return (*tx.state.fragments(table=table.id), *self.memories.of(tx, table).fragments)
-
     def retention_of(self, table: TableInfo) -> float:
         """Return how long a table's snapshots stay readable without a lease, in seconds."""
         return self.info.retention_seconds if table.retention_seconds is None else table.retention_seconds
@@ -269,22 +261,16 @@ class Context:
             if cached is not None and cached.layout == layout and cached.serves(snapshot, after):
                 return cached
         with self.catalog.reading() as tx:  # the snapshot may be newer than the state that is known here
-            return self._table_in(tx, table_id, tx.state.commit if snapshot is None else snapshot, after)
+            return self.table_in(tx, table_id, tx.state.commit if snapshot is None else snapshot, after)
 
     @retry_interrupted
     def known_table(self, find: Find) -> KnownTable:
         """Return a table as it is now, as `table_state`, by how it is found."""
         with self.catalog.reading() as tx:
-            return self._table_in(tx, find(tx)[0].id, tx.state.commit)
+            return self.table_in(tx, find(tx)[0].id, tx.state.commit)
 
-    def follow(self, tx: Tx, table_id: int, snapshot: int, with_statistics: bool) -> None:
-        """Look a table up in the transaction that begins a scan, if it was before and commits came since."""
-        if table_id in self._tables:
-            state = self._table_in(tx, table_id, snapshot)
-            if with_statistics:
-                self._statistics_in(tx, state)
-
-    def _table_in(self, tx: Tx, table_id: int, snapshot: int, after: int | None = None) -> KnownTable:
+    def table_in(self, tx: Tx, table_id: int, snapshot: int, after: int | None = None) -> KnownTable:
+        """Return a table as a transaction sees it; arguments and errors as of `table_state`."""
         cached = self._tables.get(table_id)
         if cached is not None and cached.layout == tx.state.layout and cached.serves(snapshot, after):
             return cached
@@ -298,18 +284,11 @@ class Context:
         return state
 
     @retry_interrupted
-    def statistics(self, state: KnownTable) -> TableStatistics:
+    def statistics(self, state: KnownTable, tx: Tx | None = None) -> TableStatistics:
         """Return statistics of a table's fragments and runs; those read for an earlier layout are kept."""
         before, kept = self._statistics.get(state.table.id, (None, NO_STATISTICS))
-        if before is state:
-            return kept
-        with self.catalog.reading() as tx:
-            return self._statistics_in(tx, state)
-
-    def _statistics_in(self, tx: Tx, state: KnownTable) -> TableStatistics:
-        before, kept = self._statistics.get(state.table.id, (None, NO_STATISTICS))
         if before is not state:
-            kept = read_statistics(tx, state, kept)
+            kept = read_statistics(tx or self.catalog.at(), state, kept)
             self._statistics[state.table.id] = state, kept
         return kept
 

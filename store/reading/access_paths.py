@@ -14,10 +14,11 @@ from typing import Any
 from elasticscan.base.errors import ElasticScanError, InvalidOption, TableChanged
 from elasticscan.filters import KeySets, Predicate, column_sets
 from elasticscan.metadata import AUTO, DIRECT, KEY, NONE, Fragment, IndexInfo, IndexRun, TableInfo
-from elasticscan.optimizer import Choice, IndexCondition, KeyCondition, bind, bind_key, choose
+from elasticscan.optimizer import Choice, KeyCondition, bind, bind_key, choose
 from elasticscan.protocol import ContinuationKey, IndexOrder, KeyList, KeyRanges
 from elasticscan.reader import SortKey
 from elasticscan.store.context import Context
+from elasticscan.store.context.lookups import KnownTable
 from elasticscan.store.reading.ordering import Order, indexes_in_order, not_ready, whole_order
 from elasticscan.topology import SlotSet
 
@@ -42,54 +43,30 @@ class Access:
     key_sets: KeySets = field(default_factory=dict)
     keys: KeyList | KeyRanges | None = None
 
-    @classmethod
-    def along(
-        cls,
-        table: TableInfo,
-        predicate: Predicate | None,
-        bound: IndexCondition | KeyCondition | None,
-        descending: bool = False,
-        merged: bool = False,
-    ) -> Access:
-        """Return a direct scan of the rows that meet `predicate`, or one by the index or key bound to it."""
-        if bound is None:
-            condition = None if predicate is None else predicate.condition
-            return cls(None, predicate, key_sets=column_sets(condition, table.schema))
-        written = "" if predicate is None else predicate.text  # by the user, whose error it may be
-        residual = None if bound.residual is None else Predicate(bound.residual, written)
-        if isinstance(bound, KeyCondition):
-            return cls(None, residual, keys=bound.keys)
-        order = IndexOrder(bound.index.id, bound.ranges, descending)
-        sort = SortKey((*bound.index.columns, *table.primary_key), descending) if merged else None
-        return cls(order, residual, sort, bound.index)
-
 
 def choose_access(
     context: Context,
     table: TableInfo,
-    indexes: Sequence[IndexInfo],
     columns: Sequence[str],
     predicate: Predicate | None,
     key: KeyCondition,
     name: str,
-    snapshot: int | None,
+    at: int,
+    state: KnownTable,
     order: Order | None,
 ) -> Choice:
-    """Choose the cheapest path, or the one asked for by name or order; `Access.along` follows it.
+    """Choose the cheapest path for a snapshot of a table, or the one asked for by name or order.
 
-    `key` is the predicate as `bind_to_key` gives it. Costs are those of a snapshot, of the newest for None.
+    `key` is the predicate as `bind_to_key` gives it, `state` the table as it is now.
 
     Raises:
         NotFound, NotReady, InvalidOption: what was asked for cannot be done.
     """
+    indexes, statistics = state.indexes, context.statistics(state)
     named = next((index for index in indexes if index.name == name), None)
     if named is not None and not named.ready:
         raise not_ready(named, table)
-    layout, newest = context.catalog.versions()
-    at = newest if snapshot is None else snapshot
-    state = context.table_state(table.id, newest, None, layout)
-    statistics = context.statistics(state)
-    runs = {index: state.runs_at(at, index) for index in indexes if index.ready and state.has(index)}
+    runs = {index: state.runs_at(at, index) for index in indexes if index.ready}
 
     def chosen(access: str) -> Choice:
         return choose(
@@ -101,7 +78,7 @@ def choose_access(
             statistics.fragments_of(table.definition),
             [(index, statistics.histograms(run for _, run in read)) for index, read in runs.items()],
             access,
-            lambda index, ranges: _count_entries(context, state.table, index, runs[index], ranges),
+            lambda index, ranges: _count_entries(context, table, index, runs[index], ranges),
             max(state.shards, 1),
             key,
         )
@@ -109,6 +86,11 @@ def choose_access(
     if order is not None:
         name = _of_order(order, table, indexes, name, lambda: chosen(AUTO))
     return chosen(name)
+
+
+def predicate_of(table: TableInfo, filter: str | None) -> Predicate | None:  # noqa: A002
+    """Return the condition that a filter is."""
+    return None if filter is None else Predicate.parse(filter, table.schema)
 
 
 def bind_to_key(context: Context, table: TableInfo, predicate: Predicate | None) -> KeyCondition:
@@ -119,8 +101,7 @@ def bind_to_key(context: Context, table: TableInfo, predicate: Predicate | None)
 
 def slots_of_filter(context: Context, table: TableInfo, filter: str | None) -> SlotSet:  # noqa: A002
     """Return the slots of a table that can hold rows that meet a filter."""
-    predicate = None if filter is None else Predicate.parse(filter, table.schema)
-    return bind_to_key(context, table, predicate).slots
+    return bind_to_key(context, table, predicate_of(table, filter)).slots
 
 
 def _of_order(
@@ -163,21 +144,32 @@ def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Acces
     Raises:
         TableChanged: the index that it reads is not there any more.
     """
-    index = None if key.index is None else context.table_state(table.id, key.snapshot).index(key.index)
+    index, known = None, context.catalog.known  # the caller has just looked
+    if key.index is not None:
+        state = context.table_state(table.id, key.snapshot, layout=known.layout if known else None)
+        index = state.index(key.index)
 
     def derive() -> Access:
-        predicate = None if key.filter is None else Predicate.parse(key.filter, table.schema)
+        predicate = predicate_of(table, key.filter)
         condition = None if predicate is None else predicate.condition
-        if key.by_key:
-            return Access.along(table, predicate, bind_to_key(context, table, predicate))
-        bound = None if index is None else bind(index, condition, table.schema)
-        if index is not None and bound is None:  # only another release can have chosen it
+        if index is None and not key.by_key:
+            return Access(None, predicate, key_sets=column_sets(condition, table.schema))
+        bound = (
+            bind_to_key(context, table, predicate) if index is None else bind(index, condition, table.schema)
+        )
+        if bound is None:  # only another release can have chosen the index
             raise TableChanged(
                 "this release cannot use the index that the scan reads; start a new scan",
-                index=index.id,
+                index=key.index,
                 kind="index",
             )
-        return Access.along(table, predicate, bound, key.descending, key.merged)
+        written = "" if predicate is None else predicate.text  # by the user, whose error it may be
+        residual = None if bound.residual is None else Predicate(bound.residual, written)
+        if isinstance(bound, KeyCondition):
+            return Access(None, residual, keys=bound.keys)
+        order = IndexOrder(bound.index.id, bound.ranges, key.descending)
+        columns = (*bound.index.columns, *table.primary_key)
+        return Access(order, residual, SortKey(columns, key.descending) if key.merged else None, bound.index)
 
     # A client may ask for page after page, each by its own key.
     at = (table, key.filter, index, key.descending, key.merged, key.by_key)

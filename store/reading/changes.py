@@ -18,18 +18,16 @@ from elasticscan.metadata import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
-    Bounds,
     TableInfo,
     floor_at,
 )
-from elasticscan.protocol import ChangeSpan, ContinuationKey, Placements, Segment, Shards
+from elasticscan.protocol import ChangeSpan, Cluster, ContinuationKey, Segment
 from elasticscan.reader import ScanPlan, ScanStats, drive
-from elasticscan.storage import INSERT, slot_counts
+from elasticscan.storage import INSERT
 from elasticscan.store.context import Context, Find
 from elasticscan.store.context.lookups import check_kept
 
 _STAMP = pa.timestamp("us", tz="UTC")
-Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def feed_fields() -> list[pa.Field]:
@@ -79,8 +77,7 @@ def change_pages(
     key: ContinuationKey,
     plan: ScanPlan,
     facts: CommitFacts,
-    placements: Placements,
-    shards: Shards,
+    cluster: Cluster,
     stats: ScanStats,
 ) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
     """Yield the changes from a scan's position to its end, with the position after each page."""
@@ -88,8 +85,9 @@ def change_pages(
         assert key.segments, "a scan of changes that is not complete has segments left"
         span = _first_span(key.segments[0], facts.overwrites, key.feed)
         slots = key.slots & key.segments[0].slots
-        part = replace(plan, snapshot=span.upto, slots=slots, changes=span, key_sets={})
-        for page in drive(part, key.cursors, placements, shards, stats):
+        asked = replace(plan.request, cursors=key.cursors, snapshot=span.upto, changes=span, key_sets={})
+        part = replace(plan, request=asked, slots=slots)
+        for page in drive(part, cluster.placements, cluster.shards, stats):
             key = key.advance(page.after, span.upto)
             yield page.rows, key
 
@@ -116,16 +114,3 @@ def _first_span(segment: Segment, overwrites: Sequence[int], feed: bool) -> Chan
     if number == after + 1:
         return ChangeSpan(after, number, floor, overwrite=True, feed=feed)
     return ChangeSpan(after, number - 1, floor, overwrite=False, feed=feed)
-
-
-def rows_by_slot(context: Context, table: TableInfo, bounds: Bounds) -> Counts:
-    """For each slot, how many versions of rows there are of commits within bounds."""
-    counts = np.zeros(context.info.slots, dtype=np.int64)
-    state = context.table_state(table.id, bounds.snapshot)
-    for fragment in state.fragments:
-        if bounds.touch(fragment):
-            reader = context.readers.opener(table)(fragment, ())
-            fragment_counts = slot_counts(reader, fragment, bounds, len(counts))
-            for start, end in fragment.slots:
-                counts[start:end] += fragment_counts[start:end]
-    return counts

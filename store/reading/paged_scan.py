@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -63,27 +63,32 @@ class Page:
 class PagedScan(Iterator[Page]):
     """A scan that gives out its rows once, to one reader at a time.
 
-    Subclasses read pages from where the scan stands (`_read`), seal keys, and end what a scan holds (`_end`).
+    Subclasses read rows from where the scan stands (`_read`), seal keys, and end what a scan holds (`_end`).
+
+    Attributes:
+        standing: the state of the scan now, for this process alone.
     """
 
     def __init__(self, name: str, state: ContinuationKey) -> None:
-        self._name, self._state = name, state
+        self._name, self.standing = name, state
         self._process = os.getpid()  # which reads it, and ends its lease
         self._returned = 0
         self._reading: Iterator[Page] | None = None  # pages from where the scan stands
         self._lock, self._is_read = RLock(), False  # held while a page is read, or all that remain
         # A stream that has begun, or the scan itself after a call that read all; None for shared pages.
         self._reader: _Stream | PagedScan | None = None
-        self._closed = False
-        self._complete = False
+        self._closed = self._complete = False
 
     @property
     @abstractmethod
     def schema(self) -> pa.Schema: ...
 
     @abstractmethod
-    def _read(self, columns: tuple[str, ...]) -> Iterator[Page]:
-        """Yield pages from where the scan stands, with these columns; with none, rows to be counted."""
+    def _read(self, columns: tuple[str, ...]) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
+        """Yield rows from where the scan stands, with these columns, and where it stands after them.
+
+        Without columns they are only counted.
+        """
 
     @abstractmethod
     def _seal(self, state: ContinuationKey) -> str: ...
@@ -91,12 +96,10 @@ class PagedScan(Iterator[Page]):
     def _end(self) -> None:
         """End what the scan holds."""
 
-    def _cut(
-        self, found: Iterable[tuple[pa.RecordBatch, ContinuationKey]], limit: int | None
-    ) -> Iterator[Page]:
-        """Yield pages of rows, each with where the scan stands after them, until so many rows were given."""
-        left = limit
-        for rows, after in found:
+    def _pages(self, columns: tuple[str, ...]) -> Iterator[Page]:
+        """Yield pages from where the scan stands until its limit is reached."""
+        left = self.standing.limit
+        for rows, after in self._read(columns):
             if left is None:
                 yield Page(rows, after, self._seal)
                 continue
@@ -114,17 +117,12 @@ class PagedScan(Iterator[Page]):
     @property
     def slots(self) -> SlotSet:
         """All slots of the scan, read or not."""
-        return self._state.slots
+        return self.standing.slots
 
     @property
     def key(self) -> str | None:
         """The continuation key of where the scan stands now; None when it is complete."""
-        return self._seal(self._state) if self._state.cursors else None
-
-    @property
-    def standing(self) -> ContinuationKey:
-        """The state of the scan now, for this process alone."""
-        return self._state
+        return self._seal(self.standing) if self.standing.cursors else None
 
     def __iter__(self) -> Iterator[Page]:
         """Return the pages from where the scan stands, as one iterator for all who ask.
@@ -152,7 +150,7 @@ class PagedScan(Iterator[Page]):
             ScanConsumed: all rows were given out before, a stream has begun to read the scan, or it is
                 closed, also meanwhile.
         """
-        with self._remaining(self._state.columns) as batches:
+        with self._remaining(self.standing.columns) as batches:
             return pa.Table.from_batches(list(batches), schema=self.schema)
 
     def to_pandas(self) -> Any:
@@ -214,21 +212,12 @@ class PagedScan(Iterator[Page]):
 
     def _check_open(self) -> None:
         """Raise `ScanConsumed` where all rows were given out, or the scan was closed before that."""
-        if self._complete:
-            raise self._used_up()
-        if self._closed and self._state.cursors:
+        if self._complete or (self._closed and self.standing.cursors):
             raise ScanConsumed(
-                f"this scan of table {self._name!r} was closed; begin another one, or go on with "
-                "Store.resume(key) from a page's key",
+                f"this scan of table {self._name!r} was closed, or read to its end; begin another one, or "
+                "use Store.resume(key) with the key of a page",
                 table=self._name,
             )
-
-    def _used_up(self) -> ScanConsumed:
-        return ScanConsumed(
-            f"this scan of table {self._name!r} has given out all of its rows; begin another one, or "
-            "hand over the table itself",
-            table=self._name,
-        )
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -248,8 +237,9 @@ class PagedScan(Iterator[Page]):
                 self._is_read = False
 
     def _check_reader(self, reader: _Stream | None) -> None:
-        """Raise `ScanConsumed` where the remaining rows, or those of a stream, are another reader's."""
-        begins = self._reader is None and reader is not None and reader.begin is self._state
+        """Raise `ScanConsumed` where no rows remain, or they are another reader's."""
+        self._check_open()
+        begins = self._reader is None and reader is not None and reader.begin is self.standing
         if self._reader is not reader and not begins:
             raise self._in_use()
 
@@ -264,13 +254,12 @@ class PagedScan(Iterator[Page]):
     def _remaining(self, columns: tuple[str, ...]) -> Iterator[Iterator[pa.RecordBatch]]:
         """Give all remaining rows to one call; the scan moves on when they have all become its result."""
         with self._locked():
-            self._check_open()
             self._check_reader(None)
-            self._reading, reached, returned = None, self._state, 0
+            self._reading, reached, returned = None, self.standing, 0
 
             def batches() -> Iterator[pa.RecordBatch]:
                 nonlocal reached, returned
-                for page in self._read(columns):
+                for page in self._pages(columns):
                     self._check_open()  # it may have been closed meanwhile
                     reached, returned = page.standing, returned + page.rows.num_rows
                     if page.rows.num_rows:
@@ -278,7 +267,7 @@ class PagedScan(Iterator[Page]):
 
             yield batches()
             self._end()
-            self._state, self._complete, self._reader = reached, True, self
+            self.standing, self._complete, self._reader = reached, True, self
             self._returned += returned
 
     def __next__(self) -> Page:
@@ -292,9 +281,8 @@ class PagedScan(Iterator[Page]):
         with self._locked():
             if self._complete and self._reader is reader:
                 return None
-            self._check_open()
             self._check_reader(reader)
-            self._reading = pages = self._reading or self._read(self._state.columns)
+            self._reading = pages = self._reading or self._pages(self.standing.columns)
             try:
                 page = next(pages, None)
                 if page is not None and not page.standing.cursors:
@@ -304,11 +292,9 @@ class PagedScan(Iterator[Page]):
                 raise
             # The scan moves beyond a page only when nothing can fail any more: then a read that is repeated
             # after an error gives the same page.
-            self._reader = reader
-            if page is None:
-                self._complete = True
-            else:
-                self._state = page.standing
+            self._reader, self._complete = reader, page is None
+            if page is not None:
+                self.standing = page.standing
                 self._returned += page.rows.num_rows
             return page
 

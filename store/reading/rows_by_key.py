@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from elasticscan.base.errors import LimitExceeded, SnapshotExpired, TableChanged
+from elasticscan.base.errors import LimitExceeded, SnapshotExpired
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import MAX_KEYS
 from elasticscan.catalog import retry_interrupted
@@ -102,18 +102,13 @@ def _read(
         return _read_at(context, look, request, snapshot)
     try:
         return _read_at(context, look, request, look.last_commit)
-    except SnapshotExpired:  # while it was read
-        lease = secrets.token_hex(8)
-        at, _ = lease_snapshot(context, lease, look.table, None, lambda _: None)
+    except SnapshotExpired:  # while it was read: the next one is, under a lease
+        newer, lease = context.table_state(request.table), secrets.token_hex(8)
+        if newer.table.definition != request.definition:
+            raise  # columns may be gone that were there
+        lease_snapshot(context, lease, newer.table, newer.last_commit)
         try:
-            newer = context.table_state(request.table)
-            if newer.table.definition != request.definition:  # it is not older than the snapshot
-                raise TableChanged(
-                    f"the columns of table {newer.table.name!r} were changed while rows of it were "
-                    "read; get them again",
-                    table=newer.table.name,
-                )
-            return _read_at(context, newer, request, at)
+            return _read_at(context, newer, request, newer.last_commit)
         finally:
             end_lease(context, lease)
 

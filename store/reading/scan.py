@@ -12,25 +12,31 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.concurrency import cached_property
-from elasticscan.base.errors import InvalidOption, NotFound, NotReady, ScanConsumed
+from elasticscan.base.errors import InvalidOption, NotFound, NotReady, ScanConsumed, SnapshotExpired
 from elasticscan.base.limits import LEASE_SECONDS
-from elasticscan.catalog import Interrupted, Tx, newest_topology, retry_interrupted
-from elasticscan.filters import Predicate
+from elasticscan.catalog import Interrupted, newest_topology, retry_interrupted
 from elasticscan.metadata import AUTO, NONE, TableInfo, no_such_column
 from elasticscan.optimizer import Choice
-from elasticscan.protocol import ContinuationKey, Cursor, NamedColumns, Segment, Segments, slots_of
+from elasticscan.protocol import (
+    ContinuationKey,
+    Cursor,
+    NamedColumns,
+    PageRequest,
+    Segment,
+    Segments,
+    slots_of,
+)
 from elasticscan.reader import ScanPlan, ScanStats, drive, drive_sorted
 from elasticscan.store.context import Context, Find
-from elasticscan.store.context.leases import end_lease, hold_snapshot, keep_lease, lease_end, lease_snapshot
+from elasticscan.store.context.leases import end_lease, is_kept, keep_lease, lease_end, lease_snapshot
 from elasticscan.store.context.lookups import check_kept, oldest_kept
-from elasticscan.store.context.shards import note_look
 from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.access_paths import (
-    Access,
     access_of,
     bind_to_key,
     choose_access,
     explain_access,
+    predicate_of,
     slots_of_filter,
 )
 from elasticscan.store.reading.changes import (
@@ -41,7 +47,7 @@ from elasticscan.store.reading.changes import (
     feed_fields,
 )
 from elasticscan.store.reading.ordering import FirstRows, kept_order, order_of, terms_of
-from elasticscan.store.reading.paged_scan import Page, PagedScan
+from elasticscan.store.reading.paged_scan import PagedScan
 from elasticscan.store.reading.progress import Reporting
 from elasticscan.topology import SlotSet, Topology
 
@@ -74,7 +80,6 @@ class Scan(PagedScan):
         key: ContinuationKey,
         ends_lease: bool = True,
         choose: Callable[[], Choice] | None = None,
-        access: Access | None = None,
         leased: bool = True,
         kept: list[str] | None = None,
     ) -> None:
@@ -85,7 +90,7 @@ class Scan(PagedScan):
         self._ends_lease = ends_lease
         self._kept = kept  # the order in which it sorts its first rows itself
         self._choose = choose  # of a scan that begins; None of one that was resumed
-        self._access = access or access_of(context, table, key)
+        self._access = access_of(context, table, key)
         self.stats = ScanStats()
         self._progress = Reporting(context, base, self.stats)
         self._may_have_lease, self._lease_end = leased, context.clock.now() + LEASE_SECONDS
@@ -95,7 +100,7 @@ class Scan(PagedScan):
         return self._opened.here()
 
     def __repr__(self) -> str:
-        left, all_slots = len(slots_of(self._state.cursors)), len(self._state.slots)
+        left, all_slots = len(slots_of(self.standing.cursors)), len(self.standing.slots)
         stats = self.stats
         return (
             f"<elasticscan.Scan of {self._table.name!r} at snapshot {self.snapshot}: {self._returned:,} rows "
@@ -106,12 +111,12 @@ class Scan(PagedScan):
     @property
     def snapshot(self) -> int:
         """The commit number that the scan reads at."""
-        return self._state.snapshot
+        return self.standing.snapshot
 
     @property
     def schema(self) -> pa.Schema:
-        fields = [self._table.schema.field(name) for name in self._state.columns]
-        return pa.schema([*fields, *feed_fields()] if self._state.feed else fields)
+        fields = [self._table.schema.field(name) for name in self.standing.columns]
+        return pa.schema([*fields, *feed_fields()] if self.standing.feed else fields)
 
     @property
     def key(self) -> str | None:
@@ -119,7 +124,7 @@ class Scan(PagedScan):
 
         Raises `InvalidOption` where the scan sorts its rows itself, and so has only one page.
         """
-        if self._kept is not None and self._state.cursors:
+        if self._kept is not None and self.standing.cursors:
             raise InvalidOption(
                 "a scan that sorts its rows itself has no key before its page; make an index in its order",
                 option="order_by",
@@ -127,37 +132,37 @@ class Scan(PagedScan):
         return super().key
 
     def _seal(self, state: ContinuationKey) -> str:
-        return self._context.seal(state)
+        return self._context.sealer.seal(state)
 
-    def _read(self, columns: tuple[str, ...]) -> Iterator[Page]:
-        begin, returned = self._state, self._returned
+    def _read(self, columns: tuple[str, ...]) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
+        begin, returned = self.standing, self._returned
         if self._kept is not None and columns:
-            yield self._sorted(self._kept, begin, columns, returned)
+            yield self._sorted(self._kept, begin, columns)
             return
-        for page in self._cut(self._rows(begin, columns), begin.limit):
-            returned += page.rows.num_rows
-            self._note(page.standing, returned)
-            yield page
+        for rows, reached in self._rows(begin, columns):
+            returned += rows.num_rows
+            self._note(reached, returned)
+            yield rows, reached
 
     def _end(self) -> None:
         """End the report of the progress, and the lease if it is to end with the scan."""
         self._progress.end()
         if self._ends_lease and self._may_have_lease:
-            end_lease(self._context, self._state.lease)
+            end_lease(self._context, self.standing.lease)
 
     def _sorted(
-        self, kept: list[str], begin: ContinuationKey, columns: tuple[str, ...], returned: int
-    ) -> Page:
+        self, kept: list[str], begin: ContinuationKey, columns: tuple[str, ...]
+    ) -> tuple[pa.RecordBatch, ContinuationKey]:
         """Read all pages, and return the first rows of an order as one."""
         whole = self._table.schema
         read = tuple(dict.fromkeys((*columns, *(name for name, _ in terms_of(kept, whole)))))
         first = FirstRows(kept, begin.limit or 0, pa.schema([whole.field(name) for name in read]))
         for rows, reached in self._rows(begin, read):
             first.add(rows)
-            self._note(reached, returned)
+            self._note(reached, self._returned)
         table = first.rows().select(list(columns)).combine_chunks()
         batch = table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], table.schema)
-        return Page(batch, replace(begin, cursors=(), limit=0), self._seal)
+        return batch, replace(begin, cursors=())
 
     def _note(self, standing: ContinuationKey, returned: int) -> None:
         """Renew the lease once half of it is over, and report the progress."""
@@ -178,28 +183,28 @@ class Scan(PagedScan):
         context, access, facts = self._context, self._access, CommitFacts((), {})
         if begin.feed or begin.segments is not None:
             facts = context.ask(lambda tx: commit_facts(tx, self._table, begin))
-        plan = ScanPlan(
+        request = PageRequest(
             table=self._table.id,
+            shard=0,
+            cursors=begin.cursors,
             snapshot=begin.snapshot,
             columns=self._columns_read(columns),
             page_rows=self._page_rows(begin),
             page_bytes=begin.page_bytes,
-            base=self.base.placement,
-            slots=begin.slots,
             order=access.order,
             key_sets=access.key_sets,
             keys=access.keys,
             definition=begin.definition,
         )
-        placements, shards = context.cluster.placements, context.cluster.shards
+        plan, cluster = ScanPlan(request, self.base.placement, begin.slots), context.cluster
         pages: Iterable[tuple[pa.RecordBatch, ContinuationKey]]
         if begin.segments is not None:
-            pages = change_pages(begin, plan, facts, placements, shards, self.stats)
+            pages = change_pages(begin, plan, facts, cluster, self.stats)
         else:
             if access.sort is None:
-                read = drive(plan, begin.cursors, placements, shards, self.stats)
+                read = drive(plan, cluster.placements, cluster.shards, self.stats)
             else:
-                read = drive_sorted(plan, access.sort, begin.cursors, placements, shards, self.stats)
+                read = drive_sorted(plan, access.sort, cluster.placements, cluster.shards, self.stats)
             pages = ((page.rows, begin.advance(page.after)) for page in read)
         for rows, reached in pages:
             yield self._finish(rows, begin, columns, facts), reached
@@ -239,20 +244,19 @@ class Scan(PagedScan):
 
         Raises:
             InvalidOption: the scan has a limit, which no part could keep alone.
-            ScanConsumed: all rows were given out before, or the scan is closed.
-            ScanConsumed: a scan of changes has given out pages, and is only divided before its first.
+            ScanConsumed: all rows were given out before, or the scan is closed, or one of changes has begun.
         """
-        state = self._state
+        state = self.standing
+        self._check_open()
         if state.limit is not None:
             raise InvalidOption(
                 "a scan with a limit cannot be divided into parts; divide one without a limit", option="limit"
             )
-        if not state.cursors and self.stats.pages:
-            raise self._used_up()
-        self._check_open()
-        if state.segments and state != state.begin(state.segments):
+        is_read = not state.cursors and self.stats.pages > 0
+        if is_read or (state.segments and state != state.begin(state.segments)):
             raise ScanConsumed(
-                "a scan of changes can be divided only before its first page; begin another one",
+                "a scan can be divided only before its last page, a scan of changes only before its first; "
+                "begin another one",
                 table=self._table.name,
             )
         sealer = self._context.sealer
@@ -269,7 +273,7 @@ class Scan(PagedScan):
 
     def explain(self) -> dict[str, Any]:
         """Explain the scan's path, and what it has read; and where the slots are that it has not read yet."""
-        context, state = self._context, self._state
+        context, state = self._context, self.standing
         placement, pending = context.placement(), slots_of(state.cursors)
         names = dict(self.base.shard_names) | context.shard_names()
         scans = []
@@ -326,44 +330,43 @@ def begin_scan(
     limit: int | None = None,
 ) -> Scan:
     """Return a new scan, with fixed snapshot, base topology and access path."""
-    lease = secrets.token_hex(8)
-
-    def look(tx: Tx) -> tuple[Topology, int]:
-        return newest_topology(tx), find(tx)[0].definition
-
     if not isinstance(snapshot, int):  # what a tag or a time names may have changed since
         context.check_newest()
     with context.catalog.reading() as tx:
-        table, indexes = find(tx)
-        note_look(context, tx)
-        asked = snapshot_of(tx, table, snapshot)
-        held = hold_snapshot(context, tx, table, asked, look)
-        if held is not None:
-            context.follow(tx, table.id, held[0], with_statistics=filter is not None)
+        table = find(tx)[0]
+        context.looked = tx.state.placement, context.clock.now()
+        asked, base = snapshot_of(tx, table, snapshot), newest_topology(tx)
+        at = tx.state.commit if asked is None else asked
+        state, is_leased = context.table_in(tx, table.id, at), not is_kept(context, tx, table, at)
+        if filter is not None:  # it is compared with statistics
+            context.statistics(state, tx)
     column_names = columns_of(table, columns)
-    predicate = None if filter is None else Predicate.parse(filter, table.schema)
+    predicate = predicate_of(table, filter)
     by_key = bind_to_key(context, table, predicate)
-    compare = partial(choose_access, context, table, indexes, column_names, predicate, by_key, index, asked)
+    compare = partial(choose_access, context, table, column_names, predicate, by_key, index, at)
 
     # Where all rows are wanted a direct scan is cheapest; other paths are compared only for `explain`.
     wants_all = predicate is None and index in (AUTO, NONE)
-    order = kept = None
-    if order_by is None:
-        choice = None if wants_all else compare(None)
-    else:
+    order = kept = choice = None
+    if order_by is not None:
         terms = terms_of(order_by, table.schema)
         try:
             order = order_of(terms)
-            choice = compare(order)
+            choice = compare(state, order)
         except (NotFound, NotReady, InvalidOption):
             kept = kept_order(terms, limit, table) if index == AUTO else None
             if kept is None:  # else the scan keeps the first rows of the order itself
                 raise
-            order, choice = None, None if wants_all else compare(None)
-    at, (base, definition) = held or lease_snapshot(context, lease, table, asked, look)
-    if definition != table.definition:  # a snapshot is read by a definition that is not older than it
-        end_lease(context, lease)
-        raise Interrupted(f"columns of table {table.name!r} changed while a scan of it began; begin it again")
+            order = None
+    if order is None:
+        choice = None if wants_all else compare(state, None)
+    lease = secrets.token_hex(8)
+    try:
+        is_leased = is_leased and lease_snapshot(context, lease, table, at)
+    except SnapshotExpired as expired:
+        if asked is not None:
+            raise
+        raise Interrupted(f"table {table.name!r} was changed while a scan began; begin it again") from expired
     first = first_key(table, at, base, by_key.slots, column_names, filter, page_limits, lease)
     key = replace(
         first,
@@ -374,11 +377,8 @@ def begin_scan(
         limit=limit,
         by_key=choice is not None and choice.by_key,
     )
-    bound = by_key if key.by_key else None if choice is None else choice.bound
-    access = Access.along(table, predicate, bound, key.descending, key.merged)
-    choose = (lambda: choice) if choice else partial(compare, order)
-    leased = held is None and context.catalog.read_only is None
-    return Scan(context, table, base, key, True, choose, access, leased, kept)
+    choose = (lambda: choice) if choice else (lambda: compare(context.table_state(table.id), order))
+    return Scan(context, table, base, key, True, choose, is_leased, kept)
 
 
 def first_key(

@@ -15,7 +15,7 @@ Planning takes one look at the catalog for each micro-batch (`CommitReads.look`)
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,15 +23,17 @@ from typing import Any
 import numpy as np
 
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, MAX_NUMBER
-from elasticscan.catalog import Commit, Tx, retry_interrupted
+from elasticscan.catalog import Commit, Tx, newest_topology, retry_interrupted
 from elasticscan.metadata import Bounds, Fragment, TableInfo
+from elasticscan.storage import slot_counts
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import hold_for_stream, keep_lease, leases_in, stream_of
-from elasticscan.store.context.lookups import SlotPlaces, live_table
+from elasticscan.store.context.lookups import live_table
 from elasticscan.store.reading.access_paths import slots_of_filter
-from elasticscan.store.reading.changes import Counts, rows_by_slot
 from elasticscan.store.reading.scan import Scan, first_key, scan_changes
-from elasticscan.topology import SlotSet
+from elasticscan.topology import Placement, SlotSet, Topology
+
+Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +45,19 @@ class StreamState:
         newest: the newest commit of the store.
         commits: the table's commits after where the stream stands, as many as were asked for.
         fragments: the table's, if they were asked for.
-        places: where slots live, and the base topology.
+        placement: where slots are now.
+        base: the newest topology of the history. Slots that have left their shard of it are read by virtual
+            scans, all others by base-shard scans.
+        shard_names: of the shards in both.
     """
 
     table: TableInfo
     newest: int
     commits: tuple[Commit, ...]
     fragments: tuple[Fragment, ...]
-    places: SlotPlaces
+    placement: Placement
+    base: Topology
+    shard_names: Mapping[int, str]
 
 
 class CommitReads:
@@ -83,20 +90,21 @@ class CommitReads:
             StoreDamaged: the topology history is empty or damaged.
         """
         with self.context.catalog.reading() as tx:
-            table = live_table(tx, table_id)
+            table, base = live_table(tx, table_id), newest_topology(tx)
+            names = {shard.id: shard.name for shard in tx.state.shards.values()}
             return StreamState(
                 table=table,
                 newest=tx.state.commit,
                 commits=() if after is None else tx.commits(table.id, after, upto, most),
-                fragments=self.context.fragments_in(tx, table) if fragments else (),
-                places=SlotPlaces.at(tx),
+                fragments=self.context.table_in(tx, table.id, tx.state.commit).fragments if fragments else (),
+                placement=tx.state.placement,
+                base=base,
+                shard_names=dict(base.shard_names) | names,
             )
 
-    @retry_interrupted
     def lag(self, table_id: int, after: int) -> tuple[int, int, float]:
         """Return (commits, rows, seconds) of a stream behind its table that has reached a commit."""
-        with self.context.catalog.reading() as tx:
-            return _lag(tx, live_table(tx, table_id), after)
+        return self.context.ask(lambda tx: _lag(tx, live_table(tx, table_id), after))
 
     def scan_snapshot(
         self,
@@ -114,7 +122,7 @@ class CommitReads:
             SnapshotExpired: it is gone.
             TableChanged: the table was dropped.
         """
-        context, base = self.context, state.places.base
+        context, base = self.context, state.base
         named = f"{context.info.store_id}/{state.table.id}/{at}"
         # All micro-batches of a snapshot share a lease, since none knows which is the last.
         lease = hashlib.sha256(named.encode()).hexdigest()[:16]
@@ -153,9 +161,13 @@ class CommitReads:
         context = self.context
 
         def count() -> Counts:
-            counts, every = np.zeros(context.info.slots, dtype=np.int64), rows_by_slot(context, table, bounds)
-            for start, end in slots_of_filter(context, table, filter):
-                counts[start:end] = every[start:end]
+            counts, slots = np.zeros(context.info.slots, np.int64), slots_of_filter(context, table, filter)
+            for fragment in context.table_state(table.id, bounds.snapshot).fragments:
+                if bounds.touch(fragment):
+                    reader = context.readers.opener(table)(fragment, ())
+                    here = slot_counts(reader, fragment, bounds, len(counts))
+                    for start, end in fragment.slots & slots:
+                        counts[start:end] += here[start:end]
             return counts
 
         key = ("rows by slot", table.id, table.definition, bounds, filter)
@@ -180,12 +192,9 @@ def streams_in(tx: Tx) -> list[dict[str, Any]]:
     tables = {table.name: table for table in tx.state.infos()}
     streams = []
     for lease in leases_in(tx):
-        table = tables.get(lease["table"])
+        table, name = tables.get(lease["table"]), stream_of(lease["purpose"])
         # Before the table of this name was made: the lease is of one that was dropped.
-        if table is None or lease["snapshot"] < table.created_commit:
-            continue
-        name = stream_of(lease["purpose"])
-        if name is None:
+        if table is None or name is None or lease["snapshot"] < table.created_commit:
             continue
         commits, rows, seconds = _lag(tx, table, lease["snapshot"])
         streams.append(

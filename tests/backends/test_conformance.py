@@ -218,13 +218,12 @@ class Reader:
         before: Callable[[], object] = lambda: None,
         after: Callable[[], object] = lambda: None,
     ) -> tuple[Accepted, PageRows]:
-        read = plan_read(self.cursors, self.placements.current())
+        read = plan_read(self.cursors, self.placements.recent(None))
         assert read is not None
         before()
         page = self.shards.read_page(self.subject.request(read.shard, read.cursors, rows, size))
         after()
-        with self.placements.look() as look:
-            accepted = accept_page(self.cursors, read, remaining(read, page), look.answer())
+        accepted = accept_page(self.cursors, read, remaining(read, page), self.placements.current())
         kept = drop_moved(page, accepted.moved)
         for key, slot in zip(kept.rows.column("key").to_pylist(), kept.slots.to_pylist(), strict=True):
             assert read.slots.mask(kept.slots.to_numpy(zero_copy_only=False)).all(), "F4"

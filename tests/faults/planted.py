@@ -271,35 +271,6 @@ def second_look_amid_the_page(patch: Patch) -> None:
     patch.setattr(driver, "accept_page", with_the_look_amid)
 
 
-@fault("simulation", "a page that was read while a placement check was pending needs a check of its own")
-def one_look_for_two_pages(patch: Patch) -> None:
-    look, kept = MemoryCluster.look, list[Any]()
-
-    @contextlib.contextmanager
-    def kept_for_the_next(self: MemoryCluster) -> Iterator[Any]:
-        if kept:
-            yield kept.pop()
-            return
-        with look(self) as new:
-            if new.is_awaited:
-                kept.append(replace(new, is_awaited=False))
-            yield new
-
-    patch.setattr(MemoryCluster, "look", kept_for_the_next)
-
-
-@fault("simulation", "a page that was read ahead counts only if the whole page before it did")
-def page_ahead_of_dropped_rows(patch: Patch) -> None:
-    class Whichever(tuple[Any, ...]):
-        def __eq__(self, _: object) -> bool:
-            return True
-
-        __hash__ = tuple.__hash__
-
-    expected = driver._Step.expected.fget
-    patch.setattr(driver._Step, "expected", property(lambda step: Whichever(expected(step))))
-
-
 @fault("simulation", "the epoch grows with every move, so out and back within a page is seen")
 @replacing(memory, "move_tablet")
 def epoch_stays(_: Any, placement: Placement, tablet_id: int, target: int) -> Placement:
@@ -881,11 +852,11 @@ merged.rule("slots are not done while rows of theirs wait in the pool").sets(
     sorted_scan._Pool, "slots", SlotSet()
 )
 merged.rule("rows of tablets that moved while a shard was read do not enter the pool").sets(
-    sorted_scan, "drop_moved", lambda page, moved: page
+    driver, "drop_moved", lambda page, moved: page
 )
 columns = Finder("programs", "columns change")
 columns.rule("a scan goes on with the columns that it began with").alters(
-    scan, "ScanPlan", lambda honest, **plan: honest(**(plan | {"definition": None}))
+    scan, "PageRequest", lambda honest, **asked: honest(**(asked | {"definition": None}))
 )
 columns.rule("copies keep dropped columns while older scans may read them").sets(
     TableInfo, "with_dropped", lambda self, oldest: self

@@ -11,7 +11,6 @@ Rows are (key, value) pairs of integers; a row's slot is its key modulo the numb
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,7 +24,6 @@ from elasticscan.protocol import (
     Cursors,
     PageRequest,
     PageRows,
-    PlacementLook,
     RowAnswer,
     RowRequest,
     merge,
@@ -84,15 +82,6 @@ class _Found(NamedTuple):
     value: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryLook:
-    is_awaited: bool
-    placement: Placement
-
-    def answer(self) -> Placement:
-        return self.placement
-
-
 class MemoryCluster:
     """Implements `Shards` and `Placements`.
 
@@ -104,7 +93,6 @@ class MemoryCluster:
 
     Attributes:
         remembers: tells whether the placement read last is recent enough to plan a page.
-        awaits: tells whether a placement is awaited like a server's, so that a page may be read meanwhile.
         refuses: tells whether the shard refuses a slot that it is asked for.
     """
 
@@ -116,7 +104,6 @@ class MemoryCluster:
     ) -> None:
         self.during = during
         self.remembers: Callable[[], bool] = lambda: False
-        self.awaits: Callable[[], bool] = lambda: False
         self.refuses: Callable[[], bool] = lambda: False
         self.last_commit = 0
         self._placement = self._looked = placement
@@ -134,11 +121,6 @@ class MemoryCluster:
     def current(self) -> Placement:
         self._looked = self._placement
         return self._placement
-
-    @contextmanager
-    def look(self) -> Iterator[PlacementLook]:
-        """A placement as of when the read began, whatever happens before it is taken."""
-        yield MemoryLook(self.awaits(), self.current())
 
     def recent(self, looked: Placement | None) -> Placement:
         """As `Placements.recent`: the first page may be planned by a placement that another scan has read."""

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from elasticscan.protocol import Cursor, Cursors, RowRequest, restrict, slots_of
+from elasticscan.protocol import Cursor, Cursors, PageRequest, RowRequest, restrict, slots_of
 from elasticscan.protocol.keys import ContinuationKey, Sealer
 from elasticscan.protocol.requests import PageRows, Placements, Shards
 from elasticscan.reader import read_by_key
@@ -60,16 +60,17 @@ class SimulatedScan:
         """A scan at the newest snapshot over `part` of the slots, all by default."""
         base = cluster.current()
         slots = SlotSet.span(0, base.slot_count) if part is None else part
-        plan = ScanPlan(1, cluster.last_commit, COLUMNS, page_rows, 1 << 20, base, slots)
+        cursors = restrict((Cursor(slots),), slots)
+        request = PageRequest(1, 0, cursors, cluster.last_commit, COLUMNS, page_rows, 1 << 20)
         wanted = [(key, value) for key, value in rows.items() if key % base.slot_count in slots]
-        return cls(cluster, plan, restrict((Cursor(slots),), slots), Counter(wanted), sort)
+        return cls(cluster, ScanPlan(request, base, slots), cursors, Counter(wanted), sort)
 
     @property
     def key(self) -> str:
         """The scan as it stands, sealed."""
-        plan, topology, lease = self.plan, 1, "00" * 8
-        about = (plan.table, plan.snapshot, topology, plan.slots, self.cursors, plan.columns, None)
-        return SEALER.seal(ContinuationKey(*about, plan.page_rows, plan.page_bytes, lease), expires_at=1)
+        asked, topology, lease = self.plan.request, 1, "00" * 8
+        about = (asked.table, asked.snapshot, topology, self.plan.slots, self.cursors, asked.columns, None)
+        return SEALER.seal(ContinuationKey(*about, asked.page_rows, asked.page_bytes, lease), expires_at=1)
 
     def resumed(self, key: str, returned: int) -> SimulatedScan:
         """A new driver that knows nothing but a key and what was returned before it."""
@@ -90,10 +91,11 @@ class SimulatedScan:
         if self.pages is None:
             placements: Placements = self.cluster
             shards: Shards = self.cluster
+            plan = replace(self.plan, request=replace(self.plan.request, cursors=self.cursors))
             if self.sort is None:
-                self.pages = drive(self.plan, self.cursors, placements, shards, self.stats)
+                self.pages = drive(plan, placements, shards, self.stats)
             else:
-                self.pages = drive_sorted(self.plan, self.sort, self.cursors, placements, shards, self.stats)
+                self.pages = drive_sorted(plan, self.sort, placements, shards, self.stats)
         page = next(self.pages, None)
         if page is None:
             self.done = True
@@ -107,12 +109,11 @@ class SimulatedScan:
         """How many pages the scan may still need when nothing moves any more.
 
         A page is full, or it finishes all that its shard has in this pass, and slots that were refused wait
-        for another one; a page that was read ahead may still lose rows to the last move; and one step tells
-        that it is over.
+        for another one; and one step tells that it is over.
         """
         left = sum(self.expected.values()) - len(self.got)
         shards = self.cluster.current().split_by_shard(slots_of(self.cursors))
-        return left // self.plan.page_rows + 2 * len(shards) + 2
+        return left // self.plan.request.page_rows + 2 * len(shards) + 2
 
     def check(self) -> None:
         got = Counter(self.got)
@@ -140,10 +141,6 @@ class Simulation:
         apart = random.Random(-1 - seed)
         share = apart.choice([0.0, 0.5, 1.0])
         self.cluster.remembers = lambda: apart.random() < share
-        # Whether pages are read while the check of the page before is awaited, as with a server.
-        far = random.Random(f"far {seed}")
-        awaited = far.choice([0.0, 0.5, 1.0])
-        self.cluster.awaits = lambda: far.random() < awaited
         # Whether shards refuse slots, as those of a store that others operate; not for scans in one order.
         operated = random.Random(f"operated {seed}")
         refused = operated.choice([0.0, 0.0, 0.3, 0.9]) if self.order is DIRECT else 0.0

@@ -58,7 +58,7 @@ def test_pandas_is_not_imported_before_rows_are(table: Table) -> None:
     uri = table._context.location.uri
     code = (
         "import sys, elasticscan, elasticscan.connector; store = elasticscan.open(sys.argv[1])\n"
-        "store.table('t').scan(); print('pandas' in sys.modules)"
+        "store.table('t').definition; print('pandas' in sys.modules)"
     )
     message = subprocess.run([sys.executable, "-c", code, uri], capture_output=True, text=True, check=True)
     assert message.stdout == "False\n"

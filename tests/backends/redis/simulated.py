@@ -26,7 +26,7 @@ from elasticscan.backends.redis.names import SLOTS, slot_of
 from elasticscan.backends.redis.options import ClusterOptions
 from elasticscan.backends.redis.pages import KeySpace
 from elasticscan.backends.redis.values import Kind, Model
-from elasticscan.protocol import Cursor, Cursors
+from elasticscan.protocol import Cursor, Cursors, PageRequest
 from elasticscan.reader import ScanPlan, ScanStats, drive
 from elasticscan.topology import SlotSet
 
@@ -258,8 +258,8 @@ class Program:
         cluster.changes_left = chance.randint(0, 300)
         page_rows, pages = chance.choice([1, 2, 5, 1_000]), 0
         while cursors:
-            plan = ScanPlan(0, 0, self.columns, page_rows, 1 << 20, reader.current(), slots)
-            for page in drive(plan, cursors, reader, reader, ScanStats()):
+            request = PageRequest(0, 0, cursors, 0, self.columns, page_rows, 1 << 20)
+            for page in drive(ScanPlan(request, reader.read(), slots), reader, reader, ScanStats()):
                 pages += 1
                 self.got.update(page.rows.column("key").to_pylist())
                 values = set(page.rows.column("value").to_pylist())
