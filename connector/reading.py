@@ -139,17 +139,15 @@ class ElasticScanReader(DataSourceReader):
     def _request(self) -> ReadRequest:
         columns = [name for name in self._scanned if name not in (SHARD_COLUMN, SLOT_COLUMN)]
         if self._wants_metadata:
-            columns += [name for name in _embedded_table(self._options).shard_key if name not in columns]
-        return request_of(self._options, columns, _page_rows(self._options))
-
-
-def request_of(
-    options: Options, columns: Sequence[str], page_rows: int, page_bytes: int = DEFAULT_PAGE_BYTES
-) -> ReadRequest:
-    """Return the read that options ask for, of these columns."""
-    return ReadRequest(
-        columns, options.filter, page_rows, page_bytes, options.index, options.version, options.timestamp
-    )
+            columns += [name for name in _embedded_table(options).shard_key if name not in columns]
+        return ReadRequest(
+            columns,
+            options.filter,
+            _page_rows(options),
+            DEFAULT_PAGE_BYTES,
+            options.index,
+            snapshot_chosen(options),
+        )
 
 
 def given_schema(options: Options, schema: StructType) -> pa.Schema | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,7 +30,7 @@ class ReadRequest:
         columns, filter: what it returns; the filter as SQL text.
         page_rows, page_bytes: limits of a page.
         index: the access path, in the embedded store alone.
-        snapshot, timestamp: what to read at, in the embedded store alone; None for the newest.
+        snapshot: what to read at, in the embedded store alone; None for the newest.
     """
 
     columns: Sequence[str]
@@ -37,8 +38,7 @@ class ReadRequest:
     page_rows: int
     page_bytes: int
     index: str = "auto"
-    snapshot: int | str | None = None
-    timestamp: float | None = None
+    snapshot: int | str | datetime | None = None
 
 
 class PartScan(Protocol):

@@ -1,15 +1,13 @@
 """The embedded store as a back end: what Spark and the terminal ask of it beyond `Store` and `Table`.
 
 `EmbeddedBackend` reads, as every back end does; its `changes` are for streams, which follow commits in
-several processes. Writers in several processes, where tasks stage files and one publishes what all have
-staged, call `stage`, `publish` and the like.
+several processes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -20,7 +18,6 @@ from numpy.typing import NDArray
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.hashing import slots_of
 from elasticscan.metadata import Fragment, TableInfo
-from elasticscan.optimizer import Candidate
 from elasticscan.protocol import (
     ReadRequest,
     ScanStart,
@@ -47,8 +44,7 @@ class EmbeddedTable:
         """Begin a scan that is divided among tasks."""
         scan, context = self.scan(read), self._context
         standing, entries = scan.standing, None
-        if standing.index is not None or standing.by_key:
-            assert scan.choice is not None, "a scan that begins has chosen"
+        if (standing.index is not None or standing.by_key) and scan.choice is not None:
             entries = scan.choice.candidate.rows_scanned
         state = context.table_state(standing.table, standing.snapshot)
         return ScanStart(
@@ -61,26 +57,22 @@ class EmbeddedTable:
 
     def access_paths(self, read: ReadRequest) -> list[dict[str, Any]]:
         """Return the candidates of the choice, one of them chosen."""
-        with self.scan(read) as scan:
-            assert scan.choice is not None, "a scan that begins has chosen"
-            chosen: Candidate = scan.choice.candidate
-            return [asdict(each) | {"chosen": each == chosen} for each in scan.choice.candidates]
+        with self._scan(read) as scan:
+            choice = scan.choice
+            assert choice is not None, "a scan that begins has chosen"
+            return [asdict(each) | {"chosen": each == choice.candidate} for each in choice.candidates]
 
     def places(self, rows: pa.RecordBatch) -> tuple[pa.Array, NDArray[np.uint16]]:
         """Return the shard where each row is at this moment, by name, and its slot."""
         slots = slots_of(rows.select(self.shard_key).columns, self._context.info.slots)
         placement, names = self._context.placement(), self._context.shard_names()
-        starts = np.array([tablet.start for tablet in placement.tablets])
         homes = pa.array([names.get(tablet.shard, str(tablet.shard)) for tablet in placement.tablets])
-        at: Any = np.searchsorted(starts, slots, "right") - 1
+        at: Any = np.searchsorted(placement.starts, slots, "right") - 1
         return homes.take(pa.array(at)), slots
 
-    def scan(self, read: ReadRequest, **how: Any) -> Scan:
-        """Begin a scan; `how` as for `begin_scan`."""
-        at = read.snapshot if read.timestamp is None else datetime.fromtimestamp(read.timestamp, UTC)
-        find, page = partial(self._context.table, name=self.name), (read.page_rows, read.page_bytes)
-        columns = list(read.columns)
-        return begin_scan(self._context, find, columns, read.filter, at, page, index=read.index, **how)
+    def _scan(self, read: ReadRequest) -> Scan:
+        begin, page = EmbeddedBackend(self._context).begin, (read.page_rows, read.page_bytes)
+        return begin(self.name, list(read.columns), read.filter, read.snapshot, page, index=read.index)
 
 
 class EmbeddedBackend:
@@ -97,6 +89,10 @@ class EmbeddedBackend:
         """Return a table; the store knows its columns."""
         return EmbeddedTable(self._context, self._context.table_now(name))
 
+    def begin(self, table: str, *read: Any, **how: Any) -> Scan:
+        """Begin a scan of a table by its name; the rest as for `begin_scan`."""
+        return begin_scan(self._context, partial(self._context.table, name=table), *read, **how)
+
     def resume(self, key: str, table: str, filter: str | None) -> Scan:  # noqa: A002
         """Return the part of a scan that a task reads. It ends no lease: the task may be repeated."""
         context, state = self._context, self._context.sealer.open(key)
@@ -107,10 +103,8 @@ class EmbeddedBackend:
 
     def selection(self, table: str, where: str | None, user_metadata: Mapping[str, str]) -> WriteTransaction:
         """Return a transaction that changes the rows of a table that meet a condition."""
-        context = self._context
-        return WriteTransaction(
-            context, partial(context.table, name=table), where, user_metadata=user_metadata
-        )
+        find = partial(self._context.table, name=table)
+        return WriteTransaction(self._context, find, where, user_metadata=user_metadata)
 
     # The catalog
 
