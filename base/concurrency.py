@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar, overload
 
 from elasticscan.base.errors import OutOfResources
@@ -39,25 +38,6 @@ def parallel(work: Callable[[Item], Made], items: Sequence[Item], threads: int) 
         return list(results)
 
 
-@contextmanager
-def completed(
-    work: Callable[[Item], Made], items: Sequence[Item], threads: int
-) -> Iterator[Iterator[Future[Made]]]:
-    """Run `work` for all items during a block; yields the outcomes in the order of completion.
-
-    When the block ends, items that have not begun are cancelled, and running ones are awaited.
-    """
-    pool = _started(threads)
-    if pool is None:
-        yield (_outcome(work, item) for item in items)
-        return
-    with pool:
-        try:
-            yield as_completed([pool.submit(work, item) for item in items])
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
 def _started(threads: int) -> ThreadPoolExecutor | None:
     """Return a pool with a running thread, or None if no thread can be started.
 
@@ -70,16 +50,6 @@ def _started(threads: int) -> ThreadPoolExecutor | None:
         pool.shutdown(wait=False, cancel_futures=True)
         return None
     return pool
-
-
-def _outcome(work: Callable[[Item], Made], item: Item) -> Future[Made]:
-    """Run `work` in this thread and return its outcome."""
-    outcome = Future[Made]()
-    try:
-        outcome.set_result(work(item))
-    except Exception as error:
-        outcome.set_exception(error)
-    return outcome
 
 
 def renewed_in_child(make: Callable[[], T]) -> Callable[[], T]:

@@ -34,7 +34,6 @@ MAX_ID: Final = 2**31 - 1
 # How many tablets are moved at a time. The owner of a move renews its heartbeat; on another machine it is
 # presumed dead after a silence. A contraction waits so long for the moves of other processes.
 PARALLEL_MOVES: Final = 2
-MAX_PARALLEL_MOVES: Final = 1_024
 BEAT_SECONDS: Final = 120.0
 SILENT_SECONDS: Final = 600.0
 DRAIN_WAIT_SECONDS: Final = 600.0

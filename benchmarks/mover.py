@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import random
 import sys
+import time
 
 from elasticscan.store import Store
 
 
 def main() -> None:
-    store = Store.open(sys.argv[1])
-    how = store.elasticity(bytes_per_second=float(sys.argv[2]))
+    store, most = Store.open(sys.argv[1]), float(sys.argv[2])
     chance = random.Random(1)
     moves = 0
     while True:
-        status = store.context.placement()
-        tablet = chance.choice(status.tablets)
-        with store.context.catalog.reading() as tx:
-            others = [shard.name for shard in tx.state.shards.values() if shard.id != tablet.shard]
-        how.move(tablet.id, chance.choice(others))
+        began, status = time.monotonic(), store.status()
+        tablet = chance.choice(status["tablets"])
+        others = [shard["name"] for shard in status["shards"] if shard["name"] != tablet["shard"]]
+        store.move(tablet["id"], chance.choice(others))
         moves += 1
         print(moves, flush=True)
+        time.sleep(max(0.0, began + tablet["bytes"] / most - time.monotonic()))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from elasticscan.base.clock import seconds_of
 from elasticscan.base.errors import TryAgain
 from elasticscan.base.limits import GC_GRACE_SECONDS, GC_SHARE, ORPHAN_SECONDS
 from elasticscan.base.redaction import shown
-from elasticscan.cli.options import AnyTable, Speed, Texts, Uri, pairs_of
+from elasticscan.cli.options import AnyTable, Uri
 from elasticscan.cli.output import answer, counted, is_json, print_json_line, say, warn
 from elasticscan.ui import size
 
@@ -30,7 +30,6 @@ def keep(
     every: Annotated[
         str, typer.Option(metavar="TIME", help="How long to wait when no work is pending, as in 10s or 5m.")
     ] = "10s",
-    bytes_per_second: Speed = None,
 ) -> None:
     """Maintain a store that others write to, until stopped: merge, split, join, move, collect garbage.
 
@@ -40,7 +39,7 @@ def keep(
     with elasticscan.open(uri, upkeep="off") as store, until_stopped():
         while True:
             try:
-                done = asdict(store.keep(bytes_per_second=bytes_per_second, on_step=on_step))
+                done = store.keep()
             except TryAgain as error:  # a catalog that is out of reach may be back in the next round
                 if once:
                     raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
@@ -10,9 +9,6 @@ import typer
 
 from elasticscan.base.errors import InvalidOption
 
-_BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-
-Texts: TypeAlias = list[str] | None
 Uri = Annotated[str, typer.Argument(metavar="URI", help="The store: a directory or a database URL.")]
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="The table's name.")]
 AnyTable = Annotated[str | None, typer.Argument(metavar="TABLE", help="One table; all by default.")]
@@ -49,26 +45,6 @@ Since = Annotated[
 ]
 UserMetadata = Annotated[
     Texts, typer.Option("--user-metadata", metavar="KEY=TEXT", help="Kept with the commit in the history.")
-]
-
-
-def bytes_of(text: str) -> float:
-    """Parse `50M` as 50,000,000."""
-    match = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)([kmg]?)", text.lower(), re.ASCII)
-    if match is None:
-        option = "--bytes-per-second"
-        raise InvalidOption(f"{option} {text[:40]!r} must be a number of bytes, as in 50M", option=option)
-    return float(match[1]) * _BYTES[match[2]]
-
-
-Speed = Annotated[
-    float | None,
-    typer.Option(
-        "--bytes-per-second",
-        metavar="SIZE",
-        parser=bytes_of,
-        help="Upper bound of a move's copying, as in 50M.",
-    ),
 ]
 
 

@@ -15,8 +15,8 @@ from elasticscan.backends import is_cluster, open_cluster
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.formatting import utc
 from elasticscan.base.user_files import naming_file
-from elasticscan.cli.options import Limit, Speed, Uri, shards_of
-from elasticscan.cli.output import answer, answer_rows, is_json, print_json_line, progress, say
+from elasticscan.cli.options import Limit, Tablet, Uri, shards_of
+from elasticscan.cli.output import answer, is_json, listing, print_json_line, progress, say, section
 from elasticscan.topology import SlotMap, Topology
 
 _WATCH_SECONDS = 0.5
@@ -26,33 +26,31 @@ TABLET = "A tablet's id, as `status --tablets` lists it."
 def expand(
     uri: Uri,
     shard: Annotated[list[str], typer.Argument(metavar="NAME[=ROOT]...", help="Shards to add.")],
-    bytes_per_second: Speed = None,
 ) -> None:
     """Add shards that are not there yet, and move the fewest tablets that balance.
 
-    Example: elasticscan expand trips.store s3=/mnt/c --bytes-per-second 50M
+    Example: elasticscan expand trips.store s3=/mnt/c
     """
     shards = shards_of(shard)
     with elasticscan.open(uri) as store, progress("moving tablets in"):
         before = store.topology.number
-        _report(store.expand(shards, store.elasticity(bytes_per_second)), before)
+        _report(store, store.expand(shards), before)
 
 
 def contract(
     uri: Uri,
     shard: Annotated[str, typer.Argument(metavar="SHARD", help="The shard to empty and remove.")],
-    bytes_per_second: Speed = None,
 ) -> None:
     """Move all tablets off a shard and remove it."""
     with elasticscan.open(uri) as store, progress(f"emptying {shard}"):
-        _report(store.elasticity(bytes_per_second).contract(shard))
+        _report(store, store.contract(shard))
 
 
-def rebalance(uri: Uri, bytes_per_second: Speed = None) -> None:
+def rebalance(uri: Uri) -> None:
     """Move the fewest tablets that balance the shards."""
     with elasticscan.open(uri) as store, progress("balancing"):
         before = store.topology.number
-        _report(store.elasticity(bytes_per_second).rebalance(), before)
+        _report(store, store.rebalance(), before)
 
 
 def move(
@@ -62,7 +60,6 @@ def move(
     resume: Annotated[
         bool, typer.Option("--resume", help="Finish the moves of processes that died.")
     ] = False,
-    bytes_per_second: Speed = None,
 ) -> None:
     """Move one tablet, or finish the moves of processes that died.
 
@@ -71,10 +68,9 @@ def move(
     if resume == (tablet is not None) or (tablet is None) != (shard is None):
         raise InvalidOption("name a TABLET and a SHARD, or --resume and neither", option="--resume")
     with elasticscan.open(uri) as store, progress("moving"):
-        how = store.elasticity(bytes_per_second)
         if tablet is not None and shard is not None:
-            return _report(how.move(tablet, shard))
-        resumed = how.resume()
+            return _report(store, store.move(tablet, shard))
+        resumed = store.resume_moves()
     answer({"moves_resumed": resumed}, f"{resumed} interrupted moves finished.")
 
 
@@ -172,7 +168,7 @@ def _print_change(value: dict[str, Any]) -> None:
         say(f"{utc(value['created_at'])}   {slots}")
 
 
-def _report(topology: Any, before: int = 0) -> None:
+def _report(store: elasticscan.Store, topology: Any, before: int = 0) -> None:
     """Print the topology, and whether it changed."""
     text = f"Topology {topology.number}: {topology.reason}"
     if topology.number == before:

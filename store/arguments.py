@@ -127,12 +127,6 @@ def choice(option: str, value: Any, allowed: Collection[str]) -> str:
     return str(value)
 
 
-def callback(option: str, value: Any) -> None:
-    """Refuse what cannot be called before the work begins, not when it is first called."""
-    if value is not None and not callable(value):
-        raise _refusal(option, value, "a function, or None")
-
-
 def place(option: str, value: Any) -> str:
     """Return a path or a URL as text."""
     path = text(option, os.fspath(value))
@@ -200,11 +194,6 @@ def number(option: str, value: Any, least: float = 0, most: float = MAX_NUMBER) 
     if not least <= found <= most:
         raise _refusal(option, value, f"a number, {least} to {most}")
     return float(found)
-
-
-def rate(option: str, value: Any) -> float | None:
-    """Return a bound of bytes per second, at least one; None, for no bound, stays None."""
-    return None if value is None else number(option, value, least=1)
 
 
 def period(option: str, value: Any) -> float | None:

@@ -17,11 +17,10 @@ from elasticscan.store.context import Context
 from elasticscan.store.context.leases import leases_in
 from elasticscan.store.context.lookups import by_shard
 from elasticscan.store.moves.balancing import tablet_bytes
-from elasticscan.store.moves.owners import OwnedMove, owner_is_gone
-from elasticscan.store.moves.under_way import moves_in
+from elasticscan.store.moves.owners import OwnedMove, moves_in, owner_is_gone
 from elasticscan.store.reading.progress import scans_in
 from elasticscan.store.reading.streams import streams_in
-from elasticscan.store.upkeep.backlog import steps_of, upkeep_of
+from elasticscan.store.upkeep.executor import running_steps, upkeep_of
 from elasticscan.store.upkeep.planning import Policy
 
 
@@ -140,47 +139,24 @@ def status_of(context: Context) -> dict[str, Any]:
         own: dict[int, list[Fragment]] = {}
         for fragment in fragments:
             own.setdefault(fragment.table, []).append(fragment)
-        return {
-            "store_id": context.info.store_id,
-            "read_only": context.catalog.read_only,
-            "slots": context.info.slots,
-            "hash": context.info.hash,
-            "topology": newest_topology(tx).number,
-            "snapshot": state.commit,
-            "outdated": _why_outdated(context),
-            "shards": _shards(state, fragments),
-            "removed_shards": _removed(state),
-            "tablets": [
-                {
-                    "id": tablet.id,
-                    "slots": [tablet.start, tablet.end],
-                    "shard": names[tablet.shard],
-                    "epoch": tablet.epoch,
-                    "bytes": round(sizes[tablet.id]),
-                    "moving_to": goes.get(tablet.id),
-                }
-                for tablet in state.placement.tablets
-            ],
-            "tables": [
-                {
-                    "name": table.name,
-                    **_size(state, table.id, own.get(table.id, [])),
-                    "retention_seconds": context.retention_of(table),
-                    "indexes": indexes.get(table.id, []),
-                    "tags": [asdict(tag) for tag in state.tables[table.id].tags],
-                    "primary_key": list(table.primary_key),
-                    "compression": table.compression,
-                    "upkeep": upkeep[table.name],
-                }
-                for table in tables
-            ],
-            "moves": [_move(move, names, tx.times.expiry) for move in moves],
-            "upkeep": {
-                "mode": context.upkeep.mode,
-                "problem": context.upkeep.problem,
-                "running": steps_of(tx, tables, names),
-            },
-            "leases": [lease | {"snapshot_at": tx.made_at(lease["snapshot"])} for lease in leases_in(tx)],
-            "streams": streams_in(tx),
-            "scans": scans_in(tx),
+        sized = dict[int, dict[str, Any]]()
+        for table in tables:
+            state = states[table.id]
+            floor, since = max(state.overwrites, default=0), state.rows - state.overwritten
+            sized[table.id] = _size(own.get(table.id, []), state.memory, snapshot, floor, since)
+        made = {snapshot: tx.made_at(snapshot) for snapshot in {lease["snapshot"] for lease in leases}}
+        names = {shard.id: shard.name for shard in shards}
+        sizes = tablet_bytes(placement, fragments)
+        upkeep = {table.id: upkeep_of(tx, table.id, Policy()) for table in tables}
+        running = running_steps(tx)
+    described = [
+        {
+            "name": table.name,
+            **sized[table.id],
+            "retention_seconds": context.retention_of(table),
+            "indexes": indexes.get(table.id, []),
+            "tags": [asdict(tag) for tag in states[table.id].tags],
+            "primary_key": list(table.primary_key),
+            "compression": table.compression,
+            "upkeep": upkeep[table.id],
         }

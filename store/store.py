@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,7 +16,6 @@ from elasticscan.base.limits import (
     DEFAULT_TABLETS,
     GC_GRACE_SECONDS,
     GC_SHARE,
-    MAX_PARALLEL_MOVES,
     ORPHAN_SECONDS,
     RETENTION_SECONDS,
 )
@@ -32,8 +30,8 @@ from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.context.sealing import rotate_secrets
 from elasticscan.store.copies.backup import BackedUp, back_up, restore_backup
 from elasticscan.store.copies.creation import Disks, first_contents, make_store, new_roots
+from elasticscan.store.moves import elasticity
 from elasticscan.store.moves.boundaries import join, split
-from elasticscan.store.moves.elasticity import Elasticity, OnProgress
 from elasticscan.store.opening import open_context
 from elasticscan.store.reading.scan import Scan, resume_scan
 from elasticscan.store.roots import Location
@@ -44,10 +42,10 @@ from elasticscan.store.table import Table
 from elasticscan.store.upkeep.collector import Collected, collect_garbage
 from elasticscan.store.upkeep.executor import RoundDone
 from elasticscan.store.upkeep.garbage import GarbageRules
-from elasticscan.store.upkeep.keeper import Keeper
-from elasticscan.store.writing.definitions import define_table, enter_table, reserve_table
-from elasticscan.store.writing.loading import MODES, Loaded, load_files
-from elasticscan.store.writing.transactions import WriteTransaction
+from elasticscan.store.upkeep.keeper import keep
+from elasticscan.store.writing.definitions import define_table, enter_table, keys_and_form, reserve_table
+from elasticscan.store.writing.loading import MODES, Load, Loaded, OnLoaded, load_files
+from elasticscan.store.writing.publishing import write
 from elasticscan.topology import SlotMap, Topology, TopologyEntry
 
 AUTO, OFF = UPKEEP = "auto", "off"
@@ -260,6 +258,16 @@ class Store:
             >>> store.load("flights", "flights/*.csv", primary_key="id", nulls=["NA"])
             Loaded(table='flights', rows=336776, commit=2, created=True, skipped=0)
         """
+        asked = Load(
+            arguments.text("table", table),
+            arguments.choice("mode", mode, MODES),
+            text_rules(nulls, types, delimiter, column_names),
+            keys_and_form(primary_key, shard_key, compression),
+            None if job is None else arguments.application("job", job),
+            arguments.whole_or_none("if_unchanged_since", if_unchanged_since),
+            arguments.user_metadata(user_metadata),
+            on_progress,
+        )
         form = None if format is None else arguments.choice("format", format, FORMATS)
         columns = arguments.columns("column_names", column_names)
         rules = TextRules(
@@ -301,38 +309,25 @@ class Store:
 
     # Elasticity
 
-    def elasticity(
-        self, bytes_per_second: float | None = None, on_progress: OnProgress | None = None, parallel: int = 2
-    ) -> Elasticity:
-        """Return topology changes with a bound on copying, with progress, or with more moves at a time."""
-        arguments.callback("on_progress", on_progress)
-        most = arguments.rate("bytes_per_second", bytes_per_second)
-        at_once = arguments.whole_number("parallel", parallel, 1, MAX_PARALLEL_MOVES)
-        return Elasticity(self.context, most, on_progress, at_once)
-
-    def expand(self, shards: Shards, how: Elasticity | None = None) -> Topology:
-        """Add the shards that are not there yet, and move the fewest tablets that balance them all.
-
-        `how` is an `elasticity(...)`; one without bounds by default.
-        """
+    def expand(self, shards: Shards) -> Topology:
+        """Add the shards that are not there yet, and move the fewest tablets that balance them all."""
         names, roots = arguments.shards(shards)
         self.context.catalog.check_writable()
         with new_roots(self.context, names, roots) as new:
-            return (how or self.elasticity()).expand(new)
+            return elasticity.expand(self.context, new)
 
     def contract(self, shard: str) -> Topology:
         """Move all tablets off a shard and remove it."""
-        return self.elasticity().contract(arguments.text("shard", shard))
+        return elasticity.contract(self.context, arguments.text("shard", shard))
 
     def rebalance(self) -> Topology:
         """Move the fewest tablets that balance the shards, as after some were moved by hand."""
-        return self.elasticity().rebalance()
+        return elasticity.rebalance(self.context)
 
     def move(self, tablet: int, shard: str) -> Topology:
         """Move one tablet to a shard."""
-        return self.elasticity().move(
-            arguments.whole_number("tablet", tablet), arguments.text("shard", shard)
-        )
+        tablet, shard = arguments.tablet("tablet", tablet), arguments.text("shard", shard)
+        return elasticity.move(self.context, tablet, shard)
 
     def split(self, tablet: int, at: int | None = None) -> Topology:
         """Cut a tablet in two at a slot (the middle by default)."""
@@ -348,7 +343,7 @@ class Store:
 
     def resume_moves(self) -> int:
         """Finish moves of processes that died; return how many there were."""
-        return self.elasticity().resume()
+        return elasticity.resume(self.context)
 
     @property
     def topology(self) -> Topology:
@@ -383,23 +378,15 @@ class Store:
         """Merge fragments of every table; return how many were removed."""
         return sum(table.compact() for table in self.tables())
 
-    def keep(
-        self, *, bytes_per_second: float | None = None, on_step: Callable[[str], None] = lambda _: None
-    ) -> RoundDone:
+    def keep(self) -> RoundDone:
         """Do all pending upkeep, as `elasticscan keep --once`; return what was done.
 
         Merges fragments, splits, joins and moves tablets, and collects garbage. Any number of processes may
         do so at once: each step has one owner. Scans, writes and moves go on.
 
-        Args:
-            bytes_per_second: most that merges and moves copy in a second; no bound by default.
-            on_step: called before each step with its name.
-
         Raises `ReadOnlyStore` if the store cannot be written.
         """
-        most = arguments.rate("bytes_per_second", bytes_per_second)
-        arguments.callback("on_step", on_step)
-        return Keeper(self.context, None, most, on_step).keep()
+        return keep(self.context)
 
     def collect_garbage(
         self,

@@ -57,7 +57,6 @@ PUBLIC_CLASSES = {
     "store/table.py": "Table",
     "store/reading/scan.py": "Scan",
     "store/reading/paged_scan.py": "PagedScan",
-    "store/moves/elasticity.py": "Elasticity",
 }
 PLAIN_DECORATORS = {"property", "classmethod", "staticmethod", "abstractmethod"}
 

@@ -33,8 +33,8 @@ This layer supplies the words for them; each is kept by another:
     which switches owner and epoch in one transaction, and by `store`, which deletes files only
     after it and after a grace period. `Placement.changed_since` is how a reader notices.
 
-Changes of a placement (`split_tablet`, `join_tablets`) check what they require and
-return the next placement. A plan (`plan_balance`) leaves shards with equally many tablets, give or
+Changes of tablets (`split_tablet`, `join_tablets`) check what they require and
+return the tablets before and after. A plan (`plan_balance`) leaves shards with equally many tablets, give or
 take one, by the fewest moves that can do so. The phases of a `Move` are a table (`TRANSITIONS`), and
 every change of one goes through it (`Move.after`); in each, exactly one shard serves the tablet, and
 a move whose owner died before the target served is undone.
@@ -60,13 +60,10 @@ up for each page, so a tablet that moves again, returns or fails to move is no s
 from elasticscan.topology.moves import TRANSITIONS, Event, Move, Phase
 from elasticscan.topology.planner import (
     Change,
-    change_tablets,
-    halves,
     initial_placement,
     join_tablets,
     plan_balance,
     split_tablet,
-    whole,
 )
 from elasticscan.topology.slot_map import SlotMap
 from elasticscan.topology.slots import Range, SlotSet

@@ -1,21 +1,20 @@
-"""Plans for tablets, and the placement after each change.
+"""Plans for tablets, and the tablets after each change.
 
-Plans say what to do and change nothing; changes take a placement and return the next one. Both
-are functions of their arguments alone, so every process that plans from the same placement plans
-the same moves.
+All are functions of their arguments alone, so every process that plans from the same placement plans the same
+moves.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from elasticscan.base.errors import InvalidOption, InvalidTopologyChange, NotFound
+from elasticscan.base.errors import InvalidOption, InvalidTopologyChange
 from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.topology.moves import Move
 from elasticscan.topology.values import Placement, Tablet
 
-Change = tuple[tuple[Tablet, ...], tuple[Tablet, ...]]  # old tablets, and the new ones in their place
+Change = tuple[tuple[Tablet, ...], tuple[Tablet, ...]]  # neighbours, and the new ones in their place
 
 
 def initial_placement(slots: int, tablets: int, shards: Sequence[int]) -> Placement:
@@ -52,15 +51,8 @@ def plan_balance(placement: Placement, shards: Sequence[int]) -> tuple[Move, ...
 
     A shard gives from the end of what it has, and a receiver takes neighbours, so slots that are
     next to each other mostly stay together.
-
-    Raises:
-        InvalidTopologyChange: `shards` is empty or repeats itself.
     """
-    if not shards or len(set(shards)) < len(shards):
-        raise InvalidTopologyChange(
-            f"tablets need at least one shard to live at, each listed once: {list(shards)}",
-            shards=tuple(shards),
-        )
+    assert shards and len(set(shards)) == len(shards), shards
     held = Counter(t.shard for t in placement.tablets)
     fullest_first = sorted(shards, key=lambda s: (-held[s], s))
     share = dict(zip(fullest_first, _even_counts(len(placement.tablets), len(shards)), strict=True))
@@ -76,31 +68,18 @@ def plan_balance(placement: Placement, shards: Sequence[int]) -> tuple[Move, ...
     return tuple(Move(t.id, t.shard, target) for t, target in zip(leaving, room, strict=True))
 
 
-def split_tablet(placement: Placement, tablet_id: int, at: int | None, new_ids: tuple[int, int]) -> Placement:
-    """Return the placement with tablets `[start, at)` and `[at, end)` instead of one, by default halved.
+def split_tablet(tablet: Tablet, at: int | None, new_ids: tuple[int, int]) -> Change:
+    """Return the change of one tablet into `[start, at)` and `[at, end)`, by default halved.
 
     Raises:
-        NotFound: no such tablet (any more).
         InvalidTopologyChange: a half would be empty.
     """
-    return change_tablets(placement, [halves(_existing(placement, tablet_id), at, new_ids)])
-
-
-def halves(tablet: Tablet, at: int | None, new_ids: tuple[int, int]) -> Change:
-    """Return the change of `split_tablet`, of a tablet; raises as that does."""
-    tablet_id = tablet.id
-    if tablet.end - tablet.start < 2:
-        raise InvalidTopologyChange(
-            f"tablet {tablet_id} is one slot ({tablet.start}) and slots are never split: "
-            "move it to a shard of its own if it is too large",
-            tablet=tablet_id,
-        )
     middle = (tablet.start + tablet.end) // 2 if at is None else at
     if not tablet.start < middle < tablet.end:
         raise InvalidTopologyChange(
-            f"slot {middle} does not split tablet {tablet_id}: "
-            f"choose one from {tablet.start + 1} to {tablet.end - 1}",
-            tablet=tablet_id,
+            f"slot {middle} does not split tablet {tablet.id} [{tablet.start}, {tablet.end}): both halves "
+            "need a slot; choose another slot, or move the tablet",
+            tablet=tablet.id,
             at=middle,
         )
     left, right = new_ids
@@ -110,66 +89,26 @@ def halves(tablet: Tablet, at: int | None, new_ids: tuple[int, int]) -> Change:
     )
 
 
-def join_tablets(placement: Placement, left_id: int, right_id: int, new_id: int) -> Placement:
-    """Return the placement with one tablet instead of two neighbours at one shard.
+def join_tablets(left: Tablet, right: Tablet, new_id: int) -> Change:
+    """Return the change of two neighbours at one shard into one tablet.
 
     Its epoch is beyond both, so that it has grown for every slot.
 
     Raises:
-        NotFound: one of them does not exist (any more).
         InvalidTopologyChange: they are not neighbours in this order, or at different shards.
     """
-    left, right = _existing(placement, left_id), _existing(placement, right_id)
-    return change_tablets(placement, [whole(left, right, new_id)])
-
-
-def whole(left: Tablet, right: Tablet, new_id: int) -> Change:
-    """Return the change of `join_tablets`, of two tablets; raises as that does."""
-    left_id, right_id = left.id, right.id
-    if left.end != right.start:
-        swapped = right.end == left.start
-        mend = f"join {right_id} and {left_id}, in slot order" if swapped else "only neighbours can be joined"
+    if left.end != right.start or left.shard != right.shard:
         raise InvalidTopologyChange(
-            f"tablet {right_id} [{right.start}, {right.end}) does not begin where "
-            f"tablet {left_id} [{left.start}, {left.end}) ends: {mend}",
-            left=left_id,
-            right=right_id,
-        )
-    if left.shard != right.shard:
-        raise InvalidTopologyChange(
-            f"tablets {left_id} and {right_id} lie at different shards: move one of them to the other first",
-            left=left_id,
-            right=right_id,
-            shards=(left.shard, right.shard),
+            f"tablets {left.id} and {right.id} are not neighbours at one shard, in slot order; `elasticscan "
+            "status --tablets` lists them",
+            left=left.id,
+            right=right.id,
         )
     joined = Tablet(new_id, left.start, right.end, left.shard, max(left.epoch, right.epoch) + 1)
     return (left, right), (joined,)
-
-
-def change_tablets(placement: Placement, changes: Iterable[Change]) -> Placement:
-    """Return the placement after changes, each of tablets of its own. A tablet's id is never used twice."""
-    gone, came = set[int](), list[Tablet]()
-    for old, new in changes:
-        assert not gone & {tablet.id for tablet in old}, f"tablets that change twice: {old}"
-        gone.update(tablet.id for tablet in old)
-        came += new
-    assert not gone & {tablet.id for tablet in came}, f"tablet ids in use: {came}"
-    return Placement.of([*(tablet for tablet in placement.tablets if tablet.id not in gone), *came])
 
 
 def _even_counts(things: int, places: int) -> list[int]:
     """Count how many each place gets; the first ones get one more where it does not divide."""
     share, over = divmod(things, places)
     return [share + (i < over) for i in range(places)]
-
-
-def _existing(placement: Placement, tablet_id: int) -> Tablet:
-    tablet = placement.tablet(tablet_id)
-    if tablet is None:
-        raise NotFound(
-            f"no tablet {tablet_id}: it may have been split or joined; `elasticscan status --tablets` lists "
-            "them",
-            tablet=tablet_id,
-            kind="tablet",
-        )
-    return tablet

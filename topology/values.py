@@ -111,14 +111,6 @@ class Placement:
         assert self.tablets[at : at + len(old)] == old, f"these tablets are not there: {old}"
         return Placement(self.tablets[:at] + new + self.tablets[at + len(old) :])
 
-    def difference(self, earlier: Placement) -> tuple[tuple[Tablet, ...], tuple[Tablet, ...]]:
-        """Return the tablets of an earlier placement that changed or are gone, and the changed or new."""
-        old, new = {t.id: t for t in earlier.tablets}, {t.id: t for t in self.tablets}
-        # Mostly they are the very same objects, which is quicker to see than that they are equal.
-        gone = (t for t in earlier.tablets if new.get(t.id) is not t and new.get(t.id) != t)
-        came = (t for t in self.tablets if old.get(t.id) is not t and old.get(t.id) != t)
-        return tuple(gone), tuple(came)
-
     def split_by_shard(self, slots: SlotSet) -> dict[int, SlotSet]:
         """Return the slots, by the shard where they live. Every slot is in exactly one part."""
         # A slot beyond the end would be in no part, and its rows lost without a word.

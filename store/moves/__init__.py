@@ -18,8 +18,7 @@ operation of one process; *undoing* a move leaves its tablet at the source.
 
 balancing   splits, joins and moves by bytes, planned as pure functions
 boundaries  tablets split and joined, which copies nothing
-owners      operations that own moves and steps of upkeep, and the signs that they live
-under_way   moves as leases, each with an owner, and their phases
+owners      moves and steps of upkeep as leases, each with an owner, and the signs that owners live
 mover       one move: copy, catch up, switch
 elasticity  plans carried out: expand, contract, move, resume
 

@@ -87,9 +87,6 @@ def plan_even(
 
     They are even in bytes, as far as `plan_moves` sees to that, and within its margin in tablets: a plan by
     count stands if it leaves nothing to move by bytes. So neither of these undoes what the other one did.
-
-    Raises:
-        InvalidTopologyChange: `shards` is empty or repeats itself.
     """
     by_count = plan_balance(placement, shards)
     if not plan_moves(after_moves(placement, by_count), sizes, shards, bounds):

@@ -1,8 +1,8 @@
 """Owners of moves and of steps of upkeep, and the signs that they still live.
 
 A move or a step belongs to an *owner*: one operation (an expansion, a round of a keeper, …) of one process,
-named `machine:pid:start:token`. Its row in the catalog outlives it when the process dies, or when the catalog
-is away while the move is undone; then another process must detect that its owner is gone:
+named `machine:pid:start:token`. It is a lease without an end, which outlives an owner whose process dies, or
+when the catalog is away while the move is undone; then another process must detect that the owner is gone:
 
     the owner is of                  it is gone when
     this process                     the operation has ended: a registry says which run
@@ -11,6 +11,9 @@ is away while the move is undone; then another process must detect that its owne
 
 A machine is a host name, a boot and a namespace of process ids, so that two containers of one name, which do
 not see each other's processes, take each other for two machines.
+
+A move is entered in the first phase of `elasticscan.topology.moves`, goes from phase to phase by that table,
+and is removed with the phase that ends it. A test proves that no other code writes these leases.
 """
 
 from __future__ import annotations
@@ -20,15 +23,15 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from elasticscan.base.errors import ElasticScanError
+from elasticscan.base.errors import ElasticScanError, NotReady
 from elasticscan.base.limits import BEAT_SECONDS, SILENT_SECONDS
 from elasticscan.catalog import Catalog, Lease, Tx
-from elasticscan.topology import Move
+from elasticscan.topology import Event, Move, Phase
 
 _RUNNING: set[str] = set()
 _numbers = itertools.count()
@@ -57,6 +60,19 @@ class OwnedStep:
     heartbeat_at: float
 
 
+# Owners
+
+
+@contextmanager
+def owning() -> Iterator[str]:
+    """Hold an owner during a block."""
+    owner = new_owner()
+    try:
+        yield owner
+    finally:
+        retire(owner)
+
+
 def new_owner() -> str:
     """Enter an operation of this process; it counts as running until `retire`."""
     pid = os.getpid()
@@ -68,16 +84,6 @@ def new_owner() -> str:
 def retire(owner: str) -> None:
     """End an operation: its leftovers are anybody's."""
     _RUNNING.discard(owner)
-
-
-@contextmanager
-def owning() -> Iterator[str]:
-    """Hold an owner during a block."""
-    owner = new_owner()
-    try:
-        yield owner
-    finally:
-        retire(owner)
 
 
 @contextmanager
@@ -139,3 +145,87 @@ def _start_ticks(pid: int) -> str:
     with suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     return "0"
+
+
+# Moves
+
+
+def moves_in(tx: Tx) -> tuple[OwnedMove, ...]:
+    """Return all moves under way, the oldest first."""
+    found = (lease.value for lease in tx.leases(OwnedMove))
+    return tuple(sorted(found, key=lambda move: (move.started_at, move.tablet)))
+
+
+def move_of(tx: Tx, tablet: int) -> OwnedMove | None:
+    lease = tx.lease(OwnedMove, str(tablet))
+    return None if lease is None else lease.value
+
+
+def enter_moves(tx: Tx, planned: Sequence[Move], owner: str) -> None:
+    """Enter planned moves, or none of them; no other process may move their tablets until they ended."""
+    assert all(move.phase is Phase.PLANNED for move in planned), f"a move begins with a plan: {planned}"
+    tablets = {move.tablet for move in planned}
+    for other in (move for move in moves_in(tx) if move.tablet in tablets):
+        raise NotReady(
+            f"tablet {other.tablet} is already being moved by {other.owner}; wait for it, or run "
+            "`elasticscan move --resume` if that process is gone",
+            tablet=other.tablet,
+            owner=other.owner,
+            kind="tablet",
+        )
+    at = tx.times.stamp
+    for move in planned:
+        owned = OwnedMove(move.tablet, move.source, move.target, move.phase, owner, at, at)
+        tx.put_lease(str(move.tablet), owned)
+
+
+def transition(tx: Tx, move: Move, owner: str, event: Event) -> Move | None:
+    """Let something happen to a move, by the table of its phases; it is forgotten when it is over.
+
+    The caller switches the placement before it reports `SWITCHED`, in the same transaction.
+
+    Returns the move in the phase that it is in now; None, and nothing changed, when it is not this owner's.
+    """
+    before = move_of(tx, move.tablet)
+    if before is None or before.owner != owner:
+        return None
+    after = before.after(event)
+    if after.server != before.server:
+        assert tx.state.tablet(move.tablet).shard == after.server, f"{after} and the placement differ"
+    if after.is_over:
+        tx.remove_lease(OwnedMove, str(move.tablet))
+    else:
+        tx.put_lease(str(move.tablet), replace(after, heartbeat_at=tx.times.stamp))
+    return after
+
+
+def forget_dead(tx: Tx, tablet: int) -> None:
+    """End the move of a tablet whose mover died, because something else is to happen to it."""
+    move = move_of(tx, tablet)
+    if move is not None and owner_is_gone(move, tx.times.expiry):
+        transition(tx, move, move.owner, Event.OWNER_DIED)
+
+
+# Steps
+
+
+def steps_in(tx: Tx) -> tuple[OwnedStep, ...]:
+    """Return all steps under way, the oldest first."""
+    found = (lease.value for lease in tx.leases(OwnedStep))
+    return tuple(sorted(found, key=lambda step: (step.started_at, step.target)))
+
+
+def claim(tx: Tx, target: str, owner: str) -> bool:
+    """Begin a step, or take it over, unless a live owner is at it."""
+    lease, at = tx.lease(OwnedStep, target), tx.times.stamp
+    if lease is not None and lease.value.owner != owner and not owner_is_gone(lease.value, tx.times.expiry):
+        return False
+    tx.put_lease(target, OwnedStep(target, owner, at, at))
+    return True
+
+
+def end_step(tx: Tx, target: str, owner: str) -> None:
+    """End the step of an owner, unless another one has taken it over."""
+    lease = tx.lease(OwnedStep, target)
+    if lease is not None and lease.value.owner == owner:
+        tx.remove_lease(OwnedStep, target)

@@ -23,7 +23,7 @@ compaction     fragments merged: some of a shard's, or all of them
 flushing       rows in the log copied to files
 garbage        what becomes of each file, as a pure function; collector: carries it out
 horizons       the oldest snapshots that are needed
-executor       steps as leases, each with an owner; backlog: what is pending, and what runs
+executor       steps carried out, each with an owner
 after_commit   upkeep by writers
 keeper         all of it, by a process that does nothing else
 

@@ -20,12 +20,11 @@ from elasticscan.catalog import Tx
 from elasticscan.metadata import MEMORY, StagedFragment
 from elasticscan.store.context import Context
 from elasticscan.store.context.upkeep import Upkeep
+from elasticscan.store.moves import elasticity
 from elasticscan.store.moves.balancing import tablet_bytes
-from elasticscan.store.moves.elasticity import Elasticity
-from elasticscan.store.moves.owners import owner_is_gone, owning
-from elasticscan.store.moves.under_way import moves_in
+from elasticscan.store.moves.owners import moves_in, owner_is_gone, owning
 from elasticscan.store.upkeep.collector import collect_dropped
-from elasticscan.store.upkeep.executor import Executor, RoundDone, Site, look_at, states_of
+from elasticscan.store.upkeep.executor import Executor, Site, plan_sites, states_of
 from elasticscan.store.upkeep.flushing import has_much, pending_after_commit
 from elasticscan.store.upkeep.planning import Policy, plan_scattered
 
@@ -84,11 +83,10 @@ class AfterCommit(Upkeep):
         try:
             with self.context.catalog.reading() as tx:
                 states = [here for table in tx.state.infos() for here in states_of(tx, table.id).items()]
-            scattered = {site: plan_scattered(state.current, self.policy) for site, state in states}
             with owning() as owner:
-                executor = Executor(self.context, owner, RoundDone())
-                for site, merges in scattered.items():
-                    for merge in merges:
+                executor = Executor(self.context, owner)
+                for site, state in states:
+                    for merge in plan_scattered(state.current, self.policy):
                         executor.merge(site, merge)
         except Exception as error:
             self.problem = str(error) or type(error).__name__
@@ -99,7 +97,7 @@ class AfterCommit(Upkeep):
         if not sites:
             return
         with owning() as owner:
-            executor = Executor(self.context, owner, RoundDone())
+            executor = Executor(self.context, owner)
             while sites:
                 site = sites.pop(0)
                 self._retry[site] = self._commits + RETRY_EVERY  # unless something comes of it
@@ -120,13 +118,14 @@ class AfterCommit(Upkeep):
     def _merge(self, site: Site, executor: Executor) -> None:
         """Carry out the first merges at a site that the allowance is enough for, all of them when overdue."""
         with self.context.catalog.reading() as tx:
-            merges, depth = look_at(self.context, tx, site, self.policy)
+            planned = plan_sites(self.context, tx, site.table, self.policy, site.shard)
+        merges, depth = planned.get(site, ((), 0))
         for merge in merges:
             if merge.bytes > self._allowance and depth <= OVERDUE * self.policy.slot_fragments:
                 break
             self._allowance -= merge.bytes
             gone = executor.merge(site, merge).gone
-            self._gone += len(gone)
+            self._gone += gone
             if gone:
                 self._retry.pop(site, None)
         if self._gone >= GARBAGE_EVERY:
@@ -143,4 +142,4 @@ class AfterCommit(Upkeep):
             if sizes.get(move.tablet, 0) <= self._allowance:
                 self._allowance -= sizes.get(move.tablet, 0)
                 with suppress(UsageError, TryAgain):  # another process was first
-                    Elasticity(self.context).move(move.tablet, names.get(move.target, ""))
+                    elasticity.move(self.context, move.tablet, names.get(move.target, ""))

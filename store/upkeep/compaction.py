@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import NamedTuple
 
 from elasticscan.base.limits import BATCH_BYTES
 from elasticscan.catalog import InlineCommit, Tx, retry_interrupted
@@ -39,7 +40,7 @@ from elasticscan.storage import (
     discard,
 )
 from elasticscan.store.context import Context
-from elasticscan.store.moves.under_way import moves_in
+from elasticscan.store.moves.owners import moves_in
 from elasticscan.store.upkeep.horizons import horizon_of, oldest_held
 from elasticscan.store.upkeep.planning import is_current
 from elasticscan.store.writing.entering import replace_fragments
@@ -56,16 +57,10 @@ MOST_COMPRESSED = 8  # so many times the bytes of a compressed file, about, its 
 Pace = Callable[[int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """The outcome of a merge.
+class Merged(NamedTuple):
+    """The outcome of a merge: how many fragments serve no slots any more, and how many took their place."""
 
-    Attributes:
-        gone: ids of the fragments that serve no slots any more.
-        added: how many fragments took their place.
-    """
-
-    gone: frozenset[int] = frozenset()
+    gone: int = 0
     added: int = 0
 
 
@@ -74,16 +69,22 @@ def compact(context: Context, table: TableInfo) -> int:
     """Merge all of a table's fragments at each shard; returns how many fragments went away.
 
     A single fragment is written again where the table is compressed otherwise by now. Reads, writes and moves
-    go on: see `merge_fragments`.
+    go on.
+
+    Raises:
+        DiskFull, ShardUnavailable, FragmentDamaged: a disk or a file. Nothing has changed there.
+        WriteConflict: files of the merge were collected before it ended. Nothing has changed there.
     """
-    with context.catalog.reading() as tx:
-        fragments = tx.state.fragments(table=table.id)
+    fragments = context.state().fragments(table=table.id)
     gone = 0
     for shard in sorted({fragment.shard for fragment in fragments}):
         here = [fragment for fragment in fragments if fragment.shard == shard]
         again = _is_alone_and_otherwise(context, table, here)
-        merged = merge_fragments(context, table, shard, [f.id for f in here], again=again)
-        gone += len(merged.gone) - merged.added
+        with context.catalog.reading() as tx:
+            merging = plan_merge(context, tx, table.id, shard, [f.id for f in here], again=again)
+        if merging is not None:
+            merged = merging.carry_out()
+            gone += merged.gone - merged.added
     return gone
 
 
@@ -97,37 +98,6 @@ def _is_alone_and_otherwise(context: Context, table: TableInfo, fragments: Seque
     return False
 
 
-def merge_fragments(
-    context: Context,
-    table: TableInfo,
-    shard: int,
-    fragments: Collection[int],
-    slots: SlotSet | None = None,
-    again: bool = False,
-) -> Merged:
-    """Merge some of the fragments that a shard serves, on request.
-
-    Args:
-        context: the store.
-        table: it is looked up again with the fragments.
-        shard: where the fragments are.
-        fragments: their ids. Missing ones, and ones at another shard, are left out; nothing is done
-            where what is left is a single fragment that would stay as it is.
-        slots: what is merged of them, all by default; fragments go on to serve their others.
-        again: write a single fragment, too, which would stay as it is.
-
-    Returns:
-        What was done; nothing, when another process merged some of them first.
-
-    Raises:
-        DiskFull, ShardUnavailable, FragmentDamaged: a disk or a file. Nothing has changed.
-        WriteConflict: files of the merge were collected before it ended. Nothing has changed.
-    """
-    with context.catalog.reading() as tx:
-        merging = plan_merge(context, tx, table.id, shard, fragments, slots, again)
-    return Merged() if merging is None else merging.carry_out()
-
-
 def plan_merge(
     context: Context,
     tx: Tx,
@@ -137,7 +107,20 @@ def plan_merge(
     slots: SlotSet | None = None,
     again: bool = False,
 ) -> Merging | None:
-    """Plan a merge of some fragments, as a transaction sees them; None if it is not worth it."""
+    """Plan a merge of some of the fragments that a shard serves, as a transaction sees them.
+
+    Args:
+        context: the store.
+        tx: the transaction.
+        table_id: the table.
+        shard: where the fragments are.
+        fragments: their ids. Missing ones, and ones at another shard, are left out.
+        slots: what is merged of them, all by default; fragments go on to serve their others.
+        again: write a single fragment, too, which would stay as it is.
+
+    Returns:
+        The merge; None if it is not worth it.
+    """
     # The table as of the list of fragments, which may have values in a column that was just added.
     table = tx.state.info(table_id)
     if table is None:
@@ -225,7 +208,7 @@ class Merging:
     def carry_out(self, pace: Pace | None = None, finish: Callable[[Tx], None] = lambda _: None) -> Merged:
         """Stage the merged fragments, and make them visible in one transaction, which `finish` is part of.
 
-        Raises as `merge_fragments`.
+        Returns what was done: nothing, when another process merged some of them first. Raises as `compact`.
         """
         with self.context.noticing_collection():
             try:
@@ -307,8 +290,7 @@ class Merging:
         left = {f.id: self.served[f.id] - slots for f in self.fragments if f.id in self.served}
         added = [(c.staged.serving(slots), c.min_commit, c.max_commit) for c in copies]
         replace_fragments(tx, self.table.id, left, added, COMPACT)
-        gone = frozenset(number for number, some in left.items() if not some)
-        return Merged(gone, len(copies))
+        return Merged(sum(not some for some in left.values()), len(copies))
 
 
 def _smallest(fragments: Sequence[Fragment], compressed: bool = False) -> list[Fragment]:

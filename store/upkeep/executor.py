@@ -15,46 +15,29 @@ removes; the next process takes the step over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.metadata import MEMORY, Fragment, IndexRun, StagedFragment, floor_at
 from elasticscan.store.context import Context
-from elasticscan.store.moves.owners import OwnedStep, owner_is_gone
+from elasticscan.store.moves.owners import claim, end_step, owner_is_gone, steps_in
 from elasticscan.store.upkeep.compaction import Merged, Pace, plan_merge
 from elasticscan.store.upkeep.flushing import FLUSH, flush
 from elasticscan.store.upkeep.horizons import horizon_of
-from elasticscan.store.upkeep.planning import Merge, Policy, SiteState, depth_of, is_current, plan_site
+from elasticscan.store.upkeep.planning import (
+    Merge,
+    Policy,
+    SiteState,
+    depth_of,
+    is_current,
+    plan_merges,
+    plan_site,
+)
 
 BALANCE, GARBAGE = "balance", "garbage"
-_MERGE = "merge"
-
-OnStep = Callable[[str], None]
-
-
-def steps_in(tx: Tx) -> tuple[OwnedStep, ...]:
-    """Return all steps under way, the oldest first."""
-    found = (lease.value for lease in tx.leases(OwnedStep))
-    return tuple(sorted(found, key=lambda step: (step.started_at, step.target)))
-
-
-def claim(tx: Tx, target: str, owner: str) -> bool:
-    """Begin a step, or take it over, unless a live owner is at it."""
-    lease, at = tx.lease(OwnedStep, target), tx.times.stamp
-    if lease is not None and lease.value.owner != owner and not owner_is_gone(lease.value, tx.times.expiry):
-        return False
-    tx.put_lease(target, OwnedStep(target, owner, at, at))
-    return True
-
-
-def end_step(tx: Tx, target: str, owner: str) -> None:
-    """End the step of an owner, unless another one has taken it over."""
-    lease = tx.lease(OwnedStep, target)
-    if lease is not None and lease.value.owner == owner:
-        tx.remove_lease(OwnedStep, target)
 
 
 @dataclass(slots=True)
@@ -91,7 +74,7 @@ class Site(NamedTuple):
 
     @property
     def target(self) -> str:
-        return f"{FLUSH}/{self.table}" if self.shard == MEMORY else f"{_MERGE}/{self.table}/{self.shard}"
+        return f"{FLUSH}/{self.table}" if self.shard == MEMORY else f"merge/{self.table}/{self.shard}"
 
 
 def states_of(tx: Tx, table: int, shards: Collection[int] | None = None) -> dict[Site, SiteState]:
@@ -108,27 +91,24 @@ def states_of(tx: Tx, table: int, shards: Collection[int] | None = None) -> dict
     return {Site(table, shard): SiteState(*here, floor) for shard, here in sorted(found.items())}
 
 
-def plan_at(
-    context: Context, tx: Tx, site: Site, state: SiteState, policy: Policy, tidy: bool = False
-) -> tuple[Merge, ...]:
-    """Plan the merges at a site; history is looked at only where there is some."""
-    table, horizon = tx.state.info(site.table), 0
+def plan_sites(
+    context: Context, tx: Tx, table_id: int, policy: Policy, shard: int | None = None, tidy: bool = False
+) -> dict[Site, tuple[tuple[Merge, ...], int]]:
+    """Plan the merges of a table at a shard, or at all, and from how many fragments the worst slot is read.
+
+    `tidy` as for `plan_merges`. The horizon is looked at only where there is history.
+    """
+    table, horizon = tx.state.info(table_id), 0
     if table is None:
-        return ()
-    if not all(is_current(fragment, state.floor) for fragment in state.fragments):
-        horizon = horizon_of(tx, table.id, context.retention_of(table))
-    oldest = floor_at(tx.state.overwrites(table.id), horizon)
-    return plan_site(state, horizon, oldest, policy, tidy)
-
-
-def look_at(
-    context: Context, tx: Tx, site: Site, policy: Policy, tidy: bool = False
-) -> tuple[tuple[Merge, ...], int]:
-    """Return the merges that are planned at a site, and from how many fragments its worst slot is read."""
-    state = states_of(tx, site.table, [site.shard]).get(site)
-    if state is None:
-        return (), 0
-    return plan_at(context, tx, site, state, policy, tidy), depth_of(state.current, policy)
+        return {}
+    states = states_of(tx, table_id, None if shard is None else [shard])
+    if not all(is_current(f, state.floor) for state in states.values() for f in state.fragments):
+        horizon = horizon_of(tx, table_id, context.retention_of(table))
+    oldest = floor_at(tx.state.overwrites(table_id), horizon)
+    return {
+        site: (plan_site(state, horizon, oldest, policy, tidy), depth_of(state.current, policy))
+        for site, state in states.items()
+    }
 
 
 class Executor:
@@ -137,53 +117,44 @@ class Executor:
     Args:
         context: the store.
         owner: as from `owning`.
-        done: gets what was done.
         pace: called with the number of bytes just merged; it may sleep.
-        on_step: called before each step with what it is.
+
+    Attributes:
+        done: what was done.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        owner: str,
-        done: RoundDone,
-        pace: Pace | None = None,
-        on_step: OnStep = lambda _: None,
-    ) -> None:
-        self._context, self.owner, self.done = context, owner, done
-        self._pace, self.on_step = pace, on_step
+    def __init__(self, context: Context, owner: str, pace: Pace | None = None) -> None:
+        self._context, self._owner, self._pace = context, owner, pace
+        self.done = RoundDone()
 
     @contextmanager
     def step(self, target: str) -> Iterator[bool]:
         """Own a step for the length of a block; false when another process is at it."""
         mine = self._claim(target)
         try:
+            if mine:
+                self._context.checkpoint("step begun")
             yield mine
         finally:
             if mine:
-                self.end(target)
+                self._end(target)
 
     @retry_interrupted
     def _claim(self, target: str) -> bool:
         with self._context.catalog.leasing() as tx:
-            return claim(tx, target, self.owner)
+            return claim(tx, target, self._owner)
 
     @retry_interrupted
-    def end(self, target: str) -> None:
-        """End a step, unless another owner has taken it over."""
+    def _end(self, target: str) -> None:
         with self._context.catalog.leasing() as tx:
-            end_step(tx, target, self.owner)
+            end_step(tx, target, self._owner)
 
     def flush(self, table: int) -> list[StagedFragment] | None:
         """Flush a table's rows; returns the files, None where no row left the log."""
         with self.step(Site(table, MEMORY).target) as mine:
-            if not mine:
-                return None
-            info = self._context.state().info(table)
-            self.on_step(f"flush {table if info is None else info.name!r}")
-            files = flush(self._context, table)
-            self.done.flushes += files is not None
-            return files
+            files = flush(self._context, table) if mine else None
+        self.done.flushes += files is not None
+        return files
 
     @retry_interrupted
     def merge(self, site: Site, merge: Merge) -> Merged:
@@ -192,13 +163,29 @@ class Executor:
             merging = plan_merge(self._context, tx, *site, merge.fragments, merge.slots)
         if merging is None or not self._claim(site.target):
             return Merged()
-        self.on_step(f"merge {len(merging.fragments)} fragments of {merging.table.name!r}")
         try:
             self._context.checkpoint("step begun")
             # The step ends in the transaction that swaps the files in, so that no one finds it between.
-            merged = merging.carry_out(self._pace, lambda tx: end_step(tx, site.target, self.owner))
+            merged = merging.carry_out(self._pace, lambda tx: end_step(tx, site.target, self._owner))
         except BaseException:
-            self.end(site.target)
+            self._end(site.target)
             raise
         self.done.merges += merged != Merged()
         return merged
+
+
+def upkeep_of(tx: Tx, table: int, policy: Policy) -> dict[str, Any]:
+    """Describe the upkeep of a table: its pending merges, and from how many fragments a slot is read."""
+    current = [state.current for state in states_of(tx, table).values()]
+    merges = [merge for parts in current for merge in plan_merges(parts, policy)]
+    return {
+        "merges_due": len(merges),
+        "bytes_due": sum(merge.bytes for merge in merges),
+        "slot_fragments": max((depth_of(parts, policy) for parts in current), default=0),
+    }
+
+
+def running_steps(tx: Tx) -> list[dict[str, Any]]:
+    """Describe the steps whose owners live."""
+    live = (step for step in steps_in(tx) if not owner_is_gone(step, tx.times.expiry))
+    return [{"step": step.pop("target"), **step} for step in map(asdict, live)]

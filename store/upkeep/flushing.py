@@ -95,14 +95,14 @@ def flush(context: Context, table_id: int) -> list[StagedFragment] | None:
             problem = _copy(context, plan, copies)
             context.checkpoint("rows flushed")
             with context.catalog.writing() as tx:
-                flushed, entered = _enter(context, tx, plan, copies)
-                kept = {staged.path for staged in entered}  # the record has them, or may have them
+                entered = _enter(context, tx, plan, copies)
+                kept = {staged.path for staged in entered or ()}  # the record has them, or may have them
     finally:
         every = (copied.staged for here in copies.values() for copied in here)
         discard([staged for staged in every if staged.path not in kept], context.disk_of)
     if problem is not None:
         raise problem
-    return entered if flushed else None
+    return entered
 
 
 def _plan(context: Context, tx: Tx, table_id: int) -> _FlushPlan | None:
@@ -141,10 +141,10 @@ def _copy(context: Context, plan: _FlushPlan, copies: dict[int, list[Copied]]) -
 
 def _enter(
     context: Context, tx: Tx, plan: _FlushPlan, copies: dict[int, list[Copied]]
-) -> tuple[bool, list[StagedFragment]]:
-    """Put the files in the place of the rows; returns whether that was done, and the files.
+) -> list[StagedFragment] | None:
+    """Put the files in the place of the rows; returns the files.
 
-    Nothing is done where another flush has changed what is left of one of the commits.
+    Returns None, and does nothing, where another flush has changed what is left of one of the commits.
     """
     placement, copying = tx.state.placement, being_copied(tx)
     here = {shard: (plan.slots[shard] & placement.at(shard)) - copying for shard in copies}
@@ -152,7 +152,7 @@ def _enter(
     flushed = [commit for commit in plan.memory.commits if not commit.slots.isdisjoint(slots)]
     left = {commit.number: commit for commit in tx.state.memory(plan.table.id)}
     if not flushed or any(left.get(commit.number) != commit for commit in flushed):
-        return False, []
+        return None
     entered = list[tuple[StagedFragment, int, int]]()
     for shard, own in here.items():
         if own:
@@ -163,4 +163,4 @@ def _enter(
     numbers = tuple(commit.number for commit in flushed)
     changes = FileChanges(added(tx.state, entered), flushed=numbers, flushed_slots=slots)
     replace_files(tx, plan.table.id, FLUSH, changes)
-    return True, files
+    return files

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from elasticscan.base.concurrency import cached_property, completed, parallel, renewed_in_child
+from elasticscan.base.concurrency import cached_property, parallel, renewed_in_child
 
 SECONDS = 60
 
@@ -49,10 +49,6 @@ def test_without_threads_the_caller_works(monkeypatch: pytest.MonkeyPatch) -> No
     assert parallel(lambda number: (number, threading.get_ident()), range(3), 2) == [
         (number, threading.get_ident()) for number in range(3)
     ]
-    with completed(lambda number: 1 // number, [1, 0], 2) as outcomes:
-        one, none = outcomes
-    assert one.result() == 1
-    assert isinstance(none.exception(), ZeroDivisionError)
 
 
 def test_work_after_the_main_thread_ended_is_done() -> None:
@@ -67,38 +63,22 @@ def test_work_after_the_main_thread_ended_is_done() -> None:
     assert ran.stdout == "[1, 2]\n", ran.stderr
 
 
-@pytest.mark.parametrize("collected", [True, False])
-def test_what_has_begun_is_awaited_and_nothing_else_begins_when_work_ends_early(collected: bool) -> None:
-    """By an error, or where a block that takes outcomes ends."""
+def test_what_has_begun_is_awaited_and_nothing_else_begins_after_an_error() -> None:
     begun, ended, first = list[int](), list[int](), threading.Event()
 
     def work(number: int) -> None:
         begun.append(number)
-        if number == 0 and collected:
+        if number == 0:
             first.set()
             raise ValueError(number)
-        if number:
-            first.set() if not collected else first.wait(SECONDS)
-            time.sleep(0.05)
+        first.wait(SECONDS)
+        time.sleep(0.05)
         ended.append(number)
 
-    if collected:
-        with pytest.raises(ValueError, match="0"):
-            parallel(work, range(100), 2)
-        ended.append(0)
-    else:
-        with completed(work, range(100), 2) as outcomes:
-            next(outcomes).result()
-            first.wait(SECONDS)
-    assert sorted(begun) == sorted(ended)
+    with pytest.raises(ValueError, match="0"):
+        parallel(work, range(100), 2)
+    assert sorted(begun) == sorted([0, *ended])
     assert len(begun) < 100
-
-
-def test_an_error_is_an_outcome_and_the_others_go_on() -> None:
-    with completed(lambda number: 1 // number, [0, 1, 2], 2) as outcomes:
-        errors = [outcome.exception() for outcome in outcomes]
-    assert sum(isinstance(error, ZeroDivisionError) for error in errors) == 1
-    assert errors.count(None) == 2
 
 
 def test_threads_do_not_wait_for_properties_of_other_instances() -> None:

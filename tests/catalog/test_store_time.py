@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from elasticscan.base.limits import CLAIM_SECONDS, TRUSTED_JUMP_SECONDS
 from elasticscan.catalog import open_catalog
 from elasticscan.catalog.store_time import Belief, observe
-from elasticscan.store.moves.owners import beat
-from elasticscan.store.moves.under_way import enter_moves, moves_in
+from elasticscan.store.moves.owners import beat, enter_moves, moves_in
 from elasticscan.topology import Move
 from tests.base.manual_clock import ManualClock
 from tests.catalog.small_store import make

@@ -21,7 +21,6 @@ import elasticscan
 from elasticscan.base import errors
 from elasticscan.base.clock import seconds_of
 from elasticscan.cli.app import COMMANDS, app
-from elasticscan.cli.options import bytes_of
 from elasticscan.cli.output import report_error, take_json
 from tests.cli.conftest import Shell
 
@@ -142,12 +141,9 @@ def test_a_reader_of_stdout_that_has_gone_is_no_error(uri: str, words: list[str]
         os.close(writer)
 
 
-def test_durations_and_sizes_have_units() -> None:
+def test_durations_have_units() -> None:
     texts = ("0", "90s", "1.5m", "2h", "7d")
     assert [seconds_of("x", text) for text in texts] == [0, 90, 90, 7_200, 604_800]
-    assert [bytes_of(text) for text in ("10", "10K", "1.5m", "2G")] == [10, 10_000, 1.5e6, 2e9]
     for text in ("", "d", "-1", "7w", "1e3", "1.2.3d", "٣", "٣d", "9" * 5_000 + "d"):
         with pytest.raises(errors.InvalidOption, match="--retention"):
             seconds_of("--retention", text)
-        with pytest.raises(errors.InvalidOption, match="--bytes-per-second"):
-            bytes_of(text)

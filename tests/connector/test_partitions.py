@@ -17,7 +17,7 @@ from elasticscan.connector.partitions import ScanPartition
 from elasticscan.connector.splits import BASE, VIRTUAL
 from elasticscan.store import Store
 from elasticscan.store.moves import mover, owners
-from elasticscan.store.moves.under_way import enter_moves
+from elasticscan.store.moves.owners import enter_moves
 from elasticscan.topology import Move, SlotSet
 from tests.connector.conftest import SCHEMA
 from tests.connector.stream_query import History, Row, carried, read_all, rows
@@ -47,8 +47,8 @@ def switch(store: Store, tablet_id: int) -> SlotSet:
     target = next(s for s in sorted(store.context.shard_names()) if s != tablet.shard)
     owner = owners.new_owner()
     with store.context.catalog.writing() as tx:
-        enter_moves(tx, [Move(tablet.id, tablet.shard, target)], owner)
-    mover.Mover(store.context, owner).carry_out(Move(tablet.id, tablet.shard, target))
+        enter_moves(tx, [move := Move(tablet.id, tablet.shard, target)], owner)
+    mover.Mover(store.context, owner, move).carry_out()
     return tablet.slots
 
 

@@ -65,11 +65,11 @@ from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.pages import Piece, pieces_of
 from elasticscan.store import schema_changes
 from elasticscan.store.context import Context, lookups
-from elasticscan.store.moves import boundaries, elasticity, mover, owners, under_way
+from elasticscan.store.moves import elasticity, mover, owners
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import OwnedMove
 from elasticscan.store.reading import rows_by_key, scan
-from elasticscan.store.upkeep import compaction, executor, horizons, keeper
+from elasticscan.store.upkeep import compaction, horizons, keeper
 from elasticscan.store.writing import indexing, preconditions, publishing, transactions
 from elasticscan.store.writing.entering import replace_fragments
 from elasticscan.store.writing.preconditions import KeyCheck
@@ -361,9 +361,9 @@ def rows_vanish_before_the_epoch_grows(patch: Patch) -> None:
 
 @fault("programs", "a switch copies the last commits", style="compaction below movers")
 @replacing(Mover, "_switch")
-def switch_without_the_last_commits(honest: Any, self: Mover, move: Any) -> None:
-    move.copied_to = 1 << 40
-    honest(self, move)
+def switch_without_the_last_commits(honest: Any, self: Mover) -> None:
+    self.copied_to = 1 << 40
+    honest(self)
 
 
 def _strike(tx: Tx, shard: int, slots: SlotSet) -> None:
@@ -376,14 +376,12 @@ def _strike(tx: Tx, shard: int, slots: SlotSet) -> None:
 
 @fault("programs", "striking the source and growing the epoch are one record")
 @replacing(Mover, "_switch")
-def strike_in_a_transaction_of_its_own(honest: Any, self: Mover, move: Any) -> None:
+def strike_in_a_transaction_of_its_own(honest: Any, self: Mover) -> None:
     with self._context.catalog.writing() as tx:
-        self._check_still_right(tx, move)
-        sources, upto = mover._sources(self._context, tx, move, tx.state.commit), tx.state.commit
-        self._copy(move, sources, upto, self._destination(move))
-        _strike(tx, move.move.source, move.tablet.slots)
+        self._copy(self._sources(tx), tx.state.commit, self._destination())
+        _strike(tx, self.move.source, self.tablet.slots)
     self._checkpoint("struck")
-    honest(self, move)
+    honest(self)
 
 
 def _with_the_layout_before(patch: Patch, is_hidden: Callable[[Any], bool]) -> None:
@@ -507,21 +505,16 @@ def page_begins_at_its_position(patch: Patch) -> None:
     patch.setattr(pages, "pieces_of", inclusive)
 
 
-def _movers_never_stop(patch: Patch) -> None:
-    unchecked(patch, MoveSwitched)
-    patch.setattr(Mover, "_check_still_right", lambda self, tx, move: None)
-
-
 @fault("programs", "a mover whose move was taken over stops")
-@replacing(mover, "transition", let=_movers_never_stop)
+@replacing(mover, "transition", let=lambda patch: unchecked(patch, MoveSwitched))
 def zombie_mover_goes_on(honest: Any, tx: Tx, move: Move, owner: str, event: Event) -> Move:
     return honest(tx, move, owner, event) or replace(move, phase=_phase_after(event))
 
 
 @fault("programs", "every phase of a move is written down, by its table", style="compaction below movers")
-@replacing((mover, elasticity, boundaries), "transition")
+@replacing((mover, elasticity, owners), "transition")
 def phases_of_moves_are_not_written(_: Any, tx: Tx, move: Move, owner: str, event: Event) -> Move | None:
-    there = under_way.move_of(tx, move.tablet)
+    there = owners.move_of(tx, move.tablet)
     if there is None or there.owner != owner:
         return None
     after = replace(move, phase=_phase_after(event))
@@ -542,10 +535,10 @@ def _phase_after(event: Event) -> Phase:
 
 @fault("programs", "a move that failed leaves everything as it was")
 @replacing(Mover, "_undo")
-def failed_move_strikes_the_source(honest: Any, self: Mover, move: Any) -> None:
+def failed_move_strikes_the_source(honest: Any, self: Mover) -> bool:
     with contextlib.suppress(Exception), self._context.catalog.writing() as tx:
-        _strike(tx, move.move.source, move.tablet.slots)
-    honest(self, move)
+        _strike(tx, self.move.source, self.tablet.slots)
+    return bool(honest(self))
 
 
 # ------------------------------------------------------------------------------- secondary indexes
@@ -682,12 +675,12 @@ def missing_columns_are_damage(__: Any, self: Any, name: str, *_: Any) -> None:
 @fault("scenarios", "a merge copies all columns that its fragments may have, also those added since it began")
 @found_by("test_a_merge_that_began_before_a_column_copies_its_values")
 def compaction_with_an_old_definition(patch: Patch) -> None:
-    merge, begun = compaction.merge_fragments, [pa.schema([])]
+    merge, begun = compaction.compact, [pa.schema([])]
 
-    def remembering(known: Context, table: TableInfo, *rest: Any, **more: Any) -> compaction.Merged:
+    def remembering(known: Context, table: TableInfo) -> int:
         begun.append(table.schema)
         try:
-            return merge(known, table, *rest, **more)
+            return merge(known, table)
         finally:
             begun.pop()
 
@@ -695,7 +688,7 @@ def compaction_with_an_old_definition(patch: Patch) -> None:
         then = replace(table, schema=begun[-1] if begun[-1].names else table.schema)
         return PageSource(then, *rest, **more)
 
-    patch.setattr(compaction, "merge_fragments", remembering)
+    patch.setattr(compaction, "compact", remembering)
     patch.setattr(compaction, "PageSource", of_then)
 
 
@@ -885,7 +878,7 @@ keepers.rule("a merged fragment tells the oldest commit that it holds").alters(
 )
 keepers.rule("a tag keeps its snapshot").gives(horizons, "_tagged", [], let=horizons_may_pass_tags)
 keepers.rule("the steps of keepers that died are taken over").alters(
-    (executor, keeper),
+    (owners, keeper),
     "owner_is_gone",
     lambda honest, owned, now: isinstance(owned, OwnedMove) and honest(owned, now),
 )

@@ -10,7 +10,7 @@ from elasticscan.metadata import FragmentsReplaced, RowsCommitted
 from elasticscan.storage import Copied, Keep
 from elasticscan.store.context import Context
 from elasticscan.store.context.memory import Memories, TableMemory
-from elasticscan.store.moves import mover
+from elasticscan.store.moves.mover import Mover
 from elasticscan.store.upkeep import compaction, flushing
 from elasticscan.store.writing import indexing, preconditions, staging
 from elasticscan.topology import SlotSet
@@ -97,11 +97,11 @@ tombstones.rule("a merge keeps a tombstone that hides an older row in the log").
     compaction, "keep_for", lambda honest, some, others, _memory, *rest: honest(some, others, (), *rest)
 )
 tombstones.rule("a move keeps a tombstone that hides an older row in the log").alters(
-    mover,
+    Mover,
     "_sources",
-    lambda honest, context, tx, progress, upto: [
-        (rows, bounds, replace(keep, apart=replace(keep.apart, complete=not progress.copied_to)))
-        for rows, bounds, keep in honest(context, tx, progress, upto)
+    lambda honest, self, tx: [
+        (rows, bounds, replace(keep, apart=replace(keep.apart, complete=not self.copied_to)))
+        for rows, bounds, keep in honest(self, tx)
     ],
 )
 Finder("programs", "mixture of rows").rule("a reader has the rows of the newest commits").alters(

@@ -54,8 +54,6 @@ left_out(writing, "reserve_table", "writing_store", first_write, _entered_at_onc
 SLOW_WRITE = test_publishing.test_a_slow_write_says_what_became_of_the_parts_that_it_staged
 slow_write = partial(SLOW_WRITE, harm="collected")
 left_out(Context, "noticing_collection", "publishing_store", slow_write, lambda _: nullcontext())
-callback = partial(refused, name="Store.elasticity", option="on_progress", value=7)
-left_out(arguments, "callback", "invalid_store", callback)
 text = partial(refused, name="Table.upsert", option="user_metadata", value={"a": "\ud800"})
 left_out(arguments, "is_whole", "invalid_store", text, lambda _: True)
 number = partial(refused, name="Store.collect_garbage", option="share", value=2)

@@ -49,9 +49,8 @@ from elasticscan.base.errors import DiskFull, StartAgain, TryAgain, UsageError
 from elasticscan.store import Scan, Store
 from elasticscan.store.moves.balancing import Balance
 from elasticscan.store.moves.mover import Mover
-from elasticscan.store.moves.owners import new_owner
-from elasticscan.store.moves.under_way import enter_moves
-from elasticscan.store.upkeep.keeper import Keeper
+from elasticscan.store.moves.owners import enter_moves, new_owner
+from elasticscan.store.upkeep.keeper import keep
 from elasticscan.store.upkeep.planning import Policy
 from elasticscan.topology import Move
 from tests.base.small_disks import fill, free, grow, small_disk
@@ -186,7 +185,7 @@ class Worker:
             self.journal.tell(did=f"move: {phase}")
             time.sleep(self.chance.uniform(0, 0.02))
 
-        Mover(store.context, owner, checkpoint=pause).carry_out(move)
+        Mover(store.context, owner, move, pause).carry_out()
 
     def tend(self, store: Store) -> None:
         def collect() -> None:
@@ -194,13 +193,13 @@ class Worker:
 
         while True:
             with self._meeting("tend", UsageError):
-                self.chance.choice([store.compact, collect, Keeper(store.context, POLICY).keep])()
+                self.chance.choice([store.compact, collect, partial(keep, store.context, POLICY)])()
 
     def keep(self, store: Store) -> None:
         """Keepers that want the same find so in the catalog: that is no problem of any."""
         while True:
             with self._meeting("keep"):
-                kept = Keeper(store.context, POLICY).keep()
+                kept = keep(store.context, POLICY)
                 assert kept.problems == []
                 for what, count in (
                     ("merge", kept.merges),
@@ -441,7 +440,7 @@ def _make(uri: str, where: Path) -> list[str]:
             store.table("t").upsert(pa.table({"id": [value], "v": [value]}, schema=SCHEMA))
         store.table("t").delete(range(4))
         store.move(store.topology.placement.tablets[0].id, "s2")
-        Keeper(store.context, POLICY).keep()
+        keep(store.context, POLICY)
         store.compact()
         store.collect_garbage(grace_seconds=0, orphan_seconds=0)
         _rows_of(store.table("t").scan())

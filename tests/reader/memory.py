@@ -224,15 +224,13 @@ class MemoryCluster:
         self.commit_move(tablet_id)
 
     def split(self, tablet_id: int) -> None:
-        self._at_rest(tablet_id)
         ids = (self._next_tablet, self._next_tablet + 1)
-        self._placement = split_tablet(self._placement, tablet_id, None, ids)
+        self._placement = self._placement.replaced(*split_tablet(self._at_rest(tablet_id), None, ids))
         self._next_tablet += 2
 
     def join(self, left: int, right: int) -> None:
-        self._at_rest(left)
-        self._at_rest(right)
-        self._placement = join_tablets(self._placement, left, right, self._next_tablet)
+        change = join_tablets(self._at_rest(left), self._at_rest(right), self._next_tablet)
+        self._placement = self._placement.replaced(*change)
         self._next_tablet += 1
 
     def _at_rest(self, tablet_id: int) -> Tablet:

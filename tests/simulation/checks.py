@@ -7,9 +7,8 @@ from itertools import islice
 
 from elasticscan.base.limits import SILENT_SECONDS
 from elasticscan.metadata import Fragment, IndexInfo
-from elasticscan.store.moves.under_way import moves_in
-from elasticscan.store.upkeep.executor import steps_in
-from elasticscan.store.upkeep.keeper import Keeper
+from elasticscan.store.moves.owners import moves_in, steps_in
+from elasticscan.store.upkeep.keeper import keep
 from elasticscan.store.upkeep.planning import depth_of, is_current, parts_of
 from tests.simulation.conditions import always, literal, order_of, some_condition
 from tests.simulation.definitions import build
@@ -114,7 +113,7 @@ def _check_index(world: World, table: TableOracle, index: IndexInfo, snapshot: i
 def _keep_until_nothing_is_due(world: World) -> None:
     world.clock.advance(SILENT_SECONDS + 1)  # what was taken for dead elsewhere is
     for _ in range(MOST_ROUNDS):
-        kept = Keeper(world.store.context, world.policy).keep()
+        kept = keep(world.store.context, world.policy)
         assert kept.problems == []
         if not kept.steps:
             break

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from elasticscan.base.errors import InvalidTopologyChange, TryAgain
 from elasticscan.store.moves.mover import Mover
-from elasticscan.store.moves.owners import new_owner
-from elasticscan.store.moves.under_way import enter_moves, move_of
+from elasticscan.store.moves.owners import enter_moves, move_of, new_owner
 from elasticscan.topology import Move, Tablet
 from tests.simulation.world import DEAD_OWNER, World, step
 
@@ -80,13 +79,13 @@ def suspended_move(world: World) -> None:
         if move_of(tx, tablet.id) is not None:
             return  # left behind by a process that died: a matter of `resume_moves`
         enter_moves(tx, [plan], owner)
-    carrier = Mover(world.store.context, owner, checkpoint=checkpoint)
+    carrier = Mover(world.store.context, owner, plan, checkpoint)
     if fate == "dies":
-        carrier._undo = lambda move: None  # type: ignore[method-assign]
+        carrier._undo = lambda: False  # type: ignore[method-assign]
     world.under_way += [] if fate == "dies" else [plan]
     collections = world.collections
     try:
-        carrier.carry_out(plan)
+        carrier.carry_out()
     except MoverStoppedError:
         pass
     except InvalidTopologyChange:

@@ -33,7 +33,7 @@ from elasticscan.store import Store
 from elasticscan.store.context import memory
 from elasticscan.store.moves import mover
 from elasticscan.store.moves.mover import Mover
-from elasticscan.store.upkeep import compaction
+from elasticscan.store.upkeep import compaction, keeper
 from elasticscan.store.upkeep.after_commit import AfterCommit
 from elasticscan.store.upkeep.executor import Executor
 from elasticscan.store.writing import preconditions
@@ -109,7 +109,7 @@ class Programs(Engine[World]):
             with nullcontext() if self._world is None else self._world.alone():
                 work(after, pending)
 
-        for owner, name in ((compaction, "discard"), (Mover, "_undo"), (Executor, "end")):
+        for owner, name in ((compaction, "discard"), (Mover, "_undo"), (Executor, "_end")):
             patch.setattr(owner, name, unless_dying(getattr(owner, name)))
         patch.setattr(AfterCommit, "_work", work_alone)
 
@@ -150,6 +150,7 @@ class Programs(Engine[World]):
         world = World(lambda: fast_store(uri, clock, self._point), clock, rng, kind)
         if kind.is_kept:
             patch.setattr(compaction, "MOST_AT_ONCE", world.most_at_once)
+            patch.setattr(keeper, "GARBAGE_SECONDS", 0)
         return world
 
     def _begin_damaged(self, stack: ExitStack, place: Path, rng: random.Random, style: str) -> World:

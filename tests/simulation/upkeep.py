@@ -13,8 +13,7 @@ import pytest
 from elasticscan.store import Store
 from elasticscan.store.moves.owners import owning
 from elasticscan.store.upkeep import flushing, keeper
-from elasticscan.store.upkeep.compaction import merge_fragments
-from elasticscan.store.upkeep.keeper import Keeper
+from elasticscan.store.upkeep.compaction import plan_merge
 from elasticscan.topology import SlotSet
 from tests.simulation.oracle import TableOracle, comparable, rows_of
 from tests.simulation.tables import TABLES, WIDER
@@ -48,9 +47,14 @@ def merge(world: World) -> None:
     some = world.random.sample(here, world.random.randint(1, len(here)))
     start = world.random.choice([0, 0, 16])
     slots = None if world.random.random() < 0.7 else SlotSet.span(start, 40)
-    world.attempt(
-        lambda: len(merge_fragments(world.some_store.context, table, shard, some, slots=slots).gone)
-    )
+    context = world.some_store.context
+
+    def merge_some() -> int:
+        with context.catalog.reading() as tx:
+            merging = plan_merge(context, tx, table.id, shard, some, slots)
+        return 0 if merging is None else merging.carry_out().gone
+
+    world.attempt(merge_some)
 
 
 @step
@@ -74,7 +78,7 @@ def keep(world: World) -> None:
             elsewhere = f"elsewhere:1:0:{world.versions, len(world.keepers)}"
             named = (lambda: nullcontext(elsewhere)) if fate.what == "is silent" else owning
             patch.setattr(keeper, "owning", named)
-            kept = Keeper(store.context, world.policy, on_step=lambda _: world.let_others_in()).keep()
+            kept = keeper.keep(store.context, world.policy)
     except Killed:
         pass
     else:
@@ -137,7 +141,7 @@ def _live_on(world: World, copy: Store, table: TableOracle, newest: int) -> None
         handle.add_columns([pa.field(added[-1], world.random.choice(list(WIDER)))])
         expected = [(*row[:-1], None) for row in expected]
     handle.restore(to)
-    assert Keeper(copy.context, world.policy).keep().problems == []
+    assert keeper.keep(copy.context, world.policy).problems == []
     got = Counter(row for page in handle.scan() for row in rows_of(page))
     assert got == Counter(expected), f"a copy of {table.name} that was restored to {to}"
     assert copy.verify() == []

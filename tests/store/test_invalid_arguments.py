@@ -65,13 +65,12 @@ INVALID: dict[str, Values] = {
     **dict.fromkeys(["filter", "where"], NO_CONDITION),
     **dict.fromkeys(["snapshot", "to", "after", "upto"], NO_SNAPSHOT),
     **dict.fromkeys(["limit", "at", "if_unchanged_since"], NO_NUMBER),
-    **dict.fromkeys(["page_rows", "page_bytes", "parallel", "file_bytes"], NO_NUMBER | one_of(0)),
+    **dict.fromkeys(["page_rows", "page_bytes", "file_bytes"], NO_NUMBER | one_of(0)),
     **dict.fromkeys(["tablets", "slots"], NO_NUMBER | one_of(0, 65_537)),
     **dict.fromkeys(["tablet", "left", "right"], NO_NUMBER | one_of(99)),
     **dict.fromkeys(["grace_seconds", "orphan_seconds", "share", "retention_seconds"], NO_SECONDS),
-    **dict.fromkeys(["on_progress", "on_step"], st.integers() | st.text() | one_of([print])),
+    **dict.fromkeys(["on_progress"], st.integers() | st.text() | one_of([print])),
     **dict.fromkeys(["uri", "source", "target", "path"], NO_PATH),
-    "bytes_per_second": NO_SECONDS | one_of(0),
     "parameters": st.integers() | st.text() | one_of({}, {"a": object()}, {"b": 1}, {1: 2}, [1]),
     "txn": st.integers() | st.text() | one_of(("a",), ("a", -1), ("a", 2**63), ("", 1), ("a\0", 1), {}),
     "user_metadata": st.integers() | st.text() | one_of({1: "x"}, {"a": 1}, {"a": "x" * 10**5}, ["a"]),
@@ -137,7 +136,6 @@ CALLS: dict[str, dict[str, Any]] = {
     "Store.table": {"name": "t"},
     "Store.load": {"table": "t", "source": "rows.csv"},
     "Store.resume": {"key": "…"},
-    "Store.elasticity": {},
     "Store.expand": {"shards": ["s3"]},
     "Store.contract": {"shard": "s1"},
     "Store.move": {"tablet": 2, "shard": "s2"},
@@ -145,7 +143,6 @@ CALLS: dict[str, dict[str, Any]] = {
     "Store.join": {"left": 5, "right": 6},
     "Store.topology_history": {},
     "Store.slot_map": {},
-    "Store.keep": {},
     "Store.collect_garbage": {},
     "Store.backup": {"target": "backups"},
     "Table.upsert": {"rows": ROWS},
@@ -176,7 +173,7 @@ CALLS: dict[str, dict[str, Any]] = {
 }
 # Methods of a truth value alone, for the layers above, or of Arrow's protocol.
 LEFT_OUT = {"Store.rotate_secret", "Scan.part", "Scan.parts"}
-# Parameters that are truth values, or for tests alone; an elasticity; and what other arguments leave unused.
+# Parameters that are truth values, or for tests alone, and what other arguments leave unused.
 NOT_CHECKED = {"feed", "keep_missing", "dry_run", "read_only", "clock", "disks", "checkpoint", "how"}
 UNUSED = {"Store.load": {"primary_key", "shard_key", "compression"}, "Table.delete": {"parameters"}}
 

@@ -12,7 +12,6 @@ from elasticscan.base.limits import GC_GRACE_SECONDS
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.store import Store
 from elasticscan.store.upkeep import after_commit
-from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.store.upkeep.planning import Policy
 from tests.base.connections import call_at_statements
 from tests.base.manual_clock import ManualClock
@@ -42,7 +41,7 @@ def with_fragments(store: Store, commits: int) -> None:
 
 def join(store: Store) -> None:
     tablets, topologies = len(store.topology.placement.tablets), len(store.topology_history())
-    kept = Keeper(store.context).keep()
+    kept = store.keep()
     assert kept.joins == min(tablets // 2, tablets - Policy().balance.fewest_tablets)
     assert len(store.topology.placement.tablets) == tablets - kept.joins
     assert len(store.topology_history()) == topologies + 1

@@ -15,7 +15,7 @@ import pytest
 from elasticscan.base.errors import InvalidTopologyChange, WriteConflict
 from elasticscan.storage import open_disk
 from elasticscan.store import Store
-from elasticscan.store.moves.under_way import moves_in, transition
+from elasticscan.store.moves.owners import moves_in, transition
 from elasticscan.topology import Event
 from tests.base.manual_clock import ManualClock
 from tests.simulation.programs import fast_store

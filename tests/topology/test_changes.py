@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.errors import InvalidTopologyChange, NotFound
+from elasticscan.base.errors import InvalidTopologyChange
 from elasticscan.topology import (
     Event,
     Move,
@@ -59,11 +59,11 @@ def histories(draw: st.DrawFn) -> list[Look]:
             touched = [tablet]
         elif kind == "split" and tablet.end - tablet.start > 1:
             at = draw(st.none() | st.integers(tablet.start + 1, tablet.end - 1))
-            after = split_tablet(now, tablet.id, at, (next(ids), next(ids)))
+            after = now.replaced(*split_tablet(tablet, at, (next(ids), next(ids))))
             touched = [tablet]
         elif kind == "join" and neighbours:
             touched = list(draw(st.sampled_from(neighbours)))
-            after = join_tablets(now, touched[0].id, touched[1].id, next(ids))
+            after = now.replaced(*join_tablets(*touched, next(ids)))
         else:
             continue
         looks.append(looks[-1].then(after, touched))
@@ -105,40 +105,26 @@ def test_changed_since_tells_exactly_the_slots_to_which_something_happened(
 
 
 def test_a_split_is_in_the_middle_unless_reported_otherwise() -> None:
-    placement = initial_placement(9, 1, [1])
-    assert [t.start for t in split_tablet(placement, 1, None, (2, 3)).tablets] == [0, 4]
-    assert [t.start for t in split_tablet(placement, 1, 8, (2, 3)).tablets] == [0, 8]
+    (tablet,) = initial_placement(9, 1, [1]).tablets
+    assert [t.start for t in split_tablet(tablet, None, (2, 3))[1]] == [0, 4]
+    assert [t.start for t in split_tablet(tablet, 8, (2, 3))[1]] == [0, 8]
 
 
-EVEN = initial_placement(8, 4, [1, 2])  # tablets of two slots, two at each shard
-TINY = initial_placement(2, 2, [1])
+FIRST, SECOND, THIRD, _ = initial_placement(8, 4, [1, 2]).tablets  # of two slots, two at each shard
+TINY = Tablet(1, 0, 1, 1, 1)
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    "change",
     [
-        (lambda: split_tablet(EVEN, 9, None, (5, 6)), NotFound, "tablet 9"),
-        (lambda: join_tablets(EVEN, 1, 9, 5), NotFound, "tablet 9"),
-        (lambda: join_tablets(EVEN, 9, 2, 5), NotFound, "tablet 9"),
-        (lambda: split_tablet(TINY, 1, None, (3, 4)), InvalidTopologyChange, "slots are never split"),
-        *(
-            (partial(split_tablet, EVEN, 2, at, (5, 6)), InvalidTopologyChange, "from 3 to 3")
-            for at in (-1, 0, 2, 4, 5, 9)
-        ),
-        (lambda: join_tablets(EVEN, 2, 3, 9), InvalidTopologyChange, "move one of them to the other first"),
-        (lambda: join_tablets(EVEN, 2, 1, 9), InvalidTopologyChange, "join 1 and 2, in slot order"),
-        (lambda: join_tablets(EVEN, 1, 3, 9), InvalidTopologyChange, "only neighbours"),
-        (lambda: join_tablets(EVEN, 1, 1, 9), InvalidTopologyChange, "only neighbours"),
-        (lambda: split_tablet(EVEN, 1, None, (1, 9)), AssertionError, "ids"),  # those are our mistakes
-        (lambda: split_tablet(EVEN, 1, None, (9, 2)), AssertionError, "ids"),
-        (lambda: split_tablet(EVEN, 1, None, (9, 9)), AssertionError, "ids"),
-        (lambda: join_tablets(EVEN, 1, 2, 2), AssertionError, "ids"),
+        lambda: split_tablet(TINY, None, (3, 4)),
+        *(partial(split_tablet, SECOND, at, (5, 6)) for at in (-1, 0, 2, 4, 5, 9)),
+        *(partial(join_tablets, *pair, 9) for pair in [(SECOND, THIRD), (SECOND, FIRST), (FIRST, THIRD)]),
+        lambda: join_tablets(FIRST, FIRST, 9),
     ],
 )
-def test_a_change_that_cannot_be_is_refused_and_reported_what_to_do(
-    change: Callable[[], Placement], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
+def test_a_change_that_cannot_be_is_refused(change: Callable[[], object]) -> None:
+    with pytest.raises(InvalidTopologyChange):
         change()
 
 
@@ -168,9 +154,5 @@ def test_every_pair_does_what_the_table_says(phase: Phase, event: Event) -> None
     if after != ".":
         assert move.after(event) == Move(7, 1, 2, Phase(after))
         return
-    with pytest.raises(InvalidTopologyChange) as caught:
+    with pytest.raises(AssertionError, match=f"{phase} cannot take {event}"):
         move.after(event)
-    allowed = tuple(e for e in Event if EXPECTED[phase, e] != ".")
-    assert caught.value.fields == {"phase": phase, "event": event, "allowed": allowed}
-    for word in (phase, event, *allowed):
-        assert word in str(caught.value)

@@ -28,7 +28,7 @@ def history(seed: int, slots: int, length: int) -> tuple[Topology, ...]:
         if tablet.end - tablet.start > 1 and chance.random() < 0.3:
             new = max(t.id for t in placement.tablets) + 1
             middle = chance.randrange(tablet.start + 1, tablet.end)
-            placement = split_tablet(placement, tablet.id, middle, (new, new + 1))
+            placement = placement.replaced(*split_tablet(tablet, middle, (new, new + 1)))
         else:
             target = chance.choice([shard for shard, _ in NAMES if shard != tablet.shard])
             placement = move_tablet(placement, tablet.id, target)

@@ -33,11 +33,10 @@ from elasticscan.metadata import IndexInfo, StagedFragment
 from elasticscan.store import Scan, Store, Table
 from elasticscan.store.moves.balancing import Balance
 from elasticscan.store.moves.mover import Mover
-from elasticscan.store.moves.owners import machine, new_owner
-from elasticscan.store.moves.under_way import enter_moves
+from elasticscan.store.moves.owners import enter_moves, machine, new_owner
 from elasticscan.store.upkeep.collector import collect_dropped
 from elasticscan.store.upkeep.flushing import flush
-from elasticscan.store.upkeep.keeper import Keeper
+from elasticscan.store.upkeep.keeper import keep
 from elasticscan.store.upkeep.planning import Policy
 from elasticscan.store.writing.publishing import CommitNumber, publish
 from elasticscan.store.writing.staging import stage
@@ -285,10 +284,10 @@ class Story:
         with context.catalog.writing() as tx:
             plan = Move(int(tablet), tx.state.tablet(int(tablet)).shard, ids[target])
             enter_moves(tx, [plan], owner)
-        mover = Mover(context, owner, checkpoint=self.point)
+        mover = Mover(context, owner, plan, self.point)
         if dies:
-            mover._undo = lambda progress: False  # type: ignore[method-assign]
-        mover.carry_out(plan)
+            mover._undo = lambda: False  # type: ignore[method-assign]
+        mover.carry_out()
         return self.do_placement()
 
     def do_moves(self) -> list[str]:
@@ -323,7 +322,7 @@ class Story:
         flush(self.store.context, self.store.table(table).definition.id)
 
     def do_keep(self) -> str:
-        kept = Keeper(self.store.context, KEPT).keep()
+        kept = keep(self.store.context, KEPT)
         done = [f"{kept.flushes} flushes, {kept.merges} merges", *[f"{kept.moves} moves"] * bool(kept.moves)]
         problems = [problem.partition("]")[0].replace("[", "") for problem in kept.problems]
         return "\n".join([", ".join([*done, f"{kept.files_removed} files removed"]), *problems])

@@ -49,9 +49,10 @@ def sizes_of(placement: Placement, slots: list[int]) -> dict[int, float]:
 
 def carry_out(placement: Placement, step: int | tuple[int, int]) -> Placement:
     fresh = max(t.id for t in placement.tablets) + 1
+    tablets = {tablet.id: tablet for tablet in placement.tablets}
     if isinstance(step, int):
-        return split_tablet(placement, step, None, (fresh, fresh + 1))
-    return join_tablets(placement, *step, fresh)
+        return placement.replaced(*split_tablet(tablets[step], None, (fresh, fresh + 1)))
+    return placement.replaced(*join_tablets(*map(tablets.__getitem__, step), fresh))
 
 
 @settings(deadline=None, max_examples=examples(100))

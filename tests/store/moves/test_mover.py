@@ -13,8 +13,7 @@ import pytest
 
 from elasticscan.store import Store
 from elasticscan.store.moves.mover import MOST_ROUNDS, SMALL_REST_ROWS, Mover
-from elasticscan.store.moves.owners import owning
-from elasticscan.store.moves.under_way import enter_moves
+from elasticscan.store.moves.owners import enter_moves, owning
 from elasticscan.topology import Move
 from tests.base.connections import gate_statements
 from tests.base.manual_clock import ManualClock
@@ -28,7 +27,7 @@ def carry_out(store: Store, checkpoint: Callable[[str], None]) -> None:
     with owning() as owner:
         with store.context.catalog.writing() as tx:
             enter_moves(tx, [move], owner)
-        Mover(store.context, owner, checkpoint=checkpoint).carry_out(move)
+        Mover(store.context, owner, move, checkpoint).carry_out()
     assert {tablet["shard"] for tablet in store.status()["tablets"]} == {"b"}
     assert store.status()["moves"] == []
     assert store.verify() == []

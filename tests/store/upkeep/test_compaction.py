@@ -13,7 +13,6 @@ import pytest
 from elasticscan.metadata import Fragment
 from elasticscan.store import Store, repair_store
 from elasticscan.store.upkeep import compaction
-from elasticscan.store.upkeep.compaction import merge_fragments
 from tests.base.manual_clock import ManualClock
 
 ROWS_IN_FILES = True
@@ -52,7 +51,11 @@ def test_a_tombstone_goes_when_only_newer_fragments_take_no_part(store: Store) -
     table.upsert(rows_of(range(100), 1))
     table.delete([*range(50)])
     table.upsert(rows_of(range(20, 30), 2))
-    merge_fragments(store.context, table.definition, 1, [f.id for f in fragments_of(store)[:2]])
+    some = [fragment.id for fragment in fragments_of(store)[:2]]
+    with store.context.catalog.reading() as tx:
+        merging = compaction.plan_merge(store.context, tx, table.definition.id, 1, some)
+    assert merging is not None
+    merging.carry_out()
     assert {(f.rows, f.tombstones) for f in fragments_of(store)} == {(10, 0), (50, 0)}
     assert read(store) == dict.fromkeys(range(50, 100), 1) | dict.fromkeys(range(20, 30), 2)
 
