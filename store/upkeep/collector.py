@@ -8,10 +8,9 @@ leaves condemned files, which the next collection deletes.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from functools import partial
 
 from elasticscan.base.clock import SystemClock
 from elasticscan.base.errors import (
@@ -24,7 +23,6 @@ from elasticscan.base.errors import (
 )
 from elasticscan.catalog import (
     RemovedFile,
-    StoreState,
     Tx,
     forget_secrets,
     forget_topologies,
@@ -42,7 +40,6 @@ from elasticscan.store.upkeep.garbage import (
     GarbageRules,
     RemovalPlan,
     RootState,
-    in_question,
     plan,
 )
 from elasticscan.store.upkeep.horizons import oldest_needed
@@ -75,26 +72,28 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A root as it was found. `shard` is the newest of its owners."""
+    """A root as it was found. `shard` is the newest of its owners; `removed` was dropped there."""
 
     shard: Shard
     root: RootState
-    dropped: dict[str, list[RemovedFile]]
+    removed: list[RemovedFile]
 
-    def dropped_since(self, decision: Decision) -> tuple[float, int]:
-        """By this files go, those first that were dropped first, the unknown last.
 
-        A collection may die at any file. A repair takes what a merge replaced for the newest rows where the
-        merge is gone, which a later one replaced: so a file goes after the ones that it replaced.
-        """
-        drops = self.dropped.get(decision.path, ())
-        return min(((file.dropped_at, file.fragment) for file in drops), default=(math.inf, 0))
+def _by_drop(file: RemovedFile) -> tuple[float, int]:
+    """By this dropped files go, those first that were dropped first.
+
+    A collection may die at any file. A repair takes what a merge replaced for the newest rows where the
+    merge is gone, which a later one replaced: so a file goes after the ones that it replaced.
+    """
+    return file.dropped_at, file.fragment
 
 
 class _Collection:
-    def __init__(self, context: Context, rules: GarbageRules, dry_run: bool = False) -> None:
+    def __init__(self, context: Context, rules: GarbageRules, dry_run: bool) -> None:
         self._context, self._rules, self._dry_run = context, rules, dry_run
-        self._active: Set[int] = frozenset()
+        # All files of the catalog, once for all roots and before any is listed. What is committed later is
+        # unknown here, and younger than the grace period, or spared when it would be condemned.
+        self._state, self._now = context.ask(lambda tx: (tx.state, tx.times.expiry))
         self.skipped: list[tuple[str, str]] = []
         self.away: list[RemovedFile] = []  # of removed shards that are away, and nothing needs them any more
 
@@ -106,44 +105,38 @@ class _Collection:
         doubt, store = _doubt([look.root for look in looks]), self._context.info.store_id
         whole = replace(self._rules, share=1.0)  # a removed shard may have come back with forgotten files
         for look in looks:
+            rules = self._rules if look.shard.id in self._state.shards else whole
             try:
-                files = self._manifests(look)
+                disk = self._context.check_root(look.shard.id)
+                plans.append((look, plan(look.root, rules, partial(_manifest, disk), store, doubt)))
             except (ShardUnavailable, WrongRoot) as error:
                 self._skip(look.shard, error)
-                continue
-            newest = self._context.versions()[1]  # after the files, so that none can be newer
-            rules = self._rules if look.shard.id in self._active else whole
-            plans.append((look, plan(look.root, rules, files, store, newest, doubt)))
         return plans
 
     def _looks(self) -> list[_Look]:
         """All roots that can be reached, those of removed shards too: files may be left there."""
-        state, now = self._known()
-        self._active = active = state.shards.keys()
-        by_root: dict[str, list[Shard]] = {}
-        for shard in state.all_shards:
-            by_root.setdefault(self._context.root_of(shard.id), []).append(shard)
-        paths, dropped = dict[int, set[str]](), dict[int, list[RemovedFile]]()
-        for number, path in state.known_paths():
+        active, looks = self._state.shards.keys(), list[_Look]()
+        by_place: dict[Place, list[Shard]] = {}
+        for shard in self._state.all_shards:
+            by_place.setdefault(place_of(self._context.root_of(shard.id)), []).append(shard)
+        removed, paths = sorted(self._state.removed_files(), key=_by_drop), dict[int, set[str]]()
+        for number, path in self._state.known_paths():
             paths.setdefault(number, set()).add(path)
-        for file in state.removed_files():
-            dropped.setdefault(file.shard, []).append(file)
-        looks = []
-        for shards in by_root.values():
+        for shards in by_place.values():
             owner = next((shard for shard in shards if shard.id in active), shards[-1])
             former = frozenset(shard.id for shard in shards if shard.id < owner.id) - active
             # Any other shard got there by a link or a mount, and its own look finds that out.
             for shard in (owner, *(shard for shard in shards if shard != owner and shard.id not in former)):
                 ids = former | {owner.id} if shard == owner else frozenset({shard.id})
-                known = set[str]().union(*(paths.get(at, ()) for at in ids))
-                gone = [file for at in ids for file in dropped.get(at, ())]
+                gone = [file for file in removed if file.shard in ids]
                 try:
-                    looks.append(self._look(shard, ids, known, gone, now))
+                    known = frozenset[str]().union(*(paths.get(at, ()) for at in ids))
+                    looks.append(self._look(shard, ids, known, gone))
                 except OperatorNeeded as error:
                     if shard.id in active:
                         self._skip(shard, error)
                     else:
-                        over = now - self._rules.grace_seconds
+                        over = self._now - self._rules.grace_seconds
                         self.away += [file for file in gone if file.dropped_at <= over]
         return looks
 
@@ -158,81 +151,58 @@ class _Collection:
         self.skipped.append((shard.name, str(error)))
 
     @retry_interrupted
-    def _known(self) -> tuple[StoreState, float]:
-        """Return all files of the catalog, once for all roots and before any is listed, and the time.
-
-        What is committed from then on is unknown here, and younger than the grace period, or spared when it
-        would be condemned.
-        """
-        with self._context.catalog.reading() as tx:
-            return tx.state, tx.times.expiry
-
-    @retry_interrupted
     def _look(
-        self, shard: Shard, ids: frozenset[int], known: Set[str], gone: Sequence[RemovedFile], now: float
+        self, shard: Shard, ids: frozenset[int], known: frozenset[str], removed: list[RemovedFile]
     ) -> _Look:
         disk = self._context.check_root(shard.id)
         # The marker's file is written again, for its time says what time it is at the shard now.
         is_noted = not self._dry_run and self._context.roots.note_newest([shard.id], again=True)
         files = dict(disk.list())
-        of_path: dict[str, list[RemovedFile]] = {}
-        for file in gone:
-            of_path.setdefault(file.path, []).append(file)
-        live = frozenset(known - of_path.keys())
-        seconds = {path: now - min(f.dropped_at for f in drops) for path, drops in of_path.items()}
+        seconds = {file.path: self._now - file.dropped_at for file in reversed(removed)}
         seen_at = files.get(MARKER, 0.0)
         if not is_noted:  # as near as may be: by this machine's clock, unless something there is newer
             seen_at = max(SystemClock().now(), *files.values())
-        root = RootState(shard.name, ids, seen_at, files, live, seconds)
-        return _Look(shard, root, of_path)
-
-    def _manifests(self, look: _Look) -> dict[str, Manifest | None]:
-        disk = self._context.check_root(look.shard.id)
-        manifests: dict[str, Manifest | None] = {}
-        for path in in_question(look.root, self._rules):
-            try:
-                manifests[path] = read_manifest(disk, path)
-            except FragmentDamaged:
-                manifests[path] = None
-        return manifests
+        root = RootState(shard.name, ids, seen_at, files, known - seconds.keys(), seconds)
+        return _Look(shard, root, removed)
 
     # Acting
 
-    def carry_out(self, look: _Look, planned: RemovalPlan) -> Iterator[Decision]:
-        """Do what was decided for a root; yields what was done or kept."""
-        yield from (decision for decision in planned.decisions if decision.action is Action.KEEP)
-        going = [decision for decision in planned.decisions if decision.action is Action.DELETE]
-        going.sort(key=look.dropped_since)
-        try:
-            condemned = sorted(self._context.state().condemned)
-            here, files = look.root.ids, look.root.files
-            # Condemned and deleted by a collection that died.
-            already_gone = [(shard, path) for shard, path in condemned if shard in here and path not in files]
-            self._book(look, already_gone, planned.vanished)
-            for start in range(0, len(going), BATCH_FILES):
-                yield from self._delete_batch(look, going[start : start + BATCH_FILES])
-        except (ShardUnavailable, WrongRoot) as error:
-            self._skip(look.shard, error)
-
-    def _delete_batch(self, look: _Look, batch: Sequence[Decision]) -> list[Decision]:
-        """Condemn what the catalog does not know, delete the batch, note what is gone; return the batch."""
-        disk = self._context.writable_disk(look.shard.id)
-        unknown = {decision.path for decision in batch if decision.path not in look.dropped}
-        files = {(shard, path) for shard in look.root.ids for path in unknown}
-        spared = self._condemn(files) if files else frozenset()  # they stay
-        batch = [decision for decision in batch if decision.path not in spared]
+    def carry_out(self, look: _Look, planned: RemovalPlan) -> list[Decision]:
+        """Do what was decided for a root; returns what was done or kept."""
+        delete = {decision.path for decision in planned.decisions if decision.action is Action.DELETE}
+        going = list(dict.fromkeys(file.path for file in look.removed if file.path in delete))
+        going += sorted(delete.difference(going))
         gone = set[str]()
         try:
-            self._delete(disk, batch, gone)
-        finally:
-            self._book(look, [file for file in files if file[1] in gone], gone)
-        return batch
+            # Condemned and deleted by a collection that died.
+            condemned = sorted(self._context.state().condemned)
+            files, ids = look.root.files, look.root.ids
+            over = [(shard, path) for shard, path in condemned if shard in ids and path not in files]
+            self._book(look, over, set(planned.vanished))
+            for start in range(0, len(going), BATCH_FILES):
+                self._delete_batch(look, going[start : start + BATCH_FILES], gone)
+        except (ShardUnavailable, WrongRoot) as error:
+            self._skip(look.shard, error)
+        return [each for each in planned.decisions if each.action is Action.KEEP or each.path in gone]
 
-    def _delete(self, disk: Disk, batch: Sequence[Decision], gone: set[str]) -> None:
+    def _delete_batch(self, look: _Look, batch: Sequence[str], gone: set[str]) -> None:
+        """Condemn what the catalog does not know, delete the batch, note what is gone."""
+        disk = self._context.writable_disk(look.shard.id)
+        strange = [path for path in batch if path not in look.root.dropped]
+        unknown = {(shard, path) for shard in look.root.ids for path in strange}
+        spared = self._condemn(unknown) if unknown else frozenset()
+        deleted = set[str]()
+        try:
+            self._delete(disk, [path for path in batch if path not in spared], deleted)
+        finally:
+            gone |= deleted
+            self._book(look, [file for file in unknown if file[1] in deleted], deleted)
+
+    def _delete(self, disk: Disk, paths: Sequence[str], deleted: set[str]) -> None:
         """Delete files, without the catalog's lock, and note which are gone."""
-        for decision in batch:
-            disk.delete(decision.path)
-            gone.add(decision.path)
+        for path in paths:
+            disk.delete(path)
+            deleted.add(path)
 
     @retry_interrupted
     def _condemn(self, files: Set[tuple[int, str]]) -> Set[str]:
@@ -245,15 +215,23 @@ class _Collection:
         return spared
 
     @retry_interrupted
-    def _book(self, look: _Look, lifted: Sequence[tuple[int, str]], gone: Iterable[str]) -> None:
+    def _book(self, look: _Look, lifted: Sequence[tuple[int, str]], gone: Set[str]) -> None:
         """Forget dropped files that are gone, and lift the condemnation of others."""
-        forgotten = [file for path in gone for file in look.dropped.get(path, ())]
+        forgotten = [file for file in look.removed if file.path in gone]
         if forgotten or lifted:
             with self._context.catalog.writing() as tx:
                 _forget(tx, forgotten)
                 condemned = sorted(tx.state.condemned.intersection(lifted))
                 if condemned:
                     tx.append(FilesCondemned(tuple(condemned), lifted=True))
+
+
+def _manifest(disk: Disk, path: str) -> Manifest | None:
+    """Return a file's manifest, None where it has none that can be read."""
+    try:
+        return read_manifest(disk, path)
+    except FragmentDamaged:
+        return None
 
 
 def _doubt(roots: Sequence[RootState]) -> str | None:
@@ -267,22 +245,24 @@ def _doubt(roots: Sequence[RootState]) -> str | None:
     )
 
 
-def _refusal(plans: Sequence[tuple[_Look, RemovalPlan]]) -> OperatorNeeded | None:
+def _refusal(plans: Sequence[tuple[_Look, RemovalPlan]], newest: int) -> OperatorNeeded | None:
+    """Return why nothing may be removed; `newest` is the catalog's commit after all files were read."""
     for look, planned in plans:
-        if planned.ahead:
+        name = look.shard.name
+        if planned.newest > newest:
             return CatalogOutdated(
-                f"the catalog is older than its shards: a file of shard {look.shard.name!r} knows commit "
-                f"{planned.ahead}; put the newest catalog back, or run `elasticscan adopt`",
-                shard=look.shard.name,
-                known=planned.ahead,
+                f"the catalog is older than its shards: a file of shard {name!r} knows commit "
+                f"{planned.newest}; put the newest catalog back, or run `elasticscan adopt`",
+                shard=name,
+                known=planned.newest,
             )
     for look, planned in plans:
+        name = look.shard.name
         if planned.unknown:
             return CatalogOutdated(
                 f"the catalog does not know {planned.unknown:,} of the {planned.of:,} files of shard "
-                f"{look.shard.name!r}; look at them with `elasticscan gc --dry-run`, then collect with "
-                "--share 1",
-                shard=look.shard.name,
+                f"{name!r}; look at them with `elasticscan gc --dry-run`, then collect with --share 1",
+                shard=name,
                 unknown=planned.unknown,
                 files=planned.of,
             )
@@ -294,24 +274,23 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
 
     Raises:
         StoreDamaged: the catalog is not as it was written.
-        CatalogOutdated: it is an older copy.
+        CatalogOutdated: it is an older copy, or too much would go at once.
         WrongRoot: a root is not the shard's.
-        CatalogOutdated: too much would go at once.
     """
     if not dry_run:
         context.catalog.check_writable()
     context.catalog.check_whole()
     collection = _Collection(context, rules, dry_run)
     plans = collection.plans()
-    refusal = _refusal(plans)
+    refusal = _refusal(plans, context.versions()[1])
     if dry_run:
-        decisions = tuple(decision for _, planned in plans for decision in planned.decisions)
+        planned = tuple(decision for _, each in plans for decision in each.decisions)
         refused = None if refusal is None else str(refusal)
-        return Collected(decisions, tuple(collection.skipped), refused, dry_run=True)
+        return Collected(planned, tuple(collection.skipped), refused, dry_run=True)
     if refusal is not None:
         raise refusal
     _forget_over(context, collection.away)
-    done = [decision for look, planned in plans for decision in collection.carry_out(look, planned)]
+    done = [decision for look, each in plans for decision in collection.carry_out(look, each)]
     _forget_topologies(context)
     context.catalog.drop_payloads(context.clock.now() - rules.grace_seconds)
     return Collected(tuple(done), tuple(collection.skipped))
@@ -355,16 +334,16 @@ def _forget(tx: Tx, files: Iterable[RemovedFile]) -> None:
             replace_files(tx, table, "forget", FileChanges(forgotten=tuple(sorted(forgotten))))
 
 
-def collect_dropped(context: Context, table: int, most_fragments: int) -> None:
-    """Remove files of a table that were dropped longer ago than the grace period.
+def collect_dropped(context: Context, table: int, most_files: int) -> None:
+    """Remove files of a table that were dropped longer ago than the grace period, the first of them.
 
     No root is listed, and the catalog not looked at as a whole: that a file was dropped stays true for ever.
     As in a collection, the file's own manifest must say that it is this store's, at this shard; others stay.
     """
     with context.catalog.reading() as tx:
-        removed = tx.state.removed_files(table)
-        files = _first_dropped(removed, tx.times.expiry - GarbageRules().grace_seconds, most_fragments)
-    gone: list[RemovedFile] = []
+        over = tx.times.expiry - GarbageRules().grace_seconds
+        removed = [file for file in tx.state.removed_files(table) if file.dropped_at <= over]
+    files, gone = sorted(removed, key=_by_drop)[:most_files], list[RemovedFile]()
     for shard in sorted({file.shard for file in files}):
         here = [file for file in files if file.shard == shard]
         try:
@@ -377,13 +356,6 @@ def collect_dropped(context: Context, table: int, most_fragments: int) -> None:
             _forget(tx, gone)
 
 
-def _first_dropped(files: Sequence[RemovedFile], upto: float, most: int) -> list[RemovedFile]:
-    """Return the files of at most so many fragments that were dropped up to a time, and of their runs."""
-    over = [file for file in files if not file.is_run and file.dropped_at <= upto]
-    first = {file.id for file in sorted(over, key=attrgetter("time"))[:most]}
-    return [file for file in files if file.fragment in first]
-
-
 def _remove_dropped(disk: Disk, file: RemovedFile, store: str) -> bool:
     """Remove a file, unless it is not what the catalog takes it for; false when it stays."""
     try:
@@ -392,7 +364,7 @@ def _remove_dropped(disk: Disk, file: RemovedFile, store: str) -> bool:
         return True
     except FragmentDamaged:
         return False
-    if (manifest.store, manifest.shard) != (store, file.shard):
-        return False
-    disk.delete(file.path)
-    return True
+    is_own = (manifest.store, manifest.shard) == (store, file.shard)
+    if is_own:
+        disk.delete(file.path)
+    return is_own

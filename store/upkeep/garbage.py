@@ -8,7 +8,7 @@ file without a readable manifest (unfinished, torn, renamed) counts as an orphan
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -67,6 +67,10 @@ class RootState:
         """The files that should be there and are not."""
         return self.live - self.files.keys()
 
+    def unused_seconds(self, path: str) -> float:
+        """Return since when the catalog needs a file no more; of an orphan, since when it was not changed."""
+        return self.dropped.get(path, self.seen_at - self.files[path])
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -83,7 +87,7 @@ class RemovalPlan:
     """The decisions about one root.
 
     Attributes:
-        ahead: the newest commit that a file knows and the catalog does not; 0 when there is none.
+        newest: the newest commit that a file in question knows.
         unknown, of: where too much would go at once, how many files that the catalog does not know, and how
             many files the root has; else 0.
         vanished: dropped files that are gone already.
@@ -91,69 +95,53 @@ class RemovalPlan:
 
     decisions: tuple[Decision, ...]
     vanished: tuple[str, ...] = ()
-    ahead: int = 0
+    newest: int = 0
     unknown: int = 0
     of: int = 0
-
-
-def in_question(root: RootState, rules: GarbageRules) -> list[str]:
-    """Return the files whose manifest has to be read: none serves a slot, and none was needed just now."""
-    return [path for path in _ours(root) if _unused_seconds(root, path) >= rules.grace_seconds]
-
-
-def _unused_seconds(root: RootState, path: str) -> float:
-    """Return since when the catalog needs a file no more; of an orphan, since when it was not changed."""
-    return root.dropped.get(path, root.seen_at - root.files[path])
-
-
-def _ours(root: RootState) -> list[str]:
-    """Files that have names of ours and are not referred to."""
-    return sorted(path for path in root.files if is_fragment_path(path) and path not in root.live)
 
 
 def plan(
     root: RootState,
     rules: GarbageRules,
-    manifests: Mapping[str, Manifest | None],
+    read: Callable[[str], Manifest | None],
     store: str,
-    newest_commit: int,
     doubt: str | None = None,
 ) -> RemovalPlan:
     """Decide on every file of a root that the catalog does not refer to.
 
     Args:
-        manifests: of the files in question; None for what has none that can be read.
-        newest_commit: the catalog's, looked up after the manifests were read.
+        root: as it was found.
+        rules: of the collection.
+        read: returns the manifest of a file, None for one that has none that can be read. Asked of files that
+            were not needed just now.
+        store: the id of the store.
         doubt: why the catalog is not trusted when it does not know a file, if so.
     """
-    decisions, ahead = list[Decision](), 0
-    for path in _ours(root):
-        if path not in manifests:
-            decisions.append(Decision(root.shard, path, Action.KEEP, _too_young(root, path)))
+    decisions, newest = list[Decision](), 0
+    for path in sorted(root.files):
+        if path in root.live or path.startswith("elasticscan-"):
             continue
-        manifest = manifests[path]
-        if manifest is not None and manifest.store == store:
-            ahead = max(ahead, manifest.after_commit, manifest.max_commit)
-        decisions.append(Decision(root.shard, path, *_judged(root, rules, path, manifest, store, doubt)))
-    decisions += [
-        Decision(root.shard, path, Action.KEEP, "it has no name that elasticscan gives")
-        for path in sorted(root.files)
-        if not is_fragment_path(path) and not path.startswith("elasticscan-")
-    ]
+        if not is_fragment_path(path):
+            action, why = Action.KEEP, "it has no name that elasticscan gives"
+        elif root.unused_seconds(path) < rules.grace_seconds:
+            action, why = Action.KEEP, _too_young(root, path)
+        else:
+            manifest = read(path)
+            if manifest is not None and manifest.store == store:
+                newest = max(newest, manifest.after_commit, manifest.max_commit)
+            action, why = _judged(root, rules, path, manifest, store, doubt)
+        decisions.append(Decision(root.shard, path, action, why))
     unknown = sum(d.action is Action.DELETE and d.path not in root.dropped for d in decisions)
-    of = sum(is_fragment_path(path) for path in root.files)
+    of = sum(map(is_fragment_path, root.files))
     if unknown <= max(rules.few, rules.share * of):
         unknown = of = 0
-    vanished = tuple(
-        path
-        for path, seconds in sorted(root.dropped.items())
-        if path not in root.files and seconds >= rules.grace_seconds
-    )
-    return RemovalPlan(tuple(decisions), vanished, ahead if ahead > newest_commit else 0, unknown, of)
+    over = (path for path, seconds in root.dropped.items() if seconds >= rules.grace_seconds)
+    vanished = tuple(sorted(path for path in over if path not in root.files))
+    return RemovalPlan(tuple(decisions), vanished, newest, unknown, of)
 
 
 def _too_young(root: RootState, path: str) -> str:
-    seconds = _unused_seconds(root, path)
+    seconds = root.unused_seconds(path)
     if path in root.dropped:
         return f"nothing needs it, since {seconds:,.0f} s: a reader may still use it"
     return f"the catalog does not know it, but it is {seconds:,.0f} s old: its writer may still commit it"
@@ -163,9 +151,10 @@ def _judged(
     root: RootState, rules: GarbageRules, path: str, manifest: Manifest | None, store: str, doubt: str | None
 ) -> tuple[Action, str]:
     """Decide on a file by what it says of itself."""
-    seconds = _unused_seconds(root, path)
-    if manifest is not None and not _is_own(root, manifest, store):
-        return Action.KEEP, _account(manifest)
+    seconds = root.unused_seconds(path)
+    if manifest is not None and (manifest.store != store or manifest.shard not in root.ids):
+        whose = f"{manifest.path} of shard {manifest.shard} of store {manifest.store}"
+        return Action.KEEP, f"by its own account {whose}, so it is not this shard's to remove"
     if manifest is not None and path in root.dropped:
         return Action.DELETE, f"nothing needs it, since {seconds:,.0f} s"
     if doubt is not None:
@@ -174,14 +163,3 @@ def _judged(
     if seconds < rules.orphan_seconds:
         return Action.KEEP, f"{why}, {seconds:,.0f} s old, and kept for {rules.orphan_seconds:,.0f}"
     return Action.DELETE, f"{why}, {seconds:,.0f} s old"
-
-
-def _is_own(root: RootState, manifest: Manifest, store: str) -> bool:
-    return manifest.store == store and manifest.shard in root.ids
-
-
-def _account(manifest: Manifest) -> str:
-    return (
-        f"by its own account {manifest.path} of shard {manifest.shard} of store {manifest.store}, so it is "
-        "not this shard's to remove"
-    )

@@ -108,7 +108,7 @@ Finder("scenarios", "test_a_commit_into_a_file_that_is_just_being_replaced_is_no
 ).gives(OpenedFiles, "are_there", True)
 Finder("scenarios", LITTER.format("files of a newer catalog")).rule(
     "a file of a commit that the catalog does not know stops the collection"
-).plants(_planned, ahead=0)
+).plants(_planned, newest=0)
 Finder("scenarios", LITTER.format("another's files")).rule(
     "a file is garbage only if its own footer names this store and shard"
 ).alters(
@@ -131,7 +131,7 @@ Finder("scenarios", "test_a_file_that_is_about_to_be_deleted_cannot_be_committed
 ).plants(condemned_files_may_come)
 Finder("scenarios", "test_a_collection_that_dies_leaves_no_deleted_rows_to_a_repair").rule(
     "no file is collected before the files that it replaced"
-).gives(collector._Look, "dropped_since", (0.0, 0))
+).sets(collector, "_by_drop", lambda file: (-file.dropped_at, -file.fragment))
 Finder("scenarios", LITTER.format("too much at once")).rule(
     "only a small share of files is removed at once because the catalog does not know them"
 ).plants(_planned, unknown=0, of=0)

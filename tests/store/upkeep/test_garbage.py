@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.metadata import Manifest
-from elasticscan.store.upkeep.garbage import Action, GarbageRules, RemovalPlan, RootState, in_question, plan
+from elasticscan.store.upkeep.garbage import Action, GarbageRules, RemovalPlan, RootState, plan
 from tests.base.examples import examples
 
 NOW = 1_000_000.0
@@ -37,8 +37,7 @@ def root_state(
 
 
 def planned(root: RootState, rules: GarbageRules = RULES) -> RemovalPlan:
-    said = {name: witness(name) for name in in_question(root, rules)}
-    return plan(root, rules, said, STORE, 9)
+    return plan(root, rules, witness, STORE)
 
 
 FILE = path(1)
@@ -87,9 +86,7 @@ def test_each_file_has_its_fate(
 ) -> None:
     root = root_state(files, facts.get("live", set()), facts.get("dropped"))
     rules = facts.get("rules", RULES)
-    said = {name: witness(name) for name in in_question(root, rules)}
-    said |= dict.fromkeys(files, facts["said"]) if "said" in facts else {}
-    found = plan(root, rules, said, STORE, 9, facts.get("doubt"))
+    found = plan(root, rules, lambda name: facts.get("said", witness(name)), STORE, facts.get("doubt"))
     assert {decision.path: decision.action for decision in found.decisions} == expected
 
 
