@@ -42,6 +42,8 @@ from elasticscan.metadata import Fragment, IndexRun
 from elasticscan.store.moves.balancing import Balance
 from elasticscan.topology import Range, SlotSet
 
+SCATTERED_FRAGMENTS = 2  # most small ones that share no slots, once moves of tablets are over
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -52,42 +54,28 @@ class Policy:
         history_fragments: the same of history, which only older snapshots, changes and moves read.
         tier_ratio: a merge takes the next larger fragment along while that is at most so many times as
             large as all smaller ones together. A larger ratio means fewer merges, and more bytes in each.
-        small_tier_ratio, small_tier_bytes: the ratio while these are below so many bytes: there it is the
-            number of merges that costs, not their size.
         small_bytes: fragments below this count for every slot of their shard, since each is a file to open.
-        scattered_fragments: most small fragments that share no slots, once moves of tablets are over.
         step_bytes: most bytes that one step reads; a larger merge is cut by slots.
         most_pieces: into how many steps a merge is cut at most; beyond that, steps grow.
         tidy_share: when newer fragments hold this share of what the oldest layer holds, a shard is merged
             wholly, so that scans meet rows that need not be compared.
-        garbage_files: garbage is collected when so many files wait for it, ...
-        garbage_seconds: ... or any, and the last collection was so long ago.
-        quiet_collection_seconds: garbage is collected so rarely if no dropped file waits: files that died
-            writers left are in no catalog.
         balance: of tablets.
     """
 
     slot_fragments: int = 8
     history_fragments: int = 16
-    tier_ratio: float = 2.0
-    small_tier_ratio: float = 4.0
-    small_tier_bytes: int = 8 << 20
+    tier_ratio: float = 2.5
     small_bytes: int = 32 << 20
-    scattered_fragments: int = 2
     step_bytes: int = 64 << 20
     most_pieces: int = 256
     tidy_share: float = 1 / 3
-    garbage_files: int = 1_000
-    garbage_seconds: float = 600
-    quiet_collection_seconds: float = 86_400
     balance: Balance = field(default_factory=Balance)
 
     def __post_init__(self) -> None:
         # A merge in pieces and the next commit each leave one alongside the large one.
         assert min(self.slot_fragments, self.history_fragments) >= 3, self
-        assert min(self.tier_ratio, self.small_tier_ratio) >= 1, "no two equal fragments are merged"
+        assert self.tier_ratio >= 1, "no two equal fragments are merged"
         assert min(self.step_bytes, self.small_bytes, self.tidy_share) > 0, self
-        assert self.scattered_fragments >= 1, "one is left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +197,7 @@ def plan_scattered(parts: Sequence[Part], policy: Policy) -> tuple[Merge, ...]:
     """Plan the merges of what moves of tablets have scattered: small fragments that share no slots."""
     small, _ = _by_size(parts, policy)
     slots = sum(len(part.slots) for part in small)
-    if len(small) <= policy.scattered_fragments or slots > len(SlotSet.union(part.slots for part in small)):
+    if len(small) <= SCATTERED_FRAGMENTS or slots > len(SlotSet.union(part.slots for part in small)):
         return ()
     return tuple(_packed(small, policy))
 
@@ -239,13 +227,8 @@ def _deepest(parts: Sequence[Part]) -> list[Part]:
     """Return the parts that serve the slot which most parts serve."""
     if not parts:
         return []
-    starts = np.concatenate([part.slots.edges[::2] for part in parts])
-    ends = np.concatenate([part.slots.edges[1::2] for part in parts])
-    starts.sort()
-    ends.sort()
-    # At each start: the number of parts that have begun, less the number that have ended.
-    serving = np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, "right")
-    slot = int(starts[serving.argmax()])
+    edges, (count, _, _) = _profile(parts)
+    slot = int(edges[count.argmax()])
     return [part for part in parts if slot in part.slots]
 
 
@@ -279,9 +262,7 @@ def _beyond_bounds(parts: Sequence[Part], policy: Policy) -> list[Part]:
         least = at[excess] if len(at) > excess else len(sparsest)
     taken, together = least, sum(density(part) for part in sparsest[:least])
     while taken < len(sparsest):
-        is_small = together * every_slot < policy.small_tier_bytes
-        ratio = policy.small_tier_ratio if is_small else policy.tier_ratio
-        if density(sparsest[taken]) > ratio * together:
+        if density(sparsest[taken]) > policy.tier_ratio * together:
             break
         together += density(sparsest[taken])
         taken += 1

@@ -92,11 +92,9 @@ def some_policy(chance: random.Random) -> Policy:
         slot_fragments=chance.choice([3, 3, 4, 6]),
         history_fragments=chance.choice([3, 5]),
         small_bytes=chance.choice([1, 3_000, 1 << 20]),
-        small_tier_bytes=chance.choice([1, 20_000]),
         step_bytes=chance.choice([3_000, 30_000, 1 << 20]),
         most_pieces=chance.choice([3, 64]),
         tidy_share=chance.choice([0.1, 3.0]),
-        garbage_files=1,
         balance=Balance(
             split_bytes=chance.choice([9_000, 40_000]),
             join_bytes=chance.choice([500, 4_000]),
