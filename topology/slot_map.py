@@ -45,9 +45,13 @@ class SlotMap:
     def svg(self) -> str:
         """The picture, as the text of an SVG file."""
         row = max(_LOWEST, min(_HIGHEST, _HEIGHT // len(self.topologies)))
-        colours = self._colours
-        width, height = _LEFT + _WIDTH + 12, _TOP + row * len(self.topologies) + 8
-        names = self._names
+        names = {shard: str(shard) for topology in self.topologies for shard in topology.placement.shards}
+        shown = sorted(names.keys() | dict(self.shards).keys())
+        for topology in self.topologies:
+            names |= dict(topology.shard_names)
+        names |= dict(self.shards)
+        # A shard's colour is that of its id, so that it stays when others go.
+        colours = {shard: COLOURS[(shard - 1) % len(COLOURS)] for shard in shown}
         parts = _legend([(names[shard], colour) for shard, colour in colours.items()])
         labelled = -_LINE
         for at, topology in enumerate(self.topologies):
@@ -58,29 +62,12 @@ class SlotMap:
                 baseline = y + min(row, _LINE) - 3
                 parts.append(words(_LEFT - 8, baseline, text, ends=True))
                 labelled = y
-        return picture(width, height, self._title, parts)
-
-    @property
-    def _names(self) -> dict[int, str]:
-        named = {shard: str(shard) for topology in self.topologies for shard in topology.placement.shards}
-        return (
-            named
-            | dict(pair for topology in self.topologies for pair in topology.shard_names)
-            | dict(self.shards)
-        )
-
-    @property
-    def _colours(self) -> dict[int, str]:
-        """A colour for each shard: that of its id, so that it stays when others go."""
-        placed = {shard for topology in self.topologies for shard in topology.placement.shards}
-        shown = sorted(placed | dict(self.shards).keys())
-        return {shard: COLOURS[(shard - 1) % len(COLOURS)] for shard in shown}
-
-    @property
-    def _title(self) -> str:
         first, last = self.topologies[0], self.topologies[-1]
-        slots = last.placement.slot_count
-        return f"{slots:,} slots from {_time(first):%Y-%m-%d %H:%M:%S} to {_time(last):%Y-%m-%d %H:%M:%S} UTC"
+        title = (
+            f"{last.placement.slot_count:,} slots from {_time(first):%Y-%m-%d %H:%M:%S} to "
+            f"{_time(last):%Y-%m-%d %H:%M:%S} UTC"
+        )
+        return picture(_LEFT + _WIDTH + 12, _TOP + row * len(self.topologies) + 8, title, parts)
 
 
 def _legend(shards: Sequence[tuple[str, str]]) -> list[str]:
