@@ -6,7 +6,7 @@ index       columns that runs of entries are sorted or hashed by, and the phases
             `IndexPhase`, `INDEX_TRANSITIONS`); its runs (`IndexRun`)
 manifest    what a file says of itself, so that a catalog can be made again from files (`Manifest`, `Seal`)
 interval    slots that the same fragments serve; bounds, the commits that count (`SlotInterval`, `Bounds`)
-statistics  bounds of columns by record batch, histograms of keys (`FragmentStatistics`, `KeyHistogram`)
+statistics  bounds of columns by record batch (`FragmentStatistics`)
 
 Each module has one kind:
 
@@ -89,9 +89,6 @@ from elasticscan.metadata.statistics import (
     KEY_BYTES,
     Block,
     FragmentStatistics,
-    KeyHistogram,
-    pack_histogram,
     pack_statistics,
-    unpack_histogram,
     unpack_statistics,
 )

@@ -145,10 +145,10 @@ class RunFile:
 class StagedRun(RunFile):
     """An index run that is written and flushed but that no commit refers to yet.
 
-    `histogram` is the packed `KeyHistogram` of the entries' index keys.
+    `histogram` is empty: releases that estimated entries kept statistics of their keys in it.
     """
 
-    histogram: Packed
+    histogram: Packed = b""
 
     def entered(self, id: int, fragment: int) -> IndexRun:  # noqa: A002
         """Return the run, once a catalog knows it."""

@@ -332,25 +332,16 @@ def split_statistics(record: Record) -> tuple[Record, dict[int, bytes]]:
 
     Every process reads the values of records; only plans ask for statistics.
     """
-    tables, everything, first = {}, dict[int, bytes](), 0
+    tables, statistics, ordinal = {}, dict[int, bytes](), 0
     for table, changes in file_changes(record).items():
-        tables[table], statistics = _without_statistics(changes, first)
-        everything |= statistics
-        first += file_count(changes)
+        added = []
+        for each in changes.added:
+            if each.file.statistics:
+                statistics[ordinal] = each.file.statistics
+            added.append(replace(each, file=replace(each.file, statistics=b"")))
+            ordinal += 1 + len(each.file.runs)
+        tables[table] = replace(changes, added=tuple(added))
+        ordinal += len(changes.runs)
     if isinstance(record, (RowsCommitted, FragmentsReplaced)):
-        return replace(record, files=tables[record.table]), everything
-    return (replace(record, tables=tables) if isinstance(record, MoveSwitched) else record), everything
-
-
-def _without_statistics(changes: FileChanges, first: int) -> tuple[FileChanges, dict[int, bytes]]:
-    """Return changes without statistics, and the statistics by the ordinals that the fold gives."""
-    bodies: list[bytes] = []
-    added = []
-    for each in changes.added:
-        bodies += [each.file.statistics, *(run.histogram for run in each.file.runs)]
-        runs = tuple(replace(run, histogram=b"") for run in each.file.runs)
-        added.append(replace(each, file=replace(each.file, statistics=b"", runs=runs)))
-    bodies += [each_run.run.histogram for each_run in changes.runs]
-    runs_alone = tuple(replace(each, run=replace(each.run, histogram=b"")) for each in changes.runs)
-    left = replace(changes, added=tuple(added), runs=runs_alone)
-    return left, {ordinal: body for ordinal, body in enumerate(bodies, first) if body}
+        return replace(record, files=tables[record.table]), statistics
+    return (replace(record, tables=tables) if isinstance(record, MoveSwitched) else record), statistics

@@ -47,7 +47,6 @@ class IndexCondition:
     Attributes:
         ranges: [low, high) over the index key, disjoint and ascending; none if nothing can match.
         bound: how many columns the ranges fix or limit; 0 reads the whole index.
-        fixed: how many of those are fixed to single values: all of them, or all but the last.
         text: the conditions that make the ranges, for people; empty for the whole index.
         residual: what must be checked of each entry still, if anything.
     """
@@ -55,7 +54,6 @@ class IndexCondition:
     index: IndexInfo
     ranges: Ranges
     bound: int
-    fixed: int
     text: str
     residual: Expression | None
 
@@ -72,21 +70,19 @@ def bind(index: IndexInfo, condition: Expression | None, schema: pa.Schema) -> I
     """
     conjuncts = Conjuncts(condition, schema)
     if conjuncts.impossible():
-        return IndexCondition(index, (), len(index.columns), len(index.columns), "FALSE", None)
+        return IndexCondition(index, (), len(index.columns), "FALSE", None)
     columns = [conjuncts.keys(name) for name in index.columns]
     if index.kind == HASH:
         ranges = _hash_ranges(columns, [schema.field(name).type for name in index.columns])
         if ranges is None:
             return None
-        bound = fixed = len(columns)
         used, implied = columns, []
     else:
         used = take_columns(columns)
         ranges = _ranges(used)
-        bound, fixed = len(used), sum(keys.singles for keys in used)
         implied = [name for name, *two in zip(index.columns, used, columns, strict=False) if two[0] == two[1]]
     text = conjuncts.text_limiting(index.columns[: len(used)])
-    return IndexCondition(index, ranges, bound, fixed, text, conjuncts.residual(implied))
+    return IndexCondition(index, ranges, len(used), text, conjuncts.residual(implied))
 
 
 class Conjuncts:

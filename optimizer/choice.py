@@ -29,11 +29,10 @@ from elasticscan.metadata import (
     SORTED,
     FragmentStatistics,
     IndexInfo,
-    KeyHistogram,
     SlotInterval,
 )
 from elasticscan.optimizer.binding import IndexCondition, Ranges, bind
-from elasticscan.optimizer.estimates import index_rows, rows_by_key, rows_to_read, within
+from elasticscan.optimizer.estimates import rows_by_key, rows_to_read, within
 from elasticscan.optimizer.keys import KeyCondition
 from elasticscan.protocol import KeyList
 
@@ -57,7 +56,6 @@ FETCH_ROW = 7.0  # taking a value that the entries lack, for each row and each s
 FETCH_SEGMENT = 2_000.0  # reading the segment where it lies
 FETCH_PASS = 0.27  # reading all of such a column, for each row of the table
 ROUND_ROWS = 25_000  # rows that one round fetches at one shard
-MOST_COUNTED = 64  # ranges times runs: up to so many, entries are counted instead of estimated
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +110,9 @@ def choose(
     needed_columns: Iterable[str],
     intervals: Sequence[SlotInterval],
     statistics: Mapping[int, FragmentStatistics],
-    indexes: Sequence[tuple[IndexInfo, Sequence[KeyHistogram]]],
-    index: str = AUTO,
-    count: CountEntries | None = None,
+    indexes: Sequence[tuple[IndexInfo, Sequence[int]]],
+    index: str,
+    count: CountEntries,
     shards: int = 1,
     key: KeyCondition | None = None,
 ) -> Choice:
@@ -124,11 +122,10 @@ def choose(
         needed_columns: the columns to return.
         intervals: the slots of the fragments that the scan will read.
         statistics: of these fragments, by their ids.
-        indexes: the ready ones, each with the histograms of its runs.
+        indexes: the ready ones, each with the entries of its runs.
         index: "auto", "none" for a direct scan, "key" for one by primary key, or the name of the index to
             take whatever it costs.
-        count: counts the entries in some ranges of an index; asked where that costs little. Without
-            it, or where it gives None, histograms have to do, which know little of what is rare.
+        count: counts the entries in some ranges of an index, about.
         shards: over how many shards the rows lie.
         key: the condition bound to the primary key.
 
@@ -146,13 +143,10 @@ def choose(
         residual = None if key.residual is None else to_text(key.residual)
         seek = KEY_LISTED if isinstance(key.keys, KeyList) else KEY_SEEK
         ways.append((costs.directly(KEY, found, residual, seeks * seek, key.text), None))
-    for info, histograms in indexes:
+    for info, runs in indexes:
         bound = bind(info, condition, schema)
-        entries = None
-        if count is not None and bound is not None and bound.bound:
-            is_cheap = len(bound.ranges) * len(histograms) <= MOST_COUNTED
-            entries = count(info, bound.ranges) if is_cheap else None
-        ways.append((costs.by_index(info, bound, histograms, entries, rows), bound))
+        entries = count(info, bound.ranges) if bound is not None and bound.bound else float(sum(runs))
+        ways.append((costs.by_index(info, bound, len(runs), entries, rows), bound))
     if index == NONE:
         taken = ways[0]
     elif index == AUTO:
@@ -163,7 +157,7 @@ def choose(
 
 
 _Way = tuple[Candidate, IndexCondition | None]
-CountEntries = Callable[[IndexInfo, Ranges], float | None]
+CountEntries = Callable[[IndexInfo, Ranges], float]
 
 
 def _take(name: str, ways: Sequence[_Way], primary_key: Sequence[str]) -> _Way:
@@ -209,25 +203,24 @@ class _Costs:
         self,
         index: IndexInfo,
         bound: IndexCondition | None,
-        histograms: Sequence[KeyHistogram],
-        counted: float | None,
+        runs: int,
+        scanned: float,
         rows: float,
     ) -> Candidate:
-        """Return the path by an index of a table with so many rows."""
+        """Return the path by so many entries of an index with some runs, of a table with so many rows."""
         entries = self.primary_key | {*index.columns, *index.include}
         candidate = partial(Candidate, index.name, index.kind)
         if bound is None:
             why = f"a hash index needs the values of all its columns ({', '.join(index.columns)})"
             covered = self.read <= entries
             return candidate(0.0, float("inf"), self.filter, covered, usable=False, reason=why)
-        scanned = index_rows(bound, histograms) if counted is None else counted
         missing = self.needed - entries
         weight = SORTED_ENTRY if index.kind == SORTED else HASH_ENTRY
         if bound.residual is not None:
             missing |= column_names(bound.residual) - entries
             weight += ENTRY_FILTER
-        weight += MERGED_ENTRY if len(histograms) > self.shards else 0.0
-        seeks = SEEK * len(bound.ranges) * len(histograms) if bound.bound else 0.0
+        weight += MERGED_ENTRY if runs > self.shards else 0.0
+        seeks = SEEK * len(bound.ranges) * runs if bound.bound else 0.0
         # A column of so many rows, from all over their fragments.
         passes = 1 + scanned / (ROUND_ROWS * self.shards)
         fetching = scanned * FETCH_ROW + min(scanned * FETCH_SEGMENT, passes * rows * FETCH_PASS)

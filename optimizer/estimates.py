@@ -1,12 +1,11 @@
-"""Estimates of the rows and entries that a scan looks at, from statistics of fragments and index runs."""
+"""Estimates of the rows that a scan looks at, from statistics of fragments."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from elasticscan.filters import KeySet, KeySets
-from elasticscan.metadata import HASH, Fragment, FragmentStatistics, KeyHistogram, SlotInterval
-from elasticscan.optimizer.binding import IndexCondition
+from elasticscan.metadata import Fragment, FragmentStatistics, SlotInterval
 from elasticscan.optimizer.keys import KeyCondition
 from elasticscan.protocol import KeyRanges
 from elasticscan.topology import SlotSet
@@ -52,10 +51,6 @@ def _share_of_slot(fragment: Fragment) -> float:
 
 def within(intervals: Sequence[SlotInterval], slots: SlotSet) -> Sequence[SlotInterval]:
     """Return the parts of intervals that are in these slots."""
-    if len(slots.ranges) == 1:
-        ((first, end),) = slots.ranges
-        if all(first <= interval.start and interval.end <= end for interval in intervals):
-            return intervals
     return tuple(
         SlotInterval(start, end, interval.fragments)
         for interval in intervals
@@ -93,19 +88,3 @@ def rows_by_key(
                 share *= known.share_of(condition.limited, keys_of_limited)
             rows += share * fragment.rows * _share_of_slot(fragment) * (interval.end - interval.start)
     return rows, seeks
-
-
-def index_rows(condition: IndexCondition, histograms: Sequence[KeyHistogram]) -> float:
-    """About how many entries an index scan reads.
-
-    A range behind fixed columns is often too narrow for the index's histogram: it is taken as a third of what
-    these leave.
-    """
-    if not condition.bound:
-        return float(sum(histogram.rows for histogram in histograms))
-    places = [(histogram, *ends) for histogram in histograms for ends in condition.ranges]
-    if not condition.fixed:
-        return sum(histogram.rows_between(low, high) for histogram, low, high in places)
-    columns = 1 if condition.index.kind == HASH else condition.fixed
-    share = 1.0 if condition.fixed == condition.bound else UNKNOWN_SELECTIVITY
-    return sum(histogram.rows_equal(low, high, columns, share) for histogram, low, high in places)

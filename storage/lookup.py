@@ -18,16 +18,15 @@ from numpy.typing import NDArray
 
 from elasticscan.base.key_encoding import encode_row
 from elasticscan.metadata import Bounds, Fragment
-from elasticscan.storage.fragment import COMMIT, SLOT, UNTIL, FragmentReader
-from elasticscan.storage.key_columns import Comparable, comparable
+from elasticscan.storage.fragment import COMMIT, SLOT, FragmentReader
+from elasticscan.storage.key_filter import Comparable, KeyHashes, comparable, key_hashes
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Places: TypeAlias = Rows | slice  # in an array of rows
 
 FEW_KEYS = 6  # up to so many are sought one by one
-
-Parts: TypeAlias = Sequence[tuple[int, int, int]]  # [begin, end) of some rows, and their batch
+_OPENED_AT_ONCE = 16
 
 
 def gather(
@@ -51,10 +50,7 @@ def fetch_by_group(
     groups: NDArray[np.intp], fetch: Callable[[int, Places], pa.RecordBatch]
 ) -> pa.RecordBatch:
     """Call `fetch(group, places)` for each group; returns the rows at the places of the groups' members."""
-    if (groups == groups[0]).all():
-        return fetch(int(groups[0]), slice(0, len(groups)))
-    steps = np.diff(groups)
-    if (steps >= 0).all() or (steps <= 0).all():
+    if (groups[1:] >= groups[:-1]).all():
         return joined([fetch(int(groups[begin]), slice(begin, end)) for begin, end in equal_ranges(groups)])
     order = np.argsort(groups, kind="stable")
     parts = [fetch(int(groups[order[begin]]), order[begin:end]) for begin, end in equal_ranges(groups[order])]
@@ -89,93 +85,6 @@ def rows_at(reader: FragmentReader, rows: Rows, columns: Sequence[str]) -> pa.Re
     return gather(reader.starts, rows, partial(reader.rows, columns=names), reader.schema_of(names))
 
 
-# ----------------------------------------------------------------------------- newest versions
-
-
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """Rows that are no tombstones: of which fragment each is, by number, their slots and primary keys."""
-
-    owners: NDArray[np.intp]
-    rows: Rows
-    slots: NDArray[np.uint16]
-    keys: Sequence[pa.Array]
-
-    def of(self, owner: int) -> tuple[Rows, Candidates]:
-        """Return the numbers of one fragment's rows, and these rows."""
-        (here,) = np.nonzero(self.owners == owner)
-        return here, self.only(here)
-
-    def only(self, chosen: Rows) -> Candidates:
-        """Return some of the rows, by ascending numbers."""
-        if len(chosen) == len(self.rows):
-            return self
-        keys = [key.take(pa.array(chosen)) for key in self.keys]
-        return Candidates(self.owners[chosen], self.rows[chosen], self.slots[chosen], keys)
-
-
-def newest(
-    candidates: Candidates,
-    fragments: Sequence[Fragment],
-    bounds: Bounds,
-    open_fragment: Callable[[Fragment], FragmentReader],
-) -> Mask:
-    """Mark the rows that count: of a commit within `bounds`, with no newer version up to the snapshot.
-
-    Args:
-        candidates: the rows; every fragment is asked for all of them at once.
-        fragments: all of the table at this shard that count in `bounds`; what one of them holds of slots
-            that it does not serve is no version.
-        bounds: which commits count.
-        open_fragment: opens one of the fragments for the columns of the primary key.
-    """
-    owners, rows = candidates.owners, candidates.rows
-    # Of each row the least and the most that its commit can be are known from its fragment. Mostly they
-    # decide, and the commit itself is not read.
-    least, most, counts = np.empty_like(rows), np.empty_like(rows), np.empty(len(rows), dtype=bool)
-    for owner in np.unique(owners).tolist():
-        here, own = candidates.of(owner)
-        found = _within(own, fragments[owner], open_fragment(fragments[owner]), bounds)
-        least[here], most[here], counts[here] = found
-    sought, oldest = Sought(candidates.slots, candidates.keys, open_fragment), int(least.min())
-    for number in sorted(range(len(fragments)), key=lambda number: -fragments[number].max_commit):
-        sibling = fragments[number]
-        if sibling.max_commit <= oldest:  # as are all that follow
-            break
-        asked = np.flatnonzero(counts & (owners != number) & (least < sibling.max_commit))
-        if not len(asked):
-            continue
-        asked, _, theirs = sought.find_in(sibling, asked, bounds)
-        unsure = asked[(least[asked] < theirs) & (theirs <= most[asked])]
-        for owner in np.unique(owners[unsure]).tolist():
-            here, fragment = unsure[owners[unsure] == owner], fragments[owner]
-            least[here] = most[here] = commits_of(fragment, open_fragment(fragment), rows[here])
-        counts[asked[theirs > most[asked]]] = False
-    return counts
-
-
-def _within(
-    candidates: Candidates, fragment: Fragment, reader: FragmentReader, bounds: Bounds
-) -> tuple[Rows, Rows, Mask]:
-    """Rows of one fragment: the least and the most that their commits can be, and which rows count.
-
-    They count as far as the fragment knows.
-    """
-    least = most = np.full(len(candidates.rows), fragment.min_commit, dtype=np.int64)
-    counts: Mask = np.ones(len(least), dtype=bool)
-    if bounds.wholly_hold(fragment):
-        most = np.full(len(least), fragment.max_commit, dtype=np.int64)
-    else:
-        least = most = commits_of(fragment, reader, candidates.rows)
-        counts = (least >= bounds.floor) & (least <= bounds.snapshot)
-    if UNTIL in reader.columns:
-        counts &= rows_at(reader, candidates.rows, (UNTIL,)).column(UNTIL).to_numpy() > bounds.since
-    if not fragment.unique:
-        (behind,) = candidates.rows.nonzero()
-        counts[behind] &= ~_newer_is_before(reader, candidates.only(behind), bounds.snapshot)
-    return least, most, counts
-
-
 def commits_of(fragment: Fragment, reader: FragmentReader, rows: Rows) -> NDArray[np.int64]:
     """Return the commits of rows by number; raises `FragmentDamaged` for one that is not there."""
     if COMMIT not in reader.columns:
@@ -204,21 +113,6 @@ def slot_counts(reader: FragmentReader, fragment: Fragment, bounds: Bounds, slot
             row_slots = row_slots[(commits >= bounds.floor) & (commits <= bounds.snapshot)]
         counts += np.bincount(row_slots, minlength=slots)
     return counts
-
-
-def _newer_is_before(reader: FragmentReader, candidates: Candidates, snapshot: int) -> Mask:
-    """Return whether the row before each one is a newer version of it; versions lie side by side.
-
-    That one alone need be asked: if it is beyond the snapshot, so are those before it.
-    """
-    names = [*reader.primary_key, *(name for name in (SLOT, COMMIT) if name in reader.columns)]
-    before = rows_at(reader, candidates.rows - 1, names)
-    newer: Mask = before.column(SLOT).to_numpy() == candidates.slots
-    if COMMIT in names:
-        newer &= before.column(COMMIT).to_numpy() <= snapshot
-    for name, key in zip(reader.primary_key, candidates.keys, strict=True):
-        newer &= pc.equal(before.column(name), key).to_numpy(zero_copy_only=False)
-    return newer
 
 
 class Sought:
@@ -254,6 +148,53 @@ class Sought:
         there = rows >= 0
         asked, rows = asked[there], rows[there]
         return asked, rows, commits_of(fragment, reader, rows) if len(rows) else rows
+
+
+@dataclass(frozen=True, slots=True)
+class FoundVersions:
+    """A version of each of some keys: its fragment's number, its row and its commit; -1 for none."""
+
+    owners: NDArray[np.intp]
+    rows: Rows
+    commits: Rows
+
+
+def find_newest(
+    sought: Sought,
+    fragments: Sequence[Fragment],
+    bounds: Bounds,
+    known: FoundVersions,
+    expect: Callable[[Sequence[Fragment]], None] = lambda _: None,
+) -> FoundVersions:
+    """Return the newest version in `bounds` of each key, tombstones too.
+
+    The fragment with the newest commits is asked first, and an older one only for keys of which no version is
+    known that is newer than everything in it.
+
+    Args:
+        sought: the keys.
+        fragments: that may have them; what one of them holds of slots that it does not serve is no version.
+        bounds: which commits count.
+        known: a version of each key, if one is known.
+        expect: hears which fragments are opened next.
+    """
+    owners, rows, newest = known.owners.copy(), known.rows.copy(), known.commits.copy()
+    newest_first = sorted(range(len(fragments)), key=lambda number: -fragments[number].max_commit)
+    for nth, number in enumerate(newest_first):
+        fragment = fragments[number]
+        if nth and nth % _OPENED_AT_ONCE == 1:  # the newest alone may have all keys
+            expect([fragments[number] for number in newest_first[nth : nth + _OPENED_AT_ONCE]])
+        if not bounds.touch(fragment):
+            continue
+        is_asked = newest < fragment.max_commit
+        if not is_asked.any():
+            break  # the following ones are older
+        asked = np.flatnonzero(is_asked & ~(fragment.unique & (owners == number)))
+        asked, places, commits = sought.find_in(fragment, asked, bounds)
+        newer = (commits > newest[asked]) & (commits >= bounds.floor)
+        asked = asked[newer]
+        owners[asked], rows[asked], newest[asked] = number, places[newer], commits[newer]
+    return FoundVersions(owners, rows, newest)
 
 
 def find(reader: FragmentReader, slots: NDArray[np.uint16], keys: Sequence[pa.Array], snapshot: int) -> Rows:
@@ -316,74 +257,54 @@ class Search:
         Where there is none it is `high`.
         """
         rows, equal = low.copy(), np.zeros(len(low), dtype=bool)
-        order = np.flatnonzero(low < high)
-        if not len(order):
-            return rows, equal
-        batches = self._batches(order, low[order], high[order])
-        by_batch = np.argsort(batches, kind="stable")
-        batches, order = batches[by_batch], order[by_batch]
-        targets = [_take(target, order) for target in self._targets]
-        parts = _parts_of(batches)
-        first, end, high = self._starts[batches], self._starts[batches + 1], high[order]
-        at, beyond = np.maximum(low[order], first) - first, np.minimum(high, end) - first
-        last = end - first - 1
+        asked = np.flatnonzero(low < high)
+        targets = [_take(target, asked) for target in self._targets]
+        at, beyond = low[asked], high[asked]
+        middle, batches = at, self._batches_of(at)
+        fixed = batches if (batches == self._batches_of(beyond - 1)).all() else None
         while (searching := at < beyond).any():
-            middle = (at + beyond) >> 1
-            below = searching & self._are_below(parts, np.minimum(middle, last), targets)
-            beyond = np.where(below, beyond, middle)
-            at = np.where(below, middle + 1, at)
-        rows[order], equal[order] = first + at, self._have(first + at, high, targets)
+            middle = np.where(searching, (at + beyond) >> 1, middle)
+            below, _ = self._compare(middle, targets, fixed)
+            at = np.where(searching & below, middle + 1, at)
+            beyond = np.where(searching & ~below, middle, beyond)
+        rows[asked] = at
+        there = np.flatnonzero(rows < high)
+        if len(there):
+            equal[there] = self._compare(rows[there], [_take(target, there) for target in self._targets])[1]
         return rows, equal
 
-    def _have(self, rows: Rows, high: Rows, targets: Sequence[Comparable]) -> Mask:
-        """Return True for each row below `high` that has the key of its target."""
-        equal = rows < high
-        there = np.flatnonzero(equal)
-        if len(there):
-            batches = np.searchsorted(self._starts, rows[there], "right") - 1
-            parts, at = _parts_of(batches), rows[there] - self._starts[batches]
-            for number, target in enumerate(targets):
-                _, same = _compare(self._values(number, parts, at), _take(target, there))
-                equal[there] &= same
-        return equal
+    def _batches_of(self, rows: Rows) -> Rows:
+        return np.searchsorted(self._starts, rows, "right") - 1
 
-    def _batches(self, asked: Rows, low: Rows, high: Rows) -> Rows:
-        """Return the batch to search for each key: of its slot's batches, the last that begins below it."""
-        starts = self._starts
-        batches = np.searchsorted(starts, low, "right") - 1
-        last = np.searchsorted(starts, high - 1, "right") - 1
-        over_several = np.flatnonzero(batches < last)
-        for index in range(int(batches[over_several].min(initial=len(starts))) + 1, int(last.max()) + 1):
-            chosen = over_several[(batches[over_several] < index) & (index <= last[over_several])]
-            if len(chosen):
-                targets = [_take(target, asked[chosen]) for target in self._targets]
-                first = np.zeros(len(chosen), dtype=np.int64)
-                batches[chosen[self._are_below([(0, len(chosen), index)], first, targets)]] = index
-        return batches
-
-    def _are_below(self, parts: Parts, rows: Rows, targets: Sequence[Comparable]) -> Mask:
-        """Return whether rows, of the batch of the part they are in, come before targets at the snapshot."""
-        below = np.zeros(len(rows), dtype=bool)
-        equal = np.ones(len(rows), dtype=bool)
+    def _compare(
+        self, rows: Rows, targets: Sequence[Comparable], batches: Rows | None = None
+    ) -> tuple[Mask, Mask]:
+        """Return whether each row comes before its target at the snapshot, and whether it has the key."""
+        if batches is None:
+            batches = self._batches_of(rows)
+        if not (batches[:-1] <= batches[1:]).all():
+            order, back = np.argsort(batches, kind="stable"), np.empty((2, len(rows)), dtype=bool)
+            back[:, order] = self._compare(rows[order], [_take(target, order) for target in targets])
+            return back[0], back[1]
+        parts = [(self._columns(int(batches[at])), slice(at, end)) for at, end in equal_ranges(batches)]
+        rows = rows - self._starts[batches]
+        less, same = np.zeros(len(rows), dtype=bool), np.ones(len(rows), dtype=bool)
         for number, target in enumerate(targets):
-            less, same = _compare(self._values(number, parts, rows), target)
-            below |= equal & less
-            equal &= same
-        if self._snapshot is not None:
-            below |= equal & (self._values(len(targets), parts, rows) > self._snapshot)
-        return below
-
-    def _values(self, number: int, parts: Parts, rows: Rows) -> Comparable:
-        """Return the values of one column in rows of several batches."""
-        values = [_take(self._columns(index)[number], rows[begin:end]) for begin, end, index in parts]
-        if len(values) == 1:
-            return values[0]
-        return np.concatenate(values) if isinstance(values[0], np.ndarray) else pa.concat_arrays(values)
+            below, equal = _compare(
+                _concat([_take(columns[number], rows[at]) for columns, at in parts]), target
+            )
+            less |= same & below
+            same &= equal
+        if self._snapshot is None:
+            return less, same
+        commits = _concat([_take(columns[-1], rows[at]) for columns, at in parts])
+        return less | (same & (commits > self._snapshot)), same
 
 
-def _parts_of(batches: Rows) -> Parts:
-    """Return the ranges of rows that are in one batch."""
-    return [(begin, end, int(batches[begin])) for begin, end in equal_ranges(batches)]
+def _concat(values: Sequence[Comparable]) -> Comparable:
+    if len(values) == 1:
+        return values[0]
+    return np.concatenate(values) if isinstance(values[0], np.ndarray) else pa.concat_arrays(values)
 
 
 def _take(values: Comparable, rows: Rows) -> Comparable:

@@ -1,8 +1,6 @@
 """Reading rows with some primary keys at a shard: all of them at once, by bisection in each fragment.
 
-A scan reads them in pages (`read_listed`), who asks for keys alone gets all (`read_rows`). The fragment with
-the newest commits is asked first, and an older one only for keys of which no version was found that is newer
-than everything in it.
+A scan reads them in pages (`read_listed`), who asks for keys alone gets all (`read_rows`).
 """
 
 from __future__ import annotations
@@ -21,17 +19,18 @@ from elasticscan.metadata import Bounds, Fragment
 from elasticscan.protocol import KeyList, PageRequest, PageRows, RowAnswer, RowRequest
 from elasticscan.storage.fragment import DELETED, SLOT, UNTIL
 from elasticscan.storage.lookup import (
+    FoundVersions,
     Mask,
     Places,
     Rows,
     Sought,
     fetch_by_group,
+    find_newest,
     rows_at,
 )
 from elasticscan.storage.page_builder import PageBuilder
 from elasticscan.storage.pages import PageSource, Piece, cursors_of, pieces_of
 
-_OPENED_AT_ONCE = 16
 LEAST_KEYS = 256  # so many are looked up together, however few rows a page may hold
 
 
@@ -41,76 +40,44 @@ def read_listed(source: PageSource, request: PageRequest) -> PageRows:
     Positions are those of a direct scan. `scanned` counts the rows found, tombstones among them.
     """
     assert isinstance(request.keys, KeyList), "a request for keys lists them"
+    listed, pieces, bounds = request.keys, pieces_of(request.cursors), source.bounds(request.snapshot)
     schema = pa.schema([source.table.schema.field(name) for name in request.columns])
     page = PageBuilder(schema, request.page_rows, request.page_bytes)
-    pieces = pieces_of(request.cursors)
-    todo = _Todo.of(request.keys, pieces)
-    bounds, at = source.bounds(request.snapshot), 0
-    is_full = False
-    while at < len(todo.numbers) and page.room > 0 and not is_full:
-        end = at + max(page.room, LEAST_KEYS)
-        done, is_full = _add(source, page, todo.slots[at:end], todo.keys_at(at, end), bounds)
-        at += done
-    return page.finish(cursors_of(todo.left(at)))
+    numbers, piece_of = _keys_of_pieces(listed, pieces)
+    at, is_full = 0, False
+    while at < len(numbers) and page.room > 0 and not is_full:
+        asked = numbers[at : at + max(page.room, LEAST_KEYS)]
+        slots, keys = listed.slots[asked], listed.keys.take(pa.array(asked)).columns
+        found = rows_of_keys(source, source.view.fragments, slots, keys, request.columns, bounds)
+        page.scanned += int(np.count_nonzero(found.versions))
+        there = np.flatnonzero(found.places >= 0)
+        count = page.fitting(found.rows) if len(there) else 0
+        page.add(found.rows.slice(0, count), pa.array(slots[there[:count]]))
+        is_full = count < len(there)
+        at += int(there[count]) if is_full else len(asked)
+    if at == len(numbers):
+        return page.finish(())
+    number, slot = int(piece_of[at]), int(listed.slots[numbers[at]])
+    piece, key = pieces[number], None
+    if at and piece_of[at - 1] == number and listed.slots[numbers[at - 1]] == slot:
+        key = encode_row(listed.keys.columns, int(numbers[at - 1]))
+    elif slot == piece.start:
+        key = piece.key
+    return page.finish(cursors_of([Piece(slot, piece.end, key), *pieces[number + 1 :]]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Todo:
-    """The keys of the pieces, in their order: the number of each in the list, and its piece's."""
-
-    listed: KeyList
-    pieces: Sequence[Piece]
-    numbers: NDArray[np.int64]
-    piece_of: NDArray[np.int64]
-    slots: NDArray[np.uint16]
-
-    @classmethod
-    def of(cls, listed: KeyList, pieces: Sequence[Piece]) -> _Todo:
-        starts = np.array([piece.start for piece in pieces], dtype=np.int64)
-        ends = np.array([piece.end for piece in pieces], dtype=np.int64)
-        slots = listed.slots.astype(np.int64)
-        firsts, lasts = np.searchsorted(slots, starts), np.searchsorted(slots, ends)
-        for number, piece in enumerate(pieces):
-            if piece.key is None:  # half-read slots come first
-                break
-            places = range(int(firsts[number]), int(lasts[number]))
-            beyond = bisect_right(places, piece.key, key=partial(encode_row, listed.keys.columns))
-            firsts[number] += beyond
-        counts = np.maximum(lasts - firsts, 0)
-        piece_of = np.repeat(np.arange(len(pieces)), counts)
-        numbers = np.arange(len(piece_of)) - np.repeat(np.cumsum(counts) - counts - firsts, counts)
-        return cls(listed, pieces, numbers, piece_of, listed.slots[numbers])
-
-    def keys_at(self, begin: int, end: int) -> list[pa.Array]:
-        keys: list[pa.Array] = self.listed.keys.take(pa.array(self.numbers[begin:end])).columns
-        return keys
-
-    def left(self, at: int) -> list[Piece]:
-        """Return the pieces without the keys before a place."""
-        if at >= len(self.numbers):
-            return []
-        number, slot = int(self.piece_of[at]), int(self.slots[at])
-        piece, key = self.pieces[number], None
-        if at and self.piece_of[at - 1] == number and self.slots[at - 1] == slot:
-            key = encode_row(self.listed.keys.columns, int(self.numbers[at - 1]))
-        elif slot == piece.start:
-            key = piece.key
-        return [Piece(slot, piece.end, key), *self.pieces[number + 1 :]]
-
-
-def _add(
-    source: PageSource, page: PageBuilder, slots: NDArray[np.uint16], keys: Sequence[pa.Array], bounds: Bounds
-) -> tuple[int, bool]:
-    """Add the rows of some keys; returns how many keys are done, and if the next row does not fit."""
-    names = page.schema.names
-    found = rows_of_keys(source, source.view.fragments, slots, keys, names, bounds)
-    page.scanned += int(np.count_nonzero(found.versions))
-    there = np.flatnonzero(found.places >= 0)
-    if not len(there):
-        return len(slots), False
-    count = page.fitting(found.rows)
-    page.add(found.rows.slice(0, count), pa.array(slots[there[:count]]))
-    return (len(slots), False) if count == len(there) else (int(there[count]), True)
+def _keys_of_pieces(listed: KeyList, pieces: Sequence[Piece]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the numbers in the list of the keys of pieces, in their order, and each one's piece."""
+    edges = np.array([piece[:2] for piece in pieces], dtype=np.int64).reshape(-1, 2)
+    spans = listed.slots.astype(np.int64).searchsorted(edges)
+    for number, piece in enumerate(pieces):
+        if piece.key is None:  # half-read slots come first
+            break
+        places = range(*spans[number].tolist())
+        spans[number, 0] += bisect_right(places, piece.key, key=partial(encode_row, listed.keys.columns))
+    numbers = [np.arange(*span) for span in spans.tolist()]
+    piece_of = np.repeat(np.arange(len(pieces)), np.array([len(some) for some in numbers], dtype=np.int64))
+    return np.concatenate([np.empty(0, dtype=np.int64), *numbers]), piece_of
 
 
 def read_rows(source: PageSource, request: RowRequest) -> RowAnswer:
@@ -152,12 +119,14 @@ def rows_of_keys(
         columns: of the rows, perhaps none.
         bounds: which commits count.
     """
-    owners, rows = _find_newest(source, fragments, slots, keys, bounds)
-    versions = owners >= 0
+    sought = Sought(slots, keys, lambda fragment: source.open(fragment, source.table.primary_key))
+    nothing = np.full(len(slots), -1, dtype=np.int64)
+    found = find_newest(sought, fragments, bounds, FoundVersions(nothing, nothing, nothing), source.expect)
+    owners, rows, versions = found.owners, found.rows, found.owners >= 0
     there, places = np.flatnonzero(versions), np.full(len(owners), -1, dtype=np.int64)
     if not len(there):
-        nothing = [pa.array([], source.table.schema.field(name).type) for name in columns]
-        return FoundRows(places, pa.RecordBatch.from_arrays(nothing, names=list(columns)), versions)
+        empty = [pa.array([], source.table.schema.field(name).type) for name in columns]
+        return FoundRows(places, pa.RecordBatch.from_arrays(empty, names=list(columns)), versions)
     owners, rows, alive = owners[there], rows[there], np.ones(len(there), dtype=bool)
     opened = tuple(columns) or source.table.primary_key  # a reader of the keys is there already
 
@@ -177,34 +146,6 @@ def rows_of_keys(
         picked = picked.filter(pa.array(alive)) if columns else picked
     places[there[alive]] = np.arange(np.count_nonzero(alive))
     return FoundRows(places, picked, versions)
-
-
-def _find_newest(
-    source: PageSource,
-    fragments: Sequence[Fragment],
-    slots: NDArray[np.uint16],
-    keys: Sequence[pa.Array],
-    bounds: Bounds,
-) -> tuple[NDArray[np.int64], Rows]:
-    """For each key the fragment with its newest version that counts, by number, and the row; -1 for none."""
-    owners, rows, newest = (np.full(len(slots), -1, dtype=np.int64) for _ in range(3))
-    names = source.table.primary_key
-    sought = Sought(slots, keys, lambda fragment: source.open(fragment, names))
-    newest_first = sorted(range(len(fragments)), key=lambda number: -fragments[number].max_commit)
-    for nth, owner in enumerate(newest_first):
-        fragment = fragments[owner]
-        if nth and nth % _OPENED_AT_ONCE == 1:  # the newest alone may have all keys
-            source.expect([fragments[number] for number in newest_first[nth : nth + _OPENED_AT_ONCE]])
-        if not bounds.touch(fragment):
-            continue
-        asked = np.flatnonzero(newest < fragment.max_commit)
-        if not len(asked):
-            break  # the following ones are older
-        asked, places, commits = sought.find_in(fragment, asked, bounds)
-        newer = (commits > newest[asked]) & (commits >= bounds.floor)
-        asked = asked[newer]
-        owners[asked], rows[asked], newest[asked] = owner, places[newer], commits[newer]
-    return owners, rows
 
 
 def shared_keys(

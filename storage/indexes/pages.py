@@ -1,8 +1,8 @@
 """Reading a page of an index at a shard: rows in the order of the index, at a snapshot.
 
 An index is one run or several for each fragment, each sorted. A page is made in rounds. In a round
-every run shows entries in proportion to what it holds; all of them up to the lowest of their last keys
-are taken, so nothing can be missing in between, and only those are sorted together. An entry counts if
+the entries of the next ranges, or of a part of one, are taken from all runs up to the same key, so nothing
+can be missing in between, and only those are sorted together. An entry counts if
 its row is the newest version of its key at the snapshot. That has to be asked only where several
 fragments serve its slot, or where a fragment holds several versions or newer ones; elsewhere an
 index that carries the wanted columns is read without reading rows.
@@ -10,7 +10,8 @@ index that carries the wanted columns is read without reading rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -19,13 +20,23 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import FragmentDamaged
-from elasticscan.base.key_encoding import value_sort_codes
+from elasticscan.base.key_encoding import inverted, value_sort_codes
 from elasticscan.metadata import Fragment, IndexInfo
 from elasticscan.protocol import Cursors, IndexOrder, PageRequest, PageRows, merge
-from elasticscan.storage.fragment import SLOT
+from elasticscan.storage.fragment import SLOT, UNTIL
 from elasticscan.storage.indexes.iterator import RunIterator
-from elasticscan.storage.indexes.run import FEW_RANGES, ROW, RunReader, key_columns, run_columns
-from elasticscan.storage.lookup import Candidates, Places, fetch_by_group, newest, rows_at
+from elasticscan.storage.indexes.run import ROW, RunReader, key_columns, run_columns
+from elasticscan.storage.lookup import (
+    FoundVersions,
+    Mask,
+    Places,
+    Rows,
+    Sought,
+    commits_of,
+    fetch_by_group,
+    find_newest,
+    rows_at,
+)
 from elasticscan.storage.page_builder import PageBuilder
 from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet
@@ -33,9 +44,7 @@ from elasticscan.topology import SlotSet
 LEAST_ENTRIES = 65_536  # a page may examine so many entries, however few rows it may hold
 _EMPTY_PAGE_FACTOR = 16  # a page without a row may examine so many times more entries
 _FIRST_ROUND = 16_384
-_LEAST_SHARE = 16
 _LARGEST_ROUND = 1 << 18
-_RANGE_EFFORT = 64  # the effort of finding a range, in entries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +78,9 @@ _ENTRY = np.dtype([("iterator", np.intp), ("number", np.int64), ("slot", np.uint
 _Entries: TypeAlias = NDArray[np.void]
 _NO_ENTRIES = np.empty(0, _ENTRY)
 
+_Places: TypeAlias = Sequence[tuple[int, int]]  # [begin, end) in each run
+_Spans: TypeAlias = Sequence[_Places]
+
 
 class _IndexPage:
     """One page while it is read."""
@@ -76,7 +88,7 @@ class _IndexPage:
     def __init__(self, source: IndexSource, request: PageRequest, order: IndexOrder) -> None:
         table, columns = source.table, request.columns
         self.source, self.descending = source, order.descending
-        self.cursors = [cursor for cursor in request.cursors if cursor.slots]
+        self.cursors = tuple(cursor for cursor in request.cursors if cursor.slots)
         self.bounds = bounds = source.bounds(request.snapshot)
         schema = pa.schema([table.schema.field(name) for name in columns])
         self.filling = PageBuilder(schema, request.page_rows, request.page_bytes)
@@ -85,86 +97,98 @@ class _IndexPage:
         self.covered = tuple(dict.fromkeys(name for name in columns if name in covered))
         self.missing = tuple(dict.fromkeys(name for name in columns if name not in covered))
         self.fragments = source.view.fragments_within(bounds)
-        slots = SlotSet.of(slot_range for cursor in self.cursors for slot_range in cursor.slots)
-        self.end = slots.ranges[-1][1] if slots else 0
+        slots = SlotSet.union(cursor.slots for cursor in self.cursors)
         self.shared = source.view.shared(bounds)
-        self.iterators = self._begin(order.ranges, slots) if slots else []
+        self.ranges = order.ranges[::-1] if order.descending else order.ranges
+        self.iterators = [
+            RunIterator(fragment, run, self.cursors, order.descending)
+            for fragment in self.fragments
+            if not fragment.slots.isdisjoint(slots)
+            for run in source.runs(fragment)
+        ]
         numbers = {fragment.id: number for number, fragment in enumerate(self.fragments)}
         self.owners = np.array([numbers[iterator.fragment.id] for iterator in self.iterators], dtype=np.intp)
         self.is_mixed = np.array(
             [not (f.unique and bounds.wholly_hold(f)) for f in self.fragments], dtype=bool
         )
-        self.eagerness = np.ones(len(self.iterators), dtype=np.int64)
-
-    def _begin(self, ranges: Sequence[tuple[bytes, bytes]], slots: SlotSet) -> list[RunIterator]:
-        positions = list(dict.fromkeys(cursor.position for cursor in self.cursors))
-        pieces = np.zeros(self.end + 1, dtype=np.intp)
-        for cursor in self.cursors:
-            for start, end in cursor.slots:
-                pieces[start:end] = 1 + positions.index(cursor.position)
-        return [
-            RunIterator(fragment, run, ranges, self.descending, positions, pieces)
-            for fragment in self.fragments
-            if not fragment.slots.isdisjoint(slots)
-            for run in self.source.runs(fragment)
-            if _may_be_in(run, ranges)
-        ]
+        self.target = self._first_target()
 
     def page(self) -> PageRows:
         page = self.filling
         most = max(4 * page.page_rows, LEAST_ENTRIES)
-        target, effort = self._first_target(), self._effort
-        while iterators := [
-            number for number, iterator in enumerate(self.iterators) if not iterator.finished
-        ]:
-            seen = page.scanned
-            ahead = self._look_ahead(iterators, target)
-            cut = min(ahead.values(), default=None)
-            stop = self._round(iterators, cut)
+        for spans, reached in self._rounds() if self.iterators else ():
+            stop = self._add(spans)
             if stop is not None:
                 return page.finish(self._advance(stop))
-            if cut is None or all(iterator.finished for iterator in self.iterators):
+            if reached is None:
                 break
-            before, effort = effort, self._effort
-            if effort == before:
-                raise self._disorder(iterators)
-            if page.room <= 0 or effort >= (most if page.rows else _EMPTY_PAGE_FACTOR * most):
-                return page.finish(self._advance(cut))
-            if 4 * (page.scanned - seen) < target:
-                self.eagerness[[number for number, at in ahead.items() if at == cut]] *= 2
-            target = self._next_target(target)
+            if page.room <= 0 or page.scanned >= (most if page.rows else _EMPTY_PAGE_FACTOR * most):
+                return page.finish(self._advance(reached))
+            self.target = self._next_target()
         return page.finish(())
 
-    def _look_ahead(self, iterators: Sequence[int], target: int) -> dict[int, bytes]:
-        """Let each iterator show its share of the entries; returns up to where each that has more does.
+    def _rounds(self) -> Iterator[tuple[_Spans, bytes | None]]:
+        """Yield about `target` places of each round, and the position up to which these are all.
 
-        Shares follow what runs hold: where keys are spread alike, all come to about the same key, and the
-        round ends there. One that holds a round up, because its next keys lie closer, gets more each time.
+        Ranges are read one after another, each in all runs, as many in a round as the target allows. One with
+        more places is cut. The last position is None.
         """
-        left = sum(self.iterators[number].left for number in iterators)
-        ahead = {}
-        for number in iterators:
-            iterator = self.iterators[number]
-            share = target * iterator.left // max(left, 1) + _LEAST_SHARE
-            at = iterator.look_ahead(share * int(self.eagerness[number]))
-            if at is not None:
-                ahead[number] = at
-        return ahead
+        found, count = list[_Places](), 0
+        for low, high in self.ranges[self._first_range() :]:
+            left = [iterator.find(low, high) for iterator in self.iterators]
+            while count + (places := sum(end - begin for begin, end in left)) > self.target:
+                cut = self._cut(left, max(self.target - count, 1) / places)
+                stops = self._stops(left, cut)
+                if stops == [begin for begin, _ in left]:
+                    raise self._disorder()
+                yield [*found, [(at, stop) for (at, _), stop in zip(left, stops, strict=True)]], cut
+                found, count = [], 0
+                left = [(stop, end) for stop, (_, end) in zip(stops, left, strict=True)]
+            if places:
+                found.append(left)
+            count += places
+        yield found, None
 
-    @property
-    def _effort(self) -> int:
-        return self.filling.scanned + _RANGE_EFFORT * sum(
-            iterator.ranges_found for iterator in self.iterators
+    def _first_range(self) -> int:
+        """Return the first range that does not lie wholly before the positions of all cursors."""
+        lowest = min(cursor.position or b"" for cursor in self.cursors)
+        if not self.descending or not lowest:
+            return bisect_right(self.ranges, lowest, key=lambda ends: ends[1])
+        reached = inverted(lowest)
+        return bisect_left(self.ranges, True, key=lambda ends: ends[0] < reached)
+
+    def _cut(self, left: _Places, share: float) -> bytes:
+        """Return a position up to which about a share of some places lie, and never above twice that many.
+
+        Of each run its own share is looked at: where keys are spread alike, all come to about the same key.
+        """
+        most = 2 * share * sum(end - begin for begin, end in left)
+        positions = sorted(
+            iterator.position_at(begin + int(share * (end - 1 - begin)))
+            for iterator, (begin, end) in zip(self.iterators, left, strict=True)
+            if begin < end
         )
 
-    def _disorder(self, iterators: Iterable[int]) -> FragmentDamaged:
-        run = self.iterators[next(iter(iterators))].run
+        def count(position: bytes) -> int:
+            return sum(self._stops(left, position)) - sum(begin for begin, _ in left)
+
+        return positions[max(bisect_right(positions, most, key=count) - 1, 0)]
+
+    def _stops(self, left: _Places, position: bytes) -> list[int]:
+        """Return where each run is beyond a position."""
+        return [
+            min(max(iterator.past(position), begin), end) if begin < end else begin
+            for iterator, (begin, end) in zip(self.iterators, left, strict=True)
+        ]
+
+    def _disorder(self) -> FragmentDamaged:
+        run = self.iterators[0].run
         return run.damaged("its entries, or those of another run of the index, are not in order")
 
     def _advance(self, position: bytes) -> Cursors:
         """Return the cursors, moved on to a position; a cursor beyond the position stays."""
         if all(at.position is not None and position <= at.position for at in self.cursors):
-            raise self._disorder(range(len(self.iterators)))  # the scan would never end
+            raise self._disorder()  # the scan would never end
         return merge(replace(at, position=max(at.position or b"", position)) for at in self.cursors)
 
     def _first_target(self) -> int:
@@ -173,9 +197,9 @@ class _IndexPage:
         per_row = size // max(1, sum(fragment.rows for fragment in self.fragments))
         return min(self.filling.page_rows, _FIRST_ROUND, self.filling.page_bytes // max(1, per_row) + 16)
 
-    def _next_target(self, last: int) -> int:
+    def _next_target(self) -> int:
         """Count how many more entries fill the page, going by those so far; growing step by step."""
-        page, most = self.filling, min(4 * last, _LARGEST_ROUND)
+        page, most = self.filling, min(4 * self.target, _LARGEST_ROUND)
         if not page.rows:
             return most
         room = min(page.room, page.space * page.rows // max(1, page.bytes))
@@ -183,10 +207,10 @@ class _IndexPage:
 
     # ------------------------------------------------------------------------------- one round
 
-    def _round(self, iterators: Sequence[int], cut: bytes | None) -> bytes | None:
-        """Add the rows up to `cut`; the position of the page's last one if not all of them fit."""
-        entries = np.concatenate([self._next_entries(number, cut) for number in iterators])
-        entries = self._sorted(self._visible(entries))
+    def _add(self, spans: _Spans) -> bytes | None:
+        """Add the rows of some places; the position of the page's last one if not all of them fit."""
+        of_runs = [self._entries(n, [span[n] for span in spans]) for n in range(len(self.iterators))]
+        entries = self._sorted(self._visible(np.concatenate(of_runs)))
         if not len(entries):
             return None
         rows = self._fetch(entries[: self.filling.room])
@@ -197,17 +221,18 @@ class _IndexPage:
             self.reached = self.iterators[int(last["iterator"])].position(int(last["number"]))
         return None if count == len(entries) else self.reached
 
-    def _next_entries(self, number: int, cut: bytes | None) -> _Entries:
-        """Return the next entries of an iterator, of the slots that the iterator reads."""
+    def _entries(self, number: int, spans: _Places) -> _Entries:
+        """Return the entries of an iterator in some spans of places, of the slots that it reads."""
         iterator = self.iterators[number]
-        numbers = iterator.take(cut)
-        if not len(numbers):
+        places = [np.arange(*span, dtype=np.int64) for span in spans if span[0] < span[1]]
+        if not places:
             return _NO_ENTRIES
+        numbers = iterator.entries(np.concatenate(places))
         self.filling.scanned += len(numbers)
         entries = np.empty(len(numbers), _ENTRY)
-        places = iterator.run.take(numbers, (SLOT, ROW))
+        columns = iterator.run.take(numbers, (SLOT, ROW)).columns
         entries["iterator"], entries["number"] = number, numbers
-        entries["slot"], entries["row"] = (column.to_numpy() for column in places.columns)
+        entries["slot"], entries["row"] = (column.to_numpy() for column in columns)
         return entries[iterator.selects(numbers, entries["slot"])]
 
     def _visible(self, entries: _Entries) -> _Entries:
@@ -220,15 +245,34 @@ class _IndexPage:
         (doubtful,) = (self.is_mixed[owners] | self.shared[entries["slot"]]).nonzero()
         if not len(doubtful):
             return entries
-        asked, counts = entries[doubtful], np.ones(len(entries), dtype=bool)
-        keys = self._carried(asked, self.source.table.primary_key).columns
-        counts[doubtful] = newest(
-            Candidates(owners[doubtful], asked["row"], asked["slot"], keys),
-            self.fragments,
-            self.bounds,
-            lambda fragment: self.source.open(fragment, self.source.table.primary_key),
-        )
+        asked, owners, primary_key = entries[doubtful], owners[doubtful], self.source.table.primary_key
+        commits, counts = np.empty(len(asked), dtype=np.int64), np.ones(len(entries), dtype=bool)
+        alive = np.empty(len(asked), dtype=bool)
+        for owner in np.unique(owners).tolist():
+            here = np.flatnonzero(owners == owner)
+            commits[here], alive[here] = self._versions(self.fragments[owner], asked["row"][here])
+        keys = self._carried(asked, primary_key).columns
+        sought = Sought(asked["slot"], keys, lambda fragment: self.source.open(fragment, primary_key))
+        found = find_newest(sought, self.fragments, self.bounds, FoundVersions(owners, asked["row"], commits))
+        counts[doubtful] = alive & (found.owners == owners) & (found.rows == asked["row"])
         return entries[counts]
+
+    def _versions(self, fragment: Fragment, rows: Rows) -> tuple[Rows, Mask]:
+        """Return the commits of rows of a fragment, and which rows count as far as it knows.
+
+        Where no other fragment has commits between its own, any of these stands for all.
+        """
+        reader = self.source.open(fragment, self.source.table.primary_key)
+        first, last, bounds = fragment.min_commit, fragment.max_commit, self.bounds
+        among = (f for f in self.fragments if f.max_commit > first and f.min_commit < last)
+        if fragment.unique and bounds.wholly_hold(fragment) and all(f.id == fragment.id for f in among):
+            commits = np.full(len(rows), last, dtype=np.int64)
+        else:
+            commits = commits_of(fragment, reader, rows)
+        alive = (bounds.floor <= commits) & (commits <= bounds.snapshot)
+        if UNTIL in reader.columns:
+            alive &= rows_at(reader, rows, (UNTIL,)).column(UNTIL).to_numpy() > bounds.since
+        return commits, alive
 
     def _sorted(self, entries: _Entries) -> _Entries:
         """Return entries in the order of their keys, as those of one iterator are."""
@@ -264,10 +308,3 @@ class _IndexPage:
         return pa.RecordBatch.from_arrays(
             [columns[name] for name in self.filling.schema.names], schema=self.filling.schema
         )
-
-
-def _may_be_in(run: RunReader, ranges: Sequence[tuple[bytes, bytes]]) -> bool:
-    """Return False if a run has no entry in any of these ranges, where that is seen at little cost."""
-    if len(ranges) > FEW_RANGES:
-        return True
-    return any(first < end for first, end in (run.range_of(*ends) for ends in ranges))

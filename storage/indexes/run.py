@@ -41,12 +41,10 @@ from elasticscan.metadata import (
     Fragment,
     IndexInfo,
     IndexRun,
-    KeyHistogram,
     Origin,
     StagedFragment,
     StagedRun,
     TableInfo,
-    pack_histogram,
 )
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.batches.reader import BatchReader
@@ -61,11 +59,9 @@ from elasticscan.storage.sealed_file import SealingSink
 HASH_VALUE, ROW = "_hash", "_row"
 # Names that an indexed or an included column cannot have; nor can it have `_slot`, as no column can.
 RUN_COLUMNS = frozenset({HASH_VALUE, ROW})
-HISTOGRAM_STEPS = 128
-FEW_RANGES = 8  # up to so many are found before it is decided that a run is read
 
 _FORMAT = {b"elasticscan.index_run": b"1"}
-_NEAR = (0, 1, 3, 7, 15)  # how far a search looks on before it begins again
+_MOST_REMEMBERED = 64  # ranges
 
 
 def run_columns(table: TableInfo, index: IndexInfo) -> tuple[str, ...]:
@@ -180,14 +176,11 @@ def _write_run(
     origin: Origin,
     entries: pa.RecordBatch,
 ) -> StagedRun:
-    codes = {name: value_sort_codes(entries.column(name)) for name in key_columns(table, index)}
-    order = _order([code for name in key_columns(table, index) for code in codes[name]])
-    histogram = _histogram(entries, [(name, codes[name]) for name in _index_key(index)], order)
-    del codes
+    keys = [entries.column(name) for name in key_columns(table, index)]
+    order = _order([code for key in keys for code in value_sort_codes(key)])
     count = entries.num_rows
     step = max(1, min(BATCH_ROWS, batch_bytes(disk) * count // max(entries.nbytes, 1)))
     starts = range(0, max(count, 1), step)  # an Arrow writer writes no schema before the first batch
-    keys = [entries.column(name) for name in key_columns(table, index)]
     first_keys = [encode_values(keys, int(order[start]))[:KEY_BYTES] if count else b"" for start in starts]
     path = new_path(table.id)
     manifest = manifest_of(
@@ -214,7 +207,7 @@ def _write_run(
         sink.hold()
         writer.close()
         seal = sink.seal(manifest, batches=batches)
-    return StagedRun(index.id, path, count, seal.bytes, seal.tail, seal.digest, pack_histogram(histogram))
+    return StagedRun(index.id, path, count, seal.bytes, seal.tail, seal.digest)
 
 
 def _order(codes: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
@@ -222,28 +215,6 @@ def _order(codes: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
     packed = pack(codes)
     order: NDArray[np.int64] = np.lexsort(codes[::-1]) if packed is None else np.argsort(packed[0])
     return order
-
-
-def _histogram(
-    entries: pa.RecordBatch,
-    codes: Sequence[tuple[str, Sequence[NDArray[Any]]]],
-    order: NDArray[np.int64],
-) -> KeyHistogram:
-    """Return the exact histogram of the index keys."""
-    count = len(order)
-    if not count:
-        return KeyHistogram(0, (0,) * len(codes), ())
-    differ = np.zeros(count - 1, dtype=bool)
-    distinct = []
-    for _, parts in codes:
-        for part in parts:
-            ordered = part[order]
-            differ |= ordered[1:] != ordered[:-1]
-        distinct.append(1 + int(np.count_nonzero(differ)))
-    columns = [entries.column(name) for name, _ in codes]
-    steps = np.linspace(0, count - 1, min(HISTOGRAM_STEPS + 1, max(count, 2))).astype(np.int64)
-    bounds = (encode_values(columns, row)[:KEY_BYTES] for row in order[steps].tolist())
-    return KeyHistogram(count, tuple(distinct), tuple(bounds))
 
 
 # -------------------------------------------------------------------------------------- reading
@@ -266,10 +237,8 @@ class RunReader(BatchReader):
         label: str = "",
     ) -> None:
         self._schema = run_schema(table, index)
-        # A column is found by its place in a tenth of the time that its name takes.
-        self._places = {name: place for place, name in enumerate(self._schema.names)}
-        self._key_places = [self._places[name] for name in key_columns(table, index)]
-        self._is_sought = can_be_sought(self._schema.field(self._key_places[0]).type)
+        self._key = key_columns(table, index)
+        self._is_sought = can_be_sought(self._schema.field(self._key[0]).type)
         self.entries = run.rows
         self._ranges: dict[tuple[bytes, bytes], tuple[int, int]] = {}
         super().__init__(disk, run.path, run.seal, cache, label)
@@ -286,82 +255,60 @@ class RunReader(BatchReader):
             raise ValueError(f"it has {self._starts[-1]} entries instead of {self.entries}")
         return {field.name: (field.name, field) for field in self._schema}
 
-    def lower_bound(self, key: bytes, start: int = 0) -> int:
-        """Return the first entry from `start` on whose order key is not below `key`; `entries` for none."""
-        return self._search(key, False, start)
+    def lower_bound(self, key: bytes) -> int:
+        """Return the first entry whose order key is not below `key`; `entries` for none."""
+        return self._search(key, False)
 
-    def upper_bound(self, key: bytes, start: int = 0) -> int:
-        """Return the first entry from `start` on whose order key is above `key`; `entries` for none."""
-        return self._search(key, True, start)
+    def upper_bound(self, key: bytes) -> int:
+        """Return the first entry whose order key is above `key`; `entries` for none."""
+        return self._search(key, True)
 
     def range_of(self, low: bytes, high: bytes) -> tuple[int, int]:
         """[first, end) of the entries with low <= key < high.
 
         The last few are remembered: who plans a scan counts the entries that its pages then look for.
         """
-        place = self._ranges.get((low, high))
-        if place is None:
-            first = self.lower_bound(low)
-            place = first, self.lower_bound(high, first)
-            if len(self._ranges) >= FEW_RANGES:
+        found = self._ranges.get((low, high))
+        if found is None:
+            if len(self._ranges) >= _MOST_REMEMBERED:
                 self._ranges = {}
-            if len(low) + len(high) <= 4 * KEY_BYTES:
-                self._ranges[low, high] = place
-        return place
+            found = self._ranges[low, high] = self.lower_bound(low), self.lower_bound(high)
+        return found
+
+    def whole_batches_of(self, low: bytes, high: bytes) -> int:
+        """Count the entries of the record batches that begin in a range, without the last of these."""
+        first, end = bisect_left(self._keys, low), bisect_left(self._keys, high)
+        return self._starts[max(end - 1, first)] - self._starts[first] if first < end else 0
 
     def key(self, entry: int) -> bytes:
-        columns, row = self._place(entry)
-        return encode_values(columns, row)
+        index = bisect_right(self._starts, entry) - 1
+        batch = self.batch(index)
+        return encode_values([batch.column(name) for name in self._key], entry - self._starts[index])
 
     def take(self, entries: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
         """Entries by number, in the order asked; slices of the file where that is one range of it."""
-        places = [self._places[name] for name in columns]
 
         def part(index: int, rows: NDArray[np.int64]) -> pa.RecordBatch:
-            return taken(self.batch(index).select(places), rows)
+            return taken(self.batch(index).select(list(columns)), rows)
 
         return gather(self.starts, entries, part, self.schema_of(columns))
 
-    def _place(self, entry: int) -> tuple[list[pa.Array], int]:
-        """Return the key columns of the batch where an entry is, and its row there."""
-        index = bisect_right(self._starts, entry) - 1
-        batch = self.batch(index)
-        return [batch.column(at) for at in self._key_places], entry - self._starts[index]
+    def _field_of(self, name: str) -> pa.Field:
+        return self._schema.field(name)
 
-    def _search(self, key: bytes, or_equal: bool, start: int) -> int:
-        if start and not self._is_sought:
-            for ahead in _NEAR:
-                at = start + ahead
-                if at >= self.entries:
-                    break
-                if not is_below(*self._place(at), key, or_equal):
-                    return self._between(start + ahead // 2 + (ahead > 0), at, key, or_equal)
+    def _search(self, key: bytes, or_equal: bool) -> int:
         begun = bisect_right if or_equal else bisect_left
-        index = begun(self._keys, key) - 1
-        while index >= 0:
+        for index in range(begun(self._keys, key) - 1, -1, -1):
             # Keys that were cut, and equal ones, may have led beyond the place; then it is before.
-            low, high = self._starts[index], self._starts[index + 1]
-            place = self._between(low, high, key, or_equal)
-            if place > low:
-                return max(place, start)
-            index -= 1
-        return start
-
-    def _between(self, low: int, high: int, key: bytes, or_equal: bool) -> int:
-        """Return the first of these entries, all within one batch, that is not below; `high` for none."""
-        if low >= high:
-            return high
-        columns, row = self._place(low)
-        first, end = low - row, high - low + row
-        if end > len(columns[0]):  # a short step that crosses the end of a batch
-            return bisect_left(
-                range(high), True, low, key=lambda at: not is_below(*self._place(at), key, or_equal)
+            batch, first = self.batch(index), self._starts[index]
+            columns, rows = [batch.column(name) for name in self._key], range(batch.num_rows)
+            low, high = place_of(columns[0], key) if self._is_sought else (0, len(rows))
+            place = bisect_left(
+                rows, True, low, high, key=lambda at: not is_below(columns, at, key, or_equal)
             )
-        if self._is_sought:
-            begin, end_of_value = place_of(columns[0], key)
-            row, end = min(max(row, begin), end), min(max(row, end_of_value), end)
-        rows = range(end)
-        return first + bisect_left(rows, True, row, key=lambda at: not is_below(columns, at, key, or_equal))
+            if place > 0:
+                return first + place
+        return 0
 
 
 def is_below(columns: Sequence[pa.Array], row: int, bound: bytes, or_equal: bool) -> bool:

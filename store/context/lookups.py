@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from threading import Lock
@@ -17,11 +17,9 @@ from elasticscan.metadata import (
     FragmentStatistics,
     IndexInfo,
     IndexRun,
-    KeyHistogram,
     SlotInterval,
     TableInfo,
     floor_at,
-    unpack_histogram,
     unpack_statistics,
 )
 from elasticscan.storage import MemoryFragment, View
@@ -60,7 +58,7 @@ class LruCache(Generic[Key, Value]):
 
 @dataclass(frozen=True, slots=True)
 class TableStatistics:
-    """Statistics of a table's fragments and of the runs of its indexes, by their ids.
+    """Statistics of a table's fragments, by their ids.
 
     Columns of `fragments` are named as `definition` of the table names them; in `bodies` they have the names
     that files give them, and nothing of these ever changes.
@@ -69,15 +67,10 @@ class TableStatistics:
     definition: int
     fragments: Mapping[int, FragmentStatistics]
     bodies: Mapping[int, FragmentStatistics]
-    runs: Mapping[int, KeyHistogram]
 
     def fragments_of(self, definition: int) -> Mapping[int, FragmentStatistics]:
         """Return statistics of fragments for the columns of a definition; none if it is another."""
         return self.fragments if definition == self.definition else {}
-
-    def histograms(self, runs: Iterable[IndexRun]) -> list[KeyHistogram]:
-        """Return the histograms of some runs; runs without one get the default of their size."""
-        return [self.runs.get(run.id) or KeyHistogram.unknown(run.rows) for run in runs]
 
 
 def by_shard(fragments: Iterable[Fragment]) -> dict[int, list[Fragment]]:
@@ -134,9 +127,9 @@ class KnownTable:
             return self.memory.runs(fragment, index)
         return self._runs[fragment.id, index.id]
 
-    def all_runs(self) -> Iterator[IndexRun]:
-        """Return the runs of all fragments in files, and of all indexes."""
-        return chain.from_iterable(self._runs.values())
+    def has(self, index: IndexInfo) -> bool:
+        """Return whether an index still exists."""
+        return index.id in self._indexes
 
     def runs_at(self, snapshot: int, index: IndexInfo) -> list[tuple[Fragment, IndexRun]]:
         """Return the runs that a scan of a snapshot through an index reads."""
@@ -164,24 +157,21 @@ class KnownTable:
         return floor_at(self._overwrites, snapshot)
 
 
-NO_STATISTICS = TableStatistics(0, {}, {}, {})
+NO_STATISTICS = TableStatistics(0, {}, {})
 
 
 def read_statistics(tx: Tx, state: KnownTable, kept: TableStatistics) -> TableStatistics:
-    """Statistics of a table's fragments and runs; what is kept already is not read again."""
+    """Statistics of a table's fragments; what is kept already is not read again."""
     fragments = {fragment.id for fragment in state.fragments}
-    runs = {run.id for run in state.all_runs()}
     bodies = {of: kept.bodies[of] for of in fragments & kept.bodies.keys()}
-    histograms = {of: kept.runs[of] for of in runs & kept.runs.keys()}
     bodies |= state.memory.statistics()
-    packed = tx.statistics(state.table.id, (fragments - bodies.keys()) | (runs - histograms.keys()))
-    bodies |= {of: unpack_statistics(packed[of]) for of in packed.keys() & fragments}
-    histograms |= {of: unpack_histogram(packed[of]) for of in packed.keys() & runs}
+    packed = tx.statistics(state.table.id, fragments - bodies.keys())
+    bodies |= {of: unpack_statistics(body) for of, body in packed.items()}
     named = bodies
     if state.table.columns:
         names = {column.mark: name for name, column in state.table.by_name().items()}
         named = {of: body.renamed(names) for of, body in bodies.items()}
-    return TableStatistics(state.table.definition, named, bodies, histograms)
+    return TableStatistics(state.table.definition, named, bodies)
 
 
 def live_table(tx: Tx, table: int) -> TableInfo:

@@ -570,14 +570,11 @@ def entries_of_tablets_that_left_count(honest: Any, self: Any, fragment: Any, ru
 
 
 @fault("programs", "versions in other fragments hide an entry")
-@replacing(index_pages, "newest")
-def other_fragments_are_not_asked(honest: Any, candidates: Any, fragments: Any, *rest: Any) -> Any:
-    counts = np.ones(len(candidates.rows), dtype=bool)
-    for owner in np.unique(candidates.owners).tolist():
-        here, own = candidates.of(owner)
-        own = replace(own, owners=np.zeros_like(own.owners))
-        counts[here] = honest(own, [fragments[owner]], *rest)
-    return counts
+@replacing(index_pages, "find_newest")
+def other_fragments_are_not_asked(honest: Any, sought: Any, fragments: Any, bounds: Any, known: Any) -> Any:
+    found = honest(sought, fragments, bounds, known)
+    rows = np.where(found.owners == known.owners, found.rows, known.rows)
+    return replace(known, rows=rows)
 
 
 @fault("programs", "in a page of an index each slot goes on behind its own position")
@@ -602,13 +599,13 @@ def moved_rows_are_not_got(honest: Any, request: Any, placement: Placement, _: A
 
 
 @fault("programs", "older fragments are asked for keys that the newest does not have", style="by key")
-@replacing(point_reads, "_find_newest")
+@replacing(point_reads, "find_newest")
 def only_the_newest_fragment_is_asked_for_keys(
-    honest: Any, source: PageSource, fragments: Sequence[Fragment], *rest: Any
+    honest: Any, sought: Any, fragments: Sequence[Fragment], *rest: Any
 ) -> Any:
     first = max(range(len(fragments)), key=lambda number: fragments[number].max_commit, default=0)
-    owners, rows = honest(source, fragments[first : first + 1], *rest)
-    return np.where(owners >= 0, first, -1), rows
+    found = honest(sought, fragments[first : first + 1], *rest)
+    return replace(found, owners=np.where(found.owners >= 0, first, -1))
 
 
 @fault("programs", "the key of a merged scan says how far rows have left, not how far they were read")
@@ -799,7 +796,7 @@ in_programs.rule("a commit requires that each fragment lies where its slots live
     publishing, "_in_place", True, let=files_may_lie_anywhere
 )
 in_programs.rule("an entry counts only if its row is the newest at the snapshot").sets(
-    index_pages, "newest", lambda candidates, *_: np.ones(len(candidates.rows), dtype=bool)
+    index_pages, "find_newest", lambda sought, fragments, bounds, known: known
 )
 Finder("programs", "leases").rule("compaction checks the leases again in the transaction that swaps").gives(
     compaction, "oldest_held"

@@ -26,12 +26,11 @@ from elasticscan.metadata import (
     FragmentStatistics,
     IndexInfo,
     IndexPhase,
-    KeyHistogram,
     SlotInterval,
     StagedFragment,
     TableInfo,
 )
-from elasticscan.optimizer.binding import MAX_RANGES, IndexCondition, bind
+from elasticscan.optimizer.binding import MAX_RANGES, IndexCondition, Ranges, bind
 from elasticscan.optimizer.choice import Choice, choose
 from elasticscan.optimizer.estimates import rows_to_read
 from elasticscan.optimizer.keys import bind_key
@@ -172,16 +171,16 @@ def blocks_of(start: int, end: int) -> FragmentStatistics:
 STATISTICS = [blocks_of(0, 10 * BLOCK), blocks_of(10 * BLOCK, ROWS)]
 
 
-def runs_of(info: IndexInfo) -> list[KeyHistogram]:
-    """Two runs of half of the rows each: `a` and `b` have 1,000 values, `id` one for each row."""
-    bounds = [key(value) for value in range(1_000)]
+def entries_of(info: IndexInfo, ranges: Ranges) -> float:
+    """`a` and `b` have 1,000 values, `id` one for each row."""
+    keys, rows = [key(value) for value in range(1_000)], 8_000.0
     if info.kind == HASH:
-        hashes = pa.array(index_hash([pa.array(range(1_000), pa.int32())]))
-        bounds = sorted(encode_value(each) for each in hashes)
+        keys = [encode_value(each) for each in pa.array(index_hash([pa.array(range(1_000), pa.int32())]))]
     elif info.columns[0] == "id":
-        bounds = [big_key(at) for at in range(0, ROWS, BLOCK)]
-    distinct = (HALF if info.columns[0] == "id" else 1_000, HALF)[: len(info.columns)]
-    return [KeyHistogram(HALF, distinct, tuple(bounds))] * 2
+        keys, rows = [big_key(at) for at in range(0, ROWS, BLOCK)], BLOCK
+    elif len(info.columns) == 2:
+        return rows / 2  # half of a value's rows
+    return rows * sum(low <= each < high for low, high in ranges for each in keys)
 
 
 def fragment(number: int, unique: bool = True, width: int = 1) -> Fragment:
@@ -239,8 +238,8 @@ FULL, A_AND_ID, BY_ID = index("a", include=("b", "s")), index("a", "id"), index(
 
 
 def chosen(text: str | None, *infos: IndexInfo, option: str = "auto") -> Choice:
-    indexes, columns = [(info, runs_of(info)) for info in infos], ("id", "a", "b", "s")
-    return choose(condition(text), SCHEMA, ("id",), columns, *alone(), indexes, option, shards=2)
+    indexes, columns = [(info, [HALF, HALF]) for info in infos], ("id", "a", "b", "s")
+    return choose(condition(text), SCHEMA, ("id",), columns, *alone(), indexes, option, entries_of, shards=2)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +254,7 @@ def chosen(text: str | None, *infos: IndexInfo, option: str = "auto") -> Choice:
         ("a < 30", [BY_A], "auto", "direct", ROWS),
         ("a < 30", [FULL], "auto", "by_a", 240_000),  # entries that hold all columns are cheaper
         ("a < 30 AND b = 7", [FULL], "auto", "by_a", 240_000),
-        ("a = 5 AND id < 4000000", [A_AND_ID], "auto", "by_a_id", 8_000 / 3),
+        ("a = 5 AND id < 4000000", [A_AND_ID], "auto", "by_a_id", 4_000),
         ("a = 5", [BY_A, HASH_B], "none", "direct", ROWS),
         ("a > 5", [BY_A, HASH_B], "by_a", "by_a", 7_952_000),
         (None, [BY_A, HASH_B], "by_a", "by_a", ROWS),
@@ -304,6 +303,7 @@ def by_key(text: str, option: str = "auto") -> Choice:
         {1: statistics, 2: statistics},
         [],
         option,
+        entries_of,
         key=bind_key(condition(text), table, 100),
     )
 

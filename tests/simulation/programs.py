@@ -26,7 +26,6 @@ from elasticscan.base import concurrency, limits
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.optimizer import binding
 from elasticscan.storage import copying, fragment_writer, open_disk
-from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.indexes import run as index_run
 from elasticscan.store import Store
@@ -258,9 +257,7 @@ def set_small_limits(patch: pytest.MonkeyPatch, rng: random.Random) -> None:
     patch.setattr(index_run, "BATCH_ROWS", rng.choice([2, 5, 65_536]))
     patch.setattr(index_run, "RUN_ROWS", rng.choice([12, 40, 1 << 22]))
     patch.setattr(index_pages, "LEAST_ENTRIES", rng.choice([1, 20, 65_536]))
-    patch.setattr(index_pages, "_LEAST_SHARE", rng.choice([1, 16]))
     patch.setattr(index_pages, "_FIRST_ROUND", rng.choice([1, 8, 4_096]))
-    patch.setattr(index_iterator, "RANGES_PER_ROUND", rng.choice([1, 256]))
     patch.setattr(binding, "MAX_RANGES", rng.choice([2, 1_000]))
 
 

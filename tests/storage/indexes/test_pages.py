@@ -15,19 +15,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import FragmentDamaged
-from elasticscan.base.key_encoding import END, encode_values, inverted
-from elasticscan.metadata import HASH, Bounds, unpack_histogram
+from elasticscan.base.key_encoding import END, inverted
+from elasticscan.metadata import Bounds
 from elasticscan.protocol import Cursors, IndexOrder, PageRows
 from elasticscan.storage import fragment_writer as fragment_module
-from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.indexes import run as index_run
 from elasticscan.storage.indexes.pages import IndexSource, read_index_page
-from elasticscan.storage.indexes.run import RunReader, build_runs, run_columns
+from elasticscan.storage.indexes.run import RunReader, run_columns
 from tests.base.examples import examples
 from tests.storage.indexed import COLUMNS, Indexed
 from tests.storage.versions import (
-    ORIGIN,
     PLENTY,
     SEEDS,
     Key,
@@ -51,11 +49,8 @@ def _small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_run, "BATCH_ROWS", 3)
     monkeypatch.setattr(index_run, "RUN_ROWS", 7)
     monkeypatch.setattr(index_run, "KEY_BYTES", 4)
-    monkeypatch.setattr(index_iterator, "RANGES_PER_ROUND", 1)
     monkeypatch.setattr(index_pages, "_FIRST_ROUND", 3)
-    monkeypatch.setattr(index_pages, "_LEAST_SHARE", 1)
     monkeypatch.setattr(index_pages, "_EMPTY_PAGE_FACTOR", 1)
-    monkeypatch.setattr(index_pages, "_RANGE_EFFORT", 1)
 
 
 def rows_of(page: PageRows, indexed: Indexed) -> list[Row]:
@@ -166,28 +161,6 @@ def check_pages(indexed: Indexed, descending: bool) -> None:
             assert repr(some.column(name).to_pylist()) == repr(whole)
 
 
-@settings(max_examples=examples(40), deadline=None)
-@given(SEEDS)
-def test_the_histogram_of_a_run_is_exact(seed: int) -> None:
-    indexed = Indexed(seed, style="layered")
-    table, disk, index = indexed.table, indexed.disk, indexed.index
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_run, "RUN_ROWS", 1 << 20)
-        patch.setattr(index_run, "HISTOGRAM_STEPS", 5)
-        (staged,) = build_runs(disk, table, index, indexed.fragments[0], ORIGIN)
-    histogram, run = unpack_histogram(staged.histogram), RunReader(disk, table, index, staged)
-    names = ("_hash",) if index.kind == HASH else index.columns
-    columns = run.take(np.arange(run.entries), names).columns
-    keys = [encode_values(columns, row) for row in range(run.entries)]
-    assert histogram.rows == staged.rows == len(keys)
-    assert histogram.distinct == tuple(
-        len({encode_values(columns[:count], row) for row in range(run.entries)})
-        for count in range(1, len(columns) + 1)
-    )
-    steps = np.linspace(0, len(keys) - 1, min(6, max(2, len(keys)))) if keys else []
-    assert list(histogram.bounds) == [keys[int(at)][: index_run.KEY_BYTES] for at in steps]
-
-
 # ------------------------------------------------------------------------------- cases with names
 
 
@@ -214,8 +187,8 @@ class Shuffled(RunReader):
     def take(self, entries: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
         return super().take(self._shuffled[entries], columns)
 
-    def _place(self, entry: int) -> tuple[list[pa.Array], int]:
-        return super()._place(int(self._shuffled[entry]))
+    def key(self, entry: int) -> bytes:
+        return super().key(int(self._shuffled[entry]))
 
 
 @pytest.mark.long
