@@ -192,19 +192,18 @@ class CommittedRows:
     @classmethod
     def of(cls, table: TableInfo, commits: Mapping[int, pa.RecordBatch]) -> CommittedRows:
         """Merge the rows of commits, by their numbers; all are of the table's definition."""
-        schema = schema_in_log(table, any(DELETED in rows.schema.names for rows in commits.values()))
-        rows = pa.concat_batches([_completed(rows, schema) for rows in commits.values()])
-        numbers = np.repeat([*commits], [rows.num_rows for rows in commits.values()]).astype(np.int64)
-        field = pa.field(COMMIT, pa.int64(), nullable=False)
-        return cls.merged(table, [rows.append_column(field, pa.array(numbers))])
+        field, parts = pa.field(COMMIT, pa.int64(), nullable=False), []
+        for number, rows in commits.items():
+            numbers = pa.repeat(pa.scalar(number, pa.int64()), rows.num_rows)
+            parts.append(rows.append_column(field, numbers))
+        return cls.merged(table, parts)
 
     @classmethod
     def merged(cls, table: TableInfo, parts: Sequence[pa.RecordBatch]) -> CommittedRows:
         """Merge rows that have the numbers of their commits."""
         tombstones = any(DELETED in rows.schema.names for rows in parts)
         schema = fragment_schema(table.schema, versioned=True, tombstones=tombstones)
-        whole = [_completed(rows, schema) for rows in parts]
-        rows = pa.concat_batches(whole)
+        rows = pa.concat_batches([_completed(rows, schema) for rows in parts])
         order = _order(table, rows, (-rows.column(COMMIT).to_numpy(),))
         return cls(table, rows.take(pa.array(order)))
 

@@ -38,18 +38,17 @@ class SlotRange:
     layers: Layers | None
 
 
-@dataclass(frozen=True, slots=True)
 class _Sections:
-    """The slots as they are seen within some bounds.
+    """The slots as they are seen within some bounds."""
 
-    `shared` marks the slots that several fragments serve, up to the last one that some fragment does.
-    """
-
-    fragments: tuple[Fragment, ...]
-    shared: NDArray[np.bool_]
-    intervals: tuple[SlotInterval, ...]
-    slot_ranges: tuple[SlotRange, ...]
-    ends: tuple[int, ...]
+    def __init__(self, fragments: Iterable[Fragment], bounds: Bounds) -> None:
+        self.fragments = tuple(f for f in fragments if bounds.touch(f))
+        self.intervals = intervals_of(self.fragments)
+        self.slot_ranges = _slot_ranges_of(self.fragments, self.intervals, bounds)
+        self.ends = tuple(each.end for each in self.slot_ranges)
+        self.shared = np.zeros(self.ends[-1] if self.ends else 0, dtype=bool)
+        for interval in self.intervals:
+            self.shared[interval.start : interval.end] = len(interval.fragments) > 1
 
 
 class View:
@@ -61,20 +60,19 @@ class View:
 
     def intervals(self, bounds: Bounds) -> tuple[SlotInterval, ...]:
         """All intervals, with the fragments that count in `bounds`."""
-        return self._sections_of(bounds).intervals
+        return self._within(bounds).intervals
 
     def fragments_within(self, bounds: Bounds) -> tuple[Fragment, ...]:
         """Return the fragments that count in `bounds`."""
-        return self._sections_of(bounds).fragments
+        return self._within(bounds).fragments
 
     def shared(self, bounds: Bounds) -> NDArray[np.bool_]:
         """Return True for each slot that several of them serve, up to the last slot that any serves."""
-        return self._sections_of(bounds).shared
+        return self._within(bounds).shared
 
     def between(self, start: int, end: int, bounds: Bounds) -> Iterator[SlotInterval]:
         """Yield the intervals of `[start, end)`, cut to it, with the fragments that count in `bounds`."""
-        sections = self._sections_of(bounds)
-        intervals = sections.intervals
+        intervals = self.intervals(bounds)
         for index in range(bisect_right(intervals, start, key=lambda part: part.end), len(intervals)):
             interval = intervals[index]
             if interval.start >= end:
@@ -83,23 +81,15 @@ class View:
 
     def slot_ranges(self, bounds: Bounds) -> tuple[Sequence[SlotRange], Sequence[int]]:
         """Return all slots in as few ranges as large fragments allow, and the end of each."""
-        sections = self._sections_of(bounds)
+        sections = self._within(bounds)
         return sections.slot_ranges, sections.ends
 
-    def _sections_of(self, bounds: Bounds) -> _Sections:
+    def _within(self, bounds: Bounds) -> _Sections:
         sections = self._sections.get(bounds)
         if sections is None:
             if len(self._sections) >= _MOST_BOUNDS:  # a change scan asks for each commit once
                 self._sections.clear()
-            fragments = tuple(f for f in self.fragments if bounds.touch(f))
-            intervals = intervals_of(fragments)
-            shared = np.zeros(intervals[-1].end if intervals else 0, dtype=bool)
-            for interval in intervals:
-                shared[interval.start : interval.end] = len(interval.fragments) > 1
-            slot_ranges = _slot_ranges_of(fragments, intervals, bounds)
-            self._sections[bounds] = sections = _Sections(
-                fragments, shared, intervals, slot_ranges, tuple(each.end for each in slot_ranges)
-            )
+            sections = self._sections[bounds] = _Sections(self.fragments, bounds)
         return sections
 
 
