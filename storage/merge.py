@@ -300,31 +300,34 @@ def _within_slot(
     inputs: Sequence[MergeInput], slot: int, key: bytes | None, bounds: Bounds, window_rows: int
 ) -> Window:
     """Return the next keys of one slot that is too large for a window, or that goes over several batches."""
+    low, beyond = None if key is None else key + b"\0", np.array([slot + 1])
+    extents = [(one.reader.first_row(slot, low), int(one.reader.rows_below(beyond)[0])) for one in inputs]
+    versions, last = first_of_extents(inputs, extents, bounds, window_rows)
+    return Window(versions, slot + (last is None), last)
+
+
+def first_of_extents(
+    inputs: Sequence[MergeInput], extents: Sequence[tuple[int, int]], bounds: Bounds, window_rows: int
+) -> tuple[Versions, bytes | None]:
+    """Merge about `window_rows` rows of each input, from the front of an extent of its rows in one slot.
+
+    Returns:
+        All versions of at least one key, and the last key, which is None if nothing is left.
+    """
     while True:
-        parts = [part for source in inputs for part in _slot_rows(source, slot, key, window_rows)]
+        pairs = zip(inputs, extents, strict=True)
+        parts = [part for one, extent in pairs for part in _first_rows(one, *extent, window_rows)]
         versions = Versions(parts, bounds)
         if not any(part.cut for part in parts):
-            return Window(versions, slot + 1, None)
+            return versions, None
         if versions.usable:
-            return Window(versions, slot, versions.key_before(versions.usable))
+            return versions, versions.key_before(versions.usable)
         window_rows *= 2  # one key has more versions than fit, or none of the rows count
 
 
-def _slot_rows(source: MergeInput, slot: int, key: bytes | None, window_rows: int) -> Iterator[InputRows]:
-    """Up to `window_rows` rows of one slot beyond `key`; the last part says whether there are more."""
-    index, row = source.reader.seek(slot, key)
-    while index < source.reader.batch_count:
-        end = rows_below(source.reader.slots(index), slot + 1)
-        if end <= row:
-            return
-        count = min(window_rows, end - row)
-        more = row + count < end or (
-            end == len(source.reader.slots(index))
-            and index + 1 < source.reader.batch_count
-            and source.reader.slot_range(index + 1)[0] == slot
-        )
-        window_rows -= count
-        yield InputRows(source, source.rows(index, row, count), cut=more and window_rows == 0)
-        if not more or window_rows == 0:
-            return
-        index, row = index + 1, 0
+def _first_rows(source: MergeInput, begin: int, end: int, count: int) -> Iterator[InputRows]:
+    """Up to `count` rows of an extent; the last part says whether there are more."""
+    stop = min(end, begin + count)
+    for rows in source.reader.slices(begin, stop):
+        begin += rows.num_rows
+        yield InputRows(source, rows, cut=begin == stop < end)

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +14,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from elasticscan.base.key_encoding import encode_row
-from elasticscan.metadata import Bounds, Fragment, SlotInterval, TableInfo
+from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
 from elasticscan.storage.fragment import SLOT, FragmentReader, rows_below
-from elasticscan.storage.merge import MergeInput, windows
+from elasticscan.storage.merge import MergeInput, Versions, windows
 from elasticscan.storage.overlay import Run, run_of
 from elasticscan.storage.page_builder import PageBuilder
 from elasticscan.storage.pruning import PagePruner, StatisticsOf
@@ -27,7 +27,6 @@ from elasticscan.topology import SlotSet
 OpenFragment = Callable[[Fragment, tuple[str, ...]], FragmentReader]
 
 _MOST_AT_ONCE = 256  # ranges; if the page is full earlier, the rest was looked up unnecessarily
-_SPAN_ROWS = 256  # of shorter spans single rows are copied
 _HALVED_ROWS = 1 << 14  # batches with more are cut in two rather than put together
 
 
@@ -82,9 +81,11 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
     pruner = PagePruner(source.statistics, request.key_sets) if request.key_sets else None
     page = PageBuilder(schema, request.page_rows, request.page_bytes, pruner)
     pieces, bounds = pieces_of(request.cursors), source.bounds(request.snapshot)
-    needed = tuple(dict.fromkeys((*page.schema.names, *source.table.primary_key)))
-    for reach in _reaches(source.view, pieces, bounds):
-        rest = _read_reach(source, page, reach, bounds, needed)
+    reaches = (
+        _unpruned(source.view, pruner, reach, bounds) for reach in _reaches(source.view, pieces, bounds)
+    )
+    for reach in chain.from_iterable(reaches):
+        rest = _read_reach(source, page, reach, bounds)
         if rest is not None:
             left = (n for n in range(reach.number, len(pieces)) if rest.start < pieces[n].end)
             number = next(left)
@@ -150,8 +151,11 @@ def _reaches(view: View, pieces: Sequence[Piece], bounds: Bounds) -> Iterator[_R
 
 def _unpruned(view: View, pruner: PagePruner | None, reach: _Reach, bounds: Bounds) -> Iterator[_Reach]:
     """Split what is left of a reach, in its order, into reaches over one fragment alone and over several."""
+    if pruner is None:
+        yield reach
+        return
     intervals = (i for span in reach.spans for i in view.between(*span, bounds))
-    left = (i for i in intervals if pruner is None or not pruner.prunes(i))
+    left = (i for i in intervals if not pruner.prunes(i))
     for is_alone, neighbours in groupby(left, lambda interval: len(interval.fragments) == 1):
         some = list(neighbours)
         key = reach.key if some[0].start == reach.start else None
@@ -179,8 +183,7 @@ class _Sorted:
 
     def key_at(self, index: int, numbers: Sequence[int] | NDArray[np.int64], at: int) -> bytes:
         """Return the key of one of some rows of a batch."""
-        batch = self.keys().batch(index)
-        return encode_row([batch.column(name) for name in self.primary_key], int(numbers[at]))
+        return keys_of(self.keys().batch(index), self.primary_key)(int(numbers[at]))
 
 
 def _sorted(source: PageSource, layers: Layers, names: tuple[str, ...], bounds: Bounds) -> _Sorted | None:
@@ -204,140 +207,78 @@ def _sorted(source: PageSource, layers: Layers, names: tuple[str, ...], bounds: 
     return _Sorted(run, keys, primary_key)
 
 
-def _read_reach(
-    source: PageSource, page: PageBuilder, reach: _Reach, bounds: Bounds, needed: tuple[str, ...]
-) -> Piece | None:
-    """Add rows of a reach; returns the rest if the page is full.
-
-    It is read interval by interval where versions have to be merged. Where some may be pruned, neighbours
-    over one fragment alone are read in one go, batch by batch, and so are fragments with overlays.
-    """
-    layers = reach.layers
-
-    def laid_over() -> _Sorted | None:
-        names = tuple(page.schema.names)
-        return None if layers is None else _sorted(source, layers, names, bounds)
-
-    if page.pruner is None:
-        if page.room <= 0:
-            return Piece(reach.start, reach.end, reach.key)
-        run = laid_over()
-        if run:
-            rest = Piece(reach.start, reach.end, reach.key)
-            return _read_slices(page, run, rest, within=reach.within())
-    for group in _unpruned(source.view, page.pruner, reach, bounds):
-        rest = Piece(group.start, group.end, group.key)
-        run = laid_over() if page.room > 0 else None
-        if run:
-            left = _read_slices(page, run, rest, group.only, group.within())
-            if left is not None:
-                return left
-            continue
-        for start, end in group.spans:
-            for interval in source.view.between(start, end, bounds):
-                rest = Piece(interval.start, interval.end, group.key if start == group.start else None)
-                if page.room <= 0:
-                    return rest
-                inputs = source.inputs(interval.fragments, needed)
-                left = _read_merged(page, inputs, interval, rest.key, bounds)
-                if left is not None:
-                    return left
-    return None
+def _read_reach(source: PageSource, page: PageBuilder, reach: _Reach, bounds: Bounds) -> Piece | None:
+    """Add rows of a reach; returns the rest if the page is full."""
+    if page.room <= 0:
+        return Piece(reach.start, reach.end, reach.key)
+    names = tuple(page.schema.names)
+    run = None if reach.layers is None else _sorted(source, reach.layers, names, bounds)
+    if run is None:
+        return _read_merged(source, page, reach, bounds)
+    return _read_slices(page, run, reach)
 
 
-def _read_slices(
-    page: PageBuilder,
-    run: _Sorted,
-    rest: Piece,
-    only: Fragment | None = None,
-    within: NDArray[np.uint16] | None = None,
-) -> Piece | None:
+def _read_slices(page: PageBuilder, run: _Sorted, reach: _Reach) -> Piece | None:
     """Add slices of sorted batches, uncopied; returns the rest if the page is full.
 
-    It ends between two batches where that is cheaper. Those of `only`, a single fragment, may be pruned.
+    It ends between two batches where that is cheaper. Those of a fragment alone may be pruned.
     Rows of slots that are not `within` are left out: few batches have some, unless tablets left the shard.
     """
-    pruner, end, rows = page.pruner, rest.end, run.rows
+    rest, end, rows, within = Piece(reach.start, reach.end, reach.key), reach.end, run.rows, reach.within()
     last: Callable[[], bytes] | None = None  # the key of the last row in the page, which is that of `rest`
     index, row = run.seek(rest)
     while index < rows.batch_count:
-        if pruner and only:
+        if page.pruner and reach.only:
             # Jump to the next batch that may match; `rest` stays. If the page ends before that batch,
             # inside one slot, the next page begins at `rest` and skips the same batches again.
-            match = pruner.next_match(only, index, rows.batch_count)
+            match = page.pruner.next_match(reach.only, index, rows.batch_count)
             if match > index:
                 index, row = match, 0
                 continue
         batch, slots = rows.batch(index), rows.slots(index)
-        if row == len(slots):  # nothing is left of what was laid over
-            index, row = index + 1, 0
-            continue
-        limit = rows_below(slots, end)
-        if limit <= row:
-            return None
-        for part in _parts_within(batch, slots, row, limit, within, page.room):
-            of = part.slots
-            key_at = partial(run.key_at, index, part.numbers)
-            is_first = part.numbers[0] == 0
-            if page.rows and (page.room <= 0 or (is_first and page.worth_returning)):
+        limit = max(row, rows_below(slots, end))
+        part, numbers = _rows_within(batch, slots, row, limit, within, page.room)
+        if len(numbers):
+            of, key_at = part.column(SLOT).to_numpy(), partial(run.key_at, index, numbers)
+            if page.rows and (page.room <= 0 or (numbers[0] == 0 and page.worth_returning)):
                 return _rest_from(rest, int(of[0]), last)
-            count = page.fitting(part.rows)
+            count = page.fitting(part)
             if not page.rows and max(count, _HALVED_ROWS) < len(of) < 2 * count:
                 count = -(-len(of) // 2)  # two pages, each a slice of one batch
             page.scanned += count
             if count < len(of):
-                return cut_page(page, part.rows, of, count, rest, key_at, last)
-            page.add(part.rows, part.rows.column(SLOT))
+                return cut_page(page, part, of, count, rest, key_at, last)
+            page.add(part, part.column(SLOT))
             rest, last = Piece(int(of[-1]), end), partial(key_at, len(of) - 1)
         if limit < len(slots):
             return None
-        index, row = index + 1, 0
-        if within is not None and (passed := int(within.searchsorted(slots[-1], "right"))) % 2 == 0:
-            index, row = run.seek(Piece(int(within[passed]), end))  # many others may come before that
+        has_rows, index, row = row < limit, index + 1, 0
+        if within is not None and has_rows:
+            passed = int(within.searchsorted(slots[-1], "right"))
+            if passed % 2 == 0:
+                index, row = run.seek(Piece(int(within[passed]), end))  # many others may come before that
     return None
 
 
-class _Slice(NamedTuple):
-    """Some rows of a batch, their slots, and their numbers in it."""
-
-    rows: pa.RecordBatch
-    slots: NDArray[np.uint16]
-    numbers: Sequence[int] | NDArray[np.int64]
-
-
-def _parts_within(
+def _rows_within(
     batch: pa.RecordBatch,
     slots: NDArray[np.uint16],
     row: int,
     limit: int,
     within: NDArray[np.uint16] | None,
     room: int,
-) -> Iterator[_Slice]:
-    """Yield the rows `[row, limit)` of a batch in the slots between pairs of edges; long spans uncopied."""
-    of = slots[row:limit]
-    spans = [(row, limit)]
+) -> tuple[pa.RecordBatch, Sequence[int] | NDArray[np.int64]]:
+    """Return the rows `[row, limit)` of a batch in the slots between pairs of edges, and their numbers.
+
+    Where these are not all, no more are copied than show that the page is full.
+    """
     if within is not None:
-        edges = [row, *(row + of.searchsorted(within[1:])).tolist(), limit]
-        spans = _joined(zip(edges[::2], edges[1::2], strict=True))
-        count = sum(end - start for start, end in spans)
-        if len(spans) > 1 and count < _SPAN_ROWS * len(spans):
-            # No more are copied than show that the page is full.
-            chosen = np.concatenate([np.arange(*span) for span in spans])[: room + 1]
-            yield _Slice(batch.take(pa.array(chosen)), slots[chosen], chosen)
-            return
-    for start, end in spans:
-        yield _Slice(batch.slice(start, end - start), slots[start:end], range(start, end))
-
-
-def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ascending spans without empty ones; adjacent spans become one."""
-    joined: list[tuple[int, int]] = []
-    for start, end in spans:
-        if joined and joined[-1][1] == start:
-            joined[-1] = (joined[-1][0], end)
-        elif start < end:
-            joined.append((start, end))
-    return joined
+        edges = [row, *(row + slots[row:limit].searchsorted(within[1:])).tolist(), limit]
+        spans = list(zip(edges[::2], edges[1::2], strict=True))
+        if sum(end - start for start, end in spans) < limit - row:
+            numbers = np.concatenate([np.arange(*span) for span in spans])[: room + 1]
+            return batch.take(pa.array(numbers)), numbers
+    return batch.slice(row, limit - row), range(row, limit)
 
 
 def _rest_from(rest: Piece, slot: int, last: Callable[[], bytes] | None = None) -> Piece:
@@ -378,38 +319,38 @@ def keys_of(rows: pa.RecordBatch, primary_key: Sequence[str]) -> Callable[[int],
     return partial(encode_row, [rows.column(name) for name in primary_key])
 
 
-def _read_merged(
-    page: PageBuilder,
-    inputs: Sequence[MergeInput],
-    interval: SlotInterval,
-    key: bytes | None,
-    bounds: Bounds,
-) -> Piece | None:
-    """Rows of several fragments, or of one with several versions: the newest of each key."""
-    rest = Piece(interval.start, interval.end, key)
-    span = (interval.start, interval.end)
-    for window in windows(inputs, span, key, bounds, lambda: page.room):
-        versions = window.versions
-        page.scanned += versions.scanned
-        chosen = versions.newest
-        if len(chosen):
-            rows = versions.take(chosen)
-            slots = versions.slots[chosen]
-            count = page.fitting(rows)
-            if count < len(chosen):
-                part = with_slots(rows, slots)
-                return cut_page(page, part, slots, count, rest, keys_of(part, versions.primary_key))
-            page.add(rows, pa.array(slots))
-        if window.slot >= interval.end:
-            return None
-        rest = Piece(window.slot, interval.end, window.key)
-        if page.room <= 0 or page.worth_returning:
+def _read_merged(source: PageSource, page: PageBuilder, reach: _Reach, bounds: Bounds) -> Piece | None:
+    """Add the newest rows of several fragments, or of one with several versions, interval by interval."""
+    needed = tuple(dict.fromkeys((*page.schema.names, *source.table.primary_key)))
+    for interval in (i for span in reach.spans for i in source.view.between(*span, bounds)):
+        rest = Piece(interval.start, interval.end, reach.key if interval.start == reach.start else None)
+        if page.room <= 0:
             return rest
+        inputs = source.inputs(interval.fragments, needed)
+        span = (interval.start, interval.end)
+        for window in windows(inputs, span, rest.key, bounds, lambda: page.room):
+            left = add_newest(page, window.versions, rest)
+            if left is not None:
+                return left
+            rest = Piece(window.slot, interval.end, window.key)
+            if window.slot < interval.end and (page.room <= 0 or page.worth_returning):
+                return rest
     return None
 
 
-def with_slots(rows: pa.RecordBatch, slots: np.ndarray[Any, Any]) -> pa.RecordBatch:
-    return rows.append_column(SLOT, pa.array(slots))
+def add_newest(page: PageBuilder, versions: Versions, rest: Piece) -> Piece | None:
+    """Add the newest version of each key, in order; returns the rest if not all of them fit."""
+    page.scanned += versions.scanned
+    chosen = versions.newest
+    if not len(chosen):
+        return None
+    slots = versions.slots[chosen]
+    rows = versions.take(chosen).append_column(SLOT, pa.array(slots))
+    count = page.fitting(rows)
+    if count < len(chosen):
+        return cut_page(page, rows, slots, count, rest, keys_of(rows, versions.primary_key))
+    page.add(rows, rows.column(SLOT))
+    return None
 
 
 def pieces_of(cursors: Cursors) -> list[Piece]:

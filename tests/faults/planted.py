@@ -63,6 +63,7 @@ from elasticscan.storage import (
 from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.pages import Piece, pieces_of
+from elasticscan.storage.view import View
 from elasticscan.store import schema_changes
 from elasticscan.store.context import Context, lookups
 from elasticscan.store.moves import elasticity, mover, owners
@@ -621,10 +622,10 @@ def merged_key_is_ahead_of_its_rows(honest: Any, self: Any, count: int, page_byt
 def newer_fragments_are_passed_over(patch: Patch) -> None:
     honest = pages._read_merged
 
-    def hasty(page: Any, inputs: Any, *rest: Any) -> Any:
+    def hasty(source: PageSource, page: Any, *rest: Any) -> Any:
         pruner = page.pruner
-        kept = [one for one in inputs if pruner is None or pruner._may_match(one.fragment, None)]
-        return honest(page, kept or inputs, *rest)
+        kept = [f for f in source.view.fragments if pruner is None or pruner._may_match(f, None)]
+        return honest(replace(source, view=View(kept)), page, *rest)
 
     patch.setattr(pages, "_read_merged", hasty)
     patch.setattr(pages, "run_of", lambda *_: None)  # then all is merged
