@@ -19,11 +19,10 @@ Only the columns of the page are copied and kept. So if these columns of the lar
 cache, the overlay fits, too.
 
 Nothing but their newest rows says what becomes of a batch: where two snapshots find the same, in whatever
-files, they share it. So a commit costs the batches that it touches. Where it deletes nothing, a batch is that
-of the snapshot before with these rows in their places: the others are not merged again, nor is the large
-fragment read. Of each fragment the overlays used last stay, and others leave the cache. Once a batch
-was copied with newer rows, the older one is evicted: the previous overlay's at once (its memory is used for
-the next copy), the large fragment's when the cache is full. So the cache holds a table once, not twice.
+files, they share it. So a commit costs one merge of the others, and copies of the batches that it touches.
+Of each fragment the overlays used last stay, and others leave the cache. A batch that another overlay made is
+evicted there once it is shared, and that of the large fragment once it is copied and the cache is full. So
+the cache holds a table once, not twice.
 """
 
 from __future__ import annotations
@@ -43,12 +42,11 @@ from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
 from elasticscan.storage.key_columns import comparable
 from elasticscan.storage.lookup import Mask, Rows, Search, commits_of
-from elasticscan.storage.merge import InputRows, MergeInput, Versions, pack
+from elasticscan.storage.merge import InputRows, MergeInput, Versions
 from elasticscan.storage.patch import Patch
 from elasticscan.storage.view import Layers
 
 _MOST_KEPT = 3  # overlays of one fragment: there is one for each snapshot that sees it with others
-_BISECTED_SHARE = 1 / 16  # up to this share of a batch's rows, each key is bisected for
 
 _lock = renewed_in_child(Lock)  # of the overlays of all readers
 
@@ -62,7 +60,6 @@ class Overlay:
         columns: the same fragment with the columns that are laid over.
         others: fragments whose rows replace those of `large`, or lie between them, or hide them.
         bounds: which commits count.
-        before: the overlay of the previous snapshot, which lacks the newest of `others`.
 
     Attributes:
         fits: the other rows that may belong to a batch are never more than another batch.
@@ -74,7 +71,6 @@ class Overlay:
         columns: FragmentReader,
         others: Sequence[MergeInput],
         bounds: Bounds,
-        before: Overlay | None = None,
     ) -> None:
         self._is_older = all(large.fragment.max_commit < one.fragment.min_commit for one in others)
         self._large = MergeInput(large.fragment, large.reader.plain) if self._is_older else large
@@ -84,22 +80,13 @@ class Overlay:
         self._columns = columns.plain
         self._siblings: dict[Hashable, Overlay] = columns.overlays
         self._edges: dict[int, tuple[int, ...]] = {}
-        self._first_keys: dict[int, bytes] = {} if before is None else before._first_keys
+        self._first_keys: dict[int, bytes] = {}
         self.batch_count = large.reader.batch_count
-        self._before, self._since = before, self._others
-        if before is not None:
-            there = {one.fragment.id for one in before._others}
-            self._since = [one for one in others if one.fragment.id not in there]
-            before._before = None  # of a chain of them only two are ever held
-        # Rows and bytes of the others; counted exactly, so that all overlays of the same files fit or none.
-        self._crowd = np.zeros((self.batch_count, 2), np.int64)
-        self._rows_beside, self._bytes_beside = self._beside()
-        # Where one batch has too many, they are not used.
-        self._spans = self._cut() if self._rows_beside <= BATCH_ROWS * self.batch_count else []
+        self._spans, size = self._cut()
         self.fits = bool(self._spans)
         self._batches = columns.kept_beside()
-        self._newest = columns.kept_beside()
-        self._placed = columns.kept_beside()
+        self._newest = columns.kept_beside(lasting=True, about_bytes=size)
+        self._placed = columns.kept_beside(lasting=True)
 
     def batch(self, index: int) -> pa.RecordBatch:
         return self._batches.get(index, self._lay_over)
@@ -113,18 +100,6 @@ class Overlay:
         self._batches.forget()
         self._newest.forget()
         self._placed.forget()
-
-    def is_before(self, layers: Layers) -> bool:
-        """Return whether layers are those of this overlay and newer ones that delete nothing."""
-        large, mine = self._large.fragment, {one.fragment.id: one.fragment for one in self._others}
-        newer = [fragment for fragment in layers.others if fragment.id not in mine]
-        if large != layers.base or len(mine) + len(newer) != len(layers.others) or not self.fits:
-            return False
-        if not all(mine.get(fragment.id, fragment) == fragment for fragment in layers.others):
-            return False
-        last = max(fragment.max_commit for fragment in (large, *mine.values()))
-        whole = all(map(self._bounds.wholly_hold, mine.values()))
-        return whole and all(f.unique and not f.tombstones and last < f.min_commit for f in newer)
 
     def seek(self, slot: int, key: bytes | None) -> tuple[int, int]:
         """(batch, row) of the first row of `slot` or later; with `key`, beyond that key in the slot.
@@ -157,54 +132,42 @@ class Overlay:
 
     # Rows of the others
 
-    def _cut(self) -> list[int]:
-        """Return the first batch of each span for which the others are merged at once; none if too large.
+    def _cut(self) -> tuple[list[int], int]:
+        """Return the first batch of each span for which the others are merged at once, and the others' bytes.
 
-        The rows of a slot that goes over several batches count for each of them.
+        There is none where a batch has too many. The rows of a slot that goes over several batches count for
+        each of them.
         """
         firsts = [self._large.reader.slot_range(index)[0] for index in range(1, self.batch_count)]
         begins = np.array([self._slots[0], *firsts])
         ends = np.array([*(slot + 1 for slot in firsts), self._slots[1]])
-        if self._before is not None:
-            self._crowd += self._before._crowd
-        for one in self._since:
+        crowd = np.zeros((self.batch_count, 2), np.int64)  # rows and bytes of the others
+        for one in self._others:
             count = one.reader.rows_below(ends) - one.reader.rows_below(begins)
-            self._crowd += np.outer(count, (1, one.fragment.bytes // max(one.fragment.rows, 1)))
+            crowd += np.outer(count, (1, one.fragment.bytes // max(one.fragment.rows, 1)))
         spans, span_rows, span_bytes = [0], 0, 0
-        for index, (rows, size) in enumerate(self._crowd.tolist()):
+        for index, (rows, size) in enumerate(crowd.tolist()):
             if rows > BATCH_ROWS or size > BATCH_BYTES:
-                return []
+                return [], 0
             span_rows, span_bytes = span_rows + rows, span_bytes + size
             if span_rows > BATCH_ROWS or span_bytes > BATCH_BYTES:
                 spans.append(index)
                 span_rows, span_bytes = rows, size
-        return spans
-
-    def _beside(self) -> tuple[int, int]:
-        """About how many rows, and bytes, the others have in the slots of the large fragment, unread."""
-        within, before, rows, size = self._large.fragment.slots, self._before, 0, 0
-        if before is not None:
-            rows, size = before._rows_beside, before._bytes_beside
-        for fragment in (one.fragment for one in self._since):
-            share = len(fragment.slots & within) / max(fragment.slots_written, len(fragment.slots), 1)
-            rows += int(fragment.rows * share)
-            size += int(fragment.bytes * share)
-        return rows, size
+        return spans, int(crowd[:, 1].sum())
 
     def _edge(self, index: int) -> tuple[int, ...]:
         """Return the numbers of the rows of the other fragments at which a batch begins."""
         edge = self._edges.get(index)
         if edge is None:
-            edge = self._edges[index] = self._edge_of(self._others, index)
+            is_inner = 0 < index < self.batch_count
+            slot = self._large.reader.slot_range(index)[0] if is_inner else self._slots[index > 0]
+            if is_inner and self._begins_within(index):
+                low = self._first_key(index)
+                edge = tuple(one.reader.first_row(slot, low) for one in self._others)
+            else:
+                edge = tuple(int(one.reader.rows_below(np.array([slot]))[0]) for one in self._others)
+            self._edges[index] = edge
         return edge
-
-    def _edge_of(self, others: Sequence[MergeInput], index: int) -> tuple[int, ...]:
-        is_inner = 0 < index < self.batch_count
-        slot = self._large.reader.slot_range(index)[0] if is_inner else self._slots[index > 0]
-        if is_inner and self._begins_within(index):
-            low = self._first_key(index)
-            return tuple(one.reader.first_row(slot, low) for one in others)
-        return tuple(int(one.reader.rows_below(np.array([slot]))[0]) for one in others)
 
     def _newer(self, index: int) -> pa.RecordBatch:
         """Return the newest row of each key of the others within a batch, in order, with tombstones."""
@@ -225,9 +188,12 @@ class Overlay:
 
     def _merge(self, begin: int, end: int) -> pa.RecordBatch:
         """Return the newest rows of the others for the batches [begin, end), with their commits."""
-        return self._merged(_parts(self._others, self._edge(begin), self._edge(end)))
-
-    def _merged(self, parts: Sequence[InputRows]) -> pa.RecordBatch:
+        parts = [
+            InputRows(one, served)
+            for one, first, beyond in zip(self._others, self._edge(begin), self._edge(end), strict=True)
+            for rows in one.reader.slices(first, beyond)
+            if (served := _served(one.fragment, rows)).num_rows
+        ]
         if not parts:
             return pa.RecordBatch.from_arrays([], names=[])
         versions = Versions(parts, self._bounds)
@@ -240,9 +206,6 @@ class Overlay:
     # Batches
 
     def _lay_over(self, index: int) -> pa.RecordBatch:
-        made = self._patched(index)
-        if made is not None:
-            return made
         newer = self._newer(index)
         made = self._made_before(index, newer) if newer.num_rows else None
         if made is not None:
@@ -264,31 +227,6 @@ class Overlay:
         starts = self._large.reader.starts
         count = int(starts[index + 1] - starts[index])
         return Patch(count, rows.astype(np.int64), replaces, counts & ~deleted, counts & deleted & replaces)
-
-    def _patched(self, index: int) -> pa.RecordBatch | None:
-        """Return the batch of the overlay before, with the rows that came since; None if that is not there.
-
-        These rows are newer than all of it, and delete nothing.
-        """
-        before = self._before
-        made = None if before is None else before._batches.peek(index)
-        if before is None or made is None or not made.num_rows:
-            return None
-        edges = (self._edge_of(self._since, at) for at in (index, index + 1))
-        parts = _parts(self._since, *edges)
-        if parts:
-            newer = parts[0].rows if len(parts) == 1 else self._merged(parts)
-            has_key = set(self._names) <= set(made.schema.names)
-            found = self._found(made, newer) if has_key else None
-            # One that shares the slots of the large fragment's batch has the keys of that.
-            if found is None and _is_same(made.column(SLOT), self._columns.batch(index).column(SLOT)):
-                found = self._places(index, newer)
-            if found is None:
-                return None
-            placed = Patch(made.num_rows, *found, np.ones_like(found[1]), np.zeros_like(found[1]))
-            made = self._copied(made, newer, placed, spare=not self._batches.has_room(made.nbytes))
-        before._batches.forget([index])
-        return made
 
     def _copied(
         self, batch: pa.RecordBatch, newer: pa.RecordBatch, placed: Patch, spare: bool
@@ -334,45 +272,16 @@ class Overlay:
 
     def _places(self, index: int, newer: pa.RecordBatch) -> tuple[Rows, Mask]:
         """Return the rows of a batch before which newer rows belong, and whether these replace them."""
-        return self._found(self._large.reader.batch(index), newer)
-
-    def _found(self, batch: pa.RecordBatch, newer: pa.RecordBatch) -> tuple[Rows, Mask]:
-        """As `_places`, in any batch that has the columns of the key."""
-        slots, slots_sought = (rows.column(SLOT).to_numpy() for rows in (batch, newer))
-        keys = [newer.column(name) for name in self._names]
+        batch = self._large.reader.batch(index)
+        slots, sought = (rows.column(SLOT).to_numpy() for rows in (batch, newer))
+        low, high = (slots.searchsorted(sought, side) for side in ("left", "right"))
         own = [part for name in self._names for part in comparable(batch.column(name))]
-        if len(slots_sought) > _BISECTED_SHARE * batch.num_rows and all(
-            isinstance(part, np.ndarray) and part.dtype.kind == "i" for part in own
-        ):
-            sought = [part for key in keys for part in comparable(key)]
-            both = zip((slots, *own), (slots_sought, *sought), strict=True)
-            packed = pack([np.concatenate(pair) for pair in both])
-            if packed is not None:
-                mine, theirs = packed[0][: len(slots)], packed[0][len(slots) :]
-                places = mine.searchsorted(theirs)
-                return places, mine[np.minimum(places, len(mine) - 1)] == theirs
-        low, high = (slots.searchsorted(slots_sought, side) for side in ("left", "right"))
+        keys = [newer.column(name) for name in self._names]
         return Search(np.array([0, batch.num_rows]), lambda _: own, keys).first_rows(low, high)
 
 
 Run: TypeAlias = FragmentReader | Overlay
 _BITS = {pa.float16(): pa.int16(), pa.float32(): pa.int32(), pa.float64(): pa.int64()}
-
-
-def _parts(others: Sequence[MergeInput], begins: Sequence[int], ends: Sequence[int]) -> list[InputRows]:
-    """Return rows of others by number, only the ones they serve."""
-    return [
-        InputRows(one, served)
-        for one, first, beyond in zip(others, begins, ends, strict=True)
-        for rows in one.reader.slices(first, beyond)
-        if (served := _served(one.fragment, rows)).num_rows
-    ]
-
-
-def _is_same(some: pa.Array, other: pa.Array) -> bool:
-    """Return whether two columns of slots are one in memory."""
-    mine, theirs = ((slots.buffers()[1].address, slots.offset, len(slots)) for slots in (some, other))
-    return mine == theirs
 
 
 def _are_equal(some: pa.Array, others: pa.Array) -> bool:
@@ -415,10 +324,7 @@ def run_of(
         needed = tuple(dict.fromkeys((*columns, *alone)))
         others = [MergeInput(fragment, open_fragment(fragment, needed)) for fragment in layers.others]
         keyed = MergeInput(layers.base, reader if needed == columns else open_fragment(layers.base, alone))
-        with _lock():
-            siblings = list(reader.overlays.values()) if whole else []
-        before = next((overlay for overlay in reversed(siblings) if overlay.is_before(layers)), None)
-        kept = Overlay(keyed, reader, others, bounds, before)
+        kept = Overlay(keyed, reader, others, bounds)
         with _lock():
             kept = reader.overlays.setdefault(key, kept)
             dropped = [reader.overlays.pop(key) for key in list(reader.overlays)[:-_MOST_KEPT]]

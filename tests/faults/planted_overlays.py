@@ -35,14 +35,6 @@ def older_rows_are_laid_over_newer_ones(honest: Any, self: Overlay, *args: Any) 
     self._is_older = True
 
 
-@fault("programs", "the rows of all commits since are laid over the batches of the snapshot before")
-@replacing(Overlay, "__init__")
-def batches_of_before_lack_all_commits_but_the_last(honest: Any, self: Overlay, *args: Any) -> None:
-    honest(self, *args)
-    if self._before is not None:
-        self._since = self._since[-1:]
-
-
 @fault("programs", "nothing is laid over a fragment whose own rows say that a key was deleted")
 @replacing(view, "_slot_ranges_of")
 def rows_are_laid_over_tombstones(honest: Any, fragments: Sequence[Fragment], *args: Any) -> Any:

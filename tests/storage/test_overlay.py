@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage import overlay as overlay_module
-from elasticscan.storage import patch as patch_module
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.overlay import Overlay, run_of
 from elasticscan.storage.pages import PageSource, read_page
@@ -49,11 +48,6 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
         {"BATCH_ROWS": 3},
         {"BATCH_ROWS": 9},
         {"BATCH_BYTES": 9_000},
-        {"_MOST_JOINED": 0},
-        {"_MOST_JOINED": 2},
-        {"_BISECTED_SHARE": 0.0},
-        {"_BISECTED_SHARE": 0.0, "_MOST_JOINED": 0},
-        {"_BISECTED_SHARE": 9.0},
     ],
     ids=str,
 )
@@ -62,12 +56,11 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_laid_over_a_large_fragment_are_the_visible_ones_in_order(
     bound: dict[str, float], seed: int
 ) -> None:
-    """Rows are merged for more or fewer batches at once, joined or taken, bisected for or packed."""
+    """Rows are merged for more or fewer batches at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fragment_module, "BATCH_ROWS", 1 + seed % 8)
         for name, value in bound.items():
-            module = patch_module if name == "_MOST_JOINED" else overlay_module
-            patch.setattr(module, name, value)
+            patch.setattr(overlay_module, name, value)
         layered = Scenario(seed, style="layered", wide=True)
         shelf, rng, snapshot = layered.shelf, layered.rng, layered.snapshot()
         versions = {v.key: v for v in newest(shelf.versions(), 0, snapshot) if v.value is not None}
