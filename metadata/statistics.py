@@ -53,11 +53,8 @@ class FragmentStatistics:
         low, high = min((b.low for b in blocks), default=b""), max((b.high for b in blocks), default=b"")
         if low >= high:
             return 1.0
-        ends = [(max(low, least), min(high, most)) for least, most, _ in keys.intervals]
-        shares = [
-            (_share_upto(low, begin, high), _share_upto(low, end, high)) for begin, end in ends if begin < end
-        ]
-        return sum(end - begin for begin, end in shares)
+        ends = ((max(low, least), min(high, most)) for least, most, _ in keys.intervals)
+        return sum(_share(low, end, high) - _share(low, begin, high) for begin, end in ends if begin < end)
 
     def may_match(self, block: int, key_sets: KeySets) -> bool:
         """Return True if a block can have a row all of whose values are in the sets; False is certain."""
@@ -73,13 +70,8 @@ class FragmentStatistics:
         return True
 
 
-def _share_upto(low: bytes, key: bytes, high: bytes) -> float:
-    """As `_share`, for a key that may be the lowest."""
-    return _share(low, key, high) if low < key else 0.0
-
-
 def _share(low: bytes, key: bytes, high: bytes) -> float:
-    """Return how far from low to high a key is, from 0 to 1, reading them as numbers; low < key <= high."""
+    """Return how far from low to high a key is, from 0 to 1, reading them as numbers; low <= key <= high."""
     same = 0
     while same < len(low) and low[same] == high[same]:
         same += 1
@@ -87,7 +79,7 @@ def _share(low: bytes, key: bytes, high: bytes) -> float:
         int.from_bytes(bound[same : same + _SHARE_BYTES].ljust(_SHARE_BYTES, b"\0"), "big")
         for bound in (low, key, high)
     )
-    return (place - bottom) / (top - bottom) if top > bottom else 1.0
+    return (place - bottom) / (top - bottom) if top > bottom else float(key > low)
 
 
 def pack_statistics(statistics: FragmentStatistics) -> bytes:
