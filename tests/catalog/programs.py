@@ -631,7 +631,7 @@ class World:
         )  # fmt: skip
 
     def _run(self, index: IndexInfo, path: str) -> StagedRun:
-        return StagedRun(index.id, f"{path}.{index.id}.{next(self.names)}", 1, 10, 1, 1, b"h")
+        return StagedRun(index.id, f"{path}.{index.id}.{next(self.names)}", 1, 10, 1, 1)
 
     def _added(self, table: TableState, shard: int, slots: SlotSet, some: list[Version]) -> AddedFragment:
         numbers = [version.number for version in some]
@@ -941,10 +941,8 @@ class World:
         assert model.files == serving | removed | (self.forgotten & model.files), (
             "files serve, or can be collected"
         )
-        of_runs = dict.fromkeys(table.runs.by_id(), b"h")
-        found = transaction.statistics_of(self.observer.home, table.info.id, {*by_id, *of_runs})
-        expected = of_runs | {n: body for n, f in by_id.items() if (body := self.statistics[f.shard, f.path])}
-        assert found == expected
+        found = self.observer.statistics_of(table.info.id, {*by_id, *table.runs.by_id()})
+        assert found == {n: body for n, f in by_id.items() if (body := self.statistics[f.shard, f.path])}
 
 
 MAKERS = {
