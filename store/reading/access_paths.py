@@ -129,22 +129,23 @@ def _count_entries(
     runs: Sequence[tuple[Fragment, IndexRun]],
     ranges: Sequence[tuple[bytes, bytes]],
 ) -> float:
-    """Return the entries in some ranges of some runs of an index.
+    """Return about how many entries of some runs of an index are in some ranges.
 
     Of many ranges some are counted; what they leave out is not below the record batches that lie in a range.
+    Of a run that cannot be read all are taken to be: reading the index raises it.
     """
     step = -(-len(runs) * len(ranges) // MOST_COUNTED) or 1
-    counted = least = 0
-    try:
-        for number, (fragment, run) in enumerate(runs):
+    counted = least = unread = 0
+    for number, (fragment, run) in enumerate(runs):
+        try:
             reader = context.readers.open_run(table, index, fragment.shard, run)
             for low, high in ranges[number % step :: step]:
                 first, end = reader.range_of(low, high)
                 counted += end - first
             least += sum(reader.whole_batches_of(*ends) for ends in ranges) if step > 1 else 0
-    except ElasticScanError:
-        return 0.0  # reading the index raises it
-    return float(max(counted * step, least))
+        except ElasticScanError:
+            unread += run.rows
+    return float(max(counted * step, least) + unread)
 
 
 def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Access:

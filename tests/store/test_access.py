@@ -43,6 +43,13 @@ def test_rare_values_are_counted_and_found_through_the_index(store: Store, condi
     assert scan.explain()["actual"]["rows_scanned"] == rows
 
 
+def test_entries_of_a_long_list_of_values_are_estimated_by_some_of_these(store: Store) -> None:
+    values = ", ".join(map(str, range(0, 200, 2)))  # half of them are in the table
+    candidates = store.table("t").scan(["id"], f"k IN ({values})").explain()["candidates"]
+    (by_k,) = (each for each in candidates if each["access"] == "by_k")
+    assert by_k["rows_scanned"] == pytest.approx(ROWS / 2, rel=0.4)
+
+
 def test_an_index_that_is_damaged_does_not_keep_others_from_being_chosen(tmp_path: Path) -> None:
     made = Store.create(tmp_path / "s", ["a"])
     made.create_table("t", SCHEMA, ["id"])
