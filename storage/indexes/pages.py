@@ -105,6 +105,7 @@ class _IndexPage:
             for fragment in self.fragments
             if not fragment.slots.isdisjoint(slots)
             for run in source.runs(fragment)
+            if len(self.ranges) > 1 or any(len(range(*run.range_of(*ends))) for ends in self.ranges)
         ]
         numbers = {fragment.id: number for number, fragment in enumerate(self.fragments)}
         self.owners = np.array([numbers[iterator.fragment.id] for iterator in self.iterators], dtype=np.intp)
