@@ -177,8 +177,8 @@ def shards(value: Any) -> tuple[list[str], dict[str, str]]:
     """Return the names of shards, and their roots as far as they are given."""
     given = names("shards", list(value) if isinstance(value, Mapping) else value)
     listed = [check_name("shard", name) for name in given]
-    if not listed:
-        raise _refusal("shards", value, "a list of at least one name, or a mapping of names to roots")
+    if not listed or len(set(listed)) < len(listed):
+        raise _refusal("shards", value, "a list of different names, or a mapping of names to roots")
     return listed, roots("shards", value) if isinstance(value, Mapping) else {}
 
 
