@@ -132,7 +132,43 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
             "fill or drop them",
             column=field.name,
         )
+    if _has_required_parts(field.type) and _lacks_required_part(column):
+        raise SchemaMismatch(
+            f"column {field.name!r} has nulls inside its values where {field.type} allows none; "
+            "fill or drop them",
+            column=field.name,
+        )
     return column
+
+
+def _parts(kind: pa.DataType) -> list[pa.Field]:
+    return [kind.field(at) for at in range(kind.num_fields)]
+
+
+def _has_required_parts(kind: pa.DataType) -> bool:
+    parts = kind.field(0).type if _t.is_map(kind) else _parts(kind)  # pairs and their keys are never null
+    return any(not part.nullable or _has_required_parts(part.type) for part in parts)
+
+
+def _lacks_required_part(column: pa.Array) -> bool:
+    """Return whether a nested value has a null where its type allows none; Arrow itself never looks."""
+    kind = column.type
+    if _t.is_map(kind):  # a list of pairs; Arrow's own cast to it refuses some values
+        kind, buffers = pa.list_(kind.field(0)), column.buffers()[:2]
+        column = pa.Array.from_buffers(
+            kind, len(column), buffers, offset=column.offset, children=[column.values]
+        )
+    if _t.is_struct(kind):
+        present = column.is_valid() if column.null_count else None
+        children = [column.field(at) for at in range(kind.num_fields)]
+        if present is not None:
+            children = [child.filter(present) for child in children]
+    else:
+        children = [column.flatten()] if kind.num_fields else []
+    return any(
+        (not part.nullable and child.null_count) or _lacks_required_part(child)
+        for part, child in zip(_parts(kind), children, strict=True)
+    )
 
 
 def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
@@ -236,7 +272,7 @@ def _widens(source: pa.DataType, target: pa.DataType) -> bool:
         for kinds in _ALIKE
     ):
         return is_widening(source, target)
-    parts = [[kind.field(at) for at in range(kind.num_fields)] for kind in (source, target)]
+    parts = [_parts(kind) for kind in (source, target)]
     named = not _t.is_struct(source) or [part.name for part in parts[0]] == [part.name for part in parts[1]]
     return (
         named

@@ -155,28 +155,38 @@ def _check_key(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) 
 
 
 def stored_schema(schema: pa.Schema, primary_key: list[str]) -> pa.Schema:
-    """Return the schema as a table keeps it: key columns not null, parts of types as of `map_leaves`."""
+    """Return the schema as a table keeps it: key columns not null, nothing with metadata."""
+    kinds = [map_leaves(each.type, keep_large=True) for each in schema]
     return pa.schema(
-        pa.field(each.name, map_leaves(each.type), each.nullable and each.name not in primary_key)
-        for each in schema
+        pa.field(each.name, kind, each.nullable and each.name not in primary_key)
+        for each, kind in zip(schema, kinds, strict=True)
     )
 
 
 def map_leaves(
-    kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType] = lambda leaf: leaf, depth: int = 0
+    kind: pa.DataType,
+    change: Callable[[pa.DataType], pa.DataType] = lambda leaf: leaf,
+    depth: int = 0,
+    keep_large: bool = False,
 ) -> pa.DataType:
     """Return a type with its leaves changed, the first one first.
 
-    Its parts allow nulls and have no metadata; large lists and views become lists.
+    Its parts have no metadata. Views become lists, as do large lists that are not kept.
     """
     if depth > MAX_NESTING:  # `check_definition` raises
         return kind
-    parts = [pa.field(part.name, map_leaves(part.type, change, depth + 1)) for part in _parts(kind)]
+    parts = [
+        pa.field(part.name, map_leaves(part.type, change, depth + 1, keep_large), part.nullable)
+        for part in _parts(kind)
+    ]
     if _t.is_struct(kind):
         return pa.struct(parts)
     if _t.is_map(kind):
-        return pa.map_(parts[0].type.field(0).type, parts[0].type.field(1).type)
+        key, item = parts[0].type
+        return pa.map_(key.type, pa.field("value", item.type, item.nullable), kind.keys_sorted)
     if _t.is_fixed_size_list(kind):
         return pa.list_(parts[0], kind.list_size)
+    if keep_large and _t.is_large_list(kind):
+        return pa.large_list(parts[0])
     lists = (_t.is_list, _t.is_large_list, _t.is_list_view, _t.is_large_list_view)
     return pa.list_(parts[0]) if any(is_such(kind) for is_such in lists) else change(kind)
