@@ -6,6 +6,7 @@ as 0-5000 to run others.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,10 +19,12 @@ import pytest
 from tests.base.postgres import Server
 from tests.seeds import ranges_of_seeds
 from tests.simulation.engine import Step, shrunk
+from tests.simulation.faults import FAULTS
 from tests.simulation.programs import FAULTY, Programs
 from tests.simulation.tables import BY_KEY, CHANGING, CHECKING, KEEPERS, KEPT_CHANGING, MERGES, PAST
 
 ROOT = Path(__file__).parents[2]
+FAULT_SEEDS = "ELASTICSCAN_FAULT_SEEDS"
 # Of each style: how many programs are run, how many in one test, how many tests are not `long`.
 # None is that of the seed: one of those without a name of their own.
 RUNS: dict[str | None, tuple[int, int, int]] = {
@@ -57,11 +60,20 @@ def test_a_store_answers_as_the_oracle_whatever_is_done_to_it(
         programs.run(seed, style)
 
 
-@pytest.mark.parametrize("seeds", ranges_of_seeds(8, 3, 1, "ELASTICSCAN_FAULT_SEEDS"), ids=str)
-def test_a_store_that_a_fault_befalls_answers_right_or_with_a_typed_error(seeds: range) -> None:
+def _programs_with_faults() -> Iterator[Any]:
+    """Some drawn from all faults, and one of each."""
+    if os.environ.get(FAULT_SEEDS):
+        yield pytest.param(FAULTY, os.environ[FAULT_SEEDS])
+        return
+    yield pytest.param(FAULTY, "0-2")
+    for name in sorted(FAULTS):
+        yield pytest.param(name, "0", marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize(("style", "seeds"), list(_programs_with_faults()))
+def test_a_store_that_a_fault_befalls_answers_right_or_with_a_typed_error(style: str, seeds: str) -> None:
     """In a process of its own, so that a signal or an endless loop fails with the number of its seed."""
-    asked = f"{seeds.start}-{seeds.stop - 1}"
-    command = [sys.executable, "-m", "tests.simulation", "--style", FAULTY, asked]
+    command = [sys.executable, "-m", "tests.simulation", "--style", style, seeds]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=290)
     assert done.returncode == 0, done.stdout + done.stderr
 
