@@ -13,8 +13,8 @@ pending. What this room promises:
 - **A keeper gives way**: while others commit, it rests for as long as it works.
 
 The words: a *step* is one merge, one flush, one round of balancing or one collection; a file is *dropped*
-when no fragment or run is in it any more, an *orphan* when the catalog never knew it, and *condemned* when no
-commit may refer to it again.
+when no fragment or run is in it any more, an *orphan* when the catalog never knew it, or forgot it, and
+*condemned* when no commit may refer to it again.
 
 The modules, from the bottom up:
 

@@ -80,10 +80,10 @@ class _Look:
 
 
 def _by_drop(file: RemovedFile) -> tuple[float, int]:
-    """By this dropped files go, those first that were dropped first.
+    """Return what dropped files are sorted by: they are deleted in the order in which they were dropped.
 
-    A collection may die at any file. A repair takes what a merge replaced for the newest rows where the
-    merge is gone, which a later one replaced: so a file goes after the ones that it replaced.
+    A collection may die after any file. If a merged file went before those that it replaced, a repair without
+    the catalog would take these for the newest rows.
     """
     return file.dropped_at, file.fragment
 

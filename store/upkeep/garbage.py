@@ -3,7 +3,8 @@
 A *dropped* file goes after the grace period: that it was dropped is proof, and stays true for ever, since no
 file is entered twice. An *orphan*, which the catalog never knew or forgot, goes after a week: not knowing
 proves little, the catalog may be the wrong one. A file whose manifest names another store or shard stays. A
-file without a readable manifest (unfinished, torn, renamed) counts as an orphan, even if it was dropped.
+file without a readable manifest (unfinished, torn, renamed) waits as long as an orphan, also when it was
+dropped.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class RootState:
         return self.live - self.files.keys()
 
     def unused_seconds(self, path: str) -> float:
-        """Return since when the catalog needs a file no more; of an orphan, since when it was not changed."""
+        """Count the seconds since a file was dropped, or since an orphan was changed."""
         return self.dropped.get(path, self.seen_at - self.files[path])
 
 
@@ -115,7 +116,7 @@ def plan(
         read: returns the manifest of a file, None for one that has none that can be read. Asked of files that
             were not needed just now.
         store: the id of the store.
-        doubt: why the catalog is not trusted when it does not know a file, if so.
+        doubt: a reason to keep files that the catalog does not know; None to trust it.
     """
     decisions, newest = list[Decision](), 0
     for path in sorted(root.files):
@@ -159,7 +160,7 @@ def _judged(
         return Action.DELETE, f"nothing needs it, since {seconds:,.0f} s"
     if doubt is not None:
         return Action.KEEP, doubt
-    why = "unfinished, torn, renamed or damaged" if manifest is None else "never committed"
+    why = "unfinished, torn, renamed or damaged" if manifest is None else "not known to the catalog"
     if seconds < rules.orphan_seconds:
         return Action.KEEP, f"{why}, {seconds:,.0f} s old, and kept for {rules.orphan_seconds:,.0f}"
     return Action.DELETE, f"{why}, {seconds:,.0f} s old"

@@ -15,6 +15,7 @@ import json
 import logging
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.faults.harnesses import FAULTS, SEEDS_FILE, Fault, Harnesses, read_seeds
@@ -33,6 +34,10 @@ def find_seed(harnesses: Harnesses, fault: Fault, first: int) -> int | None:
     return None
 
 
+def _write(seeds: Mapping[str, int]) -> None:
+    SEEDS_FILE.write_text(json.dumps(seeds, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Look for seeds that find the planted faults.")
     parser.add_argument("names", nargs="*", help="faults; by default those whose seed finds nothing")
@@ -43,6 +48,7 @@ def main() -> int:
         parser.error(f"no such faults: {', '.join(sorted(unknown))}")
     logging.disable()  # of what is broken on purpose
     seeds = {name: seed for name, seed in read_seeds().items() if name in {fault.name for fault in FAULTS}}
+    _write(seeds)  # without those of faults that are gone
     blind = []
     with tempfile.TemporaryDirectory() as directory:
         harnesses = Harnesses(Path(directory))
@@ -61,7 +67,7 @@ def main() -> int:
                 blind.append(fault.name)
             else:
                 seeds[fault.name] = seed
-                SEEDS_FILE.write_text(json.dumps(seeds, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+                _write(seeds)
         harnesses.close()
     return 1 if blind else 0
 
