@@ -56,7 +56,7 @@ spill        batches that wait to be read again, in a temporary file where they 
 sealed_file  Arrow files that prove themselves; batches: record batches of them, whole or in part
 fragment     the sorted file of rows; statistics: bounds of its columns, collected while it is written
 fragment_writer  writes it
-view         the fragments that serve some slots; key_columns: columns of keys that compare across arrays
+view         the fragments that serve some slots; key_filter: primary keys that a fragment does not have
 lookup       single rows by number and by key, and which version is the newest
 merge        several fragments in one order; overlay: others laid over a large fragment
 patch        newer rows in one batch of it

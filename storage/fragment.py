@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from elasticscan.base.concurrency import cached_property
 from elasticscan.base.errors import FragmentDamaged, TableChanged
 from elasticscan.base.key_encoding import encode_row
 from elasticscan.metadata import (
@@ -32,6 +33,7 @@ from elasticscan.metadata import (
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.batches.reader import UNREADABLE, BatchReader, Fields
 from elasticscan.storage.disk import Disk
+from elasticscan.storage.key_filter import KeyFilter
 from elasticscan.storage.sealed_file import SealedFile, read_manifest
 
 SLOT, COMMIT, DELETED, UNTIL = "_slot", "_commit", "_deleted", "_until"
@@ -177,6 +179,11 @@ class FragmentReader(BatchReader):
         if self._plain is None:
             self._plain = FragmentReader(*self._made_of, versions=False)
         return self._plain
+
+    @cached_property
+    def key_filter(self) -> KeyFilter:
+        """Return a filter of primary keys, which the reader has among its columns."""
+        return KeyFilter(self.kept_beside(), int(self.starts[-1]))
 
     def rows_of_slots(self, slots: NDArray[np.uint16]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[low, high) of the rows of each slot; batches with none of these slots are not read."""

@@ -130,6 +130,7 @@ class Sought:
         open_fragment: Callable[[Fragment], FragmentReader],
     ) -> None:
         self._slots, self._keys, self._open = slots, keys, open_fragment
+        self._hashes: KeyHashes | None = None
 
     def find_in(self, fragment: Fragment, asked: Rows, bounds: Bounds) -> tuple[Rows, Rows, Rows]:
         """Find some of the keys, by number, in a fragment, tombstones too.
@@ -139,7 +140,10 @@ class Sought:
             commits of these.
         """
         reader = self._open(fragment)
-        asked = asked[fragment.slots.mask(self._slots[asked])]
+        if reader.key_filter.is_worth_asking(len(asked)):
+            asked = asked[self._may_be_in(reader, asked)]
+        if len(asked):
+            asked = asked[fragment.slots.mask(self._slots[asked])]
         if not len(asked):
             return asked, asked, asked
         places = pa.array(asked)
@@ -148,6 +152,15 @@ class Sought:
         there = rows >= 0
         asked, rows = asked[there], rows[there]
         return asked, rows, commits_of(fragment, reader, rows) if len(rows) else rows
+
+    def _may_be_in(self, reader: FragmentReader, asked: Rows) -> Mask:
+        def own() -> KeyHashes:
+            parts = [key_hashes([batch.column(name) for name in reader.primary_key]) for batch in reader]
+            return np.concatenate(parts or [np.empty(0, dtype=np.uint32)])
+
+        if self._hashes is None:
+            self._hashes = key_hashes(self._keys)
+        return reader.key_filter.may_have(self._hashes[asked], own)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
-from elasticscan.storage.key_columns import comparable
+from elasticscan.storage.key_filter import comparable
 from elasticscan.storage.lookup import Mask, Rows, Search, commits_of
 from elasticscan.storage.merge import InputRows, MergeInput, Versions
 from elasticscan.storage.patch import Patch

@@ -62,6 +62,7 @@ from elasticscan.storage import (
 )
 from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
+from elasticscan.storage.key_filter import KeyFilter
 from elasticscan.storage.pages import Piece, pieces_of
 from elasticscan.storage.view import View
 from elasticscan.store import schema_changes
@@ -827,6 +828,9 @@ Finder("programs", "builds alongside changes").rule(
     "runs that garbage collection removed meanwhile are not entered"
 ).gives(indexing, "_are_there", True)
 by_key = Finder("programs", "by key")
+by_key.rule("a filter has every key of its fragment").alters(
+    KeyFilter, "may_have", lambda honest, self, hashes, make: honest(self, hashes, lambda: make()[1:])
+)
 by_key.rule("the slots of a condition are the ones that its values hash to").alters(
     binding_of_keys, "slots_of", lambda honest, columns, slots: (honest(columns, slots) + 1) % slots
 )

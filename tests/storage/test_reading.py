@@ -34,7 +34,7 @@ from elasticscan.protocol import (
     RowRequest,
 )
 from elasticscan.storage import fragment_writer as fragment_module
-from elasticscan.storage import lookup, merge, point_reads, ranges
+from elasticscan.storage import key_filter, lookup, merge, point_reads, ranges
 from elasticscan.storage.disk import LocalDisk
 from elasticscan.storage.fragment import UNTIL, FragmentReader, fragment_schema
 from elasticscan.storage.fragment_writer import Contents, FragmentTarget, write_fragment
@@ -166,12 +166,13 @@ def holds(key_ranges: KeyRanges, slot: int, key: bytes) -> bool:
 def test_each_way_of_reading_gives_each_visible_row_that_it_is_asked_for_once_and_in_order(
     way: Callable[[Scenario, int], Way], seed: int
 ) -> None:
-    """In pages of any limits, from any cursors: keys are sought alone or together."""
+    """In pages of any limits, from any cursors: keys are sought alone, together, or denied by a filter."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fragment_module, "BATCH_ROWS", 1 + seed % 8)
         patch.setattr(ranges, "LEAST_ROWS", (1, 2, 3, 64)[seed % 4])  # cut, or slices
         patch.setattr(ranges, "_SLICED_ROWS", 1 + seed % 5)
         patch.setattr(lookup, "FEW_KEYS", 100 if seed % 3 == 1 else 0)
+        patch.setattr(key_filter, "MOST_ROWS", 1 << 20 if seed % 3 == 2 else 0)
         if seed % 2:  # keys of several columns do not fit into one integer
             patch.setattr(merge, "_MOST_BITS", 1)
         scenario = Scenario(seed, style="layered" if way is by_ranges and seed % 3 else None)
@@ -276,6 +277,14 @@ def list_of(shelf: Shelf, keys: Sequence[Key]) -> KeyList:
     arrays = [pa.array([key[at] for key in keys], field.type) for at, field in enumerate(fields)]
     slots = np.array([shelf.slot_of(key) for key in keys], dtype=np.uint16)
     return KeyList.of(slots, pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
+
+
+def test_hashes_of_keys_side_by_side_differ() -> None:
+    """A filter of hashes denies none of its own keys, whatever they are; few others get through."""
+    numbers = np.arange(100_000)
+    for columns in ([numbers], np.divmod(numbers, 300)):
+        hashes = key_filter.key_hashes([pa.array(column) for column in columns])
+        assert len(np.unique(hashes)) > 99_990
 
 
 def test_older_fragments_are_not_asked_for_what_newer_ones_have() -> None:
