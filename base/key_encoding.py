@@ -56,18 +56,27 @@ END = b"\2"  # above every value key
 _TEXT_END = b"\0\0"
 _ESCAPED_ZERO = b"\0\xff"
 
-# Types by how their values are stored, with the bytes of one.
+# Types by how Arrow stores their values: as numbers in the order of the values, and otherwise.
+_TIMES = (pa.date32(), pa.timestamp("us"), pa.date64(), pa.time32("s"), pa.time64("us"))
+_WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+_NUMBERS = {
+    kind.id: np.dtype(f"{'u' if pa.types.is_unsigned_integer(kind) else 'i'}{kind.bit_width // 8}")
+    for kind in (*_WHOLE, *_TIMES)
+}
 _BOOL = pa.bool_().id
 _DECIMAL = pa.decimal128(1).id
 _FIXED = pa.binary(1).id
-_INTEGERS = {pa.int8().id: 1, pa.int16().id: 2, pa.int32().id: 4, pa.int64().id: 8}
-_UNSIGNED = {pa.uint8().id: 1, pa.uint16().id: 2, pa.uint32().id: 4, pa.uint64().id: 8}
-_PRIMARY_TIMES = {pa.date32().id: 4, pa.timestamp("us").id: 8}
-_OTHER_TIMES = {pa.date64().id: 8, pa.time32("s").id: 4, pa.time64("us").id: 8}
-_SIGNED = _INTEGERS | _PRIMARY_TIMES | _OTHER_TIMES
 _FLOATS = {pa.float16().id: ">f", pa.float32().id: ">f", pa.float64().id: ">d"}
 _TEXTS = {pa.string().id, pa.large_string().id, pa.binary().id, pa.large_binary().id}
 _VIEWS = {pa.string_view().id: pa.large_string(), pa.binary_view().id: pa.large_binary()}
+# Types that no primary key has, with a type of the same values that Spark hashes.
+_OTHERS = {
+    **_VIEWS,
+    **{kind.id: pa.int64() for kind in (*_WHOLE[4:], pa.date64(), pa.time64("us"))},
+    pa.time32("s").id: pa.int32(),
+    pa.float16().id: pa.float32(),
+    **{kind.id: kind for kind in (pa.float32(), pa.float64())},
+}
 
 _TURN = bytes(255 - byte for byte in range(256))
 _TOP_BIT = 1 << 63
@@ -106,19 +115,17 @@ def can_be_encoded(kind: pa.DataType) -> bool:
 def encode_row(columns: Sequence[pa.Array], row: int) -> bytes:
     """Return the primary key of row `row`, `0 <= row < len(columns[0])`; quick enough to bisect with.
 
-    Raises `InvalidKey` for a null and `SchemaMismatch` for a type that `check_key_type` refuses.
+    Raises `InvalidKey` for a null. The types are those that `check_key_type` accepts.
 
     >>> encode_row([pa.array([5], pa.int16()), pa.array(["a"])], 0).hex()
     '8005610000'
     """
     key = []
     for column in columns:
-        encoder, value = PRIMARY_ENCODERS.get(column.type.id), column[row]
-        if encoder is None:
-            raise _unsupported("of a key", column.type)
+        value = column[row]
         if not value.is_valid:
             raise _null()
-        key.append(encoder(value))
+        key.append(PRIMARY_ENCODERS[column.type.id](value))
     return b"".join(key)
 
 
@@ -134,12 +141,6 @@ def encode_value(scalar: pa.Scalar) -> bytes:
 def encode_values(columns: Sequence[pa.Array], row: int) -> bytes:
     """Return the value key of row `row`; quick enough to bisect with."""
     return b"".join([encode_value(column[row]) for column in columns])
-
-
-def _unsupported(role: str, kind: pa.DataType) -> SchemaMismatch:
-    return SchemaMismatch(
-        f"A column {role} has type {kind}. Allowed are {PRIMARY_KEY_TYPES}.", type=str(kind)
-    )
 
 
 def _null() -> InvalidKey:
@@ -181,22 +182,22 @@ def _bias(width: int) -> int:
     return 1 << (8 * width - 1)
 
 
-# What encodes a value that is not null, by type: those of primary keys, and all of them.
-PRIMARY_ENCODERS: dict[int, Callable[[pa.Scalar], bytes]] = {
+def _number_encoder(kind: pa.DataType) -> Callable[[pa.Scalar], bytes]:
+    numbers = _NUMBERS[kind.id]
+    encode = _encode_time if kind in _TIMES else _encode_integer
+    return partial(encode, numbers.itemsize, _bias(numbers.itemsize) if numbers.kind == "i" else 0)
+
+
+# What encodes a value that is not null, by type: all of them, and those of primary keys.
+ENCODERS: dict[int, Callable[[pa.Scalar], bytes]] = {
     _BOOL: partial(_encode_integer, 1, 0),
     _DECIMAL: _encode_decimal,
     _FIXED: _encode_fixed,
-    **{kind: partial(_encode_integer, width, _bias(width)) for kind, width in _INTEGERS.items()},
-    **{kind: partial(_encode_time, width, _bias(width)) for kind, width in _PRIMARY_TIMES.items()},
-    **dict.fromkeys(_TEXTS, _encode_text),
-}
-ENCODERS: dict[int, Callable[[pa.Scalar], bytes]] = {
-    **PRIMARY_ENCODERS,
-    **{kind: partial(_encode_integer, width, 0) for kind, width in _UNSIGNED.items()},
-    **{kind: partial(_encode_time, width, _bias(width)) for kind, width in _OTHER_TIMES.items()},
+    **{kind.id: _number_encoder(kind) for kind in (*_WHOLE, *_TIMES)},
     **{kind: partial(_encode_float, form) for kind, form in _FLOATS.items()},
-    **dict.fromkeys(_VIEWS, _encode_text),
+    **dict.fromkeys((*_TEXTS, *_VIEWS), _encode_text),
 }
+PRIMARY_ENCODERS = {kind: encoder for kind, encoder in ENCODERS.items() if kind not in _OTHERS}
 
 
 # ------------------------------------------------------------------------------------ keys as bytes
@@ -207,8 +208,6 @@ def decode(key: bytes, kind: pa.DataType) -> pa.Scalar:
 
     Raises `ContinuationKeyError` for bytes that `encode_row` cannot have written.
     """
-    if kind.id not in PRIMARY_ENCODERS:
-        raise _unsupported("of a key", kind)
     try:
         scalar = _decoded(key, kind)
         if PRIMARY_ENCODERS[kind.id](scalar) == key:
@@ -258,19 +257,17 @@ def sort_codes(column: pa.Array) -> NDArray[Any]:
     They compare within this one column only. Integers, dates, timestamps and decimals that fit 64 bits
     come without a copy, the other types as dense ranks.
 
-    Raises `InvalidKey` for a null and `SchemaMismatch` for a type that `check_key_type` refuses.
+    Raises `InvalidKey` for a null.
     """
-    kind = column.type
-    if kind.id not in PRIMARY_ENCODERS:
-        raise _unsupported("to sort by", kind)
     if column.null_count:
         raise _null()
+    kind = column.type
     if not len(column):
         return np.empty(0, dtype=np.int64)
     if kind.id == _BOOL:
         return raw_values(column.cast(pa.uint8()), np.uint8)
-    if kind.id in _SIGNED:
-        return raw_values(column, np.dtype(f"i{_SIGNED[kind.id]}"))
+    if kind.id in _NUMBERS:
+        return raw_values(column, _NUMBERS[kind.id])
     if kind.id == _DECIMAL:
         halves = raw_values(column, np.int64, 2)
         low, high = halves[0::2], halves[1::2]
@@ -293,13 +290,8 @@ def value_sort_codes(column: pa.Array) -> list[NDArray[Any]]:
             return codes
         # Nulls take the value of any other row, so that the kernels below see no nulls.
         column = pc.coalesce(column, column[pc.index(column.is_valid(), True).as_py()])
-    kind = column.type
-    if kind.id in _FLOATS:
+    if column.type.id in _FLOATS:
         codes.append(float_codes(column.cast(pa.float64()).to_numpy() + 0.0))  # -0.0 + 0.0 is 0.0
-    elif kind.id in _UNSIGNED:
-        codes.append(column.to_numpy(zero_copy_only=True))
-    elif kind.id in _OTHER_TIMES:
-        codes.append(column.cast(pa.int32() if _OTHER_TIMES[kind.id] == 4 else pa.int64()).to_numpy())
     else:
         codes.append(sort_codes(column))
     return codes
@@ -345,19 +337,11 @@ def index_hash(columns: Sequence[pa.Array]) -> NDArray[np.int32]:
 
     Types that Spark lacks are hashed as the types of the same values.
     """
-    return spark_hash([_hashable(column) for column in columns])
-
-
-def _hashable(column: pa.Array) -> pa.Array:
-    kind = column.type
-    if kind.id in _UNSIGNED:
-        # The bits of an uint64 are read as an int64: equal values still hash equally.
-        return column.view(pa.int64()) if _UNSIGNED[kind.id] == 8 else column.cast(pa.int64())
-    if kind.id in _OTHER_TIMES:
-        return column.view(pa.int32() if _OTHER_TIMES[kind.id] == 4 else pa.int64())
-    if pa.types.is_timestamp(kind):
-        return column.view(pa.int64())  # as it is: seconds of a far year need not fit microseconds
-    return column.cast(pa.float32()) if kind == pa.float16() else _without_views(column)
+    # Far years need not fit microseconds, nor an uint64 an int64: bits are hashed as they are.
+    hashed = [
+        pa.int64() if pa.types.is_timestamp(c.type) else _OTHERS.get(c.type.id, c.type) for c in columns
+    ]
+    return spark_hash([c.cast(kind, safe=False) for c, kind in zip(columns, hashed, strict=True)])
 
 
 # ------------------------------------------------------------------------------ search in a column
@@ -365,7 +349,7 @@ def _hashable(column: pa.Array) -> pa.Array:
 
 def can_be_sought(kind: pa.DataType) -> bool:
     """Return whether `place_of` finds value keys in columns of a type: numbers in Arrow's buffers."""
-    return kind.id in _SIGNED or kind.id in _UNSIGNED
+    return kind.id in _NUMBERS
 
 
 def place_of(column: pa.Array, key: bytes) -> tuple[int, int]:
@@ -381,11 +365,10 @@ def place_of(column: pa.Array, key: bytes) -> tuple[int, int]:
         return 0, nulls if len(key) > 1 else 0
     if nulls == len(column):  # it may have no values
         return nulls, nulls
-    is_signed = column.type.id in _SIGNED
-    width = _SIGNED[column.type.id] if is_signed else _UNSIGNED[column.type.id]
-    values = raw_values(column, f"{'i' if is_signed else 'u'}{width}")[nulls:]
+    numbers = _NUMBERS[column.type.id]
+    width, values = numbers.itemsize, raw_values(column, numbers)[nulls:]
     # A key that was cut within the value is the lowest with that prefix.
     number = int.from_bytes(key[1 : 1 + width].ljust(width, b"\0"), "big")
-    value = values.dtype.type(number - _bias(width) if is_signed else number)
+    value = numbers.type(number - _bias(width) if numbers.kind == "i" else number)
     begin = nulls + int(values.searchsorted(value))
     return begin, begin if len(key) <= 1 + width else nulls + int(values.searchsorted(value, "right"))
