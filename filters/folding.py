@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from decimal import Context, Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,8 +40,6 @@ MOST_PARTIAL_BYTES = 64 << 20
 # Or when this part of the rows are groups of their own: then merging would not make them fewer.
 _HARDLY_FEWER = 0.9
 
-# So many times the greatest number, the sum of a group leaves its type whatever else is added to it.
-_CERTAIN_OVERFLOW = 5
 _ANY_INTEGER = pa.decimal128(38, 0)
 # A decimal of so many digits can be added up 10^10 times without leaving 38 digits.
 _ADDABLE_DIGITS = 28
@@ -160,9 +157,7 @@ class Fold:
         if self._distinct:
             self._count_distinct()
         whole = self._partial[0]
-        return self._shaped(
-            [whole.column(key) for key in self._keys], [_value(one, whole) for one in self._aggregates]
-        )
+        return self._shaped(whole, [_value(one, whole) for one in self._aggregates])
 
     @property
     def size(self) -> int:
@@ -180,40 +175,22 @@ class Fold:
         """Partial rows of all that was added since they were last taken, shaped like the result.
 
         Added up by others (counts and sums by sums) they are the result; an average, which is
-        of no decimal, is given by its sum as a double. A sum that does not fit its type is given as several
-        rows that do not fit together: it fails where they are added.
+        of no decimal, is given by its sum as a double. Raises as `result`.
         """
         self._fold_waiting()
         self._merge()
         whole, self._partial = self._partial[0], [self._partial[0].slice(0, 0)]
         self._rows = self._merged_rows = self._folded_rows = 0
-        groups = [whole.column(key) for key in self._keys]
-        values, beyond = [], []
-        for place, aggregate in enumerate(self._aggregates):
-            if aggregate.function not in (SUM, AVG):
-                values.append(_value(aggregate, whole))
-                continue
-            total = whole.column(f"{SUM} of {aggregate.column}")
-            if aggregate.function == AVG:
-                values.append(_as_float(total))
-                continue
-            fits = _fits(total, aggregate.type)
-            values.append(pc.if_else(fits, total, None).cast(aggregate.type))
-            unfit = pc.invert(fits)
-            if pc.any(unfit).as_py():
-                beyond.append((place, [group.filter(unfit) for group in groups] or [pa.nulls(1)]))
-        parts = [self._shaped(groups, values)]
-        for place, of_rows in beyond:
-            count, kind = len(of_rows[0]), self._aggregates[place].type
-            arrays = [pa.nulls(count, aggregate.type) for aggregate in self._aggregates]
-            arrays[place] = pa.repeat(pa.scalar(_bounds(kind)[1], kind), count)
-            parts += [self._shaped(of_rows[: len(groups)], arrays)] * _CERTAIN_OVERFLOW
-        return pa.concat_tables(parts)
+        sums = {
+            one: whole.column(f"{SUM} of {one.column}") for one in self._aggregates if one.function == AVG
+        }
+        values = [_as_float(sums[one]) if one in sums else _value(one, whole) for one in self._aggregates]
+        return self._shaped(whole, values)
 
-    def _shaped(self, groups: Sequence[pa.ChunkedArray], values: Sequence[pa.ChunkedArray]) -> pa.Table:
+    def _shaped(self, whole: pa.Table, values: Sequence[pa.ChunkedArray]) -> pa.Table:
         """Return rows like those of the result."""
         fields = [self._schema.field(name) for name in self._group_by]
-        arrays = [group.cast(field.type) for group, field in zip(groups, fields, strict=True)]
+        arrays = [whole.column(key).cast(field.type) for key, field in zip(self._keys, fields, strict=True)]
         fields += [pa.field(aggregate.name, aggregate.type) for aggregate in self._aggregates]
         return pa.Table.from_arrays([*arrays, *values], schema=pa.schema(fields))
 
@@ -374,19 +351,3 @@ def _fitting(aggregate: Aggregate, values: pa.ChunkedArray, kind: pa.DataType) -
         f"[ARITHMETIC_OVERFLOW] {shown} overflow: a group's {aggregate} does not fit; widen its column",
         column=aggregate.column,
     )
-
-
-def _bounds(kind: pa.DataType) -> tuple[int | Decimal, int | Decimal]:
-    """Return the least and the greatest number of the type of a sum."""
-    if pt.is_integer(kind):
-        return -1 << 63, (1 << 63) - 1
-    most = Decimal(10**kind.precision - 1).scaleb(-kind.scale, Context(prec=76))
-    return most.copy_negate(), most
-
-
-def _fits(total: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return True for sums, null ones too, that a type holds."""
-    if pt.is_floating(kind):
-        return pa.chunked_array([pa.repeat(True, len(total))])
-    least, most = (pa.scalar(bound, total.type) for bound in _bounds(kind))
-    return pc.fill_null(pc.and_(pc.greater_equal(total, least), pc.less_equal(total, most)), True)
