@@ -37,7 +37,6 @@ from elasticscan.filters.expression import (
 
 # What sqlglot raises, alongside errors of its own, for some texts that it does not expect.
 STUMBLES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-_TYPED = "typed"  # in a function's notes: its name as the user wrote it
 _LISTED_COLUMNS = 20
 
 _Names = dict[type[exp.Expr], str]
@@ -92,9 +91,9 @@ def parse_condition(text: str, schema: pa.Schema) -> Expression:
     return _read(text, _TreeBuilder(schema).condition)
 
 
-def condition_of(node: exp.Expr, text: str, schema: pa.Schema) -> Expression:
+def condition_of(node: exp.Expr, schema: pa.Schema) -> Expression:
     """Return the condition of a tree that sqlglot made of a text, or a part of one; as `parse_condition`."""
-    return _TreeBuilder(schema).condition(_with_typed_names(node, text))
+    return _TreeBuilder(schema).condition(node)
 
 
 def parse_value(text: str, schema: pa.Schema) -> Expression:
@@ -139,7 +138,7 @@ def check_quotes(text: str) -> None:
 
 def _parse(text: str) -> exp.Expr:
     try:
-        return _with_typed_names(parse_one(text, dialect=FilterSql, into=exp.Condition), text)
+        return parse_one(text, dialect=FilterSql, into=exp.Condition)
     except TokenError:
         raise not_closed(text) from None
     except (SqlglotError, *STUMBLES) as error:
@@ -149,13 +148,6 @@ def _parse(text: str) -> exp.Expr:
         if why.startswith("Required keyword"):  # it goes on with the name of a class
             why = "a value or a name is missing"
         raise FilterError(f"cannot read the filter{near}: {why}", filter=text) from None
-
-
-def _with_typed_names(node: exp.Expr, text: str) -> exp.Expr:
-    for function in node.find_all(exp.Func):
-        if "start" in function.meta:
-            function.meta[_TYPED] = text[function.meta["start"] : function.meta["end"] + 1]
-    return node
 
 
 def not_closed(text: str) -> FilterError:
@@ -173,18 +165,11 @@ def _piece(node: exp.Expr) -> str:
     return shortened(text, 80)
 
 
-def _unsupported(node: exp.Expr, *, only_this_form: bool = False) -> FilterError:
+def _unsupported(node: exp.Expr) -> FilterError:
     piece = _piece(node)
     if isinstance(node, exp.Placeholder | exp.Parameter):
         return FilterError(f"{piece!r} has no value; pass parameters={{…}} or write a literal", piece=piece)
-    name = node.key.upper()
-    feature = f"this form of {name}" if only_this_form else node.meta.get(_TYPED, name)
-    if isinstance(node, exp.Query | exp.Exists):
-        feature = "subqueries"
-    return FilterError(
-        f"filters do not support {feature}, as in {piece!r}; docs/filters.md lists their language",
-        piece=piece,
-    )
+    return FilterError(f"filters do not support {piece!r}; docs/filters.md lists their language", piece=piece)
 
 
 class _TreeBuilder:
@@ -212,10 +197,7 @@ class _TreeBuilder:
             )
         handler, supported = _HANDLERS.get(type(node), (None, frozenset()))
         if handler is None or any(value for key, value in node.args.items() if key not in supported):
-            subquery = node.args.get("query")
-            if isinstance(subquery, exp.Expr):
-                raise _unsupported(subquery.unnest())
-            raise _unsupported(node, only_this_form=handler is not None and not isinstance(node, exp.TryCast))
+            raise _unsupported(node)
         self.depth += 1
         try:
             return handler(self, node)

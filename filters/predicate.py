@@ -19,15 +19,14 @@ import pyarrow as pa
 from sqlglot import exp
 
 from elasticscan.base.errors import FilterError
-from elasticscan.base.limits import MAX_FILTER_BYTES
 from elasticscan.filters.expression import Expression, Literal, column_names, shortened, to_sql, to_text
 from elasticscan.filters.kernels import ARROW_REFUSALS, Evaluator, compile_expression, needed_rows
 from elasticscan.filters.parser import condition_of, parse_condition
 
 _TRUE = Literal(True, pa.bool_())
-# A filter is read when a query is planned, by each of its tasks, and whenever its key is resumed.
-_KEPT, _KEPT_CHARACTERS = 256, 4_000
-_KEPT_LONG = 4  # longer ones, which take megabytes each, and longest to be read
+# A filter is read when a query is planned, by each of its tasks, and whenever its key is resumed. Long ones
+# take megabytes each.
+_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +55,7 @@ class Predicate:
         condition, of more than 64 KB or nested too deeply, or whose types cannot be compared;
         `NotFound` for a column that the schema lacks or has twice.
         """
-        if not isinstance(text, str) or len(text) > MAX_FILTER_BYTES:
-            return cls._parse(text, schema)
-        return (_parse_once if len(text) <= _KEPT_CHARACTERS else _parse_long_once)(text, schema)
+        return _parse(text, schema)
 
     @classmethod
     def parse_for_change(cls, text: str, schema: pa.Schema) -> Predicate:
@@ -74,13 +71,9 @@ class Predicate:
         return predicate
 
     @classmethod
-    def of_tree(cls, node: exp.Expr, text: str, schema: pa.Schema) -> Predicate:
+    def of_tree(cls, node: exp.Expr, schema: pa.Schema) -> Predicate:
         """Return the filter of a condition that sqlglot has read, of a text or a part; raises as `parse`."""
-        return cls._checked(condition_of(node, text, schema), "", schema)
-
-    @classmethod
-    def _parse(cls, text: str, schema: pa.Schema) -> Predicate:
-        return cls._checked(parse_condition(text, schema), text.strip(), schema)
+        return cls._checked(condition_of(node, schema), "", schema)
 
     @classmethod
     def _checked(cls, condition: Expression, text: str, schema: pa.Schema) -> Predicate:
@@ -122,5 +115,6 @@ class Predicate:
         return Predicate, (self.condition, self.text)
 
 
-_parse_once = lru_cache(_KEPT)(Predicate._parse)
-_parse_long_once = lru_cache(_KEPT_LONG)(Predicate._parse)
+@lru_cache(_KEPT)
+def _parse(text: str, schema: pa.Schema) -> Predicate:
+    return Predicate._checked(parse_condition(text, schema), text.strip(), schema)

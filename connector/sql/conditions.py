@@ -140,7 +140,7 @@ class _PushdownRules:
             raise _StaysError(_NOT_ANSI)
         try:
             schema = self.schemas[reference.table]
-            predicate = Predicate.of_tree(bare, self.query.text, schema)
+            predicate = Predicate.of_tree(bare, schema)
             Predicate.parse(str(predicate), schema)  # refuses what is too long for a filter
         except (FilterError, NotFound) as error:
             raise _StaysError(error.message) from None

@@ -83,7 +83,7 @@ def test_values_are_those_of_the_expression_in_the_columns_type(
         ("flag", "1", "give a value of that type"),
         ("two_bytes", "X'61'", "widths must match"),
         ("list", "big", "give a value of that type"),
-        ("big", "sum(big)", "do not support sum"),
+        ("big", "sum(big)", "do not support .SUM"),
         ("big", "big +", "cannot read"),
     ],
 )

@@ -158,9 +158,9 @@ def test_timestamps_of_any_unit_and_zone_are_instants(kind: pa.DataType) -> None
     [
         ("n =", "cannot read the filter near '='"),
         ("n = 'open", 'cannot read the filter: a quote or a comment is not closed in "n = \'open"'),
-        ("n IN (SELECT 1)", "subqueries, as in 'SELECT 1'"),
+        ("n IN (SELECT 1)", "do not support 'n IN .SELECT 1"),
         ("  n   =  'one' ", "in \"n = 'one'\""),
-        ("n = 1 AND Date_Trunc('day', day) = day", "Date_Trunc"),
+        ("n = 1 AND Date_Trunc('day', day) = day", "do not support .*TRUNC"),
         ("place = place", r"cannot be compared; test it with IS \[NOT\] NULL"),
         ("price / 2 = 1", "CAST one side to DOUBLE"),
     ],
