@@ -7,11 +7,10 @@ process, such as a cache's, are made again here.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 from elasticscan.base.errors import OutOfResources
 
@@ -63,22 +62,21 @@ def renewed_in_child(make: Callable[[], T]) -> Callable[[], T]:
     return lambda: kept[0]
 
 
-class cached_property(functools.cached_property[T]):  # noqa: TID251 - in its place
-    """A cached property without the lock that Python 3.11 has for all instances together.
+class cached_property(Generic[T]):
+    """A cached property without the lock that `functools` has in Python 3.11 for all instances together.
 
     With that, threads would wait for each other's files. Where two threads ask at once, both may compute;
     they get the same result.
     """
 
-    @overload
-    def __get__(self, instance: None, owner: type[Any] | None = None) -> Self: ...
-    @overload
-    def __get__(self, instance: object, owner: type[Any] | None = None) -> T: ...
-    def __get__(self, instance: object, owner: type[Any] | None = None) -> Self | T:
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self.compute, self.__doc__ = compute, compute.__doc__
+
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> T:
         if instance is None:
-            return self
-        kept, name = instance.__dict__, str(self.attrname)
-        if name not in kept:
-            kept.setdefault(name, self.func(instance))
-        value: T = kept[name]
+            return self  # type: ignore[return-value]  # of a class: for its documentation
+        value: T = instance.__dict__.setdefault(self.name, self.compute(instance))
         return value

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from elasticscan.base.errors import InvalidKey, InvalidOption, SchemaMismatch
+from elasticscan.base.errors import InvalidKey, SchemaMismatch
 from elasticscan.base.limits import MAX_SLOTS
 
 Words = NDArray[np.uint32]
@@ -79,15 +79,11 @@ def spark_hash(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPARK_
 
 def slots_of(columns: Sequence[pa.Array | pa.ChunkedArray], slots: int) -> NDArray[np.uint16]:
     """Return the slot of every row, `pmod(hash, slots)`; raises as `spark_hash`."""
-    if not 1 <= slots <= MAX_SLOTS:
-        raise InvalidOption(f"A hash can be cut into 1 to {MAX_SLOTS} slots, not {slots}.", slots=slots)
+    assert 1 <= slots <= MAX_SLOTS
     hashes = spark_hash(columns)
-    if slots & (slots - 1) == 0:
-        hashes &= np.int32(slots - 1)
-    else:
-        # NumPy's floor division by a scalar is vectorised and its remainder is not. The product may
-        # wrap around; so does the subtraction, back to the right remainder.
-        hashes -= hashes // np.int32(slots) * np.int32(slots)
+    # NumPy's floor division by a scalar is vectorised and its remainder is not. The product may
+    # wrap around; so does the subtraction, back to the right remainder.
+    hashes -= hashes // np.int32(slots) * np.int32(slots)
     return hashes.astype(np.uint16)
 
 

@@ -27,9 +27,8 @@ MAX_PAGE_BYTES: Final = 1 << 40
 # About how much one task of Spark reads.
 DEFAULT_SPLIT_BYTES: Final = 512 << 20
 
-# Numbers of commits and versions, and ids of tablets, as the catalog keeps them.
+# Numbers of commits and versions, as the catalog keeps them.
 MAX_NUMBER: Final = 2**63 - 1
-MAX_ID: Final = 2**31 - 1
 
 # How many tablets are moved at a time. The owner of a move renews its heartbeat; on another machine it is
 # presumed dead after a silence. A contraction waits so long for the moves of other processes.
