@@ -210,7 +210,7 @@ def decode(key: bytes, kind: pa.DataType) -> pa.Scalar:
     """
     try:
         scalar = _decoded(key, kind)
-        if PRIMARY_ENCODERS[kind.id](scalar) == key:
+        if ENCODERS[kind.id](scalar) == key:
             return scalar
     except (ValueError, OverflowError, pa.ArrowException):
         pass
@@ -228,10 +228,19 @@ def _decoded(key: bytes, kind: pa.DataType) -> pa.Scalar:
         return pa.scalar(key, kind)
     if kind.id == _BOOL:
         return pa.scalar(key == b"\1", kind)
+    if kind.id in _FLOATS:
+        packed = inverted(key) if key[0] < 0x80 else bytes([key[0] & 0x7F]) + key[1:]
+        return pa.scalar(struct.unpack(_FLOATS[kind.id], packed)[0], kind)
     value = int.from_bytes(key, "big") - _bias(int(kind.byte_width))
     if kind.id != _DECIMAL:
         return pa.scalar(value, kind)
     return pa.scalar(decimal.Decimal(value).scaleb(-kind.scale, _EXACT), kind)
+
+
+def value_of(key: bytes, kind: pa.DataType) -> pa.Scalar:
+    """Return the value of a value key of one column; text of a view type comes as plain text."""
+    kind = _VIEWS.get(kind.id, kind)
+    return pa.scalar(None, kind) if key == NULL else decode(key[1:], kind)
 
 
 def successor(prefix: bytes) -> bytes:

@@ -31,7 +31,7 @@ Everything here is pure, and knows nothing of files, indexes or scans.
 
 from elasticscan.filters.aggregates import AVG, COUNT_DISTINCT, COUNT_ROWS, Aggregate, check_groupable
 from elasticscan.filters.assignment import Assignment
-from elasticscan.filters.bounds import axis_of, decode_key, normalise, single_values
+from elasticscan.filters.bounds import axis_of, normalise, single_values
 from elasticscan.filters.casts import always_fits
 from elasticscan.filters.coercion import TIMESTAMP, is_number, type_name
 from elasticscan.filters.expression import (

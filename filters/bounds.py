@@ -9,7 +9,6 @@ at 3, and no table of roundings has to agree with the evaluator.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -17,14 +16,12 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from elasticscan.base.errors import FilterError
-from elasticscan.base.key_encoding import END, NULL, VALUES, can_be_encoded, decode, encode_value, successor
+from elasticscan.base.key_encoding import END, VALUES, can_be_encoded, encode_value, successor, value_of
 from elasticscan.filters.casts import cast_array, has_digits_for, may_fail
-from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, is_integer, is_number
+from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, computed_type, is_integer, is_number
 from elasticscan.filters.key_sets import Interval, KeySet
 
 _TEXT_END = b"\0\0"  # of strings and binaries of any length
-_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-_FLOAT_FORMS = {pa.float32(): ">f", pa.float64(): ">d"}
 _FAR = (pa.ArrowInvalid, FilterError, OverflowError)
 _KEEP_ORDER = {
     (pa.bool_(), pa.string()), (pa.string(), pa.binary()), (pa.date32(), TIMESTAMP),
@@ -50,13 +47,12 @@ def axis_of(stored: pa.DataType) -> Axis | None:
     """Return the axis of a type; None for types without an order, or that filters do not compute."""
     if not can_be_encoded(stored):
         return None
-    kind = _VIEWS.get(stored, stored)
-    if kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
-        return TextAxis(utf8=kind in (pa.string(), pa.large_string()))
-    if stored in _FLOAT_FORMS:
-        return FloatAxis(stored)
     if pt.is_fixed_size_binary(stored):
         return BytesAxis(stored.byte_width) if stored.byte_width else None
+    if (computed := computed_type(stored)) in (pa.string(), pa.binary()):
+        return TextAxis(utf8=computed == pa.string())
+    if pt.is_float32(stored) or pt.is_float64(stored):
+        return FloatAxis(stored)
     if pt.is_decimal128(stored):
         most = 10**stored.precision - 1
         return FixedAxis(stored, 16, (1 << 127) - most, (1 << 127) + most) if stored.scale >= 0 else None
@@ -85,7 +81,7 @@ def single_values(keys: KeySet, stored: pa.DataType, most: int) -> KeySet | None
 
     >>> ten_to_twelve = KeySet.of([Interval(encode_value(pa.scalar(10)), encode_value(pa.scalar(13)))])
     >>> values = single_values(ten_to_twelve, pa.int64(), 3)
-    >>> [decode_key(interval.key, pa.int64()).as_py() for interval in values.intervals]
+    >>> [value_of(interval.key, pa.int64()).as_py() for interval in values.intervals]
     [10, 11, 12]
     """
     axis = axis_of(stored)
@@ -96,23 +92,6 @@ def single_values(keys: KeySet, stored: pa.DataType, most: int) -> KeySet | None
             return None
         pieces += values
     return KeySet.of(pieces)
-
-
-def decode_key(key: bytes, stored: pa.DataType) -> pa.Scalar:
-    """Return the value of a key; text of a view type comes as plain text."""
-    kind = _VIEWS.get(stored, stored)
-    if key == NULL:
-        return pa.scalar(None, kind)
-    if stored in _FLOAT_FORMS:
-        return pa.scalar(_decode_float(int.from_bytes(key[1:], "big"), stored), stored)
-    return decode(key[1:], kind)
-
-
-def _decode_float(ordinal: int, stored: pa.DataType) -> float:
-    top = 1 << (stored.bit_width - 1)
-    bits = ordinal ^ (top if ordinal & top else 2 * top - 1)
-    value: float = struct.unpack(_FLOAT_FORMS[stored], bits.to_bytes(stored.bit_width // 8, "big"))[0]
-    return value
 
 
 class FixedAxis:
@@ -167,7 +146,7 @@ class FixedAxis:
     def converted(self, step: int, types: Sequence[pa.DataType]) -> bytes:
         if not 0 <= step < self.steps:
             return b"" if step < 0 else END
-        value = pa.repeat(decode_key(self.key(step), self.stored), 1)
+        value = pa.repeat(value_of(self.key(step), self.stored), 1)
         try:
             # As the evaluator takes a column: nanoseconds are cut off.
             is_nanoseconds = pt.is_timestamp(self.stored) and self.stored.unit == "ns"

@@ -17,7 +17,7 @@ from itertools import product
 
 import pyarrow as pa
 
-from elasticscan.base.key_encoding import END, can_be_encoded, encode_value, index_hash, successor
+from elasticscan.base.key_encoding import END, can_be_encoded, encode_value, index_hash, successor, value_of
 from elasticscan.filters import (
     EVERYTHING,
     And,
@@ -27,7 +27,6 @@ from elasticscan.filters import (
     Or,
     axis_of,
     column_names,
-    decode_key,
     normalise,
     shortened,
     to_text,
@@ -172,7 +171,7 @@ def _hash_ranges(columns: list[KeySet], types: list[pa.DataType]) -> Ranges | No
 def combinations(columns: Sequence[KeySet], types: Sequence[pa.DataType]) -> list[pa.Array]:
     """Every combination of the single values of some columns, as rows, ascending."""
     values = [
-        pa.concat_arrays([pa.repeat(decode_key(interval.key, kind), 1) for interval in keys.intervals])
+        pa.concat_arrays([pa.repeat(value_of(interval.key, kind), 1) for interval in keys.intervals])
         for keys, kind in zip(columns, types, strict=True)
     ]
     rows = list(product(*(range(len(column)) for column in values)))

@@ -22,8 +22,9 @@ from elasticscan.backends.redis.pages import KeySpace
 from elasticscan.backends.redis.scan import ClusterScan
 from elasticscan.backends.redis.values import Kind, Model
 from elasticscan.base.errors import ContinuationKeyError, InvalidOption, NotFound, NotSupported
+from elasticscan.base.key_encoding import value_of
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
-from elasticscan.filters import And, Predicate, decode_key, single_values, value_set
+from elasticscan.filters import And, Predicate, single_values, value_set
 from elasticscan.protocol import (
     ContinuationKey,
     Cursor,
@@ -234,7 +235,7 @@ class ClusterTable(ReadOnly):
             pa.binary(),
         ):  # others have several texts
             return self.slots
-        values = [decode_key(each.key, field.type).cast(pa.binary()).as_py() for each in named.intervals]
+        values = [value_of(each.key, field.type).cast(pa.binary()).as_py() for each in named.intervals]
         slots = [slot_of(start + value) for value in values if value is not None]
         return SlotSet.of((slot, slot + 1) for slot in slots)
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.key_encoding import END, VALUES, encode_value, successor
-from elasticscan.filters.bounds import decode_key, keeps_order
+from elasticscan.base.key_encoding import END, VALUES, encode_value, successor, value_of
+from elasticscan.filters.bounds import keeps_order
 from elasticscan.filters.key_sets import EVERYTHING, NOTHING, NULLS, Interval, KeySet
 from elasticscan.filters.parser import parse_condition
 from elasticscan.filters.predicate import Predicate
@@ -76,7 +76,7 @@ def test_every_row_that_a_filter_keeps_has_its_key_in_the_set_of_each_column(tex
 def test_single_values_are_found(text: str, name: str, values: list[Any]) -> None:
     found, kind = found_in(text, name).keys, SCHEMA.field(name).type
     assert found.singles
-    assert repr([decode_key(each.key, kind).as_py() for each in found.intervals]) == repr(values)
+    assert repr([value_of(each.key, kind).as_py() for each in found.intervals]) == repr(values)
 
 
 @pytest.mark.parametrize(
