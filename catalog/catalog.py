@@ -166,10 +166,6 @@ class Catalog:
             return Tx(self, known)
         return Tx(self, self.follow())
 
-    def versions(self) -> tuple[int, int]:
-        """(layout, last commit), the cheapest look at whether anything changed."""
-        return self.at().state.versions
-
     # Transactions
 
     @contextmanager
@@ -405,7 +401,6 @@ class Catalog:
                     tx.remove_lease(CheckpointWriter, "")
         return True
 
-    @retry_interrupted
     def drop_payloads(self, older_than: float) -> int:
         """Drop what records said, where checkpoints say the same, if the newest is older than a time.
 

@@ -106,8 +106,10 @@ def change(home: LogHome, statements: Iterable[tuple[str, Mapping[str, Any]]]) -
 def retry_interrupted(work: Callable[P, T]) -> Callable[P, T]:
     """Return a function that begins again when it is interrupted, for a minute.
 
-    It may have staged files before, and looked at things; what it changed is undone with its transaction.
-    Within a transaction it does not begin again: who began that does.
+    It is needed around transactions that write, or that need more than one state: a statement outside of a
+    transaction is repeated by itself (`LogHome.execute`). The function may have staged files before, and
+    looked at things; what it changed is undone with its transaction. Within a transaction it does not begin
+    again: who began that does.
     """
 
     @wraps(work)

@@ -33,7 +33,13 @@ from elasticscan.base.errors import CatalogUnavailable
 from elasticscan.base.limits import BUSY_SECONDS, RECONNECT_SECONDS
 from elasticscan.catalog.database import NOTHING, LogHome, Row
 from elasticscan.catalog.entries import damaged_log
-from elasticscan.catalog.failures import Interrupted, commit_unknown, not_writable, replaced_file
+from elasticscan.catalog.failures import (
+    Interrupted,
+    commit_unknown,
+    not_writable,
+    replaced_file,
+    retry_interrupted,
+)
 from elasticscan.catalog.pool import ConnectionPool
 from elasticscan.catalog.sqlite_files import (
     OpenedFiles,
@@ -104,6 +110,7 @@ class SqliteHome(LogHome):
     def look(self) -> bool:
         return bool(self.execute("SELECT 1 FROM sqlite_master WHERE name = 'head'"))
 
+    @retry_interrupted
     def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
         with self._connection() as connection:
             return connection.execute(statement, dict(values)).fetchall()

@@ -87,7 +87,7 @@ class EmbeddedBackend:
 
     def table(self, name: str, schema: pa.Schema | None = None) -> EmbeddedTable:
         """Return a table; the store knows its columns."""
-        return EmbeddedTable(self._context, self._context.table_now(name))
+        return EmbeddedTable(self._context, self._context.state().table_named(name))
 
     def begin(self, table: str, *read: Any, **how: Any) -> Scan:
         """Begin a scan of a table by its name; the rest as for `begin_scan`."""
@@ -97,7 +97,7 @@ class EmbeddedBackend:
         """Return the part of a scan that a task reads. It ends no lease: the task may be repeated."""
         context, state = self._context, self._context.sealer.open(key)
         info = keep_lease(context, state)
-        if (state.table, state.filter, state.limit) != (context.table_now(table).id, filter, None):
+        if (state.table, state.filter, state.limit) != (context.state().table_named(table).id, filter, None):
             raise of_another_read()
         return Scan(context, info, context.base_topology(state.base_topology), state, ends_lease=False)
 

@@ -10,7 +10,7 @@ from typing import Any
 from elasticscan.base.errors import CatalogOutdated
 from elasticscan.base.limits import BEAT_SECONDS, GC_GRACE_SECONDS, SILENT_SECONDS
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import StoreState, newest_topology, retry_interrupted
+from elasticscan.catalog import StoreState, newest_topology
 from elasticscan.metadata import Bounds, Fragment, IndexInfo, IndexRun
 from elasticscan.storage import View, most_rows
 from elasticscan.store.context import Context
@@ -127,7 +127,6 @@ def _move(move: OwnedMove, names: Mapping[int, str], now: float) -> dict[str, An
     }
 
 
-@retry_interrupted
 def status_of(context: Context) -> dict[str, Any]:
     """Describe a store, as `Store.status` returns it, by one state of the catalog and no file."""
     with context.catalog.reading() as tx:

@@ -207,7 +207,7 @@ class Store:
 
     def table(self, name: str) -> Table:
         """Return a table by its name. Raises `NotFound`, with a suggestion."""
-        return Table(self.context, self.context.table_now(arguments.text("name", name)))
+        return Table(self.context, self.context.state().table_named(arguments.text("name", name)))
 
     def tables(self) -> tuple[Table, ...]:
         """List all tables by name. Raises `CatalogOutdated` if the shards know newer ones."""

@@ -17,7 +17,7 @@ from time import monotonic
 from elasticscan.base.concurrency import cached_property, parallel
 from elasticscan.base.errors import ElasticScanError, NotFound
 from elasticscan.base.limits import SHARDS_AT_ONCE
-from elasticscan.catalog import Catalog, Identity, StoreState, retry_interrupted
+from elasticscan.catalog import Catalog, Identity, StoreState
 from elasticscan.metadata import MEMORY
 from elasticscan.storage import MEMORY_DISK, Disk
 from elasticscan.store.roots import Claims, Location, Marker
@@ -57,7 +57,6 @@ class RootMarks:
         self._known_newest = False
         self._known_owner = False  # it is no copy, which may be read
 
-    @retry_interrupted
     def state(self) -> StoreState:
         return self._catalog.at().state
 

@@ -183,10 +183,9 @@ class Context:
         """Check that the catalog's newest commit is the newest; raises `CatalogOutdated`."""
         self.roots.check_newest()
 
-    @retry_interrupted
     def versions(self) -> tuple[int, int]:
         """(layout, newest commit): while these are the same, so is everything that readers see."""
-        return self.catalog.versions()
+        return self.state().versions
 
     @retry_interrupted
     def ask(self, question: Callable[[Tx], Answer]) -> Answer:
@@ -194,7 +193,6 @@ class Context:
         with self.catalog.reading() as tx:
             return question(tx)
 
-    @retry_interrupted
     def state(self, layout: int | None = None) -> StoreState:
         """Return the store as it is now; `layout` as for `Catalog.at`."""
         return self.catalog.at(layout).state
@@ -222,12 +220,6 @@ class Context:
             )
         return table, tx.state.indexes(table.id)
 
-    @retry_interrupted
-    def table_now(self, name: str) -> TableInfo:
-        """Return a table as it is now; raises `NotFound`."""
-        with self.catalog.reading() as tx:
-            return tx.state.table_named(name)
-
     def retention_of(self, table: TableInfo) -> float:
         """Return how long a table's snapshots stay readable without a lease, in seconds."""
         return self.info.retention_seconds if table.retention_seconds is None else table.retention_seconds
@@ -236,7 +228,6 @@ class Context:
         """Return the topology to compare a scan with: published ones never change, so each is read once."""
         return self._bases.get(number, lambda: self.ask(lambda tx: base_topology(tx, number)))
 
-    @retry_interrupted
     def table_state(
         self,
         table_id: int,
@@ -260,14 +251,14 @@ class Context:
             cached = self._tables.get(table_id)
             if cached is not None and cached.layout == layout and cached.serves(snapshot, after):
                 return cached
-        with self.catalog.reading() as tx:  # the snapshot may be newer than the state that is known here
-            return self.table_in(tx, table_id, tx.state.commit if snapshot is None else snapshot, after)
+        # The snapshot may be newer than the state that is known here.
+        return self.ask(
+            lambda tx: self.table_in(tx, table_id, tx.state.commit if snapshot is None else snapshot, after)
+        )
 
-    @retry_interrupted
     def known_table(self, find: Find) -> KnownTable:
         """Return a table as it is now, as `table_state`, by how it is found."""
-        with self.catalog.reading() as tx:
-            return self.table_in(tx, find(tx)[0].id, tx.state.commit)
+        return self.ask(lambda tx: self.table_in(tx, find(tx)[0].id, tx.state.commit))
 
     def table_in(self, tx: Tx, table_id: int, snapshot: int, after: int | None = None) -> KnownTable:
         """Return a table as a transaction sees it; arguments and errors as of `table_state`."""
@@ -283,7 +274,6 @@ class Context:
         state = self._tables[table_id] = KnownTable(tx.state, table_id, self.memories.of(tx, table))
         return state
 
-    @retry_interrupted
     def statistics(self, state: KnownTable, tx: Tx | None = None) -> TableStatistics:
         """Return statistics of a table's fragments and runs; those read for an earlier layout are kept."""
         before, kept = self._statistics.get(state.table.id, (None, NO_STATISTICS))

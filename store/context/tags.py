@@ -94,7 +94,6 @@ def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datet
         return _tag(tx, table, name)
 
 
-@retry_interrupted
 def tags_of(context: Context, find: Find) -> tuple[Tag, ...]:
     """Return the tags of a table, the oldest snapshot first. Raises `CatalogOutdated`."""
     context.check_newest()

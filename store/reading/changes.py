@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from elasticscan.catalog import Commit, Tx, retry_interrupted
+from elasticscan.catalog import Commit, Tx
 from elasticscan.metadata import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -39,7 +39,6 @@ def feed_fields() -> list[pa.Field]:
     ]
 
 
-@retry_interrupted
 def history(context: Context, find: Find, most: int | None) -> tuple[Commit, ...]:
     """Return the newest commits of a table, or all, the oldest first. Raises `CatalogOutdated`."""
     context.check_newest()

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from elasticscan.base.errors import LimitExceeded, SnapshotExpired
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import MAX_KEYS
-from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import RowRequest
 from elasticscan.reader import read_by_key
@@ -71,7 +70,6 @@ def get_rows(
     return _answer(table, names, asked, places, batches, keep_missing)
 
 
-@retry_interrupted
 def _number_of(context: Context, table: TableInfo, snapshot: int | str | datetime | None) -> int | None:
     """Return a snapshot's number, before keys are taken: those of a stream are there once."""
     if not isinstance(snapshot, str | datetime):

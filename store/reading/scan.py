@@ -407,7 +407,6 @@ def first_key(
     )
 
 
-@retry_interrupted
 def begin_changes(
     context: Context,
     find: Find,

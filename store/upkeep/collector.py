@@ -150,7 +150,6 @@ class _Collection:
             raise error
         self.skipped.append((shard.name, str(error)))
 
-    @retry_interrupted
     def _look(
         self, shard: Shard, ids: frozenset[int], known: frozenset[str], removed: list[RemovedFile]
     ) -> _Look:

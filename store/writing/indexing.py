@@ -236,7 +236,6 @@ def add_runs(tx: Tx, index: IndexInfo, runs: Mapping[int, Sequence[StagedRun]]) 
     return frozenset(taking)
 
 
-@retry_interrupted
 def _check_rows_in_log(context: Context, table: TableInfo, index: IndexInfo) -> None:
     """Check that rows in the log can be in an index; writers check the rows that come from now on."""
     with context.catalog.reading() as tx:
@@ -245,7 +244,6 @@ def _check_rows_in_log(context: Context, table: TableInfo, index: IndexInfo) -> 
         memory.runs(fragment, index)
 
 
-@retry_interrupted
 def _look_for_missing(context: Context, index: IndexInfo) -> IndexInfo:
     """Return the index as it is now: ready, so that scans use it, once every fragment has its runs."""
     with context.catalog.writing() as tx:
@@ -266,7 +264,6 @@ def _build(context: Context, table: TableInfo, index: IndexInfo) -> None:
     parallel(lambda some: _build_some(context, table, index, some), groups, BUILDERS)
 
 
-@retry_interrupted
 def _build_some(context: Context, table: TableInfo, index: IndexInfo, fragments: Sequence[Fragment]) -> None:
     """Build the runs of some fragments, and enter them.
 

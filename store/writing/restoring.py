@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 
 from elasticscan.base.key_encoding import sort_codes
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
-from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import CHANGE_TYPE, TableInfo
 from elasticscan.storage import DELETE, INSERT
 from elasticscan.store.context.tags import snapshot_of
@@ -49,7 +48,6 @@ def restore(transaction: WriteTransaction, to: int | str | datetime) -> int:
     return transaction.run(lambda: _attempt(transaction, to))
 
 
-@retry_interrupted
 def _attempt(transaction: WriteTransaction, to: int | str | datetime) -> CommitNumber:
     """Restore a snapshot of now.
 

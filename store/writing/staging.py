@@ -14,7 +14,7 @@ import pyarrow as pa
 from elasticscan.base import limits
 from elasticscan.base.errors import CommitUnknown, ElasticScanError
 from elasticscan.base.limits import MEMORY_STORE_BYTES, MEMORY_TABLE_BYTES, WRITE_BUFFER_BYTES
-from elasticscan.catalog import StoreState, retry_interrupted
+from elasticscan.catalog import StoreState
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.storage import (
     SMALL_FRAGMENT_BYTES,
@@ -128,7 +128,6 @@ def removed_on_error(context: Context, staged: Sequence[StagedFragment]) -> Iter
         raise
 
 
-@retry_interrupted
 def remove_staged(context: Context, staged: Sequence[StagedFragment]) -> None:
     """Remove files that were staged, except files in the log: their commit went through."""
     with context.catalog.reading() as tx:

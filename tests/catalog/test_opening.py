@@ -219,7 +219,7 @@ def test_of_creators_at_once_one_succeeds(catalog_url: Path | str) -> None:
 def test_a_locked_catalog_can_be_read_but_not_written(where: Path) -> None:
     with closing(apsw.Connection(str(where))) as other, opened(where) as catalog:
         other.execute("BEGIN IMMEDIATE")
-        assert catalog.versions()
+        assert catalog.at().state.versions
         with pytest.raises(CatalogUnavailable, match="locked"), catalog.writing() as tx:
             tx.append(TimeObserved())
         other.execute("ROLLBACK")
