@@ -79,4 +79,4 @@ from elasticscan.catalog.topology_history import (
     topology_at,
     topology_entries,
 )
-from elasticscan.catalog.transaction import Commit, IdempotencyKey, Identity, StoreInfo, Tx
+from elasticscan.catalog.transaction import Commit, IdempotencyKey, Tx

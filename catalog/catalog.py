@@ -43,7 +43,7 @@ from elasticscan.catalog.pool import in_transaction
 from elasticscan.catalog.replay import Replayed, replay_newest
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import TableState
-from elasticscan.catalog.transaction import Identity, Tx, entries, identity_of
+from elasticscan.catalog.transaction import Tx, entries
 from elasticscan.metadata import RowsCommitted
 
 TAIL_BYTES = 32 << 10  # a longer tail is folded into a checkpoint
@@ -69,17 +69,17 @@ class Catalog:
         clock: what ends with time ends by it: the one handed in, or the server's.
         file: the log's file; None at a server, whose answers take a while.
         before_writing: called before every transaction that writes, with `is_small`. It returns a check,
-            which the transaction calls with its identity, and which raises when that cannot be the newest.
-        after_writing: is called after every such transaction that changed the versions, with what it made
-            of the identity, with the shards at which it entered files, and with `is_small`.
+            which the transaction calls with its state, and which raises when that cannot be the newest.
+        after_writing: is called after every such transaction that changed the versions, with the state that
+            it made, with the shards at which it entered files, and with `is_small`.
     """
 
     def __init__(self, home: LogHome) -> None:
         self.home, self.clock, self.file = home, home.clock, home.file
         self.read_only = home.why_read_only
         self.known: StoreState | None = None
-        self.before_writing: Callable[[bool], Callable[[Identity], None]] = lambda _: lambda _: None
-        self.after_writing: Callable[[Identity, frozenset[int], bool], None] = lambda _, __, ___: None
+        self.before_writing: Callable[[bool], Callable[[StoreState], None]] = lambda _: lambda _: None
+        self.after_writing: Callable[[StoreState, frozenset[int], bool], None] = lambda _, __, ___: None
         self._store_id = ""
         self._lock = RLock()
         self._tail_bytes = 0  # that were folded since the newest checkpoint
@@ -189,12 +189,11 @@ class Catalog:
         self.check_writable()
         check = self.before_writing(is_small)  # outside of the transaction: it reads at the shards
         with self.leasing() as tx:
-            before = tx.identity()
+            before = tx.state
             check(before)
             yield tx
-        after = tx.identity()
-        if after != before:
-            self.after_writing(after, tx.files_at, is_small)
+        if tx.state.versions != before.versions:
+            self.after_writing(tx.state, tx.files_at, is_small)
         self._checkpoint()
 
     @contextmanager
@@ -279,14 +278,14 @@ class Catalog:
         what = commit(Tx(self, state))
         if what is None:
             return None
-        verify, identity = self.before_writing(True), identity_of(state)
+        verify = self.before_writing(True)
         try:
-            verify(identity)
+            verify(state)
         except CatalogOutdated:  # others may have gone beyond what is known here
-            verify(self.at().identity())
+            verify(self.follow())
         appended = self.append_inline(what, state)
         if appended is not None:
-            self.after_writing(replace(identity, last_commit=appended), frozenset(), True)
+            self.after_writing(replace(state, commit=appended), frozenset(), True)
             self._checkpoint()
         return appended
 

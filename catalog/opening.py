@@ -14,10 +14,11 @@ from weakref import finalize
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import ElasticScanError, InvalidOption, StoreNotFound
+from elasticscan.base.hashing import HASH
 from elasticscan.base.redaction import as_cause, hides, shown
 from elasticscan.catalog.catalog import Catalog
 from elasticscan.catalog.database import LogHome
-from elasticscan.catalog.entries import Append
+from elasticscan.catalog.entries import Append, damaged_log
 from elasticscan.catalog.secrets import KEYS, OFFSETS, new_secret
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.catalog.sqlite_files import make_file, why_not_writable
@@ -37,7 +38,9 @@ def open_catalog(url: str | Path, clock: Clock, where: str, read_only: bool = Fa
     """Open the catalog of a store, as `open_home`."""
     catalog = Catalog(open_home(url, clock, where, read_only))
     finalize(catalog, catalog.home.close).atexit = False
-    catalog.follow()
+    hashed = catalog.follow().hash
+    if hashed != HASH:
+        raise damaged_log(f"its rows are in slots by {hashed!r}, which this version does not know")
     return catalog
 
 

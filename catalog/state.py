@@ -86,6 +86,11 @@ class StoreState:
         """(layout, newest commit): whatever was made of an equal pair is still true."""
         return self.layout, self.commit
 
+    @property
+    def slots(self) -> int:
+        """The number of slots, which never changes."""
+        return self.placement.slot_count
+
     # Tables
 
     def table(self, id: int) -> TableState:  # noqa: A002

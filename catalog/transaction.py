@@ -18,11 +18,9 @@ import msgpack
 
 from elasticscan.base.errors import ContinuationKeyError, NotFound, StoreDamaged
 from elasticscan.base.formatting import utc
-from elasticscan.base.hashing import HASH
 from elasticscan.base.limits import (
     CLAIM_SECONDS,
     CLOCK_SLACK_SECONDS,
-    MAX_SLOTS,
     STREAM_LEASE_SECONDS,
     TRUSTED_JUMP_SECONDS,
 )
@@ -56,32 +54,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ALL = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class StoreInfo:
-    """Facts that are fixed when a store is created."""
-
-    store_id: str
-    slots: int
-    hash: str
-    retention_seconds: float
-    created_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The identity of a log: its store, which copy of it this is, and its newest commit.
-
-    Attributes:
-        incarnation: 32 hexadecimal digits; another one since a copy was written to, or adopted.
-        layout, last_commit: as of `StoreState.versions`.
-    """
-
-    store_id: str
-    incarnation: str
-    layout: int
-    last_commit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,16 +166,6 @@ class Tx:
     def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
         """Return all rows of a statement; of a writing transaction, as it sees them."""
         return self.home.execute(statement, values)
-
-    def info(self) -> StoreInfo:
-        state = self.state
-        slots = state.placement.slot_count
-        if not 1 <= slots <= MAX_SLOTS or state.hash != HASH:
-            raise damaged_log(f"{slots!r} is no number of slots, or {state.hash!r} no hash")
-        return StoreInfo(state.store_id, slots, state.hash, state.retention_seconds, state.created_at)
-
-    def identity(self) -> Identity:
-        return identity_of(self.state)
 
     # Time
 
@@ -406,10 +368,6 @@ class Tx:
 def time_after(state: StoreState | None, clock: int) -> int:
     """Return the time of the record after a state: times grow with the numbers."""
     return clock if state is None else max(clock, state.time + 1)
-
-
-def identity_of(state: StoreState) -> Identity:
-    return Identity(state.store_id, state.incarnation, state.layout, state.commit)
 
 
 def _said(entry: LogEntry) -> dict[str, Any]:

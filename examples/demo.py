@@ -129,7 +129,7 @@ class PlainReader:
     _snapshot: int = field(init=False)
 
     def __post_init__(self) -> None:
-        all_slots = Cursor(SlotSet.span(0, self.store.context.info.slots))
+        all_slots = Cursor(SlotSet.span(0, self.store.context.known.slots))
         self._cursors = dict.fromkeys(self.store.context.placement().shards, (all_slots,))
         self._snapshot = self.store.status()["snapshot"]
 

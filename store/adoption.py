@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from elasticscan.base.errors import ElasticScanError, ShardUnavailable
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import Identity, take_incarnation
+from elasticscan.catalog import StoreState, take_incarnation
 from elasticscan.storage import newest_commit_of
 from elasticscan.store.context import Context
 from elasticscan.store.roots import Marker
@@ -44,29 +44,29 @@ def adopt(context: Context) -> Adopted:
         WrongRoot: a root is another store's, or another shard's.
         StoreDamaged: the catalog is not as it was written.
     """
-    seen = context.seen  # also beyond what the shards know
+    seen = context.known.versions  # also beyond what the shards know
     context.roots.take_any_catalog()
     context.catalog.check_whole()
     with context.catalog.leasing() as tx:
-        identity, active = tx.identity(), tx.state.shards
+        before, active = tx.state, tx.state.shards
         live = tx.state.known_paths() - {(file.shard, file.path) for file in tx.state.removed_files()}
         known = [
             _known_at(context, shard, {path for at, path in live if at == shard.id})
             for shard in active.values()
         ]
         layout, commit = (max(numbers) for numbers in zip(seen, *known, strict=True))
-        mark = Identity(identity.store_id, secrets.token_hex(16), layout, commit)
+        adopted = replace(before, incarnation=secrets.token_hex(16), layout=layout, commit=commit)
         for shard in tx.state.all_shards:
-            _take_over(context, shard.id, mark, shard.id in active)
-        take_incarnation(tx, mark.incarnation, (layout, commit))
+            _take_over(context, shard.id, adopted, shard.id in active)
+        take_incarnation(tx, adopted.incarnation, adopted.versions)
     context.roots.note_newest(active)
-    return Adopted(mark.incarnation, (identity.last_commit, commit))
+    return Adopted(adopted.incarnation, (before.commit, commit))
 
 
 def _known_at(context: Context, shard: Shard, live: set[str]) -> tuple[int, int]:
     """Return the (layout, commit) that a root knows by its marker, and by files that are not `live`."""
     disk, root = context.disk_of(shard.id), context.root_of(shard.id)
-    marker, expected = read_marker(disk, root), Marker(context.info.store_id, "", shard.id, shard.name)
+    marker, expected = read_marker(disk, root), Marker(context.known.store_id, "", shard.id, shard.name)
     files = {path for path, _ in disk.list()}
     if marker is not None:  # of whichever incarnation
         check_owner(marker, root, replace(expected, incarnation=marker.incarnation, catalog=marker.catalog))
@@ -81,12 +81,12 @@ def _known_at(context: Context, shard: Shard, live: set[str]) -> tuple[int, int]
     return marker.layout, max(marker.commit, commit)
 
 
-def _take_over(context: Context, shard: int, mark: Identity, is_active: bool) -> None:
+def _take_over(context: Context, shard: int, state: StoreState, is_active: bool) -> None:
     """Make a root that of an incarnation; that of a removed shard as far as it can be reached.
 
     What it knows stays known, so that nothing is lost where an adoption is cut off.
     """
-    disk, root, marker = context.disk_of(shard), context.root_of(shard), context.roots.marker_of(shard, mark)
+    disk, root, marker = context.disk_of(shard), context.root_of(shard), context.roots.marker_of(shard, state)
     with suppress(*() if is_active else (ElasticScanError,)), alone_at(root):
         found = read_marker(disk, root)
         if is_active or (found is not None and (found.store, found.shard) == (marker.store, shard)):

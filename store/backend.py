@@ -51,7 +51,7 @@ class EmbeddedTable:
             scan,
             state.placement,
             scan.base.placement,
-            slot_bytes(state.fragments, context.info.slots),
+            slot_bytes(state.fragments, context.known.slots),
             entries,
         )
 
@@ -64,7 +64,7 @@ class EmbeddedTable:
 
     def places(self, rows: pa.RecordBatch) -> tuple[pa.Array, NDArray[np.uint16]]:
         """Return the shard where each row is at this moment, by name, and its slot."""
-        slots = slots_of(rows.select(self.shard_key).columns, self._context.info.slots)
+        slots = slots_of(rows.select(self.shard_key).columns, self._context.known.slots)
         placement, names = self._context.placement(), self._context.shard_names()
         homes = pa.array([names.get(tablet.shard, str(tablet.shard)) for tablet in placement.tablets])
         at: Any = np.searchsorted(placement.starts, slots, "right") - 1
@@ -80,7 +80,7 @@ class EmbeddedBackend:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self.slot_count, self.identity = context.info.slots, context.info.store_id
+        self.slot_count, self.identity = context.known.slots, context.known.store_id
         self.changes = CommitReads(context)
 
     # Reads

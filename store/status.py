@@ -138,24 +138,47 @@ def status_of(context: Context) -> dict[str, Any]:
         own: dict[int, list[Fragment]] = {}
         for fragment in fragments:
             own.setdefault(fragment.table, []).append(fragment)
-        sized = dict[int, dict[str, Any]]()
-        for table in tables:
-            state = states[table.id]
-            floor, since = max(state.overwrites, default=0), state.rows - state.overwritten
-            sized[table.id] = _size(own.get(table.id, []), state.memory, snapshot, floor, since)
-        made = {snapshot: tx.made_at(snapshot) for snapshot in {lease["snapshot"] for lease in leases}}
-        names = {shard.id: shard.name for shard in shards}
-        sizes = tablet_bytes(placement, fragments)
-        upkeep = {table.id: upkeep_of(tx, table.id, Policy()) for table in tables}
-        running = running_steps(tx)
-    described = [
-        {
-            "name": table.name,
-            **sized[table.id],
-            "retention_seconds": context.retention_of(table),
-            "indexes": indexes.get(table.id, []),
-            "tags": [asdict(tag) for tag in states[table.id].tags],
-            "primary_key": list(table.primary_key),
-            "compression": table.compression,
-            "upkeep": upkeep[table.id],
+        return {
+            "store_id": context.known.store_id,
+            "read_only": context.catalog.read_only,
+            "slots": context.known.slots,
+            "hash": context.known.hash,
+            "topology": newest_topology(tx).number,
+            "snapshot": state.commit,
+            "outdated": _why_outdated(context),
+            "shards": _shards(state, fragments),
+            "removed_shards": _removed(state),
+            "tablets": [
+                {
+                    "id": tablet.id,
+                    "slots": [tablet.start, tablet.end],
+                    "shard": names[tablet.shard],
+                    "epoch": tablet.epoch,
+                    "bytes": round(sizes[tablet.id]),
+                    "moving_to": goes.get(tablet.id),
+                }
+                for tablet in state.placement.tablets
+            ],
+            "tables": [
+                {
+                    "name": table.name,
+                    **_size(state, table.id, own.get(table.id, [])),
+                    "retention_seconds": context.retention_of(table),
+                    "indexes": indexes.get(table.id, []),
+                    "tags": [asdict(tag) for tag in state.tables[table.id].tags],
+                    "primary_key": list(table.primary_key),
+                    "compression": table.compression,
+                    "upkeep": upkeep_of(tx, table.id, Policy()),
+                }
+                for table in tables
+            ],
+            "moves": [_move(move, names, tx.times.expiry) for move in moves],
+            "upkeep": {
+                "mode": context.upkeep.mode,
+                "problem": context.upkeep.problem,
+                "running": running_steps(tx),
+            },
+            "leases": [lease | {"snapshot_at": tx.made_at(lease["snapshot"])} for lease in leases_in(tx)],
+            "streams": streams_in(tx),
+            "scans": scans_in(tx),
         }

@@ -17,7 +17,7 @@ from time import monotonic
 from elasticscan.base.concurrency import cached_property, parallel
 from elasticscan.base.errors import ElasticScanError, NotFound
 from elasticscan.base.limits import SHARDS_AT_ONCE
-from elasticscan.catalog import Catalog, Identity, StoreState
+from elasticscan.catalog import Catalog, StoreState
 from elasticscan.metadata import MEMORY
 from elasticscan.storage import MEMORY_DISK, Disk
 from elasticscan.store.roots import Claims, Location, Marker
@@ -36,24 +36,18 @@ WITNESSES = 3
 MARK_SECONDS = 1.0  # so often small commits compare markers with the catalog, and raise some
 
 
-def mark_of(state: StoreState) -> Identity:
-    """Return the mark that says how far the catalog of a state has got."""
-    return Identity(state.store_id, state.incarnation, *state.versions)
-
-
 class RootMarks:
     """Access to the roots of a store's shards, removed ones included, and to their markers."""
 
-    def __init__(
-        self, catalog: Catalog, location: Location, open_disk: Callable[[str], Disk], store: str
-    ) -> None:
-        self._catalog, self._store = catalog, store
+    def __init__(self, catalog: Catalog, location: Location, open_disk: Callable[[str], Disk]) -> None:
+        self._catalog = catalog
         self._location, self._open_disk = location, open_disk
         self._disks: dict[int, tuple[Shard, Disk]] = {}
         self._seen_afar: dict[int, Marker] = {}  # in object storage, before a write
         self._next_look = self._next_note = 0.0  # for small commits
+        self._store = self.seen_state().store_id
         self._noted_at = self.local_shards()  # when a mark was left last
-        self._pending: Identity | None = None  # of small commits, not left at the roots yet
+        self._pending: StoreState | None = None  # of small commits, not left at the roots yet
         self._known_newest = False
         self._known_owner = False  # it is no copy, which may be read
 
@@ -88,11 +82,10 @@ class RootMarks:
     def root_of(self, shard: int) -> str:
         return self._location.root(self._shard_and_disk(shard)[0].root)
 
-    def marker_of(self, shard: int, mark: Identity) -> Marker:
+    def marker_of(self, shard: int, state: StoreState) -> Marker:
         """Return the marker that a shard's root has where it knows no more than the catalog."""
         name = self._shard_and_disk(shard)[0].name
-        known = mark.layout, mark.last_commit
-        return Marker(self._store, mark.incarnation, shard, name, *known, self._place)
+        return Marker(self._store, state.incarnation, shard, name, *state.versions, self._place)
 
     def claim(self, claims: Claims, added: Shard, taken: Collection[int]) -> None:
         """Make a new shard's root its own; in the transaction that enters the shard."""
@@ -103,7 +96,7 @@ class RootMarks:
     def is_taken_over(self, shard: int) -> bool:
         """Return whether a shard of this copy of the store that was made later has the root."""
         found = read_marker(self.disk_of(shard), self.root_of(shard))
-        return self.marker_of(shard, mark_of(self.state())).precedes(found)
+        return self.marker_of(shard, self.state()).precedes(found)
 
     def check(self, shard: int, look: Callable[[], StoreState]) -> Disk:
         """Return a shard's disk once its root is proven, and knows no more than the catalog by a later look.
@@ -115,12 +108,12 @@ class RootMarks:
         """
         disk, root = self.disk_of(shard), self.root_of(shard)
         for _ in range(2):  # an adoption writes markers first
-            found, known = read_marker(disk, root), mark_of(look())  # in this order, since versions only grow
+            found, known = read_marker(disk, root), look()  # in this order, since versions only grow
             expected = self.marker_of(shard, known)
             if found is not None and found.owner == expected.owner:
                 break
         found = check_owner(found, root, expected)
-        check_not_ahead(found, root, (known.layout, known.last_commit))
+        check_not_ahead(found, root, known.versions)
         if disk.is_far:
             self._seen_afar[shard] = found
         return disk
@@ -136,10 +129,10 @@ class RootMarks:
     def note_newest(self, shards: Iterable[int], again: bool = False) -> set[int]:
         """Let shards know the newest number of the catalog, if possible; return those reached."""
         with suppress(ElasticScanError):
-            return self._note(shards, mark_of(self.state()), again)
+            return self._note(shards, self.state(), again)
         return set()
 
-    def note_committed(self, committed: Identity, files_at: frozenset[int], is_small: bool) -> None:
+    def note_committed(self, committed: StoreState, files_at: frozenset[int], is_small: bool) -> None:
         """Let roots know what was committed, where files were entered and at witnesses; of small ones rarely.
 
         Where shards joined or left, at all in directories; where no files were entered, in all buckets.
@@ -164,20 +157,20 @@ class RootMarks:
             with suppress(ElasticScanError):
                 self._note_some(self.local_shards(), (), self._pending)
 
-    def _note_some(self, local: Sequence[int], written: Collection[int], mark: Identity) -> None:
+    def _note_some(self, local: Sequence[int], written: Collection[int], state: StoreState) -> None:
         """Raise the markers of witnesses and of shards that were written: a few directories, all buckets."""
         witnesses, others = local[:WITNESSES], local[WITNESSES:]
         some_written = [shard for shard in others if shard in written][:WITNESSES]
-        self._note({*witnesses, *some_written, *set(written).difference(local)}, mark)
+        self._note({*witnesses, *some_written, *set(written).difference(local)}, state)
 
-    def _note(self, shards: Iterable[int], mark: Identity, again: bool = False) -> set[int]:
+    def _note(self, shards: Iterable[int], state: StoreState, again: bool = False) -> set[int]:
         """Raise the markers of shards, with `again` also where nothing is new; returns the shards reached."""
 
         def reached(shard: int) -> bool:
             try:
                 seen = None if again else self._seen_afar.pop(shard, None)
                 disk, root = self.disk_of(shard), self.root_of(shard)
-                raise_marker(disk, root, self.marker_of(shard, mark), seen, again)
+                raise_marker(disk, root, self.marker_of(shard, state), seen, again)
             except ElasticScanError:
                 return False
             return True
@@ -187,21 +180,21 @@ class RootMarks:
             shard for shard, was in zip(order, parallel(reached, order, SHARDS_AT_ONCE), strict=True) if was
         }
 
-    def look_before_writing(self, is_small: bool) -> Callable[[Identity], None]:
+    def look_before_writing(self, is_small: bool) -> Callable[[StoreState], None]:
         """As `look_at_marks`; before small commits once in a while."""
         if is_small and self._known_owner and monotonic() < self._next_look:
             return lambda _: None
         self._next_look = monotonic() + MARK_SECONDS
         return self.look_at_marks(writing=True)
 
-    def look_at_marks(self, at_all: bool = False, writing: bool = False) -> Callable[[Identity], None]:
+    def look_at_marks(self, writing: bool = False) -> Callable[[StoreState], None]:
         """Read markers of witnesses, once of all shards; returns a comparison of a later catalog with them.
 
         That raises `CatalogOutdated`, and before `writing` also `WrongRoot`.
         """
         found = dict[int, Marker]()
         for shard in self.local_shards():
-            if len(found) == WITNESSES and self._known_newest and not at_all:
+            if len(found) == WITNESSES and self._known_newest:
                 break
             with suppress(ElasticScanError):  # the shard is away: writing there raises
                 marker = read_marker(self.disk_of(shard), self.root_of(shard))
@@ -209,17 +202,15 @@ class RootMarks:
                     found[shard] = marker
         return partial(self._compare, found, writing)
 
-    def _compare(self, found: Mapping[int, Marker], writing: bool, catalog: Identity) -> None:
+    def _compare(self, found: Mapping[int, Marker], writing: bool, state: StoreState) -> None:
         for shard, marker in found.items():
-            is_own = marker.incarnation == catalog.incarnation
-            if writing and is_own:
-                check_same_catalog(marker, self.root_of(shard), self._place)
+            is_own = marker.incarnation == state.incarnation
             # A later incarnation in this place, which the catalog has lost: numbers go on. One elsewhere
             # has taken the root over: then the original is only read, as far as it knows.
             if is_own or is_same_catalog(marker.catalog, self._place):
-                check_not_ahead(marker, self.root_of(shard), (catalog.layout, catalog.last_commit))
+                check_not_ahead(marker, self.root_of(shard), state.versions)
             if writing:
-                check_same_copy(marker, self.root_of(shard), catalog.incarnation, place)
+                check_same_copy(marker, self.root_of(shard), state.incarnation, self._place)
         self._known_newest = True
         self._known_owner |= writing
 
@@ -229,20 +220,10 @@ class RootMarks:
         Raises:
             CatalogOutdated: shards know a newer one.
         """
-        if not self._known_newest:
-            self.compare_with_shards()
-            self._known_newest = True  # or a standby's, of which nothing is proved
-
-    def compare_with_shards(self) -> None:
-        """As `check_newest`, whatever was found before.
-
-        Raises:
-            CatalogOutdated: shards know a newer one.
-        """
         # A standby of a database server follows its server with a delay, which proves nothing.
-        if not self._catalog.home.is_follower:
-            check = self.look_at_marks(at_all=True)
-            check(self._catalog.at().identity())
+        if not self._known_newest and not self._catalog.home.is_follower:
+            self.look_at_marks()(self.state())
+        self._known_newest = True
 
     def take_any_catalog(self) -> None:
         """Go on with the catalog that is there, also an older one; shards are asked again what they know."""

@@ -115,6 +115,7 @@ def lease_snapshot(context: Context, lease: str, table: TableInfo, snapshot: int
     return True
 
 
+@retry_interrupted
 def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
     """Renew a scan's lease, or take it again if it ended and what it reads is still kept.
 
@@ -124,11 +125,6 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
         TableChanged: the table was dropped.
         SnapshotExpired: the lease had run out, and what it kept is gone.
     """
-    return _keep_lease(context, key).at(key.definition)
-
-
-@retry_interrupted
-def _keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
     with context.catalog.reading() as tx:
         table = _readable_table(tx, key)
         commit = _held_commit(table, key)
@@ -142,13 +138,13 @@ def _keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
             or is_kept(context, tx, table, commit)
             or lease_end(tx, key.lease) - tx.times.stamp > FRESH_LEASE * LEASE_SECONDS
         ):
-            return table
+            return table.at(key.definition)
     with context.catalog.leasing() as tx:
         table = _readable_table(tx, key)
         if not renew_lease(tx, key.lease, LEASE_SECONDS):
             purpose = _SCAN if key.segments is None else _CHANGES
             take_lease(tx, key.lease, table, commit, purpose, LEASE_SECONDS)
-    return table
+    return table.at(key.definition)
 
 
 def end_lease(context: Context, lease: str) -> None:
@@ -157,19 +153,12 @@ def end_lease(context: Context, lease: str) -> None:
     Else the lease runs out by itself. An error would stand for what was done under it, and say of a write
     that was committed that it was not.
     """
-    with suppress(TryAgain, OperatorNeeded):
-        _end_lease(context, lease)
-
-
-@retry_interrupted
-def _end_lease(context: Context, lease: str) -> None:
     if context.catalog.read_only is not None or not lease:
         return
-    with context.catalog.reading() as tx:
-        if not lease_end(tx, lease):
-            return
-    with context.catalog.leasing() as tx:
-        tx.remove_lease(Hold, lease)
+    with suppress(TryAgain, OperatorNeeded):
+        if context.ask(lambda tx: lease_end(tx, lease)):
+            with context.catalog.leasing() as tx:
+                tx.remove_lease(Hold, lease)
 
 
 def _readable_table(tx: Tx, key: ContinuationKey) -> TableInfo:
@@ -193,7 +182,7 @@ def _held_commit(table: TableInfo, key: ContinuationKey) -> int:
 @retry_interrupted
 def hold_for_stream(context: Context, table_id: int, name: str, commit: int) -> None:
     """Keep the changes after a commit for a stream with a name, and nothing before them any longer."""
-    named = f"{context.info.store_id}/{table_id}/{name}"
+    named = f"{context.known.store_id}/{table_id}/{name}"
     lease = hashlib.sha256(named.encode()).hexdigest()[:32]
     with context.catalog.leasing() as tx:
         table = tx.state.info(table_id)

@@ -20,7 +20,6 @@ from elasticscan.base.errors import (
 )
 from elasticscan.catalog import (
     Catalog,
-    StoreInfo,
     StoreState,
     Tx,
     base_topology,
@@ -80,9 +79,7 @@ class Context:
         self.location = location
         self.clock = clock
         self.open_disk = open_disk
-        with catalog.reading() as tx:
-            self.info: StoreInfo = tx.info()
-        self.roots = RootMarks(catalog, location, open_disk, self.info.store_id)
+        self.roots = RootMarks(catalog, location, open_disk)
         self._sealer: StoreSealer | None = None
         self.looked: tuple[Placement, float] | None = None  # read last, by any thread, and when that began
         self._tables: dict[int, KnownTable] = {}
@@ -125,9 +122,9 @@ class Context:
         return sealer
 
     @property
-    def seen(self) -> tuple[int, int]:
-        """The newest versions that were seen: enough for what a later transaction compares with its own."""
-        return self.roots.seen_state().versions
+    def known(self) -> StoreState:
+        """The newest state that was seen: enough for what never changes, or is compared with a later one."""
+        return self.roots.seen_state()
 
     def writable_disk(self, shard: int) -> Disk:
         """Return the disk of a shard for writes, moves and deletions, after its root was verified.
@@ -222,7 +219,7 @@ class Context:
 
     def retention_of(self, table: TableInfo) -> float:
         """Return how long a table's snapshots stay readable without a lease, in seconds."""
-        return self.info.retention_seconds if table.retention_seconds is None else table.retention_seconds
+        return self.known.retention_seconds if table.retention_seconds is None else table.retention_seconds
 
     def base_topology(self, number: int) -> Topology:
         """Return the topology to compare a scan with: published ones never change, so each is read once."""
@@ -292,9 +289,9 @@ class Context:
         layout, newest = versions or self.versions()
         placement = self.placement(layout)
         return Origin(
-            store=self.info.store_id,
-            slots=self.info.slots,
-            hash=self.info.hash,
+            store=self.known.store_id,
+            slots=self.known.slots,
+            hash=self.known.hash,
             operation=operation,
             write=secrets.token_hex(16),
             after_commit=newest,

@@ -133,7 +133,7 @@ def _look(context: Context) -> _Backup:
     removed = [shard.id for shard in tx.state.all_shards if shard.id not in names]
     files = [File(fragment.shard, fragment.path, fragment.seal) for fragment in fragments.values()]
     files += [File(fragments[run.fragment].shard, run.path, run.seal) for run in tx.state.runs()]
-    return _Backup(context.info.store_id, tx.state.commit, names, removed, files, dump)
+    return _Backup(context.known.store_id, tx.state.commit, names, removed, files, dump)
 
 
 def _copy(source: Disk, target: Disk, file: File) -> None:

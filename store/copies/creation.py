@@ -50,7 +50,7 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
     claims = Claims()
 
     def claim_all(tx: Tx) -> None:
-        me, shards = tx.identity(), tx.state.shards.values()
+        me, shards = tx.state, tx.state.shards.values()
         for shard in shards:
             root = location.root(shard.root)
             marker = Marker(me.store_id, me.incarnation, shard.id, shard.name)

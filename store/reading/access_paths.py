@@ -98,7 +98,7 @@ def predicate_of(table: TableInfo, filter: str | None) -> Predicate | None:  # n
 def bind_to_key(context: Context, table: TableInfo, predicate: Predicate | None) -> KeyCondition:
     """Return the slots and ranges of primary keys that have all rows for which a filter is true."""
     condition = None if predicate is None else predicate.condition
-    return bind_key(condition, table, context.info.slots)
+    return bind_key(condition, table, context.known.slots)
 
 
 def slots_of_filter(context: Context, table: TableInfo, filter: str | None) -> SlotSet:  # noqa: A002

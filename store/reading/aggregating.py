@@ -99,7 +99,7 @@ def known_count(context: Context, key: ContinuationKey) -> int | None:
     Raises:
         TableChanged, SnapshotExpired: as a scan of it would.
     """
-    whole = (Cursor(SlotSet.span(0, context.info.slots)),)
+    whole = (Cursor(SlotSet.span(0, context.known.slots)),)
     if key.filter is not None or key.limit is not None or key.segments or key.cursors != whole:
         return None
     state = context.table_state(key.table, key.snapshot)

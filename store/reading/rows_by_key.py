@@ -52,7 +52,7 @@ def get_rows(
     table = look.table
     names, at = columns_of(table, columns), _number_of(context, table, snapshot)
     asked = pa.concat_batches(_bounded(conformed(arrow_keys(keys, table), table, table.primary_key)))
-    slots = slots_of(asked.select(table.shard_key).columns, context.info.slots)
+    slots = slots_of(asked.select(table.shard_key).columns, context.known.slots)
     order = np.argsort(slots, kind="stable")
     request = RowRequest(
         table=table.id,

@@ -443,7 +443,7 @@ def begin_changes(
         check_kept(table, after)
         base = newest_topology(tx)
     upto = newest if upto is None else upto
-    segments = (Segment(after, upto, 0, context.info.slots),) if after < upto else ()
+    segments = (Segment(after, upto, 0, context.known.slots),) if after < upto else ()
     column_names, lease = columns_of(table, columns), secrets.token_hex(8)
     return scan_changes(context, table, base, segments, upto, column_names, filter, feed, page_limits, lease)
 

@@ -123,7 +123,7 @@ class CommitReads:
             TableChanged: the table was dropped.
         """
         context, base = self.context, state.base
-        named = f"{context.info.store_id}/{state.table.id}/{at}"
+        named = f"{context.known.store_id}/{state.table.id}/{at}"
         # All micro-batches of a snapshot share a lease, since none knows which is the last.
         lease = hashlib.sha256(named.encode()).hexdigest()[:16]
         slots &= slots_of_filter(context, state.table, filter)
@@ -137,7 +137,7 @@ class CommitReads:
         Raises as `scan_snapshot`.
         """
         # Beginning a scan renews the lease that all its micro-batches share.
-        everything = SlotSet.span(0, self.context.info.slots)
+        everything = SlotSet.span(0, self.context.known.slots)
         self.scan_snapshot(state, at, everything, state.table.primary_key[:1], None, False, 1)
 
     def commit_at(self, timestamp: float) -> int:
@@ -161,7 +161,7 @@ class CommitReads:
         context = self.context
 
         def count() -> Counts:
-            counts, slots = np.zeros(context.info.slots, np.int64), slots_of_filter(context, table, filter)
+            counts, slots = np.zeros(context.known.slots, np.int64), slots_of_filter(context, table, filter)
             for fragment in context.table_state(table.id, bounds.snapshot).fragments:
                 if bounds.touch(fragment):
                     reader = context.readers.opener(table)(fragment, ())

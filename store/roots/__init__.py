@@ -14,7 +14,7 @@ root         the directory or prefix of one shard's files
 marker       a file in a root that names its store, its shard and the incarnation of its catalog, and how far
              the catalog had got: one that is ahead of the catalog proves that the catalog is an older copy
 incarnation  one life of a catalog; an adoption begins another one
-mark         how far a catalog has got (its `Identity`): incarnation, layout, commit
+mark         how far a catalog has got: incarnation, layout, commit
 
 location  places as users name them; `Location` is the place of a store
 markers   markers, read, raised and compared; claims of several roots, all or none

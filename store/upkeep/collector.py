@@ -102,7 +102,7 @@ class _Collection:
     def plans(self) -> list[tuple[_Look, RemovalPlan]]:
         """Return a plan for each root that can be reached; nothing is changed yet."""
         looks, plans = self._looks(), list[tuple[_Look, RemovalPlan]]()
-        doubt, store = _doubt([look.root for look in looks]), self._context.info.store_id
+        doubt, store = _doubt([look.root for look in looks]), self._context.known.store_id
         whole = replace(self._rules, share=1.0)  # a removed shard may have come back with forgotten files
         for look in looks:
             rules = self._rules if look.shard.id in self._state.shards else whole
@@ -314,7 +314,7 @@ def _forget_topologies(context: Context) -> None:
     """Forget topologies of before the oldest snapshot that retention, a lease or a tag keeps."""
     with context.catalog.reading() as tx:
         needed = oldest_needed(tx, map(context.retention_of, tx.state.infos()))
-        began = [tx.times.expiry - context.info.retention_seconds]
+        began = [tx.times.expiry - context.known.retention_seconds]
         began += [] if needed is None else [tx.made_at(needed) or 0.0]
         first = topology_at(tx, min(began) - _SLACK_SECONDS)
         if first <= oldest_topology(tx):
@@ -347,7 +347,7 @@ def collect_dropped(context: Context, table: int, most_files: int) -> None:
         here = [file for file in files if file.shard == shard]
         try:
             disk = context.writable_disk(shard)
-            gone += [file for file in here if _remove_dropped(disk, file, context.info.store_id)]
+            gone += [file for file in here if _remove_dropped(disk, file, context.known.store_id)]
         except OperatorNeeded:  # a shard that is away can wait, and a removed one takes its files along
             gone += here if context.has_left(shard) else ()
     if gone:

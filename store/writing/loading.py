@@ -105,7 +105,7 @@ def _table_of(
                 raise InvalidOption(f"{option} of table {name!r} is {', '.join(actual)}", option=option)
         return there, False
     if not made["primary_key"]:
-        context.roots.compare_with_shards()  # it may be there, and only an older catalog not know it
+        context.check_newest()  # it may be there, and only an older catalog not know it
         raise NotFound(
             f"the store has no table {name!r}; name its primary key, of the columns {columns}",
             table=name,

@@ -162,7 +162,7 @@ class WriteTransaction:
             batches = conformed(data, table, table.primary_key if kind == "delete" else None)
             if kind == "delete":
                 batches = (tombstones_of(keys, table) for keys in batches)
-            versions = self.context.seen  # when the table was looked up
+            versions = self.context.known.versions  # when the table was looked up
             staged = stage(self.context, table, batches, kind, versions)
             request = CommitRequest(kind, self.txn, check, self.user_metadata, versions)
             return publish(self.context, table, staged, request)
@@ -359,7 +359,7 @@ def publish_replacing(
 
     def gone(keys: pa.RecordBatch) -> pa.RecordBatch:
         """Return tombstones of the keys that no staged row has."""
-        slots = slots_of(keys.select(table.shard_key).columns, context.info.slots)
+        slots = slots_of(keys.select(table.shard_key).columns, context.known.slots)
         order = np.argsort(slots, kind="stable")
         ordered = keys.take(pa.array(order))
         # What was staged is, as its source has it, commit 1.

@@ -67,7 +67,6 @@ def use(where: Path | str) -> None:
     """Open a catalog, look at all of it, and write to it."""
     with opened(where) as catalog:
         with catalog.reading() as tx:
-            tx.info()
             seal_keys(tx.state, tx.now)
             leases_in(tx)
             newest_topology(tx)
@@ -112,7 +111,7 @@ WRONG: dict[str, tuple[type[ElasticScanError], str, Callable[[Path], object]]] =
     "an empty file": (StoreNotFound, "", lambda path: path.write_bytes(b"")),
     "of something else": (StoreNotFound, "", of_something_else),
     "no folder": (CatalogUnavailable, "unable to open", lambda path: shutil.rmtree(path.parent)),
-    "another hash": (StoreDamaged, "'java' no hash", of_another_hash),
+    "another hash": (StoreDamaged, "by 'java'", of_another_hash),
     "no database": (StoreDamaged, "not a database", lambda path: path.write_bytes(NOT_A_DATABASE)),
     "pages of garbage": (StoreDamaged, "", garbage),
     "a part of it": (StoreDamaged, "", lambda path: os.truncate(path, path.stat().st_size // 3)),

@@ -45,7 +45,7 @@ def check_end(world: World) -> None:
 
 def check_tables(world: World) -> None:
     """Every table at snapshots that are kept, through every index, and its changes."""
-    kept_from, newest = world.clock.now() - world.store.context.info.retention_seconds, world.newest_commit()
+    kept_from, newest = world.clock.now() - world.store.context.known.retention_seconds, world.newest_commit()
     commits = [(number, at) for table in world.tables.values() for number, at, _ in table.history]
     promised = max((number for number, at in commits if at <= kept_from), default=0)
     check_status(world, newest)

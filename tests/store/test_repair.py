@@ -122,7 +122,7 @@ def test_what_cannot_be_repaired_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreDamaged, match="no file"):
         repair_store(tmp_path / "old", tmp_path / "new")
     with made(tmp_path / "java") as store:
-        store.context.info = replace(store.context.info, hash="java")
+        store.context.catalog.known = replace(store.context.known, hash="java")
         store.create_table("u", SCHEMA, ["id"]).upsert(some(range(3)))
     without_catalog(tmp_path / "java")
     with pytest.raises(InvalidOption, match=r"hash='java' .* must be one of spark"):

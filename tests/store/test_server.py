@@ -285,7 +285,7 @@ def test_a_schema_holds_one_store_and_a_database_many(
         with made(f"{url}&options=-csearch_path%3Dother", tmp_path / "two") as two:
             two.table("t").upsert(rows(30, 40))
             assert (keys(one), keys(two)) == ([*range(30)], [*range(40)])
-            assert one.context.info.store_id != two.context.info.store_id
+            assert one.context.known.store_id != two.context.known.store_id
     postgres.execute("DROP SCHEMA other CASCADE", database)
 
 

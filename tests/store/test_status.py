@@ -70,7 +70,7 @@ def test_a_lease_has_the_time_of_its_snapshot_and_a_table_its_retention(
     hold_for_stream(store.context, 1, "copy", store.status()["snapshot"] - 1)
     (lease,) = store.status()["leases"]
     assert lease["snapshot_at"] == clock.now() - 20
-    assert of_table(store)["retention_seconds"] == store.context.info.retention_seconds
+    assert of_table(store)["retention_seconds"] == store.context.known.retention_seconds
     table.set_retention("2h")
     assert of_table(store)["retention_seconds"] == 7_200
 
