@@ -156,13 +156,10 @@ class Catalog:
                 self._tail_bytes += found.tail_bytes  # else another thread has counted them
         return found.state
 
-    def at(self, layout: int | None = None) -> Tx:
-        """Return a transaction that reads; the log is not read again if `layout` is the known state's.
-
-        A thread that is in a transaction sees the state with which that began.
-        """
+    def at(self) -> Tx:
+        """Return a transaction that reads; a thread that is in one sees the state with which that began."""
         known = self.known
-        if known is not None and (known.layout == layout or self.home.in_transaction):
+        if known is not None and self.home.in_transaction:
             return Tx(self, known)
         return Tx(self, self.follow())
 

@@ -115,7 +115,7 @@ class EmbeddedBackend:
 
     def versions(self) -> tuple[int, int]:
         """Return (layout, newest commit): while these are the same, so is everything that readers see."""
-        return self._context.versions()
+        return self._context.state().versions
 
     def tables(self) -> tuple[tuple[TableInfo, ...], int]:
         """Return all tables, and the newest commit, from one look at the catalog."""

@@ -180,26 +180,22 @@ class Context:
         """Check that the catalog's newest commit is the newest; raises `CatalogOutdated`."""
         self.roots.check_newest()
 
-    def versions(self) -> tuple[int, int]:
-        """(layout, newest commit): while these are the same, so is everything that readers see."""
-        return self.state().versions
-
     @retry_interrupted
     def ask(self, question: Callable[[Tx], Answer]) -> Answer:
         """Return the answer to a question to one state of the catalog."""
         with self.catalog.reading() as tx:
             return question(tx)
 
-    def state(self, layout: int | None = None) -> StoreState:
-        """Return the store as it is now; `layout` as for `Catalog.at`."""
-        return self.catalog.at(layout).state
+    def state(self) -> StoreState:
+        """Return the store as it is now."""
+        return self.catalog.at().state
 
     def shard_names(self) -> dict[int, str]:
         return {shard.id: shard.name for shard in self.state().shards.values()}
 
-    def placement(self, layout: int | None = None) -> Placement:
-        """Return where tablets are now; `layout` as for `Catalog.at`."""
-        return self.state(layout).placement
+    def placement(self) -> Placement:
+        """Return where tablets are now."""
+        return self.state().placement
 
     def table(
         self, tx: Tx, name: str, table_id: int | None = None
@@ -283,20 +279,19 @@ class Context:
         self,
         operation: str,
         replaces: Iterable[Fragment] = (),
-        versions: tuple[int, int] | None = None,
+        state: StoreState | None = None,
     ) -> Origin:
-        """Return the origin that files staged from now on carry; `versions` of a check just made."""
-        layout, newest = versions or self.versions()
-        placement = self.placement(layout)
+        """Return the origin that files staged from now on carry, by a state of just now."""
+        state = state or self.state()
         return Origin(
-            store=self.known.store_id,
-            slots=self.known.slots,
-            hash=self.known.hash,
+            store=state.store_id,
+            slots=state.slots,
+            hash=state.hash,
             operation=operation,
             write=secrets.token_hex(16),
-            after_commit=newest,
+            after_commit=state.commit,
             began_at=self.clock.now(),
-            epochs=placement.epochs,
+            epochs=state.placement.epochs,
             replaces=tuple(fragment.path for fragment in replaces),
         )
 

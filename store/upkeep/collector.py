@@ -281,7 +281,7 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
     context.catalog.check_whole()
     collection = _Collection(context, rules, dry_run)
     plans = collection.plans()
-    refusal = _refusal(plans, context.versions()[1])
+    refusal = _refusal(plans, context.state().versions[1])
     if dry_run:
         planned = tuple(decision for _, each in plans for decision in each.decisions)
         refused = None if refusal is None else str(refusal)

@@ -99,11 +99,11 @@ def _forget_dead(context: Context) -> None:
 
 def _giving_way(context: Context) -> Pace:
     """Return a pace that rests for as long as was worked, while others commit."""
-    rested, newest = context.clock.now(), context.versions()[1]
+    rested, newest = context.clock.now(), context.state().versions[1]
 
     def pace(_: int) -> None:
         nonlocal rested, newest
-        before, newest = newest, context.versions()[1]
+        before, newest = newest, context.state().versions[1]
         if newest != before:
             context.clock.sleep(min(context.clock.now() - rested, MOST_REST_SECONDS))
         rested = context.clock.now()

@@ -62,22 +62,21 @@ def with_runs(
     table: TableInfo,
     indexes: Sequence[IndexInfo],
     staged: Iterable[StagedFragment],
-    versions: tuple[int, int] | None = None,
+    state: StoreState | None = None,
 ) -> list[StagedFragment]:
     """Return the fragments with runs of every index; missing runs are built now.
 
-    On an error nothing of what was built remains; the fragments are the caller's. `versions` are the
-    catalog's, read just before.
+    On an error nothing of what was built remains; the fragments are the caller's. `state` is
+    the store's, read just before.
     """
     if not missing_runs(indexes, staged := list(staged)):
         return staged
-    versions = versions or context.versions()
-    state = context.state(versions[0])
+    state = state or context.state()
     now = state.info(table.id) or state.reserved.get(table.id)
     if now is None:
         return staged  # a table that was dropped has no indexes
     table = now  # as its indexes name its columns: the caller's may be of an older definition
-    origin = context.origin("index", versions=versions)
+    origin = context.origin("index", state=state)
     built = list[tuple[Disk, StagedRun]]()
 
     def complete(fragment: StagedFragment) -> StagedFragment:

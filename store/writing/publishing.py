@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import count
 
 from elasticscan.base.errors import RowsChanged, WriteConflict
-from elasticscan.catalog import Append, IdempotencyKey, Tx, retry_interrupted
-from elasticscan.metadata import IndexInfo, StagedFragment, TableDefined, TableInfo
+from elasticscan.catalog import Append, IdempotencyKey, StoreState, Tx, retry_interrupted
+from elasticscan.metadata import StagedFragment, TableDefined, TableInfo
 from elasticscan.storage import discard, gather, reroute
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import live_table
@@ -43,7 +43,7 @@ class CommitRequest:
         txn: (application, version); a write with the same pair is committed once.
         check: what it requires of its keys.
         user_metadata: what its writer says of it.
-        versions: the catalog's, read before anything was staged, as for `stage`.
+        versions: the catalog's, read before anything was staged.
         keep: paths that stay staged where the commit fails.
         newest: the newest commit that the table may have, if it may have no later one.
     """
@@ -141,28 +141,29 @@ class _Publication:
     def _prepare(self) -> None:
         """Decide between the log and files; merge files that lie crowded, and make their runs."""
         context, table = self._context, self._table
-        versions = self._request.versions or context.versions()
-        state = context.state(versions[0])
         self._take(joined_in_memory(self._staged))
         self._small = small_commit(self._fragments)
         if self._small is not None:
             return
-        self._settle(state.placement, (), versions)
-        origin = context.origin(self._request.kind, versions=versions)
+        state = context.state()
+        self._reroute(state)
+        origin = context.origin(self._request.kind, state=state)
         self._take(gather(table, self._fragments, context.staging_disk, origin))
-        self._take(with_runs(context, table, state.indexes(table.id), self._fragments, versions))
+        self._take(with_runs(context, table, state.indexes(table.id), self._fragments, state))
 
-    def _settle(
-        self, placement: Placement, indexes: Sequence[IndexInfo], versions: tuple[int, int] | None = None
-    ) -> None:
+    def _settle(self, state: StoreState) -> None:
         """Make the next attempt possible: in files, where their slots are, with runs of all indexes.
 
         Slots that moved are copied, and rows in memory that the log cannot take.
         """
-        context = self._context
-        self._small, origin = None, context.origin(self._request.kind, versions=versions)
-        self._take(reroute(self._table, self._fragments, placement, context.staging_disk, origin))
-        self._take(with_runs(context, self._table, indexes, self._fragments, versions))
+        self._reroute(state)
+        indexes = state.indexes(self._table.id)
+        self._take(with_runs(self._context, self._table, indexes, self._fragments, state))
+
+    def _reroute(self, state: StoreState) -> None:
+        context, self._small = self._context, None
+        origin = context.origin(self._request.kind, state=state)
+        self._take(reroute(self._table, self._fragments, state.placement, context.staging_disk, origin))
 
     @retry_interrupted
     def _commit(self) -> tuple[int, list[StagedFragment]]:
@@ -185,12 +186,12 @@ class _Publication:
                     live_table(tx, table.id)
                 check_newest(tx, table, self._request.newest)
                 if at_last and not self._is_settled(tx):  # nothing can change now
-                    self._settle(tx.state.placement, tx.state.indexes(table.id))
+                    self._settle(tx.state)
                 is_settled = self._is_settled(tx)
                 if is_settled and (check is None or check.holds(tx, self._fragments, at_last)):
                     return self._enter(tx), self._fragments
             if not is_settled:
-                self._settle(context.placement(), context.state().indexes(table.id))
+                self._settle(context.state())
         raise AssertionError("unreachable")
 
     def _small_commit(self, tx: Tx) -> Append | None:

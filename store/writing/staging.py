@@ -85,17 +85,17 @@ def stage(
     table: TableInfo,
     batches: Iterable[pa.RecordBatch],
     kind: str = "write",
-    versions: tuple[int, int] | None = None,
+    state: StoreState | None = None,
 ) -> list[StagedFragment]:
     """Stage rows of the table's schema; nothing is visible yet. Cleans up after an error.
 
     Few rows are staged in memory, as far as the log may keep them; more at the shards where they belong.
 
-    Runs of indexes come with large fragments; those of small ones are built by `publish`. `versions` are
-    the catalog's, read just before; the transaction that commits rows decides where they belong.
+    Runs of indexes come with large fragments; those of small ones are built by `publish`. `state` is
+    the store's, read just before; the transaction that commits rows decides where they belong.
     """
-    versions = versions or context.versions()
-    origin, state = context.origin(kind, versions=versions), context.state(versions[0])
+    state = state or context.state()
+    origin = context.origin(kind, state=state)
     most = limits.INLINE_BYTES if has_room(state, table.id, 0) else 0  # the commit checks again
     ingest = Ingest(table, state.placement, context.staging_disk, origin, WRITE_BUFFER_BYTES, most)
     try:

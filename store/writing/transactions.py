@@ -162,9 +162,9 @@ class WriteTransaction:
             batches = conformed(data, table, table.primary_key if kind == "delete" else None)
             if kind == "delete":
                 batches = (tombstones_of(keys, table) for keys in batches)
-            versions = self.context.known.versions  # when the table was looked up
-            staged = stage(self.context, table, batches, kind, versions)
-            request = CommitRequest(kind, self.txn, check, self.user_metadata, versions)
+            state = self.context.known  # of when the table was looked up
+            staged = stage(self.context, table, batches, kind, state)
+            request = CommitRequest(kind, self.txn, check, self.user_metadata, state.versions)
             return publish(self.context, table, staged, request)
 
     def read(self, columns: list[str] | None) -> Scan:

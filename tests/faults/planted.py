@@ -482,8 +482,8 @@ def expired_snapshot_is_read(patch: Patch) -> None:
 def placement_is_cached_for_ever(patch: Patch) -> None:
     placement, first = Context.placement, dict[Context, Placement]()
 
-    def stale(self: Context, layout: int | None = None) -> Placement:
-        return first.setdefault(self, placement(self, layout))
+    def stale(self: Context) -> Placement:
+        return first.setdefault(self, placement(self))
 
     patch.setattr(Context, "placement", stale)
 

@@ -54,7 +54,7 @@ def beyond_the_witnesses(store: Store) -> int:
 
 def test_new_shards_are_reported_to_all(tmp_path: Path) -> None:
     with made(tmp_path / "s", 20) as store:
-        before = store.context.versions()[0]
+        before = store.context.state().versions[0]
         store.expand(["late"])
         assert len(known(store)) == 21
         assert min(mark.layout for mark in known(store).values()) > before

@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def found_again(store: Store, kind: str) -> int:
     """How many readers of the fragments, or of the runs, are those that were opened before."""
     table, context = store.table("t").definition, store.context
-    state = context.table_state(table.id, context.versions()[1])
+    state = context.table_state(table.id, context.state().versions[1])
     (index,) = context.state().indexes(table.id)
     context.readers.let_go()
 
