@@ -62,10 +62,6 @@ class RemovedFile:
     last: int
 
     @property
-    def is_run(self) -> bool:
-        return self.id != self.fragment
-
-    @property
     def dropped_at(self) -> float:
         """`time` in seconds."""
         return self.time / 1e6

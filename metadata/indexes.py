@@ -25,13 +25,12 @@ writer of what is kept of indexes (`transition_index` in `store/writing/indexing
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
 from elasticscan.metadata.manifest import Seal
-from elasticscan.metadata.statistics import Packed
 
 SORTED, HASH = "sorted", "hash"
 INDEX_KINDS = (SORTED, HASH)
@@ -116,8 +115,10 @@ class IndexInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class RunFile:
+class StagedRun:
     """The file of an index run: entries of some rows of one fragment, sorted.
+
+    It is written and flushed; no commit refers to it yet, unless it is an `IndexRun`.
 
     A run belongs to a fragment, lies at its shard, and serves the slots that the fragment
     serves: where a tablet leaves, its rows and its entries go in the same step.
@@ -140,24 +141,13 @@ class RunFile:
     def seal(self) -> Seal:
         return Seal(self.bytes, self.tail, self.digest)
 
-
-@dataclass(frozen=True, slots=True)
-class StagedRun(RunFile):
-    """An index run that is written and flushed but that no commit refers to yet.
-
-    `histogram` is empty: releases that estimated entries kept statistics of their keys in it.
-    """
-
-    histogram: Packed = b""
-
     def entered(self, id: int, fragment: int) -> IndexRun:  # noqa: A002
         """Return the run, once a catalog knows it."""
-        file = {field.name: getattr(self, field.name) for field in fields(RunFile)}
-        return IndexRun(id=id, fragment=fragment, **file)
+        return IndexRun(id=id, fragment=fragment, **asdict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IndexRun(RunFile):
+class IndexRun(StagedRun):
     """An index run that the catalog knows."""
 
     id: int
