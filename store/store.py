@@ -31,7 +31,6 @@ from elasticscan.store.context.sealing import rotate_secrets
 from elasticscan.store.copies.backup import BackedUp, back_up, restore_backup
 from elasticscan.store.copies.creation import Disks, first_contents, make_store, new_roots
 from elasticscan.store.moves import elasticity
-from elasticscan.store.moves.boundaries import join, split
 from elasticscan.store.opening import open_context
 from elasticscan.store.reading.scan import Scan, resume_scan
 from elasticscan.store.roots import Location
@@ -331,13 +330,13 @@ class Store:
 
     def split(self, tablet: int, at: int | None = None) -> Topology:
         """Cut a tablet in two at a slot (the middle by default)."""
-        return split(
+        return elasticity.split(
             self.context, arguments.whole_number("tablet", tablet), arguments.whole_or_none("at", at)
         )
 
     def join(self, left: int, right: int) -> Topology:
         """Join two neighbouring tablets of one shard."""
-        return join(
+        return elasticity.join(
             self.context, arguments.whole_number("left", left), arguments.whole_number("right", right)
         )
 

@@ -17,10 +17,9 @@ The words: a *plan* is the moves that an expansion, a contraction or a rebalance
 operation of one process; *undoing* a move leaves its tablet at the source.
 
 balancing   splits, joins and moves by bytes, planned as pure functions
-boundaries  tablets split and joined, which copies nothing
 owners      moves and steps of upkeep as leases, each with an owner, and the signs that owners live
 mover       one move: copy, catch up, switch
-elasticity  plans carried out: expand, contract, move, resume
+elasticity  plans carried out: expand, contract, move, resume; tablets split and joined, which copies nothing
 
 It leaves out: plans by the number of tablets (`elasticscan.topology`), and when tablets are split, joined and
 moved without being asked to (`elasticscan.store.upkeep`).

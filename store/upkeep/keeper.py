@@ -19,7 +19,6 @@ from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.store.context import Context
 from elasticscan.store.moves import elasticity
 from elasticscan.store.moves.balancing import Balance, plan_joins, plan_moves, plan_splits, tablet_bytes
-from elasticscan.store.moves.boundaries import split_and_join
 from elasticscan.store.moves.owners import beating, end_step, moves_in, owner_is_gone, owning, steps_in
 from elasticscan.store.upkeep.collector import collect_garbage
 from elasticscan.store.upkeep.compaction import Pace
@@ -152,7 +151,7 @@ def _balance(context: Context, bounds: Balance, executor: Executor) -> None:
                 done.moves += elasticity.resume(context)
                 return  # what is pending now depends on where tablets are since
         if splits or joins:
-            cut, joined = split_and_join(context, splits, joins)
+            cut, joined = elasticity.split_and_join(context, splits, joins)
             done.splits, done.joins = done.splits + cut, done.joins + joined
         if unbalanced:
             there = [shard for shard in active if _is_there(context, shard, done)]
