@@ -240,8 +240,7 @@ def shards_part(work: Path, most: int) -> Iterator[Figures]:
 
 
 def topology_at(store: Store, number: int) -> Topology:
-    with store.context.catalog.reading() as tx:
-        return base_topology(tx, number)
+    return base_topology(store.context.catalog.newest(), number)
 
 
 def topologies_part(work: Path, most: int) -> Iterator[Figures]:

@@ -156,7 +156,7 @@ class Catalog:
                 self._tail_bytes += found.tail_bytes  # else another thread has counted them
         return found.state
 
-    def at(self) -> Tx:
+    def newest(self) -> Tx:
         """Return a transaction that reads; a thread that is in one sees the state with which that began."""
         known = self.known
         if known is not None and self.home.in_transaction:
@@ -164,11 +164,6 @@ class Catalog:
         return Tx(self, self.follow())
 
     # Transactions
-
-    @contextmanager
-    def reading(self) -> Iterator[Tx]:
-        """Begin a transaction that sees one state of the log and changes nothing."""
-        yield self.at()
 
     @contextmanager
     def writing(self, is_small: bool = False) -> Iterator[Tx]:
@@ -344,7 +339,7 @@ class Catalog:
     def check_whole(self) -> None:
         """Raise unless the log is as it was written (`StoreDamaged`), and not older than it was."""
         self.home.close()  # connections have pages in memory, which may be damaged on the disk
-        self.at()
+        self.newest()
         self.home.check_sound()
         verifying.check_log(self)
 

@@ -129,56 +129,56 @@ def _move(move: OwnedMove, names: Mapping[int, str], now: float) -> dict[str, An
 
 def status_of(context: Context) -> dict[str, Any]:
     """Describe a store, as `Store.status` returns it, by one state of the catalog and no file."""
-    with context.catalog.reading() as tx:
-        state, tables, fragments = tx.state, tx.state.infos(), tx.state.fragments()
-        names = {shard.id: shard.name for shard in state.shards.values()}
-        indexes, upkeep = _indexes(state.indexes(), state.runs()), upkeep_of(tx, tables, Policy())
-        sizes, moves = tablet_bytes(state.placement, fragments), moves_in(tx)
-        goes = {move.tablet: names.get(move.target) for move in moves}
-        own: dict[int, list[Fragment]] = {}
-        for fragment in fragments:
-            own.setdefault(fragment.table, []).append(fragment)
-        return {
-            "store_id": context.known.store_id,
-            "read_only": context.catalog.read_only,
-            "slots": context.known.slots,
-            "hash": context.known.hash,
-            "topology": newest_topology(tx).number,
-            "snapshot": state.commit,
-            "outdated": _why_outdated(context),
-            "shards": _shards(state, fragments),
-            "removed_shards": _removed(state),
-            "tablets": [
-                {
-                    "id": tablet.id,
-                    "slots": [tablet.start, tablet.end],
-                    "shard": names[tablet.shard],
-                    "epoch": tablet.epoch,
-                    "bytes": round(sizes[tablet.id]),
-                    "moving_to": goes.get(tablet.id),
-                }
-                for tablet in state.placement.tablets
-            ],
-            "tables": [
-                {
-                    "name": table.name,
-                    **_size(state, table.id, own.get(table.id, [])),
-                    "retention_seconds": context.retention_of(table),
-                    "indexes": indexes.get(table.id, []),
-                    "tags": [asdict(tag) for tag in state.tables[table.id].tags],
-                    "primary_key": list(table.primary_key),
-                    "compression": table.compression,
-                    "upkeep": upkeep_of(tx, table.id, Policy()),
-                }
-                for table in tables
-            ],
-            "moves": [_move(move, names, tx.times.expiry) for move in moves],
-            "upkeep": {
-                "mode": context.upkeep.mode,
-                "problem": context.upkeep.problem,
-                "running": running_steps(tx),
-            },
-            "leases": [lease | {"snapshot_at": tx.made_at(lease["snapshot"])} for lease in leases_in(tx)],
-            "streams": streams_in(tx),
-            "scans": scans_in(tx),
-        }
+    tx = context.catalog.newest()
+    state, tables, fragments = tx.state, tx.state.infos(), tx.state.fragments()
+    names = {shard.id: shard.name for shard in state.shards.values()}
+    indexes = _indexes(state.indexes(), state.runs())
+    sizes, moves = tablet_bytes(state.placement, fragments), moves_in(tx)
+    goes = {move.tablet: names.get(move.target) for move in moves}
+    own: dict[int, list[Fragment]] = {}
+    for fragment in fragments:
+        own.setdefault(fragment.table, []).append(fragment)
+    return {
+        "store_id": context.known.store_id,
+        "read_only": context.catalog.read_only,
+        "slots": context.known.slots,
+        "hash": context.known.hash,
+        "topology": newest_topology(tx).number,
+        "snapshot": state.commit,
+        "outdated": _why_outdated(context),
+        "shards": _shards(state, fragments),
+        "removed_shards": _removed(state),
+        "tablets": [
+            {
+                "id": tablet.id,
+                "slots": [tablet.start, tablet.end],
+                "shard": names[tablet.shard],
+                "epoch": tablet.epoch,
+                "bytes": round(sizes[tablet.id]),
+                "moving_to": goes.get(tablet.id),
+            }
+            for tablet in state.placement.tablets
+        ],
+        "tables": [
+            {
+                "name": table.name,
+                **_size(state, table.id, own.get(table.id, [])),
+                "retention_seconds": context.retention_of(table),
+                "indexes": indexes.get(table.id, []),
+                "tags": [asdict(tag) for tag in state.tables[table.id].tags],
+                "primary_key": list(table.primary_key),
+                "compression": table.compression,
+                "upkeep": upkeep_of(tx, table.id, Policy()),
+            }
+            for table in tables
+        ],
+        "moves": [_move(move, names, tx.times.expiry) for move in moves],
+        "upkeep": {
+            "mode": context.upkeep.mode,
+            "problem": context.upkeep.problem,
+            "running": running_steps(tx),
+        },
+        "leases": [lease | {"snapshot_at": tx.made_at(lease["snapshot"])} for lease in leases_in(tx)],
+        "streams": streams_in(tx),
+        "scans": scans_in(tx),
+    }

@@ -52,7 +52,7 @@ class RootMarks:
         self._known_owner = False  # it is no copy, which may be read
 
     def state(self) -> StoreState:
-        return self._catalog.at().state
+        return self._catalog.newest().state
 
     def seen_state(self) -> StoreState:
         """Return the newest state that was seen, without asking the catalog."""

@@ -125,20 +125,20 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
         TableChanged: the table was dropped.
         SnapshotExpired: the lease had run out, and what it kept is gone.
     """
-    with context.catalog.reading() as tx:
-        table = _readable_table(tx, key)
-        commit = _held_commit(table, key)
-        # The stream that a scan without a lease is a part of holds what it reads. In a store that is open for
-        # reading alone a scan goes on for as long as the snapshot is there. A task that begins soon after it
-        # was planned has nothing to write.
-        if (
-            not key.lease
-            or not key.cursors
-            or context.catalog.read_only is not None
-            or is_kept(context, tx, table, commit)
-            or lease_end(tx, key.lease) - tx.times.stamp > FRESH_LEASE * LEASE_SECONDS
-        ):
-            return table.at(key.definition)
+    tx = context.catalog.newest()
+    table = _readable_table(tx, key)
+    commit = _held_commit(table, key)
+    # The stream that a scan without a lease is a part of holds what it reads. In a store that is open for
+    # reading alone a scan goes on for as long as the snapshot is there. A task that begins soon after it
+    # was planned has nothing to write.
+    if (
+        not key.lease
+        or not key.cursors
+        or context.catalog.read_only is not None
+        or is_kept(context, tx, table, commit)
+        or lease_end(tx, key.lease) - tx.times.stamp > FRESH_LEASE * LEASE_SECONDS
+    ):
+        return table.at(key.definition)
     with context.catalog.leasing() as tx:
         table = _readable_table(tx, key)
         if not renew_lease(tx, key.lease, LEASE_SECONDS):

@@ -183,12 +183,11 @@ class Context:
     @retry_interrupted
     def ask(self, question: Callable[[Tx], Answer]) -> Answer:
         """Return the answer to a question to one state of the catalog."""
-        with self.catalog.reading() as tx:
-            return question(tx)
+        return question(self.catalog.newest())
 
     def state(self) -> StoreState:
         """Return the store as it is now."""
-        return self.catalog.at().state
+        return self.catalog.newest().state
 
     def shard_names(self) -> dict[int, str]:
         return {shard.id: shard.name for shard in self.state().shards.values()}
@@ -271,7 +270,7 @@ class Context:
         """Return statistics of a table's fragments and runs; those read for an earlier layout are kept."""
         before, kept = self._statistics.get(state.table.id, (None, NO_STATISTICS))
         if before is not state:
-            kept = read_statistics(tx or self.catalog.at(), state, kept)
+            kept = read_statistics(tx or self.catalog.newest(), state, kept)
             self._statistics[state.table.id] = state, kept
         return kept
 
@@ -319,8 +318,8 @@ class Context:
             yield
         except FragmentMissing as error:
             path = str(error.fields["path"])
-            with self.catalog.reading() as tx:
-                shard = next((file.shard for file in tx.state.fragments() if path.endswith(file.path)), None)
+            tx = self.catalog.newest()
+            shard = next((file.shard for file in tx.state.fragments() if path.endswith(file.path)), None)
             if shard is not None:
                 self.check_root(shard)  # a disk that is not mounted is no damage
                 raise

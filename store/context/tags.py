@@ -97,8 +97,8 @@ def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datet
 def tags_of(context: Context, find: Find) -> tuple[Tag, ...]:
     """Return the tags of a table, the oldest snapshot first. Raises `CatalogOutdated`."""
     context.check_newest()
-    with context.catalog.reading() as tx:
-        return tx.state.table(find(tx)[0].id).tags
+    tx = context.catalog.newest()
+    return tx.state.table(find(tx)[0].id).tags
 
 
 @retry_interrupted

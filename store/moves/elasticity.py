@@ -85,9 +85,9 @@ def _balance(context: Context, new: Sequence[tuple[str, str]], reason: str) -> T
             new, changes = (), changes + len(plans)
             # A tablet that another process was moving is planned again, but not for ever.
             _carry_out(context, plans, owner, tolerate=True)
-    with context.catalog.reading() as tx:
-        if not changes and tx.state.topology[1]:
-            return newest_topology(tx)
+    tx = context.catalog.newest()
+    if not changes and tx.state.topology[1]:
+        return newest_topology(tx)
     return _publish(context, reason)
 
 

@@ -59,8 +59,7 @@ def _begin(
     snapshot: int | str | datetime | None,
 ) -> tuple[Scan, tuple[Aggregate, ...]]:
     """Begin a scan of the columns that are needed; return the aggregates by the definition that it reads."""
-    with context.catalog.reading() as tx:
-        table = find(tx)[0]
+    table = find(context.catalog.newest())[0]
     aggregates = _parse(table, values, group_by)
     used = [name for aggregate in aggregates for name in aggregate.columns]
     columns = list(dict.fromkeys([*group_by, *used])) or list(table.primary_key[:1])

@@ -42,9 +42,9 @@ def feed_fields() -> list[pa.Field]:
 def history(context: Context, find: Find, most: int | None) -> tuple[Commit, ...]:
     """Return the newest commits of a table, or all, the oldest first. Raises `CatalogOutdated`."""
     context.check_newest()
-    with context.catalog.reading() as tx:
-        table = find(tx)[0].id
-        return tx.commits(table) if most is None else tx.commits(table, most=most, newest=True)
+    tx = context.catalog.newest()
+    table = find(tx)[0].id
+    return tx.commits(table) if most is None else tx.commits(table, most=most, newest=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,7 @@ def _number_of(context: Context, table: TableInfo, snapshot: int | str | datetim
     """Return a snapshot's number, before keys are taken: those of a stream are there once."""
     if not isinstance(snapshot, str | datetime):
         return snapshot
-    with context.catalog.reading() as tx:
-        return snapshot_of(tx, table, snapshot)
+    return snapshot_of(context.catalog.newest(), table, snapshot)
 
 
 def _bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

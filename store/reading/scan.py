@@ -332,14 +332,14 @@ def begin_scan(
     """Return a new scan, with fixed snapshot, base topology and access path."""
     if not isinstance(snapshot, int):  # what a tag or a time names may have changed since
         context.check_newest()
-    with context.catalog.reading() as tx:
-        table = find(tx)[0]
-        context.looked = tx.state.placement, context.clock.now()
-        asked, base = snapshot_of(tx, table, snapshot), newest_topology(tx)
-        at = tx.state.commit if asked is None else asked
-        state, is_leased = context.table_in(tx, table.id, at), not is_kept(context, tx, table, at)
-        if filter is not None:  # it is compared with statistics
-            context.statistics(state, tx)
+    tx = context.catalog.newest()
+    table = find(tx)[0]
+    context.looked = tx.state.placement, context.clock.now()
+    asked, base = snapshot_of(tx, table, snapshot), newest_topology(tx)
+    at = tx.state.commit if asked is None else asked
+    state, is_leased = context.table_in(tx, table.id, at), not is_kept(context, tx, table, at)
+    if filter is not None:  # it is compared with statistics
+        context.statistics(state, tx)
     column_names = columns_of(table, columns)
     predicate = predicate_of(table, filter)
     by_key = bind_to_key(context, table, predicate)
@@ -419,29 +419,29 @@ def begin_changes(
     """Return a scan of the changes of commits in (after, upto]; None is the oldest kept, and the newest."""
     if not all(isinstance(commit, int) for commit in commits):
         context.check_newest()
-    with context.catalog.reading() as tx:
-        (table, _), newest = find(tx), tx.state.commit
-        after, upto = snapshot_of(tx, table, commits[0]), snapshot_of(tx, table, commits[1])
-        if after is None:
-            after = oldest_kept(table)
-            check_kept(table, after if upto is None else min(after, upto))
-        if upto is not None and upto < after:
-            raise InvalidOption(
-                f"upto={upto} is a commit before after={after}: changes are those in between; swap them",
-                option="upto",
+    tx = context.catalog.newest()
+    (table, _), newest = find(tx), tx.state.commit
+    after, upto = snapshot_of(tx, table, commits[0]), snapshot_of(tx, table, commits[1])
+    if after is None:
+        after = oldest_kept(table)
+        check_kept(table, after if upto is None else min(after, upto))
+    if upto is not None and upto < after:
+        raise InvalidOption(
+            f"upto={upto} is a commit before after={after}: changes are those in between; swap them",
+            option="upto",
+        )
+    for commit in (after, after if upto is None else upto):
+        if commit > newest:
+            raise NotFound(
+                f"commit {commit} is still to come: the newest is {newest}; a reader that follows "
+                "goes on after the last commit that it has read",
+                table=table.name,
+                snapshot=commit,
+                newest=newest,
+                kind="snapshot",
             )
-        for commit in (after, after if upto is None else upto):
-            if commit > newest:
-                raise NotFound(
-                    f"commit {commit} is still to come: the newest is {newest}; a reader that follows "
-                    "goes on after the last commit that it has read",
-                    table=table.name,
-                    snapshot=commit,
-                    newest=newest,
-                    kind="snapshot",
-                )
-        check_kept(table, after)
-        base = newest_topology(tx)
+    check_kept(table, after)
+    base = newest_topology(tx)
     upto = newest if upto is None else upto
     segments = (Segment(after, upto, 0, context.known.slots),) if after < upto else ()
     column_names, lease = columns_of(table, columns), secrets.token_hex(8)

@@ -89,18 +89,18 @@ class CommitReads:
             TableChanged: the table was dropped.
             StoreDamaged: the topology history is empty or damaged.
         """
-        with self.context.catalog.reading() as tx:
-            table, base = live_table(tx, table_id), newest_topology(tx)
-            names = {shard.id: shard.name for shard in tx.state.shards.values()}
-            return StreamState(
-                table=table,
-                newest=tx.state.commit,
-                commits=() if after is None else tx.commits(table.id, after, upto, most),
-                fragments=self.context.table_in(tx, table.id, tx.state.commit).fragments if fragments else (),
-                placement=tx.state.placement,
-                base=base,
-                shard_names=dict(base.shard_names) | names,
-            )
+        tx = self.context.catalog.newest()
+        table, base = live_table(tx, table_id), newest_topology(tx)
+        names = {shard.id: shard.name for shard in tx.state.shards.values()}
+        return StreamState(
+            table=table,
+            newest=tx.state.commit,
+            commits=() if after is None else tx.commits(table.id, after, upto, most),
+            fragments=self.context.table_in(tx, table.id, tx.state.commit).fragments if fragments else (),
+            placement=tx.state.placement,
+            base=base,
+            shard_names=dict(base.shard_names) | names,
+        )
 
     def lag(self, table_id: int, after: int) -> tuple[int, int, float]:
         """Return (commits, rows, seconds) of a stream behind its table that has reached a commit."""

@@ -151,9 +151,9 @@ def _read_catalog(uri: str | Path, disks: Callable[[str], Disk]) -> KnownStore |
     try:
         with Store.open(uri, disks=disks, read_only=True) as old:
             old.context.catalog.check_whole()
-            with old.context.catalog.reading() as tx:
-                rows = {info.id: old.context.memories.of(tx, info).fragments for info in tx.state.infos()}
-                return KnownStore(tx.state, rows)
+            tx = old.context.catalog.newest()
+            rows = {info.id: old.context.memories.of(tx, info).fragments for info in tx.state.infos()}
+            return KnownStore(tx.state, rows)
     except ElasticScanError as error:
         return error.message
 

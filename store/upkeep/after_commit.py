@@ -81,8 +81,8 @@ class AfterCommit(Upkeep):
     def after_moves(self) -> None:
         """See `Upkeep`."""
         try:
-            with self.context.catalog.reading() as tx:
-                states = [here for table in tx.state.infos() for here in states_of(tx, table.id).items()]
+            tx = self.context.catalog.newest()
+            states = [here for table in tx.state.infos() for here in states_of(tx, table.id).items()]
             with owning() as owner:
                 executor = Executor(self.context, owner)
                 for site, state in states:
@@ -110,15 +110,14 @@ class AfterCommit(Upkeep):
     def _flush(self, memory: Site, executor: Executor) -> list[Site]:
         """Flush rows of a table; returns the sites where its files are to be merged then."""
         flushed = executor.flush(memory.table)
-        with self.context.catalog.reading() as tx:
-            if flushed and not has_much(tx, memory.table):  # else a tablet is being moved, or a shard is away
-                self._retry.pop(memory, None)
-            return self._crowded(tx, memory.table, flushed or ())
+        tx = self.context.catalog.newest()
+        if flushed and not has_much(tx, memory.table):  # else a tablet is being moved, or a shard is away
+            self._retry.pop(memory, None)
+        return self._crowded(tx, memory.table, flushed or ())
 
     def _merge(self, site: Site, executor: Executor) -> None:
         """Carry out the first merges at a site that the allowance is enough for, all of them when overdue."""
-        with self.context.catalog.reading() as tx:
-            planned = plan_sites(self.context, tx, site.table, self.policy, site.shard)
+        planned = plan_sites(self.context, self.context.catalog.newest(), site.table, self.policy, site.shard)
         merges, depth = planned.get(site, ((), 0))
         for merge in merges:
             if merge.bytes > self._allowance and depth <= OVERDUE * self.policy.slot_fragments:
@@ -134,9 +133,9 @@ class AfterCommit(Upkeep):
 
     def _take_over_moves(self) -> None:
         """Carry out moves whose owners are gone, as far as the allowance goes."""
-        with self.context.catalog.reading() as tx:
-            dead = [move for move in moves_in(tx) if owner_is_gone(move, tx.times.expiry)]
-            sizes = tablet_bytes(tx.state.placement, tx.state.fragments()) if dead else {}
+        tx = self.context.catalog.newest()
+        dead = [move for move in moves_in(tx) if owner_is_gone(move, tx.times.expiry)]
+        sizes = tablet_bytes(tx.state.placement, tx.state.fragments()) if dead else {}
         names = self.context.shard_names() if dead else {}
         for move in dead:
             if sizes.get(move.tablet, 0) <= self._allowance:

@@ -312,13 +312,13 @@ _SLACK_SECONDS = 60.0
 @retry_interrupted
 def _forget_topologies(context: Context) -> None:
     """Forget topologies of before the oldest snapshot that retention, a lease or a tag keeps."""
-    with context.catalog.reading() as tx:
-        needed = oldest_needed(tx, map(context.retention_of, tx.state.infos()))
-        began = [tx.times.expiry - context.known.retention_seconds]
-        began += [] if needed is None else [tx.made_at(needed) or 0.0]
-        first = topology_at(tx, min(began) - _SLACK_SECONDS)
-        if first <= oldest_topology(tx):
-            return
+    tx = context.catalog.newest()
+    needed = oldest_needed(tx, map(context.retention_of, tx.state.infos()))
+    began = [tx.times.expiry - context.known.retention_seconds]
+    began += [] if needed is None else [tx.made_at(needed) or 0.0]
+    first = topology_at(tx, min(began) - _SLACK_SECONDS)
+    if first <= oldest_topology(tx):
+        return
     with context.catalog.writing() as tx:
         forget_topologies(tx, first)
 
@@ -339,9 +339,9 @@ def collect_dropped(context: Context, table: int, most_files: int) -> None:
     No root is listed, and the catalog not looked at as a whole: that a file was dropped stays true for ever.
     As in a collection, the file's own manifest must say that it is this store's, at this shard; others stay.
     """
-    with context.catalog.reading() as tx:
-        over = tx.times.expiry - GarbageRules().grace_seconds
-        removed = [file for file in tx.state.removed_files(table) if file.dropped_at <= over]
+    tx = context.catalog.newest()
+    over = tx.times.expiry - GarbageRules().grace_seconds
+    removed = [file for file in tx.state.removed_files(table) if file.dropped_at <= over]
     files, gone = sorted(removed, key=_by_drop)[:most_files], list[RemovedFile]()
     for shard in sorted({file.shard for file in files}):
         here = [file for file in files if file.shard == shard]

@@ -80,8 +80,8 @@ def compact(context: Context, table: TableInfo) -> int:
     for shard in sorted({fragment.shard for fragment in fragments}):
         here = [fragment for fragment in fragments if fragment.shard == shard]
         again = _is_alone_and_otherwise(context, table, here)
-        with context.catalog.reading() as tx:
-            merging = plan_merge(context, tx, table.id, shard, [f.id for f in here], again=again)
+        ids, tx = [fragment.id for fragment in here], context.catalog.newest()
+        merging = plan_merge(context, tx, table.id, shard, ids, again=again)
         if merging is not None:
             merged = merging.carry_out()
             gone += merged.gone - merged.added

@@ -159,8 +159,8 @@ class Executor:
     @retry_interrupted
     def merge(self, site: Site, merge: Merge) -> Merged:
         """Carry out a merge; nothing where it is not worth it any more, or another process is at the site."""
-        with self._context.catalog.reading() as tx:
-            merging = plan_merge(self._context, tx, *site, merge.fragments, merge.slots)
+        tx = self._context.catalog.newest()
+        merging = plan_merge(self._context, tx, *site, merge.fragments, merge.slots)
         if merging is None or not self._claim(site.target):
             return Merged()
         try:

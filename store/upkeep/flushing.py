@@ -85,8 +85,7 @@ def flush(context: Context, table_id: int) -> list[StagedFragment] | None:
     Raises:
         DiskFull, ShardUnavailable: a shard cannot be written to. Rows of the others were flushed.
     """
-    with context.catalog.reading() as tx:
-        plan = _plan(context, tx, table_id)
+    plan = _plan(context, context.catalog.newest(), table_id)
     if plan is None:
         return None
     copies, kept = dict[int, list[Copied]](), set[str]()

@@ -118,8 +118,7 @@ def _sites(context: Context, tx: Tx, policy: Policy) -> list[Site]:
 
 def _merge_at(context: Context, site: Site, policy: Policy, executor: Executor) -> None:
     for _ in range(MOST_ROUNDS):
-        with context.catalog.reading() as tx:
-            planned = plan_sites(context, tx, site.table, policy, site.shard, tidy=True)
+        planned = plan_sites(context, context.catalog.newest(), site.table, policy, site.shard, tidy=True)
         merged = [executor.merge(site, merge) for merges, _ in planned.values() for merge in merges]
         if not any(map(any, merged)):
             return
@@ -128,9 +127,9 @@ def _merge_at(context: Context, site: Site, policy: Policy, executor: Executor) 
 def _balance(context: Context, bounds: Balance, executor: Executor) -> None:
     """Resume what was interrupted; else split, join and move tablets."""
     done = executor.done
-    with context.catalog.reading() as tx:
-        moves, now, placement = moves_in(tx), tx.times.expiry, tx.state.placement
-        shards, sizes = [*tx.state.shards.values()], tablet_bytes(placement, tx.state.fragments())
+    tx = context.catalog.newest()
+    moves, now, placement = moves_in(tx), tx.times.expiry, tx.state.placement
+    shards, sizes = [*tx.state.shards.values()], tablet_bytes(placement, tx.state.fragments())
     dead = any(owner_is_gone(move, now) for move in moves)
     if moves and not dead:
         return  # another process is changing the placement
@@ -174,9 +173,9 @@ def _is_there(context: Context, shard: int, done: RoundDone) -> bool:
 
 def _collect(context: Context, executor: Executor) -> None:
     """Collect garbage where the last collection was long ago."""
-    with context.catalog.reading() as tx:
-        now, last = tx.times.expiry, tx.lease(LastCollection, GARBAGE)
-        waits = any(now - file.dropped_at >= GC_GRACE_SECONDS for file in tx.state.removed_files())
+    tx = context.catalog.newest()
+    now, last = tx.times.expiry, tx.lease(LastCollection, GARBAGE)
+    waits = any(now - file.dropped_at >= GC_GRACE_SECONDS for file in tx.state.removed_files())
     if last is not None and now - last.value.at < (GARBAGE_SECONDS if waits else QUIET_GARBAGE_SECONDS):
         return
     with executor.step(GARBAGE) as mine:

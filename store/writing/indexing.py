@@ -237,8 +237,8 @@ def add_runs(tx: Tx, index: IndexInfo, runs: Mapping[int, Sequence[StagedRun]]) 
 
 def _check_rows_in_log(context: Context, table: TableInfo, index: IndexInfo) -> None:
     """Check that rows in the log can be in an index; writers check the rows that come from now on."""
-    with context.catalog.reading() as tx:
-        memory = context.memories.of(tx, tx.state.info(table.id) or table)
+    tx = context.catalog.newest()
+    memory = context.memories.of(tx, tx.state.info(table.id) or table)
     for fragment in memory.fragments:
         memory.runs(fragment, index)
 
@@ -255,8 +255,8 @@ def _build(context: Context, table: TableInfo, index: IndexInfo) -> None:
 
     Those of many are entered some together: a transaction looks at all shards, however few it is about.
     """
-    with context.catalog.reading() as tx:
-        waiting = sorted(without_runs(tx.state, index), key=lambda fragment: -fragment.rows)
+    tx = context.catalog.newest()
+    waiting = sorted(without_runs(tx.state, index), key=lambda fragment: -fragment.rows)
     # So few together that a build which is cut off loses little.
     most = max(1, min(TOGETHER, len(waiting) // (4 * BUILDERS)))
     groups = [waiting[begin : begin + most] for begin in range(0, len(waiting), most)]

@@ -68,8 +68,7 @@ class KeyCheck:
             SnapshotExpired: the changes are no longer kept.
         """
         for number in range(MOST_ROUNDS):
-            with self._context.catalog.reading() as tx:
-                seen = self._see(tx)
+            seen = self._see(self._context.catalog.newest())
             if seen is None or (number and self._is_small(seen, staged)):
                 return
             self._compare(seen, staged)
@@ -182,24 +181,24 @@ def _hold(context: Context, table: TableInfo, since: int, txn: IdempotencyKey | 
 
     Raises as `unchanged`.
     """
-    with context.catalog.reading() as tx:
-        if txn is not None and tx.commit_of_txn(table.id, txn) is not None:
-            return ""
-        current, newest = tx.state.info(table.id), tx.state.commit
-        if since > newest:
-            raise NotFound(
-                f"rows of table {table.name!r} cannot be unchanged since commit {since}: the newest is "
-                f"{newest}; name the snapshot that they were read at",
-                table=table.name,
-                snapshot=since,
-                kind="snapshot",
-            )
-        if current is None:
-            return ""
-        check_kept(current, since)
-        held = max(since, current.created_commit)
-        if is_kept(context, tx, current, held):
-            return ""
+    tx = context.catalog.newest()
+    if txn is not None and tx.commit_of_txn(table.id, txn) is not None:
+        return ""
+    current, newest = tx.state.info(table.id), tx.state.commit
+    if since > newest:
+        raise NotFound(
+            f"rows of table {table.name!r} cannot be unchanged since commit {since}: the newest is "
+            f"{newest}; name the snapshot that they were read at",
+            table=table.name,
+            snapshot=since,
+            kind="snapshot",
+        )
+    if current is None:
+        return ""
+    check_kept(current, since)
+    held = max(since, current.created_commit)
+    if is_kept(context, tx, current, held):
+        return ""
     with context.catalog.leasing() as tx:
         take_lease(tx, lease, current, held, "write", LEASE_SECONDS)  # if no merge has removed it since
     return lease

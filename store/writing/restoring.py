@@ -56,13 +56,13 @@ def _attempt(transaction: WriteTransaction, to: int | str | datetime) -> CommitN
         OutdatedLookError: its columns changed.
     """
     context = transaction.context
-    with context.catalog.reading() as tx:
-        table = transaction.find(tx)[0]
-        snapshot = snapshot_of(tx, table, to)
-        assert snapshot is not None, "it was given"
-        tx.state.check_snapshot(table, snapshot)
-        newest = tx.state.table(table.id).newest
-        is_replaced = any(number > snapshot for number in tx.state.overwrites(table.id))
+    tx = context.catalog.newest()
+    table = transaction.find(tx)[0]
+    snapshot = snapshot_of(tx, table, to)
+    assert snapshot is not None, "it was given"
+    tx.state.check_snapshot(table, snapshot)
+    newest = tx.state.table(table.id).newest
+    is_replaced = any(number > snapshot for number in tx.state.overwrites(table.id))
     kind, commits = "overwrite" if is_replaced else "write", (snapshot, max(snapshot, newest))
     if is_replaced:
         scan = begin_scan(context, transaction.find, None, None, snapshot, _LIMITS, index="none")

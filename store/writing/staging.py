@@ -130,8 +130,7 @@ def removed_on_error(context: Context, staged: Sequence[StagedFragment]) -> Iter
 
 def remove_staged(context: Context, staged: Sequence[StagedFragment]) -> None:
     """Remove files that were staged, except files in the log: their commit went through."""
-    with context.catalog.reading() as tx:
-        committed = tx.state.known_paths()
+    committed = context.state().known_paths()
     discard(
         [fragment for fragment in staged if (fragment.shard, fragment.path) not in committed], context.disk_of
     )

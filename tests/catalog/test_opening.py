@@ -66,10 +66,10 @@ def opened(where: Path | str) -> Iterator[Catalog]:
 def use(where: Path | str) -> None:
     """Open a catalog, look at all of it, and write to it."""
     with opened(where) as catalog:
-        with catalog.reading() as tx:
-            seal_keys(tx.state, tx.now)
-            leases_in(tx)
-            newest_topology(tx)
+        tx = catalog.newest()
+        seal_keys(tx.state, tx.now)
+        leases_in(tx)
+        newest_topology(tx)
         with catalog.writing() as tx:
             tx.append(TimeObserved())
 
@@ -218,7 +218,7 @@ def test_of_creators_at_once_one_succeeds(catalog_url: Path | str) -> None:
 def test_a_locked_catalog_can_be_read_but_not_written(where: Path) -> None:
     with closing(apsw.Connection(str(where))) as other, opened(where) as catalog:
         other.execute("BEGIN IMMEDIATE")
-        assert catalog.at().state.versions
+        assert catalog.newest().state.versions
         with pytest.raises(CatalogUnavailable, match="locked"), catalog.writing() as tx:
             tx.append(TimeObserved())
         other.execute("ROLLBACK")

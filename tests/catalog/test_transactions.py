@@ -67,17 +67,17 @@ def test_a_snapshot_is_named_by_a_past_time_and_kept_since_the_next_commit(
     with catalog.writing() as tx:
         take_incarnation(tx, "f" * 32, (0, 5))  # 4 and 5 were lost
     clock.advance(10)
-    with catalog.reading() as tx:
-        assert [tx.commit_at(at) for at in (0, 1_011, 1_021)] == [0, 2, 3]
-        with pytest.raises(NotFound, match="is still to come"):
-            tx.commit_at(clock.now() + 1_000)
-        assert [tx.made_at(number) for number in (0, 2, 3, 5)] == [None, 1_010, 1_020, 1_020]
-        assert [kept_seconds(tx, number, 15) for number in (2, 3, 5)] == [5, 15, 15]
+    tx = catalog.newest()
+    assert [tx.commit_at(at) for at in (0, 1_011, 1_021)] == [0, 2, 3]
+    with pytest.raises(NotFound, match="is still to come"):
+        tx.commit_at(clock.now() + 1_000)
+    assert [tx.made_at(number) for number in (0, 2, 3, 5)] == [None, 1_010, 1_020, 1_020]
+    assert [kept_seconds(tx, number, 15) for number in (2, 3, 5)] == [5, 15, 15]
     newest = add_commit(catalog, table)
     clock.advance(10)
-    with catalog.reading() as tx:
-        assert newest > 5
-        assert kept_seconds(tx, 3, 15) == pytest.approx(5)
+    tx = catalog.newest()
+    assert newest > 5
+    assert kept_seconds(tx, 3, 15) == pytest.approx(5)
 
 
 def test_who_takes_leases_alone_lets_the_store_know_the_time(catalog: Catalog, clock: ManualClock) -> None:
@@ -86,9 +86,9 @@ def test_who_takes_leases_alone_lets_the_store_know_the_time(catalog: Catalog, c
         clock.advance(3_600 * hours)
         with catalog.leasing() as tx:
             take_lease(tx, "l", table, 1, "scan", 60)
-    with catalog.reading() as tx:
-        assert tx.times.agreed, "three days at once would not be believed"
-        assert tx.state.number == 4, "each time that changes it by more than an hour is a record"
+    tx = catalog.newest()
+    assert tx.times.agreed, "three days at once would not be believed"
+    assert tx.state.number == 4, "each time that changes it by more than an hour is a record"
 
 
 def test_a_secret_is_deleted_once_no_key_in_use_can_have_it(catalog: Catalog, clock: ManualClock) -> None:
@@ -111,7 +111,7 @@ def test_a_secret_is_deleted_once_no_key_in_use_can_have_it(catalog: Catalog, cl
 
 def test_files_of_a_removed_shard_are_known_where_a_new_one_took_its_place(catalog: Catalog) -> None:
     table = add_table(catalog)
-    add_commit(catalog, table, replace(staged("x"), slots=catalog.at().state.tablet(1).slots))
+    add_commit(catalog, table, replace(staged("x"), slots=catalog.newest().state.tablet(1).slots))
     with catalog.writing() as tx:
         for tablet in tx.state.placement.tablets:
             if tablet.shard == 1:

@@ -32,7 +32,7 @@ def query(history: History, **options: str) -> Query:
 
 
 def newest(history: History) -> int:
-    return history.store.context.catalog.at().state.versions[1]
+    return history.store.context.catalog.newest().state.versions[1]
 
 
 def _row_of(schema: pa.Schema, **values: Any) -> pa.Table:

@@ -41,7 +41,7 @@ def query(history: History, **options: str) -> Query:
 
 
 def newest(history: History) -> int:
-    return history.store.context.catalog.at().state.versions[1]
+    return history.store.context.catalog.newest().state.versions[1]
 
 
 def forget(history: History) -> None:

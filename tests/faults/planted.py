@@ -711,7 +711,7 @@ def readers_are_of_any_definition(honest: Any, self: Any, key: Any, make: Any, w
 @replacing(KeyCheck, "look")
 def checks_begin_at_the_wrong_snapshot(honest: Any, self: KeyCheck, staged: Sequence[StagedFragment]) -> None:
     if self._since is not None:
-        self._checked_to = self._context.catalog.at().state.versions[1]
+        self._checked_to = self._context.catalog.newest().state.versions[1]
     honest(self, staged)
 
 

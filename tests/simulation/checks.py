@@ -73,10 +73,10 @@ def check_status(world: World, newest: int) -> None:
 
 def _check_files(world: World) -> None:
     """What a fragment serves lives at its shard, and its file is what was written."""
-    with world.store.context.catalog.reading() as tx:
-        placement = tx.state.placement
-        for found in tx.state.fragments():
-            assert found.slots <= placement.at(found.shard), "a fragment serves slots that left"
+    tx = world.store.context.catalog.newest()
+    placement = tx.state.placement
+    for found in tx.state.fragments():
+        assert found.slots <= placement.at(found.shard), "a fragment serves slots that left"
     assert world.store.verify() == []
 
 
@@ -119,26 +119,25 @@ def _keep_until_nothing_is_due(world: World) -> None:
             break
     else:
         raise AssertionError(f"after {MOST_ROUNDS} rounds there is still something to do: {kept}")
-    with world.store.context.catalog.reading() as tx:
-        assert (steps_in(tx), moves_in(tx)) == ((), ())
-        sites: dict[tuple[int, int], list[Fragment]] = {}
-        for fragment in tx.state.fragments():
-            sites.setdefault((fragment.table, fragment.shard), []).append(fragment)
-        for (table, _), fragments in sites.items():
-            floor = max(tx.state.overwrites(table), default=0)
-            newest = [one for one in fragments if is_current(one, floor)]
-            history = [one for one in fragments if one.superseded_at is not None]
-            runs, policy = tx.state.runs(table), world.policy
-            assert depth_of(parts_of(newest, runs), policy) <= policy.slot_fragments
-            assert depth_of(parts_of(history, runs), policy) <= policy.history_fragments
+    tx = world.store.context.catalog.newest()
+    assert (steps_in(tx), moves_in(tx)) == ((), ())
+    sites: dict[tuple[int, int], list[Fragment]] = {}
+    for fragment in tx.state.fragments():
+        sites.setdefault((fragment.table, fragment.shard), []).append(fragment)
+    for (table, _), fragments in sites.items():
+        floor = max(tx.state.overwrites(table), default=0)
+        newest = [one for one in fragments if is_current(one, floor)]
+        history = [one for one in fragments if one.superseded_at is not None]
+        runs, policy = tx.state.runs(table), world.policy
+        assert depth_of(parts_of(newest, runs), policy) <= policy.slot_fragments
+        assert depth_of(parts_of(history, runs), policy) <= policy.history_fragments
 
 
 def _check_nothing_is_left_over(world: World) -> None:
     for _ in range(2):  # what the first one marks, the second one removes
         world.store.collect_garbage(grace_seconds=0, orphan_seconds=0, share=1.0)
     context = world.store.context
-    with context.catalog.reading() as tx:
-        expected = tx.state.known_paths()
+    expected = context.catalog.newest().state.known_paths()
     there = {
         (shard, path)
         for shard in context.shard_names()

@@ -71,9 +71,9 @@ def live_a_little(world: World, variant: int) -> None:
 def live_files(store: Store) -> set[tuple[str, str]]:
     """Every file that the catalog refers to for what is readable now, by (name of the root, path)."""
     names = store.context.shard_names()
-    with store.context.catalog.reading() as tx:
-        fragments = {fragment.id: fragment for fragment in tx.state.fragments()}
-        runs = [run for table in tx.state.infos() for run in tx.state.runs(table.id)]
+    tx = store.context.catalog.newest()
+    fragments = {fragment.id: fragment for fragment in tx.state.fragments()}
+    runs = [run for table in tx.state.infos() for run in tx.state.runs(table.id)]
     found = {(names[f.shard], f.path) for f in fragments.values()}
     return found | {(names[fragments[run.fragment].shard], run.path) for run in runs}
 

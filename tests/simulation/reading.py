@@ -104,9 +104,9 @@ def _scanned_snapshot(world: World, table: TableOracle, newest: int) -> int:
 def _kept_seconds(world: World, table: TableOracle, snapshot: int) -> float:
     """For how long retention still keeps a snapshot."""
     context = world.store.context
-    with context.catalog.reading() as tx:
-        retention = context.retention_of(world.store.table(table.name).definition)
-        return kept_seconds(tx, snapshot, retention)
+    tx = context.catalog.newest()
+    retention = context.retention_of(world.store.table(table.name).definition)
+    return kept_seconds(tx, snapshot, retention)
 
 
 def _some_path(world: World, table: TableOracle) -> tuple[str, list[str] | None, bool]:

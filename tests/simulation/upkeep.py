@@ -38,8 +38,7 @@ def flush(world: World) -> None:
 def merge(world: World) -> None:
     """Merge some fragments of a shard; in between, others may change these."""
     table = world.store.table(world.some_table().name).definition
-    with world.store.context.catalog.reading() as tx:
-        fragments = tx.state.fragments(table=table.id)
+    fragments = world.store.context.catalog.newest().state.fragments(table=table.id)
     if not fragments:
         return
     shard = world.random.choice(fragments).shard
@@ -50,8 +49,7 @@ def merge(world: World) -> None:
     context = world.some_store.context
 
     def merge_some() -> int:
-        with context.catalog.reading() as tx:
-            merging = plan_merge(context, tx, table.id, shard, some, slots)
+        merging = plan_merge(context, context.catalog.newest(), table.id, shard, some, slots)
         return 0 if merging is None else merging.carry_out().gone
 
     world.attempt(merge_some)

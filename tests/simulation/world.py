@@ -327,7 +327,7 @@ class World:
         return next((i for i in self.store.table(table.name).indexes() if i.name == name), None)
 
     def newest_commit(self) -> int:
-        return self.store.context.catalog.at().state.versions[1]
+        return self.store.context.catalog.newest().state.versions[1]
 
     def oldest_kept(self, table: TableOracle) -> int:
         return self.store.table(table.name).definition.oldest_snapshot

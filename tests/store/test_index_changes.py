@@ -55,8 +55,8 @@ def in_order(store: Store) -> list[Row]:
 def check_files(store: Store) -> None:
     """The files on the disks are those that the catalog knows."""
     names = store.context.shard_names()
-    with store.context.catalog.reading() as tx:
-        known = {(names[shard], path) for shard, path in tx.state.known_paths()}
+    tx = store.context.catalog.newest()
+    known = {(names[shard], path) for shard, path in tx.state.known_paths()}
     roots = {name: Path(store.uri, "shards", name) for name in names.values()}
     assert known == {
         (name, f"{path.relative_to(root)}")
@@ -82,9 +82,9 @@ def test_a_damaged_run_is_reported_of_and_healed_by_building_it_again(
     with Store.open(filled(tmp_path / "store")) as store:
         store.table("t").create_index("by_k", ["k"])
         expected = everything(store)
-        with store.context.catalog.reading() as tx:
-            run = tx.state.runs(1)[0]
-            shard = next(each.shard for each in tx.state.fragments() if each.id == run.fragment)
+        tx = store.context.catalog.newest()
+        run = tx.state.runs(1)[0]
+        shard = next(each.shard for each in tx.state.fragments() if each.id == run.fragment)
         victim = Path(store.uri, "shards", store.context.shard_names()[shard], run.path)
         harm(victim)
     with Store.open(tmp_path / "store") as store:

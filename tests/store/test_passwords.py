@@ -182,7 +182,8 @@ def test_a_store_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: py
 
 def test_errors_of_statements_do_not_tell_their_parameters(tmp_path: Path) -> None:
     """Secrets are among them."""
-    with Store.create(tmp_path / "s", ["a"]) as store, store.context.catalog.reading() as tx:
+    with Store.create(tmp_path / "s", ["a"]) as store:
+        tx = store.context.catalog.newest()
         secret = next(iter(seal_keys(tx.state, tx.now).values()))
         said = message(lambda: tx.execute("SELECT nothing WHERE 1 = :secret", {"secret": secret}))
         assert "nothing" in said and repr(secret) not in said

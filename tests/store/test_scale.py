@@ -101,12 +101,12 @@ def test_what_is_kept_of_a_narrow_scan_is_its_columns(tmp_path: Path) -> None:
 
 def counts(store: Store) -> dict[str, int]:
     """The sizes of all that the state has, and that lies in the database next to the log."""
-    with store.context.catalog.reading() as tx:
-        state, (table,) = tx.state, tx.state.tables.values()
-        found = {name: len(getattr(table, name)) for name in ("fragments", "runs", "removed", "overwrites")}
-        found |= {name: len(getattr(state, name)) for name in ("condemned", "touched", "secrets", "dropped")}
-        small_tables = ("checkpoint", "topology_history", "lease")
-        return found | {name: tx.execute(f"SELECT count(*) FROM {name}")[0][0] for name in small_tables}
+    tx = store.context.catalog.newest()
+    state, (table,) = tx.state, tx.state.tables.values()
+    found = {name: len(getattr(table, name)) for name in ("fragments", "runs", "removed", "overwrites")}
+    found |= {name: len(getattr(state, name)) for name in ("condemned", "touched", "secrets", "dropped")}
+    small_tables = ("checkpoint", "topology_history", "lease")
+    return found | {name: tx.execute(f"SELECT count(*) FROM {name}")[0][0] for name in small_tables}
 
 
 @pytest.mark.long

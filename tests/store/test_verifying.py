@@ -39,8 +39,7 @@ def file_of(store: Store) -> Path:
 
 
 def fragments(store: Store) -> list[Fragment]:
-    with store.context.catalog.reading() as tx:
-        return list(tx.state.fragments())
+    return list(store.context.catalog.newest().state.fragments())
 
 
 def flip(path: Path, *places: int) -> None:
@@ -75,8 +74,7 @@ def test_a_repair_loses_the_rows_and_slots_that_it_names_of_a_file_with_two_dama
 
 def test_damage_of_an_index_costs_no_row(store: Store) -> None:
     store.table("t").create_index("by_v", ["v"])
-    with store.context.catalog.reading() as tx:
-        (run,) = tx.state.runs(1)
+    (run,) = store.context.catalog.newest().state.runs(1)
     flip(Path(store.uri) / "shards" / "a" / run.path, 5)
     (Path(store.uri) / "shards" / "a" / MARKER).unlink()
     marker, found = store.verify()

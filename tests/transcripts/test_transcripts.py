@@ -333,14 +333,14 @@ class Story:
 
     def do_files(self) -> list[str]:
         """Show what lies in the log, and in each shard's root."""
-        with self.store.context.catalog.reading() as tx:
-            logged = [commit for table in tx.state.infos() for commit in tx.state.memory(table.id)]
-            lines = [f"log: commits {len(logged)}, rows {sum(commit.rows for commit in logged)}"]
-            for shard in tx.state.shards.values():
-                own = tx.state.fragments(shard=shard.id)
-                there = [path for path, _ in self.store.context.disk_of(shard.id).list() if ".arrow" in path]
-                rows = sum(each.rows for each in own)
-                lines.append(f"{shard.name}: fragments {len(own)}, rows {rows}, files {len(there)}")
+        tx = self.store.context.catalog.newest()
+        logged = [commit for table in tx.state.infos() for commit in tx.state.memory(table.id)]
+        lines = [f"log: commits {len(logged)}, rows {sum(commit.rows for commit in logged)}"]
+        for shard in tx.state.shards.values():
+            own = tx.state.fragments(shard=shard.id)
+            there = [path for path, _ in self.store.context.disk_of(shard.id).list() if ".arrow" in path]
+            rows = sum(each.rows for each in own)
+            lines.append(f"{shard.name}: fragments {len(own)}, rows {rows}, files {len(there)}")
         return lines
 
     def do_bound(self, table: str) -> str:

@@ -36,8 +36,7 @@ def rows_of(ids: range, value: int) -> pa.Table:
 
 
 def fragments_of(store: Store) -> tuple[Fragment, ...]:
-    with store.context.catalog.reading() as tx:
-        return tx.state.fragments(table=store.table("t").definition.id)
+    return store.context.catalog.newest().state.fragments(table=store.table("t").definition.id)
 
 
 def read(store: Store) -> dict[int, int]:
@@ -52,8 +51,8 @@ def test_a_tombstone_goes_when_only_newer_fragments_take_no_part(store: Store) -
     table.delete([*range(50)])
     table.upsert(rows_of(range(20, 30), 2))
     some = [fragment.id for fragment in fragments_of(store)[:2]]
-    with store.context.catalog.reading() as tx:
-        merging = compaction.plan_merge(store.context, tx, table.definition.id, 1, some)
+    tx = store.context.catalog.newest()
+    merging = compaction.plan_merge(store.context, tx, table.definition.id, 1, some)
     assert merging is not None
     merging.carry_out()
     assert {(f.rows, f.tombstones) for f in fragments_of(store)} == {(10, 0), (50, 0)}
@@ -70,8 +69,8 @@ def test_a_merge_that_is_given_up_leaves_nothing(store: Store, monkeypatch: pyte
         paces.append(size)
         assert len(paces) < 3, "enough"
 
-    with store.context.catalog.reading() as tx:
-        merging = compaction.plan_merge(store.context, tx, before[0].table, 1, [f.id for f in before])
+    tx, ids = store.context.catalog.newest(), [fragment.id for fragment in before]
+    merging = compaction.plan_merge(store.context, tx, before[0].table, 1, ids)
     assert merging is not None
     with pytest.raises(AssertionError, match="enough"):
         merging.carry_out(pace)

@@ -47,8 +47,7 @@ def staged_by_tasks(store: Store) -> list[StagedFragment]:
 
 
 def fragments_of(store: Store) -> tuple[Fragment, ...]:
-    with store.context.catalog.reading() as tx:
-        return tx.state.fragments(table=store.table("t").definition.id)
+    return store.context.catalog.newest().state.fragments(table=store.table("t").definition.id)
 
 
 def files_of(store: Store) -> set[str]:

@@ -47,8 +47,7 @@ def files_of(store: Store) -> set[str]:
 
 def in_log(store: Store) -> int:
     """Of the table's commits, how many have rows in the log."""
-    with store.context.catalog.reading() as tx:
-        return len(tx.state.memory(store.table("t").definition.id))
+    return len(store.context.catalog.newest().state.memory(store.table("t").definition.id))
 
 
 def ids_of(table: Table, **asked: Any) -> list[int]:
@@ -184,6 +183,6 @@ def test_the_largest_table_is_flushed_where_the_store_has_much_in_the_log(
         store.create_table(name, SCHEMA, ["id"]).upsert(rows(0, 300 if name == "large" else 1))
     monkeypatch.setattr(flushing, "MEMORY_STORE_BYTES", flushing.FLUSH_BYTES + 5_000)
     store.table("t").upsert(rows(0, 1))
-    with store.context.catalog.reading() as tx:
-        left = {table.name for table in tx.state.infos() if tx.state.memory(table.id)}
+    tx = store.context.catalog.newest()
+    left = {table.name for table in tx.state.infos() if tx.state.memory(table.id)}
     assert left == {"small", "t"}
