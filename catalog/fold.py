@@ -20,7 +20,6 @@ from elasticscan.catalog.store_time import Belief, observe
 from elasticscan.catalog.table_state import (
     DroppedTable,
     InlineCommit,
-    Since,
     TableState,
     Tag,
     not_forgotten,
@@ -200,7 +199,7 @@ def _rows(state: StoreState, entry: LogEntry, record: RowsCommitted) -> Changes:
         inline = InlineCommit(number, record.definition, *sizes, record.slots, sealed)
         size = table.memory_bytes + record.bytes
         table = replace(table, memory=(*table.memory, inline), memory_bytes=size)
-    changed = with_files(table, record.files, _since(state, entry))
+    changed = with_files(table, record.files, entry.number, _since(state, entry))
     changed = replace(
         changed,
         newest=number,
@@ -217,16 +216,16 @@ def _replace(state: StoreState, entry: LogEntry, record: FragmentsReplaced) -> C
         table = state.dropped[record.table]
         left = replace(table, files=not_forgotten(table.files, record.files))
         return {"dropped": {**state.dropped, record.table: left}}
-    changed = with_files(state.table(record.table), record.files, _since(state, entry))
+    changed = with_files(state.table(record.table), record.files, entry.number, _since(state, entry))
     return _with_table(state, record.table, changed) | _touch(state, entry.number, record.files)
 
 
 def _move(state: StoreState, entry: LogEntry, record: MoveSwitched) -> Changes:
     moved = moved_tablet(record)
-    since, first = _since(state, entry), 0
-    tables = {number: struck(table, record, since) for number, table in state.tables.items()}
+    time, first = _since(state, entry), 0
+    tables = {number: struck(table, record, time) for number, table in state.tables.items()}
     for table, files in sorted(record.tables.items()):
-        tables[table] = with_files(tables[table], files, since, first)
+        tables[table] = with_files(tables[table], files, entry.number, time, first)
         first += file_count(files)
     placement = state.placement.replaced((record.tablet,), (moved,))
     touched = {**state.touched, moved.id: entry.number}
@@ -295,10 +294,11 @@ _HANDLERS: Final[Mapping[type, Callable[[StoreState, LogEntry, Any], Changes]]] 
 }
 
 
-def _since(state: StoreState, entry: LogEntry) -> Since:
+def _since(state: StoreState, entry: LogEntry) -> int:
+    """Return the time of files that go with an entry, as `RemovedFile` has it."""
     # The times of entries never go back, so one clock that was ahead would keep all files from then on.
     clock = (entry.row.clock or entry.time) / 1e6
-    return Since(entry.number, round(1e6 * max(clock, observe(state.belief, clock).accepted_at)))
+    return round(1e6 * max(clock, observe(state.belief, clock).accepted_at))
 
 
 def _touch(state: StoreState, number: int, files: FileChanges) -> Changes:

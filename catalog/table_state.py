@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from elasticscan.catalog.entries import Digest, damaged_log
 from elasticscan.catalog.files import FileSet
@@ -41,25 +40,16 @@ class RemovedFile:
     """A file that serves no slot any more, and may still be on its disk.
 
     Attributes:
-        id: its own.
         table: whose it was.
         fragment: the id of its fragment, which it is itself unless it is a run of an index.
-        number: of the record since which it serves none.
-        time: of that, no earlier than the store's time, in microseconds.
-        bytes: its size.
-        first, last: the numbers of its rows' commits.
+        time: since when it serves none, no earlier than the store's time, in microseconds.
     """
 
-    id: int
     table: int
     fragment: int
     shard: int
     path: str
-    number: int
     time: int
-    bytes: int
-    first: int
-    last: int
 
     @property
     def dropped_at(self) -> float:
@@ -121,21 +111,16 @@ class TableState:
         return sum(map(len, served))
 
 
-class Since(NamedTuple):
-    """The record since which files are gone, and its time as `RemovedFile` has it."""
+def with_files(table: TableState, files: FileChanges, number: int, time: int, first: int = 0) -> TableState:
+    """Return a table after a record's changes of its files, the first of which has the ordinal `first`.
 
-    number: int
-    time: int
-
-
-def with_files(table: TableState, files: FileChanges, since: Since, first: int = 0) -> TableState:
-    """Return a table after changes of its files, the first of which has the ordinal `first`."""
-    number = since.number
+    `time` is that of files that go, as `RemovedFile` has it.
+    """
     named = {*files.removed, *(file for file, _ in files.slots), *(each.fragment for each in files.runs)}
     missing = table.fragments.missing(named)
     if missing:
         raise damaged_log(f"fragment {min(missing)} is not there")
-    table = without(table, files.removed, since)
+    table = without(table, files.removed, time)
     fragments, runs, ordinal = list[Fragment](), list[IndexRun](), first
     for added in files.added:
         low, high = added.min_number or number, added.max_number or number
@@ -159,37 +144,34 @@ def with_files(table: TableState, files: FileChanges, since: Since, first: int =
     )
 
 
-def struck(table: TableState, record: MoveSwitched, since: Since) -> TableState:
+def struck(table: TableState, record: MoveSwitched, time: int) -> TableState:
     """Return a table whose fragments at the source of a move serve its slots no longer."""
     there, slots = table.fragments.where("shard", {record.tablet.shard}), record.tablet.slots
     left = {f.id: f.slots - slots for f in there if not f.slots.isdisjoint(slots)}
     table = replace(table, fragments=table.fragments.with_slots({f: own for f, own in left.items() if own}))
-    return without(table, [f for f, own in left.items() if not own], since)
+    return without(table, [f for f, own in left.items() if not own], time)
 
 
-def without(table: TableState, ids: Collection[int], since: Since) -> TableState:
+def without(table: TableState, ids: Collection[int], time: int) -> TableState:
     """Return a table without some fragments and their runs; all their files are noted as removed."""
     if not ids:
         return table
     going = set(ids)
-    files = (_removed(fragment, fragment, since) for fragment in table.fragments.where("id", going))
+    files = (
+        RemovedFile(table.info.id, fragment.id, fragment.shard, fragment.path, time)
+        for fragment in table.fragments.where("id", going)
+    )
     table = replace(table, removed=(*table.removed, *files))
-    table = without_runs(table, table.runs.where("fragment", going), since)
+    table = without_runs(table, table.runs.where("fragment", going), time)
     return replace(table, fragments=table.fragments.with_removed(going))
 
 
-def _removed(file: Fragment | IndexRun, fragment: Fragment, since: Since) -> RemovedFile:
-    """Return a file, which is a fragment's own or one of its runs, as it goes."""
-    of, commits = (fragment.table, fragment.id, fragment.shard), (fragment.min_commit, fragment.max_commit)
-    return RemovedFile(file.id, *of, file.path, *since, file.bytes, *commits)
-
-
-def without_runs(table: TableState, runs: Sequence[IndexRun], since: Since) -> TableState:
+def without_runs(table: TableState, runs: Sequence[IndexRun], time: int) -> TableState:
     """Return a table without some runs of its indexes, whose files are noted as removed."""
     if not runs:
         return table
-    of = {fragment.id: fragment for fragment in table.fragments.where("id", {run.fragment for run in runs})}
-    files = (_removed(run, of[run.fragment], since) for run in runs)
+    shards = {own.id: own.shard for own in table.fragments.where("id", {run.fragment for run in runs})}
+    files = (RemovedFile(table.info.id, run.fragment, shards[run.fragment], run.path, time) for run in runs)
     left = table.runs.with_removed({run.id for run in runs})
     return replace(table, runs=left, removed=(*table.removed, *files))
 

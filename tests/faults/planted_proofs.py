@@ -24,7 +24,6 @@ from elasticscan.catalog import (
 from elasticscan.catalog.files import FileSet
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.catalog.store_time import Times
-from elasticscan.catalog.table_state import Since
 from elasticscan.metadata import SecretChanged, StoreAdopted, TimeObserved
 from tests.catalog.programs import STORE
 from tests.faults.planted import Finder, Patch, fault, found_by, replacing
@@ -151,11 +150,9 @@ in_log.rule("an application's version stands for the same rows when it is repeat
     transaction, "_said", lambda honest, entry: {**honest(entry), "content": None}
 )
 in_log.rule("a file is removed between the time that the store trusts and that of its writer's clock").sets(
-    fold, "_since", lambda known, entry: Since(entry.number, entry.time)
+    fold, "_since", lambda known, entry: entry.time
 )
-in_log.rule("a removed file is as old as its removal").sets(
-    fold, "_since", lambda known, entry: Since(entry.number, 0)
-)
+in_log.rule("a removed file is as old as its removal").sets(fold, "_since", lambda known, entry: 0)
 in_log.rule("a commit is found by its time").alters(
     Tx, "commit_before", lambda honest, self, at: honest(self, at + 10)
 )
