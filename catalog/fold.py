@@ -70,7 +70,6 @@ def first_state(entry: LogEntry, record: StoreCreated) -> StoreState:
         incarnation=record.incarnation,
         hash=record.hash,
         retention_seconds=record.retention_seconds,
-        created_at=record.created_at,
         secrets={secret.id: secret for secret in record.secrets},
         placement=Placement.of(record.tablets),
         shards={shard.id: shard for shard in record.shards},

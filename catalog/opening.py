@@ -116,7 +116,6 @@ def create_catalog(
         now = home.clock.now()
         first = StoreCreated(
             token_hex(16),
-            new.placement.slot_count,
             new.hash,
             new.retention_seconds,
             tuple(Shard(number, *named) for number, named in enumerate(new.shards, 1)),

@@ -68,7 +68,6 @@ class StoreState:
     incarnation: str
     hash: str
     retention_seconds: float
-    created_at: float
     placement: Placement
     shards: Mapping[int, Shard]
     removed_shards: Mapping[int, Shard] = field(default_factory=dict)

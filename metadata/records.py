@@ -111,7 +111,6 @@ class StoreCreated:
     """
 
     store_id: str
-    slots: int
     hash: str
     retention_seconds: float
     shards: tuple[Shard, ...]

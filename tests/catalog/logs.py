@@ -20,7 +20,7 @@ from elasticscan.metadata import StoreCreated, TimeObserved, table_of
 from elasticscan.topology import Shard, Tablet
 from tests.base.manual_clock import ManualClock
 
-CREATED = StoreCreated("s", 8, "spark", 60.0, (Shard(1, "a", "/a"),), (Tablet(1, 0, 8, 1, 1),))
+CREATED = StoreCreated("s", "spark", 60.0, (Shard(1, "a", "/a"),), (Tablet(1, 0, 8, 1, 1),))
 TIME = Append(TimeObserved())
 KILLED, DONE_AND_KILLED, NOT_DONE, ANSWER_LOST = "killed", "done, and killed", "not done", "answer lost"
 

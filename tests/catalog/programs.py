@@ -248,7 +248,7 @@ class World:
         tablets = (Tablet(1, 0, 4, 1, 1), Tablet(2, 4, 8, 2, 1), Tablet(3, 8, SLOTS, 1, 1))
         home: Any = FileHome if isinstance(place, Path) else ServerHome
         self._opened: Callable[[], Any] = lambda: Catalog(home.opened(place, self.random))
-        created = StoreCreated("store", SLOTS, "murmur3", 60.0, shards, tablets)
+        created = StoreCreated("store", "murmur3", 60.0, shards, tablets)
         self.observer = begin(home.opened(place, self.random), created)
         self.logs: list[Any] = [self._opened() for _ in range(3)]
         with self.observer.appending() as tx:
