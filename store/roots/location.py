@@ -204,11 +204,17 @@ class Location:
         alone, but shards are open to whom the store's directory is.
 
         Raises:
-            InvalidOption: a directory cannot be made, or lies within a shard.
+            InvalidOption: a directory cannot be made, lies within a shard, or holds the store.
         """
         made: list[Path] = []
         for root in (*([] if self.directory is None else [str(self.directory)]), *roots):
             _check_outside(root)
+        for root in (root for root in roots if "://" not in root and self.directory is not None):
+            if Path(os.path.realpath(self.uri)).is_relative_to(os.path.realpath(root)):
+                raise InvalidOption(
+                    f"{brief(root, 200)} holds the store itself; choose a place within or outside of it",
+                    option="uri",
+                )
         try:
             if self.directory is not None:
                 _make_directory(self.directory, PRIVATE, self.directory, made)

@@ -20,6 +20,7 @@ from elasticscan.catalog import Catalog, open_catalog
 from elasticscan.catalog.failures import Interrupted
 from elasticscan.catalog.opening import make_home, open_home
 from elasticscan.catalog.sqlite import SqliteHome
+from elasticscan.catalog.sqlite_files import why_not_writable
 from elasticscan.metadata import TimeObserved
 from tests.catalog.logs import append, begin
 from tests.processes.test_forks import ended_well, forked
@@ -143,3 +144,18 @@ def test_a_writer_whose_wait_ended_leaves_the_lock_to_others(log: Catalog) -> No
         for _ in range(3):
             append(log)
         assert append(Catalog(impatient)) == 4
+
+
+def test_a_log_that_another_process_closes_at_this_moment_can_be_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, access = Path(f"{path}-shm"), os.access
+    index.touch()
+
+    def closing(file: str, mode: int, **how: bool) -> bool:
+        if file == str(index):
+            index.unlink(missing_ok=True)
+        return access(file, mode, **how)
+
+    monkeypatch.setattr(os, "access", closing)
+    assert why_not_writable(path) is None

@@ -113,7 +113,9 @@ TAKEN: dict[str, dict[str, Use]] = {
     **dict.fromkeys(["disk/below", "one.store/shards/b/below", "x/below"], ALL),
     # another store's
     **dict.fromkeys(["x", "two.store/shards/b"], SHARDS | BACKUP | REPAIR),
-    **dict.fromkeys(["one.store", "two.store"], STORES | BACKUP | REPAIR),
+    "one.store": STORES | BACKUP | REPAIR | {"expand": SHARDS["expand"]},
+    "two.store": STORES | BACKUP | REPAIR,
+    ".": {"expand": SHARDS["expand"]},
     # what may be the only copy of something
     "marker alone": SHARDS | BACKUP,
     "without marker": REPAIR | SHARDS | BACKUP,
