@@ -490,9 +490,13 @@ def placement_is_cached_for_ever(patch: Patch) -> None:
 
 @fault("programs", "a cached list of fragments is used only while the layout is the same")
 @replacing(Context, "table_state")
-def fragments_are_cached_for_ever(honest: Any, self: Context, *asked: Any) -> Any:
-    known = self._tables.get(asked[0])
-    return known if known is not None and known.serves(*asked[1:3]) else honest(self, *asked)
+def fragments_are_cached_for_ever(
+    honest: Any, self: Context, table: int, snapshot: int | None = None, *asked: Any, **more: Any
+) -> Any:
+    known = self._tables.get(table)
+    if snapshot is not None and known is not None and known.serves(snapshot, *asked[:1]):
+        return known
+    return honest(self, table, snapshot, *asked, **more)
 
 
 @fault("programs", "a page of files begins beyond its position")
