@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -139,15 +140,24 @@ class ElasticScanReader(DataSourceReader):
     def _request(self) -> ReadRequest:
         columns = [name for name in self._scanned if name not in (SHARD_COLUMN, SLOT_COLUMN)]
         if self._wants_metadata:
-            columns += [name for name in _embedded_table(options).shard_key if name not in columns]
-        return ReadRequest(
-            columns,
-            options.filter,
-            _page_rows(options),
-            DEFAULT_PAGE_BYTES,
-            options.index,
-            snapshot_chosen(options),
-        )
+            columns += [name for name in _embedded_table(self._options).shard_key if name not in columns]
+        return request_of(self._options, columns, _page_rows(self._options))
+
+
+def request_of(
+    options: Options, columns: Sequence[str], page_rows: int, page_bytes: int = DEFAULT_PAGE_BYTES
+) -> ReadRequest:
+    """Return the read that options ask for, of these columns."""
+    return ReadRequest(
+        columns, options.filter, page_rows, page_bytes, options.index, snapshot_chosen(options)
+    )
+
+
+def snapshot_chosen(options: Options) -> int | str | datetime | None:
+    """Return the snapshot that the options name; None for the newest."""
+    if options.timestamp is None:
+        return options.version
+    return datetime.fromtimestamp(options.timestamp, UTC)
 
 
 def given_schema(options: Options, schema: StructType) -> pa.Schema | None:

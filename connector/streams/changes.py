@@ -134,7 +134,41 @@ def plan_changes(
     weights = np.full(state.placement.slot_count, _WHOLE / max(len(scan.slots), 1))
     limits = task_limits(_WHOLE, rows, options)
     tasks = cut(state.placement, state.base.placement, weights, *limits, slots=scan.slots)
-    return partitions_of(store.backend, scan, tasks, state.shard_names)
+    return partitions_of(store.backend, scan, tasks)
+
+
+def plan_snapshot(
+    store: Store, state: StreamState, part: SnapshotPart, columns: Sequence[str], options: Options
+) -> list[ScanPartition]:
+    """Plan tasks that read some slots of a snapshot once together; a filter may leave slots out.
+
+    Args:
+        state: a view of the catalog with the table's fragments.
+        columns: what Spark expects.
+
+    Raises:
+        SnapshotExpired: the snapshot is no longer kept.
+    """
+    scan = store.backend.changes.scan_snapshot(
+        state,
+        part.at,
+        SlotSet.span(part.start, part.end),
+        stored_columns(state.table, columns),
+        options.filter,
+        options.feed,
+        options.batch_rows,
+    )
+    weights = slot_bytes(state.fragments, state.placement.slot_count)
+    size = float(sum(weights[start:end].sum() for start, end in scan.slots))
+    size, most = task_limits(size, _rows(state.fragments, scan.slots), options)
+    size = min(size, options.split_bytes)
+    parts = cut(state.placement, state.base.placement, weights, size, most, scan.slots)
+    return partitions_of(store.backend, scan, parts)
+
+
+def _rows(fragments: Sequence[Fragment], slots: SlotSet) -> float:
+    """About how many rows some slots hold."""
+    return sum(f.rows * len(f.slots & slots) / max(f.slots_written, len(f.slots), 1) for f in fragments)
 
 
 def stored_columns(table: TableInfo, columns: Sequence[str]) -> list[str]:
