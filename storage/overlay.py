@@ -82,11 +82,11 @@ class Overlay:
         self._edges: dict[int, tuple[int, ...]] = {}
         self._first_keys: dict[int, bytes] = {}
         self.batch_count = large.reader.batch_count
-        self._spans, size = self._cut()
+        self._spans = self._cut()
         self.fits = bool(self._spans)
         self._batches = columns.kept_beside()
-        self._newest = columns.kept_beside(lasting=True, about_bytes=size)
-        self._placed = columns.kept_beside(lasting=True)
+        self._newest = columns.kept_beside()
+        self._placed = columns.kept_beside()
 
     def batch(self, index: int) -> pa.RecordBatch:
         return self._batches.get(index, self._lay_over)
@@ -132,8 +132,8 @@ class Overlay:
 
     # Rows of the others
 
-    def _cut(self) -> tuple[list[int], int]:
-        """Return the first batch of each span for which the others are merged at once, and the others' bytes.
+    def _cut(self) -> list[int]:
+        """Return the first batch of each span for which the others are merged at once.
 
         There is none where a batch has too many. The rows of a slot that goes over several batches count for
         each of them.
@@ -148,12 +148,12 @@ class Overlay:
         spans, span_rows, span_bytes = [0], 0, 0
         for index, (rows, size) in enumerate(crowd.tolist()):
             if rows > BATCH_ROWS or size > BATCH_BYTES:
-                return [], 0
+                return []
             span_rows, span_bytes = span_rows + rows, span_bytes + size
             if span_rows > BATCH_ROWS or span_bytes > BATCH_BYTES:
                 spans.append(index)
                 span_rows, span_bytes = rows, size
-        return spans, int(crowd[:, 1].sum())
+        return spans
 
     def _edge(self, index: int) -> tuple[int, ...]:
         """Return the numbers of the rows of the other fragments at which a batch begins."""

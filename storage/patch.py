@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 from elasticscan.base.concurrency import cached_property
 from elasticscan.storage.lookup import Mask, Rows
 
+_MOST_JOINED = 64  # so many rows are laid over a batch by copying what lies between them
+
 
 @dataclass(frozen=True)
 class Patch:
@@ -35,22 +37,29 @@ class Patch:
 
     def column(self, old: pa.Array, new: pa.Array) -> pa.Array:
         """Return a column of the batch that results, of the batch's and that of the newer rows."""
-        if self.keep_keys and is_flat(old) and is_flat(new):
-            return self.overwritten(old, new)
-        return self.taken(old, new)
+        if len(self.rows) > _MOST_JOINED:
+            return pc.take(pa.concat_arrays([old, new]), self._indices, boundscheck=False)
+        if not self._pieces:
+            return old.slice(0, 0)
+        return pa.concat_arrays(
+            [(new if newer else old).slice(begin, rows) for newer, begin, rows in self._pieces]
+        )
 
-    def overwritten(self, old: pa.Array, new: pa.Array) -> pa.Array:
-        """Return a copy of the column, with other values in some rows."""
-        values, newer = flat_values(old), flat_values(new)
-        data = pa.allocate_buffer(values.nbytes)
-        copy = np.frombuffer(data, values.dtype)
-        copy[:] = values
-        copy[self.rows[self.living]] = newer[self.living]
-        return pa.Array.from_buffers(old.type, self.count, [None, data])
-
-    def taken(self, old: pa.Array, new: pa.Array) -> pa.Array:
-        """Values of two columns, each by its number."""
-        return pc.take(pa.concat_arrays([old, new]), self._indices, boundscheck=False)
+    @cached_property
+    def _pieces(self) -> list[tuple[bool, int, int]]:
+        """Return pieces of the batch, and the newer rows between them: (newer, begin, rows)."""
+        pieces, begin = [], 0
+        chosen = np.flatnonzero(self.living | self.gone)
+        parts = (chosen, self.rows[chosen], self.replaces[chosen], self.living[chosen])
+        for number, row, replaces, lives in zip(*(part.tolist() for part in parts), strict=True):
+            if begin < row:
+                pieces.append((False, begin, row - begin))
+            if lives:
+                pieces.append((True, number, 1))
+            begin = row + replaces
+        if begin < self.count:
+            pieces.append((False, begin, self.count - begin))
+        return pieces
 
     @cached_property
     def _indices(self) -> pa.Array:

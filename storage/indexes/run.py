@@ -47,7 +47,7 @@ from elasticscan.metadata import (
     TableInfo,
 )
 from elasticscan.storage.batches.cache import BatchCache
-from elasticscan.storage.batches.reader import BatchReader
+from elasticscan.storage.batches.reader import BatchReader, Fields
 from elasticscan.storage.conform import check_key_bytes
 from elasticscan.storage.disk import Disk, batch_bytes
 from elasticscan.storage.fragment import DELETED, SLOT, FragmentReader
@@ -292,9 +292,6 @@ class RunReader(BatchReader):
             return taken(self.batch(index).select(list(columns)), rows)
 
         return gather(self.starts, entries, part, self.schema_of(columns))
-
-    def _field_of(self, name: str) -> pa.Field:
-        return self._schema.field(name)
 
     def _search(self, key: bytes, or_equal: bool) -> int:
         begun = bisect_right if or_equal else bisect_left
