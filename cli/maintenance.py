@@ -17,7 +17,7 @@ from elasticscan.base.clock import seconds_of
 from elasticscan.base.errors import TryAgain
 from elasticscan.base.limits import GC_GRACE_SECONDS, GC_SHARE, ORPHAN_SECONDS
 from elasticscan.base.redaction import shown
-from elasticscan.cli.options import AnyTable, Uri
+from elasticscan.cli.options import AnyTable, Texts, Uri, pairs_of
 from elasticscan.cli.output import answer, counted, is_json, print_json_line, say, warn
 from elasticscan.ui import size
 
@@ -35,11 +35,11 @@ def keep(
 
     Example: elasticscan keep trips.store --once
     """
-    pause, on_step = seconds_of("--every", every), (lambda _: None) if is_json() else say
+    pause = seconds_of("--every", every)
     with elasticscan.open(uri, upkeep="off") as store, until_stopped():
         while True:
             try:
-                done = store.keep()
+                done = asdict(store.keep())
             except TryAgain as error:  # a catalog that is out of reach may be back in the next round
                 if once:
                     raise

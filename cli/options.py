@@ -9,6 +9,7 @@ import typer
 
 from elasticscan.base.errors import InvalidOption
 
+Texts: TypeAlias = list[str] | None
 Uri = Annotated[str, typer.Argument(metavar="URI", help="The store: a directory or a database URL.")]
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="The table's name.")]
 AnyTable = Annotated[str | None, typer.Argument(metavar="TABLE", help="One table; all by default.")]

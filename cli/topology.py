@@ -15,8 +15,8 @@ from elasticscan.backends import is_cluster, open_cluster
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.formatting import utc
 from elasticscan.base.user_files import naming_file
-from elasticscan.cli.options import Limit, Tablet, Uri, shards_of
-from elasticscan.cli.output import answer, is_json, listing, print_json_line, progress, say, section
+from elasticscan.cli.options import Limit, Uri, shards_of
+from elasticscan.cli.output import answer, answer_rows, is_json, print_json_line, progress, say
 from elasticscan.topology import SlotMap, Topology
 
 _WATCH_SECONDS = 0.5
@@ -34,7 +34,7 @@ def expand(
     shards = shards_of(shard)
     with elasticscan.open(uri) as store, progress("moving tablets in"):
         before = store.topology.number
-        _report(store, store.expand(shards), before)
+        _report(store.expand(shards), before)
 
 
 def contract(
@@ -43,14 +43,14 @@ def contract(
 ) -> None:
     """Move all tablets off a shard and remove it."""
     with elasticscan.open(uri) as store, progress(f"emptying {shard}"):
-        _report(store, store.contract(shard))
+        _report(store.contract(shard))
 
 
 def rebalance(uri: Uri) -> None:
     """Move the fewest tablets that balance the shards."""
     with elasticscan.open(uri) as store, progress("balancing"):
         before = store.topology.number
-        _report(store, store.rebalance(), before)
+        _report(store.rebalance(), before)
 
 
 def move(
@@ -69,7 +69,7 @@ def move(
         raise InvalidOption("name a TABLET and a SHARD, or --resume and neither", option="--resume")
     with elasticscan.open(uri) as store, progress("moving"):
         if tablet is not None and shard is not None:
-            return _report(store, store.move(tablet, shard))
+            return _report(store.move(tablet, shard))
         resumed = store.resume_moves()
     answer({"moves_resumed": resumed}, f"{resumed} interrupted moves finished.")
 
@@ -168,7 +168,7 @@ def _print_change(value: dict[str, Any]) -> None:
         say(f"{utc(value['created_at'])}   {slots}")
 
 
-def _report(store: elasticscan.Store, topology: Any, before: int = 0) -> None:
+def _report(topology: Any, before: int = 0) -> None:
     """Print the topology, and whether it changed."""
     text = f"Topology {topology.number}: {topology.reason}"
     if topology.number == before:

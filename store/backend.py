@@ -57,7 +57,7 @@ class EmbeddedTable:
 
     def access_paths(self, read: ReadRequest) -> list[dict[str, Any]]:
         """Return the candidates of the choice, one of them chosen."""
-        with self._scan(read) as scan:
+        with self.scan(read) as scan:
             choice = scan.choice
             assert choice is not None, "a scan that begins has chosen"
             return [asdict(each) | {"chosen": each == choice.candidate} for each in choice.candidates]
@@ -70,9 +70,13 @@ class EmbeddedTable:
         at: Any = np.searchsorted(placement.starts, slots, "right") - 1
         return homes.take(pa.array(at)), slots
 
-    def _scan(self, read: ReadRequest) -> Scan:
-        begin, page = EmbeddedBackend(self._context).begin, (read.page_rows, read.page_bytes)
-        return begin(self.name, list(read.columns), read.filter, read.snapshot, page, index=read.index)
+    def scan(self, read: ReadRequest, **how: Any) -> Scan:
+        """Begin a scan; `how` as for `begin_scan`."""
+        find, page = partial(self._context.table, name=self.name), (read.page_rows, read.page_bytes)
+        columns = list(read.columns)
+        return begin_scan(
+            self._context, find, columns, read.filter, read.snapshot, page, index=read.index, **how
+        )
 
 
 class EmbeddedBackend:
@@ -88,10 +92,6 @@ class EmbeddedBackend:
     def table(self, name: str, schema: pa.Schema | None = None) -> EmbeddedTable:
         """Return a table; the store knows its columns."""
         return EmbeddedTable(self._context, self._context.state().table_named(name))
-
-    def begin(self, table: str, *read: Any, **how: Any) -> Scan:
-        """Begin a scan of a table by its name; the rest as for `begin_scan`."""
-        return begin_scan(self._context, partial(self._context.table, name=table), *read, **how)
 
     def resume(self, key: str, table: str, filter: str | None) -> Scan:  # noqa: A002
         """Return the part of a scan that a task reads. It ends no lease: the task may be repeated."""

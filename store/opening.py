@@ -28,6 +28,12 @@ def open_context(
     """Open what the handles of a store share in this process; with `follows` upkeep follows commits."""
     shown_uri = shown(location.uri)
     try:
+        if not location.exists():
+            raise StoreNotFound(
+                f"{shown_uri} holds no elasticscan store; create one with elasticscan.create or "
+                "`elasticscan create`",
+                uri=shown_uri,
+            )
         catalog = open_catalog(location.catalog_url, clock, shown_uri, read_only)
     except StoreNotFound:
         location.check_not_bereft()  # no `create` where shards of a store are

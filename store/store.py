@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -42,9 +43,9 @@ from elasticscan.store.upkeep.collector import Collected, collect_garbage
 from elasticscan.store.upkeep.executor import RoundDone
 from elasticscan.store.upkeep.garbage import GarbageRules
 from elasticscan.store.upkeep.keeper import keep
-from elasticscan.store.writing.definitions import define_table, enter_table, keys_and_form, reserve_table
-from elasticscan.store.writing.loading import MODES, Load, Loaded, OnLoaded, load_files
-from elasticscan.store.writing.publishing import write
+from elasticscan.store.writing.definitions import define_table, enter_table, reserve_table
+from elasticscan.store.writing.loading import MODES, Loaded, load_files
+from elasticscan.store.writing.transactions import WriteTransaction
 from elasticscan.topology import SlotMap, Topology, TopologyEntry
 
 AUTO, OFF = UPKEEP = "auto", "off"
@@ -257,16 +258,6 @@ class Store:
             >>> store.load("flights", "flights/*.csv", primary_key="id", nulls=["NA"])
             Loaded(table='flights', rows=336776, commit=2, created=True, skipped=0)
         """
-        asked = Load(
-            arguments.text("table", table),
-            arguments.choice("mode", mode, MODES),
-            text_rules(nulls, types, delimiter, column_names),
-            keys_and_form(primary_key, shard_key, compression),
-            None if job is None else arguments.application("job", job),
-            arguments.whole_or_none("if_unchanged_since", if_unchanged_since),
-            arguments.user_metadata(user_metadata),
-            on_progress,
-        )
         form = None if format is None else arguments.choice("format", format, FORMATS)
         columns = arguments.columns("column_names", column_names)
         rules = TextRules(
@@ -325,7 +316,7 @@ class Store:
 
     def move(self, tablet: int, shard: str) -> Topology:
         """Move one tablet to a shard."""
-        tablet, shard = arguments.tablet("tablet", tablet), arguments.text("shard", shard)
+        tablet, shard = arguments.whole_number("tablet", tablet), arguments.text("shard", shard)
         return elasticity.move(self.context, tablet, shard)
 
     def split(self, tablet: int, at: int | None = None) -> Topology:

@@ -127,10 +127,6 @@ class KnownTable:
             return self.memory.runs(fragment, index)
         return self._runs[fragment.id, index.id]
 
-    def has(self, index: IndexInfo) -> bool:
-        """Return whether an index still exists."""
-        return index.id in self._indexes
-
     def runs_at(self, snapshot: int, index: IndexInfo) -> list[tuple[Fragment, IndexRun]]:
         """Return the runs that a scan of a snapshot through an index reads."""
         bounds = self.bounds(snapshot)

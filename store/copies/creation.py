@@ -56,7 +56,7 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
             marker = Marker(me.store_id, me.incarnation, shard.id, shard.name)
             claims.claim(disks(root), root, marker, [each.id for each in shards])
 
-    with place_for_store(location, new.shards, disks), claims.undone_on_errors():
+    with place_for_store(location, [root for _, root in new.shards]), claims.undone_on_errors():
         create_catalog(location.catalog_url, clock, new, claim_all)
 
 
@@ -96,8 +96,6 @@ def new_roots(
         )
         for name in names
     ]
-    full = [(name, location.root(root)) for name, root in shards if kept.get(name) != root]
-    others = [(name, location.root(root)) for name, root in kept.items()]
-    mine = Marker(context.info.store_id, context.state().incarnation, 0, "")
-    with _free_roots(location, full, context.open_disk, others, mine):
+    new = [location.root(root) for name, root in shards if kept.get(name) != root]
+    with location.with_directories(new):
         yield shards

@@ -116,13 +116,13 @@ class _Collection:
     def _looks(self) -> list[_Look]:
         """All roots that can be reached, those of removed shards too: files may be left there."""
         active, looks = self._state.shards.keys(), list[_Look]()
-        by_place: dict[Place, list[Shard]] = {}
+        by_root: dict[str, list[Shard]] = {}
         for shard in self._state.all_shards:
-            by_place.setdefault(place_of(self._context.root_of(shard.id)), []).append(shard)
+            by_root.setdefault(self._context.root_of(shard.id), []).append(shard)
         removed, paths = sorted(self._state.removed_files(), key=_by_drop), dict[int, set[str]]()
         for number, path in self._state.known_paths():
             paths.setdefault(number, set()).add(path)
-        for shards in by_place.values():
+        for shards in by_root.values():
             owner = next((shard for shard in shards if shard.id in active), shards[-1])
             former = frozenset(shard.id for shard in shards if shard.id < owner.id) - active
             # Any other shard got there by a link or a mount, and its own look finds that out.
