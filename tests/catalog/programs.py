@@ -941,7 +941,7 @@ class World:
         assert model.files == serving | removed | (self.forgotten & model.files), (
             "files serve, or can be collected"
         )
-        found = self.observer.statistics_of(table.info.id, {*by_id, *table.runs.by_id()})
+        found = transaction.statistics_of(self.observer.home, table.info.id, {*by_id, *table.runs.by_id()})
         assert found == {n: body for n, f in by_id.items() if (body := self.statistics[f.shard, f.path])}
 
 
