@@ -798,9 +798,10 @@ in_programs.rule("a condition is checked again unless the ranges of the index sa
 in_programs.rule("a cached definition of a table is read again when the table gained a column").plants(
     _with_the_layout_before, lambda record: isinstance(record, TableDefined) and record.made_from > 0
 )
-in_programs.rule("a commit requires that each fragment lies where its slots live").gives(
-    publishing, "_in_place", True, let=files_may_lie_anywhere
-)
+# Rows go where their slots live just before the commit; only while keys are compared others come between.
+Finder("programs", "writes that check").rule(
+    "a commit requires that each fragment lies where its slots live"
+).gives(publishing, "_in_place", True, let=files_may_lie_anywhere)
 in_programs.rule("an entry counts only if its row is the newest at the snapshot").sets(
     index_pages, "find_newest", lambda sought, fragments, bounds, known: known
 )

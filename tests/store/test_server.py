@@ -302,7 +302,7 @@ def test_a_scan_and_a_commit_wait_for_few_answers_of_the_server(store: Store, li
     next(begun)
     for pages in (begun, fresh):
         assert [trips(partial(next, pages)) for _ in range(3)] == [1] * 3
-    assert trips(store.context.versions) == 1
+    assert trips(store.backend.versions) == 1
     assert trips(lambda: table.delete([1, 2])) <= 6
     assert trips(lambda: table.upsert(rows(5, 15))) <= 6
     with Store.open(store.uri) as kept:  # with upkeep, of which none is due
