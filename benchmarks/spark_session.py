@@ -22,6 +22,7 @@ def start_spark(**more: str) -> SparkSession:
         "spark.driver.memory": "4g",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
+        "spark.python.unix.domain.socket.enabled": "true",
     }
     settings |= {name.replace("__", "."): value for name, value in more.items()}
     spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
