@@ -233,7 +233,7 @@ class Location:
 
 
 def _check_outside(root: str) -> None:
-    """Raise `InvalidOption` for a directory within a shard's: copies of its files would be its garbage."""
+    """Raise `InvalidOption` for a directory within a shard's: it would be lost with the shard."""
     place = Path(os.path.realpath(root))
     for directory in place.parents if "://" not in root else ():
         if os.path.isfile(directory / MARKER):  # noqa: PTH113 - false where this user may not look
