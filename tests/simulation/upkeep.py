@@ -95,6 +95,7 @@ def back_up(world: World) -> None:
     definitions = {name: max(table.definitions) for name, table in world.tables.items()}
     is_only_one = world.random.choice([False, True])
     world.backing_up = True
+    world.noise_left += 3  # others may be let in, whatever happened before
     try:
         made = world.some_store.backup(target)
     finally:

@@ -245,7 +245,8 @@ class World:
 
     def _make_steps_of_others(self, noise: float | None) -> None:
         chance = self.noise if noise is None else noise
-        if self.noise_left <= 0 or self.depth >= 3 or self.random.random() >= chance:
+        deepest = 4 if self.backing_up else 3  # most backups are begun at the deepest level of other steps
+        if self.noise_left <= 0 or self.depth >= deepest or self.random.random() >= chance:
             return
         self.depth += 1
         self.noise_left -= 1
