@@ -54,10 +54,10 @@ class Histories:
     @classmethod
     def of(cls, versions: Versions) -> Histories:
         """Turn the versions of each key round: merged rows have the newest first."""
-        first = versions.first[: versions.usable]
+        first = versions.first
         starts = np.append(np.flatnonzero(first), len(first))
         turned = np.repeat(starts[:-1] + starts[1:] - 1, np.diff(starts)) - np.arange(len(first))
-        places = versions.order[: versions.usable][turned]
+        places = versions.order[turned]
         slots, commits, alive = versions.slots[places], versions.commits[places], versions.alive[places]
         return cls(versions, places, slots, commits, alive, first)
 

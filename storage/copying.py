@@ -167,7 +167,7 @@ class _Copy:
 
     def _divide(self, versions: Versions) -> None:
         """Write the versions that are kept, each where it belongs."""
-        order, first = versions.order[: versions.usable], versions.first[: versions.usable]
+        order, first = versions.order, versions.first
         retained = self._retained(versions, order, first)
         if self.keep.apart is None:
             # A kept row that is not its key's first has a kept or a dropped tombstone before it; only
@@ -250,7 +250,7 @@ def check_keys_differ(source: PageSource) -> None:
         span = (interval.start, interval.end)
         for window in windows(inputs, span, None, everything, lambda: 16 * BATCH_ROWS):
             versions = window.versions
-            again = np.flatnonzero(~versions.first[: versions.usable])
+            again = np.flatnonzero(~versions.first)
             if len(again):
                 raise repeated_key(versions.rows, int(versions.order[again[0]]), names)
 

@@ -260,6 +260,11 @@ class FragmentReader(BatchReader):
         index, row = self.seek_from(slot, low)
         return int(self.starts[index]) + row
 
+    def key_at(self, row: int) -> bytes:
+        """Return the key of a row, by number."""
+        index = int(np.searchsorted(self.starts, row, "right")) - 1
+        return self.row_key(self.batch(index), row - int(self.starts[index]))
+
     def slices(self, begin: int, end: int) -> Iterator[pa.RecordBatch]:
         """Rows by number as slices of their batches."""
         while begin < end:

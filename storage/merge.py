@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.concurrency import cached_property
-from elasticscan.base.key_encoding import encode_row, sort_codes
+from elasticscan.base.key_encoding import sort_codes
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.fragment import (
     COMMIT,
@@ -25,6 +25,7 @@ from elasticscan.storage.fragment import (
 )
 
 Array = np.ndarray[Any, Any]
+Extents = Sequence[tuple[int, int]]  # [begin, end) of rows of each of some fragments, by number
 _MOST_BITS = 63
 
 
@@ -44,11 +45,10 @@ class MergeInput:
 
 @dataclass(frozen=True, slots=True)
 class InputRows:
-    """Some rows of a source, in its order. `cut`: the source has more rows of the last slot."""
+    """Some rows of a source, in its order."""
 
     source: MergeInput
     rows: pa.RecordBatch
-    cut: bool = False
 
 
 class Versions:
@@ -56,15 +56,13 @@ class Versions:
 
     Only rows of commits within `bounds` take part. `until` says from which snapshot on each one is history,
     None if none is. `order` indexes `rows`; `first` marks, in that
-    order, the first (newest) row of each key; `usable` is how many of the sorted rows are known
-    to be complete: beyond it a part that was cut may still have rows. `scanned` counts all rows looked at.
+    order, the first (newest) row of each key. `scanned` counts all rows looked at.
     """
 
     def __init__(self, parts: Sequence[InputRows], bounds: Bounds) -> None:
         self.primary_key = parts[0].source.reader.primary_key
         self.scanned = sum(part.rows.num_rows for part in parts)
-        if not any(part.cut for part in parts):
-            parts = [_within(part, bounds) for part in parts]
+        parts = [_within(part, bounds) for part in parts]
         names = [name for name in parts[0].rows.schema.names if name not in SYSTEM_COLUMNS]
         schema = pa.schema([parts[0].rows.schema.field(name).with_nullable(True) for name in names])
         aligned = [
@@ -78,53 +76,24 @@ class Versions:
         if any(UNTIL in part.rows.schema.names for part in parts):
             self.until = np.concatenate([_system(part, UNTIL, FOREVER) for part in parts])
         self.since = bounds.since
-        within = (self.commits >= bounds.floor) & (self.commits <= bounds.snapshot)
         if len(parts) == 1 and parts[0].source.fragment.unique:  # sorted as it is, and each key once
-            self.order = np.flatnonzero(within)
+            self.order = np.arange(self.rows.num_rows)
             self.first = np.ones(len(self.order), dtype=bool)
-            self.usable = len(self.order)
             return
         codes = [sort_codes(self.rows.column(name)) for name in self.primary_key]
         packed = pack((self.slots, *codes, -self.commits))
         if packed is None:
-            order = np.lexsort((-self.commits, *reversed(codes), self.slots))
+            self.order = np.lexsort((-self.commits, *reversed(codes), self.slots))
             keys: Sequence[Array] = (self.slots, *codes)
         else:
-            order = np.argsort(packed[0], kind="stable")  # which merges the sorted parts
+            self.order = np.argsort(packed[0], kind="stable")  # which merges the sorted parts
             keys = (packed[0] >> packed[1],)
-        self.order = order if within.all() else order[within[order]]
         self.first = first_of_keys(self.order, keys)
-        self.usable = self._count_usable(parts, codes)
-
-    def _count_usable(self, parts: Sequence[InputRows], codes: Sequence[Array]) -> int:
-        """Count how many sorted rows come before the first place where a cut part may have more."""
-        usable = len(self.order)
-        end = 0
-        for part in parts:
-            end += part.rows.num_rows
-            if not part.cut:
-                continue
-            last = [column[end - 1] for column in codes]
-            # All parts are of one slot when one is cut, so the key alone decides. A key that was
-            # cut between two of its versions must wait; a unique run cannot cut one so.
-            beyond = self._beyond(codes, last, keep_equal=part.source.fragment.unique)
-            usable = min(usable, beyond)
-        return usable
-
-    def _beyond(self, codes: Sequence[Array], last: Sequence[Any], keep_equal: bool) -> int:
-        """Count how many sorted rows have a key below `last` (or equal, with `keep_equal`)."""
-        below = np.zeros(len(self.order), dtype=bool)
-        equal = np.ones(len(self.order), dtype=bool)
-        for column, value in zip(codes, last, strict=True):
-            ordered = column[self.order]
-            below |= equal & (ordered < value)
-            equal &= ordered == value
-        return int(np.count_nonzero(below | equal if keep_equal else below))
 
     @cached_property
     def newest(self) -> Array:
-        """Return indices into `rows`: the newest version of each usable key, without tombstones."""
-        chosen: Array = self.order[: self.usable][self.first[: self.usable]]
+        """Return indices into `rows`: the newest version of each key, without tombstones."""
+        chosen: Array = self.order[self.first]
         newest: Array = chosen[self.alive[chosen]]
         return newest
 
@@ -136,11 +105,6 @@ class Versions:
     def alive(self) -> Array:
         """Return whether each of `rows` is neither a tombstone nor history that was left behind."""
         return ~self.deleted if self.until is None else ~self.deleted & (self.until > self.since)
-
-    def key_before(self, position: int) -> bytes:
-        """Return the encoded key of the sorted row just before `position`."""
-        row = int(self.order[position - 1])
-        return encode_row([self.rows.column(name) for name in self.primary_key], row)
 
 
 def pack(codes: Sequence[Array]) -> tuple[Array, int] | None:
@@ -300,34 +264,27 @@ def _within_slot(
     inputs: Sequence[MergeInput], slot: int, key: bytes | None, bounds: Bounds, window_rows: int
 ) -> Window:
     """Return the next keys of one slot that is too large for a window, or that goes over several batches."""
-    low, beyond = None if key is None else key + b"\0", np.array([slot + 1])
-    extents = [(one.reader.first_row(slot, low), int(one.reader.rows_below(beyond)[0])) for one in inputs]
-    versions, last = first_of_extents(inputs, extents, bounds, window_rows)
-    return Window(versions, slot + (last is None), last)
+    low, readers = None if key is None else key + b"\0", [one.reader for one in inputs]
+    extents = [(each.first_row(slot, low), each.first_row(slot + 1, None)) for each in readers]
+    cut, last = first_keys(readers, extents, slot, window_rows)
+    pairs = zip(inputs, cut, strict=True)
+    parts = [InputRows(one, rows) for one, extent in pairs for rows in one.reader.slices(*extent)]
+    return Window(Versions(parts, bounds), slot + (last is None), last)
 
 
-def first_of_extents(
-    inputs: Sequence[MergeInput], extents: Sequence[tuple[int, int]], bounds: Bounds, window_rows: int
-) -> tuple[Versions, bytes | None]:
-    """Merge about `window_rows` rows of each input, from the front of an extent of its rows in one slot.
+def first_keys(
+    readers: Sequence[FragmentReader], extents: Extents, slot: int, count: int
+) -> tuple[Extents, bytes | None]:
+    """Cut extents of rows in one slot to about `count` rows of each reader: to all versions of the same keys.
 
     Returns:
-        All versions of at least one key, and the last key, which is None if nothing is left.
+        The extents, with at least one key, and the last key in them, which is None if nothing is left.
     """
-    while True:
-        pairs = zip(inputs, extents, strict=True)
-        parts = [part for one, extent in pairs for part in _first_rows(one, *extent, window_rows)]
-        versions = Versions(parts, bounds)
-        if not any(part.cut for part in parts):
-            return versions, None
-        if versions.usable:
-            return versions, versions.key_before(versions.usable)
-        window_rows *= 2  # one key has more versions than fit, or none of the rows count
-
-
-def _first_rows(source: MergeInput, begin: int, end: int, count: int) -> Iterator[InputRows]:
-    """Up to `count` rows of an extent; the last part says whether there are more."""
-    stop = min(end, begin + count)
-    for rows in source.reader.slices(begin, stop):
-        begin += rows.num_rows
-        yield InputRows(source, rows, cut=begin == stop < end)
+    pairs = list(zip(readers, extents, strict=True))
+    last = min(
+        (reader.key_at(at + count - 1) for reader, (at, end) in pairs if end - at > count), default=None
+    )
+    if last is None:
+        return extents, None
+    cut = [(at, min(reader.first_row(slot, last + b"\0"), end)) for reader, (at, end) in pairs]
+    return cut, None if cut == list(extents) else last

@@ -17,14 +17,12 @@ from elasticscan.metadata import Bounds, SlotInterval
 from elasticscan.protocol import KeyRanges, PageRequest, PageRows
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.storage.lookup import rows_at
-from elasticscan.storage.merge import InputRows, MergeInput, Versions, first_of_extents
+from elasticscan.storage.merge import Extents, InputRows, MergeInput, Versions, first_keys
 from elasticscan.storage.page_builder import PageBuilder
-from elasticscan.storage.pages import PageSource, Piece, add_newest, cursors_of, pieces_of
+from elasticscan.storage.pages import PageSource, Piece, add_newest, cursors_of, keys_of, pieces_of
 
 LEAST_ROWS = 256  # so many versions are looked at together, however few rows a page may hold
 _SLICED_ROWS = 4_096  # as many neighbours are read as slices of their batches
-
-Extents = Sequence[tuple[int, int]]  # [begin, end) of rows of each fragment of an interval, by number
 
 
 def read_ranges(source: PageSource, request: PageRequest) -> PageRows:
@@ -62,9 +60,10 @@ def _read_interval(
         left = add_newest(page, versions, rest)
         if left is not None:
             return left
-        if versions.usable:
-            last = int(versions.slots[versions.order[versions.usable - 1]])
-            rest = Piece(last, interval.end, versions.key_before(versions.usable))
+        if len(versions.order):
+            last = int(versions.order[-1])
+            key = keys_of(versions.rows, names)(last)
+            rest = Piece(int(versions.slots[last]), interval.end, key)
     return None
 
 
@@ -99,12 +98,10 @@ def _versions(
             count += rows
         is_left = rows > most
         while is_left:
-            versions, last = first_of_extents(inputs, extents, bounds, max(page.room, LEAST_ROWS))
-            yield versions
+            taken, last = first_keys(searched, extents, slot, max(page.room, LEAST_ROWS))
+            yield _together(inputs, [taken], bounds)
             is_left = last is not None
-            if last is not None:
-                begins = [reader.first_row(slot, last + b"\0") for reader in searched]
-                extents = [(begin, end) for begin, (_, end) in zip(begins, extents, strict=True)]
+            extents = [(stop, end) for (_, stop), (_, end) in zip(taken, extents, strict=True)]
     if gathered:
         yield _together(inputs, gathered, bounds)
 
