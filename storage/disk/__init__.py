@@ -16,10 +16,8 @@ What this folder promises of object storage:
 protocol  disks and open files, of any kind; files in memory
 errors    what an error of a disk means: which of ours it is, and what to do about it
 local     a directory; which disk a root asks for
-refusals  what a server says no with, as errors of ours
-bucket    requests to a bucket
-objects   open objects: what is fetched when, what ahead of time, and what stays in memory
-prefix    a shard's files below a prefix of a bucket
+bucket    requests to a bucket, and what a server says no with, as errors of ours
+objects   the files below a prefix of a bucket: what is fetched when, and what stays in memory
 
 Object storage needs `botocore` (`pip install 'elasticscan[s3]'`), so it is imported only where a root asks
 for it.

@@ -18,16 +18,49 @@ from typing import Any
 
 import pyarrow as pa
 from botocore.config import Config
-from botocore.exceptions import HTTPClientError
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.session import Session
+from urllib3.exceptions import HTTPError
 
 from elasticscan.base.concurrency import renewed_in_child
-from elasticscan.base.errors import ElasticScanError, FragmentMissing, WriteConflict
-from elasticscan.storage.disk.refusals import FAILURES, OUTDATED, as_ours, code_of
+from elasticscan.base.errors import (
+    DiskFull,
+    ElasticScanError,
+    FragmentMissing,
+    ShardUnavailable,
+    WriteConflict,
+)
+from elasticscan.storage.disk.errors import collected, missing_file
 
 ATTEMPTS = 10  # with growing pauses, which are a minute together where a server says that it is busy
 _DROPPED_SECONDS, _PAUSE_SECONDS = 5.0, 0.5
 PART_BYTES = 8 << 20  # of an upload
+
+# What a request can end with.
+_FAILURES = (BotoCoreError, ClientError, HTTPError, OSError, ValueError)
+
+# Credentials were refused, or missing, that may have been renewed in their file since.
+_OUTDATED = frozenset(
+    {
+        *("ExpiredToken", "ExpiredTokenException", "InvalidToken", "InvalidAccessKeyId"),
+        *("SignatureDoesNotMatch", "NoCredentialsError", "CredentialRetrievalError"),
+    }
+)
+_DENIED = (
+    "its credentials may not do this; let them get, put, delete and list objects, and list and abort "
+    "multipart uploads, below the prefix (what may not be listed hides which files are missing)"
+)
+_CREDENTIALS = (
+    "its credentials are missing, wrong or expired; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY, where this process runs"
+)
+_OTHERWISE = (
+    "look whether it runs; check the bucket, AWS_ENDPOINT_URL (such as http://HOST:9000), AWS_REGION and "
+    "AWS_CA_BUNDLE, and try again"
+)
+_TO_DO = dict.fromkeys(("AccessDenied", "403"), _DENIED) | dict.fromkeys(
+    (*_OUTDATED, "PartialCredentialsError", "ProfileNotFound"), _CREDENTIALS
+)
 
 _lock = renewed_in_child(Lock)  # to make a client takes some time: only one thread does
 
@@ -74,7 +107,7 @@ class Bucket:
             try:
                 with answer["Body"] as body:
                     content = body.read()
-            except FAILURES as error:  # it was cut, which botocore does not see
+            except _FAILURES as error:  # it was cut, which botocore does not see
                 if attempt == ATTEMPTS:
                     raise self._ours(error, key, writing=False) from error
             else:
@@ -131,8 +164,8 @@ class Bucket:
         while True:
             try:
                 return getattr(_client(), request)(Bucket=self.name, **parameters)
-            except FAILURES as error:
-                if code_of(error) in OUTDATED and not is_renewed:
+            except _FAILURES as error:
+                if _code_of(error) in _OUTDATED and not is_renewed:
                     is_renewed = True
                     _client_of.cache_clear()  # a client keeps the credentials of a file for ever
                 elif isinstance(error, HTTPClientError) and monotonic() - began < _DROPPED_SECONDS:
@@ -141,11 +174,34 @@ class Bucket:
                     raise self._ours(error, key, writing) from error
 
     def _ours(self, error: Exception, key: str | None, writing: bool) -> ElasticScanError:
-        where = self._root if key is None else f"s3://{self.name}/{key}"
+        """Return the error to raise for one of `_FAILURES`: which of ours it is, and what to do about it."""
+        where, code = self._root if key is None else f"s3://{self.name}/{key}", _code_of(error)
+        if code in ("NoSuchKey", "404"):
+            return missing_file(where)
+        if code == "NoSuchUpload":
+            return collected(where)
+        if code in ("QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity"):
+            return DiskFull(
+                f"the object storage has no room for {where} ({code}); nothing was committed: free some "
+                "space or raise the quota",
+                path=where,
+            )
         server = "its server"
-        with suppress(*FAILURES):  # the client itself may be what fails
+        with suppress(*_FAILURES):  # the client itself may be what fails
             server = str(_client().meta.endpoint_url)
-        return as_ours(error, self._root, where, server, writing)
+        return ShardUnavailable(
+            f"the shard's storage {where} cannot be {'written' if writing else 'read'} at {server}: "
+            f"{_TO_DO.get(code, _OTHERWISE)} ({error})",
+            root=self._root,
+            server=server,
+        )
+
+
+def _code_of(error: BaseException) -> str:
+    """Return the server's word for what is wrong; the error's class when no answer came."""
+    if isinstance(error, ClientError):
+        return str(error.response.get("Error", {}).get("Code", ""))
+    return type(error).__name__
 
 
 class Upload:

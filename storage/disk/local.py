@@ -206,7 +206,7 @@ def open_disk(root: str) -> Disk:
     """Return the disk for a root: a directory, or a prefix of an S3 bucket."""
     if root.lower().startswith(OBJECT_SCHEMES):
         try:
-            from elasticscan.storage.disk.prefix import ObjectDisk  # noqa: PLC0415 - stands on an extra
+            from elasticscan.storage.disk.objects import ObjectDisk  # noqa: PLC0415 - stands on an extra
         except ModuleNotFoundError as error:
             raise InvalidOption(
                 f"shards in object storage need the package {error.name!r}, which is not installed here: "

@@ -1,27 +1,31 @@
-"""Objects that are open for reading: few requests, each for a run of blocks, and the next runs ahead of time.
+"""A shard's files as objects below a prefix of an S3 bucket: few requests, and the next ones ahead of time.
 
-An object is cut into blocks of `BLOCK_BYTES`; a run is neighbouring blocks that come with one request. The
-runs that were used last stay in memory, those of all objects of the process together, up to a bound. A run
-that is on its way is among them, so threads that want the same bytes wait for one request.
+An object is cut into blocks of `BLOCK_BYTES`; neighbouring blocks come with one request. The blocks that were
+used last stay in memory, those of all objects of the process together, up to a bound. A block that is on its
+way is among them, so threads that want the same bytes wait for one request.
 
 A reader says which ranges it reads next (`expect`): the first one is fetched at once, the others by threads
-ahead of time. Ranges that lie near each other come as one run.
+ahead of time. Ranges that lie near each other come as one run of blocks.
 """
 
 from __future__ import annotations
 
+import posixpath
+import re
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
 from threading import Lock
+from typing import Any, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
 from elasticscan.base.concurrency import parallel, renewed_in_child
-from elasticscan.base.errors import FragmentMissing
+from elasticscan.base.errors import FragmentMissing, InvalidOption
 from elasticscan.base.limits import BLOCK_CACHE_BYTES
+from elasticscan.base.redaction import shown
 from elasticscan.storage.disk.bucket import Bucket
 from elasticscan.storage.disk.errors import cut_file
 from elasticscan.storage.disk.protocol import AHEAD_BYTES, OpenFile
@@ -29,59 +33,48 @@ from elasticscan.storage.disk.protocol import AHEAD_BYTES, OpenFile
 BLOCK_BYTES = 64 << 10  # and the end of an object that is fetched when it is opened
 # Requests ahead of time; with those of readers they leave some of 16 connections.
 MOST_AT_ONCE = 6
+_RUN_BLOCKS = AHEAD_BYTES // BLOCK_BYTES  # come with one request at most
 _HOLE_BLOCKS = 3  # to leave out so many is worth one more request
-_END = -1  # the number under which the end of an object is found, whatever its size
+_END = -1  # the number of the block that is the end of an object, wherever that begins
+_UNFINISHED, _UNCHANGING = ".unfinished", ".arrow"
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
-
-@dataclass(eq=False, slots=True)
-class Run:
-    """Blocks of an object that one request brings; `content` is cancelled where it failed.
-
-    Attributes:
-        begin: the byte of the object where the content begins.
-        blocks: the blocks that are wholly in it.
-    """
-
-    name: str
-    begin: int
-    blocks: list[int]
-    content: Future[pa.Buffer] = field(default_factory=Future)
+Block: TypeAlias = "Future[tuple[int, pa.Buffer]]"  # where it begins, and its bytes; cancelled if it failed
+Run: TypeAlias = dict[int, Block]  # neighbours, by number, which one request brings
 
 
 class BlockCache:
-    """The runs that were used last, of any objects, up to a bound in bytes; threads may share one."""
+    """The blocks that were used last, of any objects, up to a bound in bytes; threads may share one."""
 
     def __init__(self, most_bytes: int = BLOCK_CACHE_BYTES) -> None:
         self._most_blocks = most_bytes // BLOCK_BYTES
         self._lock = Lock()
-        self._runs: OrderedDict[Run, None] = OrderedDict()
-        self._blocks: dict[tuple[str, int], Run] = {}
+        self._blocks: OrderedDict[tuple[str, int], Block] = OrderedDict()
 
     def size_of(self, name: str) -> int | None:
         """Return the size of an object whose end is kept."""
         end = self._blocks.get((name, _END))
-        return None if end is None else end.begin + int(end.content.result().size)
+        return None if end is None else end.result()[0] + int(end.result()[1].size)
 
     def keep_end(self, name: str, content: pa.Buffer, size: int) -> None:
         """Keep the end of an object; what was kept of another one under its name goes."""
-        if self.size_of(name) not in (None, size):
+        if self.size_of(name) != size:
             self.forget(name)
-        first, last = -(-(size - content.size) // BLOCK_BYTES), -(-size // BLOCK_BYTES)
-        run = Run(name, size - content.size, [_END, *range(first, last)])
-        run.content.set_result(content)
+        end: Block = Future()
+        end.set_result((size - content.size, content))
         with self._lock:
-            if (name, _END) not in self._blocks:
-                self._add(run)
+            self._blocks[name, _END] = end
+            self._drop_oldest(1)
 
-    def find(self, name: str, offset: int) -> Run | None:
-        """Return the run that has a byte, if it is there or on its way."""
+    def find(self, name: str, offset: int) -> Block | None:
+        """Return the block that has a byte, if it is there or on its way."""
         with self._lock:
-            run, end = self._blocks.get((name, offset // BLOCK_BYTES)), self._blocks.get((name, _END))
-            if run is None and end is not None and offset >= end.begin:
-                run = end
-            if run is not None:
-                self._runs.move_to_end(run)
-            return run
+            for key in ((name, offset // BLOCK_BYTES), (name, _END)):
+                block = self._blocks.get(key)
+                if block is not None and (key[1] != _END or offset >= block.result()[0]):
+                    self._blocks.move_to_end(key)
+                    return block
+            return None
 
     def claim(self, name: str, blocks: Iterable[int]) -> list[Run]:
         """Return new runs with those of some ascending blocks that are not there; the caller fetches them."""
@@ -90,68 +83,39 @@ class BlockCache:
             for block in blocks:
                 if (name, block) in self._blocks:
                     continue
-                there = runs[-1].blocks if runs else [block]
-                between = range(there[-1] + 1, block)
-                is_near = len(between) <= _HOLE_BLOCKS and block - there[0] < AHEAD_BYTES // BLOCK_BYTES
-                if runs and is_near and not any((name, number) in self._blocks for number in between):
-                    there.extend(range(there[-1] + 1, block + 1))
-                else:
-                    runs.append(Run(name, block * BLOCK_BYTES, [block]))
-            for run in runs:
-                self._add(run)
+                run = runs[-1] if runs else {}
+                hole = range(max(run, default=block) + 1, block)
+                is_near = len(hole) <= _HOLE_BLOCKS and block - min(run, default=0) < _RUN_BLOCKS
+                if not run or not is_near or any((name, number) in self._blocks for number in hole):
+                    runs.append(run := {})
+                    hole = range(0)
+                for number in (*hole, block):
+                    run[number] = self._blocks[name, number] = Future()
+            self._drop_oldest(sum(map(len, runs)))
         return runs
 
-    def _add(self, run: Run) -> None:
-        self._runs[run] = None
-        for block in run.blocks:
-            self._blocks.setdefault((run.name, block), run)
-        while len(self._blocks) > self._most_blocks and len(self._runs) > 1:
-            self._remove(next(iter(self._runs)))
+    def _drop_oldest(self, new: int) -> None:
+        """Drop the blocks used longest ago that are too many, but none of the new ones."""
+        while len(self._blocks) > max(self._most_blocks, new):
+            self._blocks.popitem(last=False)
 
-    def drop(self, run: Run) -> None:
-        """Forget one run, if it is there still."""
+    def give_up(self, name: str, run: Run) -> None:
+        """Drop blocks that could not be fetched."""
         with self._lock:
-            if run in self._runs:
-                self._remove(run)
+            for number, block in run.items():
+                if self._blocks.get((name, number)) is block:
+                    del self._blocks[name, number]
+                block.cancel()
 
     def forget(self, name: str) -> None:
         """Forget all of an object."""
         with self._lock:
-            for run in [run for run in self._runs if run.name == name]:
-                self._remove(run)
-
-    def _remove(self, run: Run) -> None:
-        del self._runs[run]
-        for block in run.blocks:
-            if self._blocks.get((run.name, block)) is run:
-                del self._blocks[run.name, block]
+            for key in [key for key in self._blocks if key[0] == name]:
+                del self._blocks[key]
 
 
 shared_blocks = renewed_in_child(BlockCache)
 _ahead = renewed_in_child(lambda: ThreadPoolExecutor(MOST_AT_ONCE, "elasticscan-ahead"))
-
-
-def name_of(bucket: Bucket, key: str) -> str:
-    """Return the name of an object's blocks; keys of fragments are never given twice."""
-    return f"{bucket.name}/{key}"
-
-
-def fetch_end(bucket: Bucket, key: str, blocks: BlockCache) -> int:
-    """Fetch the last bytes of an object; returns its size."""
-    end, size = bucket.read(key, f"-{BLOCK_BYTES}")
-    blocks.keep_end(name_of(bucket, key), end, size)
-    return size
-
-
-def fetch_ends(bucket: Bucket, keys: Sequence[str]) -> None:
-    """Fetch the ends of objects that are opened next, some at once; one that is not there is left out."""
-    blocks = shared_blocks()
-
-    def fetch(key: str) -> None:
-        with suppress(FragmentMissing):  # opening it raises the error
-            fetch_end(bucket, key, blocks)
-
-    parallel(fetch, [key for key in keys if blocks.size_of(name_of(bucket, key)) is None], MOST_AT_ONCE)
 
 
 class Object(OpenFile):
@@ -164,15 +128,18 @@ class Object(OpenFile):
 
     def __init__(self, bucket: Bucket, key: str, blocks: BlockCache) -> None:
         self._bucket, self._key, self._blocks = bucket, key, blocks
-        self._name = name_of(bucket, key)
-        size = blocks.size_of(self._name)
-        self.size = fetch_end(bucket, key, blocks) if size is None else size
+        self.name = f"{bucket.name}/{key}"  # of its blocks; keys of fragments are never given twice
+        size = blocks.size_of(self.name)
+        if size is None:
+            end, size = bucket.read(key, f"-{BLOCK_BYTES}")
+            blocks.keep_end(self.name, end, size)
+        self.size = size
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
         self._request(ranges)
 
     def forget(self) -> bool:
-        self._blocks.forget(self._name)
+        self._blocks.forget(self.name)
         return True
 
     def read_into(self, offset: int, room: memoryview) -> None:
@@ -180,42 +147,126 @@ class Object(OpenFile):
         if end > self.size:
             raise cut_file(self._key, offset, len(room))
         while at < end:
-            run = self._blocks.find(self._name, at) or self._request([(at, end)])
+            block = self._blocks.find(self.name, at) or self._request([(at, end)])
             with suppress(CancelledError):  # another thread failed to fetch it: it is requested again
-                if run is not None:
-                    part = memoryview(run.content.result()).cast("B")[at - run.begin :][: end - at]
+                if block is not None:
+                    begin, content = block.result()
+                    part = memoryview(content).cast("B")[at - begin :][: end - at]
                     room[at - offset :][: len(part)] = part
                     at += len(part)
 
-    def _request(self, ranges: Sequence[tuple[int, int]]) -> Run | None:
-        """Have what is not there of ascending ranges fetched; returns the run where they begin, if new."""
+    def _request(self, ranges: Sequence[tuple[int, int]]) -> Block | None:
+        """Have what is not there of ascending ranges fetched; returns the block where they begin, if new."""
         blocks = (
             block
             for begin, end in ranges
             for block in range(begin // BLOCK_BYTES, -(-min(end, self.size) // BLOCK_BYTES))
         )
-        runs = self._blocks.claim(self._name, blocks)
-        first = runs.pop(0) if runs and runs[0].begin <= ranges[0][0] else None
+        runs = self._blocks.claim(self.name, blocks)
+        first = runs.pop(0) if runs and ranges[0][0] // BLOCK_BYTES in runs[0] else {}
         for run in runs:
             try:
                 _ahead().submit(self._fetch, run)
             except RuntimeError:  # the system gives no more threads: it is fetched when it is read
-                self._give_up(run)
-        if first is not None:
+                self._blocks.give_up(self.name, run)
+        if first:
             self._fetch(first)
-        return first
+        return first.get(ranges[0][0] // BLOCK_BYTES)
 
     def _fetch(self, run: Run) -> None:
-        end = min((run.blocks[-1] + 1) * BLOCK_BYTES, self.size)
+        begin, end = min(run) * BLOCK_BYTES, min((max(run) + 1) * BLOCK_BYTES, self.size)
         try:
-            content = self._bucket.read(self._key, f"{run.begin}-{end - 1}")[0]
-            if content.size < end - run.begin:
-                raise cut_file(self._key, run.begin, end - run.begin)
+            content = self._bucket.read(self._key, f"{begin}-{end - 1}")[0]
+            if content.size < end - begin:
+                raise cut_file(self._key, begin, end - begin)
         except BaseException:
-            self._give_up(run)
+            self._blocks.give_up(self.name, run)
             raise
-        run.content.set_result(content)
+        for number, block in run.items():  # each in memory of its own, which goes with it
+            at = number * BLOCK_BYTES
+            part = memoryview(content)[at - begin :][:BLOCK_BYTES]
+            block.set_result((at, pa.py_buffer(bytes(part))))
 
-    def _give_up(self, run: Run) -> None:
-        self._blocks.drop(run)
-        run.content.cancel()
+
+def parse_root(root: str) -> tuple[str, str]:
+    """Return the bucket and the prefix that an `s3://` or `s3a://` root names; the prefix ends with a slash.
+
+    Raises:
+        InvalidOption: it names none, or says more than that: who asks, and where the server is, belongs into
+            the environment, where no catalog, plan or log shows it.
+    """
+    parts = urlsplit(root)
+    if not parts.query and not parts.fragment and _BUCKET.fullmatch(parts.netloc):
+        path = posixpath.normpath("/" + unquote(parts.path).lstrip("/")).lstrip("/")
+        return parts.netloc, f"{path}/" if path else ""
+    raise InvalidOption(
+        f"{shown(root)} cannot be a shard's storage; write `s3://BUCKET/PREFIX`, and set AWS_PROFILE, "
+        "AWS_ENDPOINT_URL and AWS_REGION where each process runs",
+        option="shards",
+    )
+
+
+class ObjectDisk:
+    """The objects below a prefix. An object is sent once, under its own name, and seen when it is whole.
+
+    What was read of files that never change, which end so, stays in memory, unless `cached` is false.
+    """
+
+    is_far = True
+
+    def __init__(self, root: str, cached: bool = True) -> None:
+        self._root, self._cached = root, cached
+        name, self._prefix = parse_root(root)
+        self._bucket = Bucket(name, root)
+
+    @property
+    def uncached(self) -> ObjectDisk:
+        return ObjectDisk(self._root, cached=False) if self._cached else self
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[Any]:
+        file = self._bucket.upload(self._prefix + path)
+        try:
+            yield file
+            file.finish()
+        except BaseException:
+            file.give_up()
+            raise
+        shared_blocks().forget(name := self._name(path))
+        if file.content and len(file.content) <= BLOCK_BYTES:  # its writer often reads it next
+            shared_blocks().keep_end(name, pa.py_buffer(file.content), len(file.content))
+
+    def open(self, path: str) -> OpenFile:
+        blocks = shared_blocks() if self._cached and path.endswith(_UNCHANGING) else BlockCache()
+        return Object(self._bucket, self._prefix + path, blocks)
+
+    def expect(self, paths: Sequence[str]) -> None:
+        """Fetch the ends of objects that are opened next, some at once."""
+
+        def fetch(path: str) -> None:
+            with suppress(FragmentMissing):  # opening it raises the error
+                self.open(path)
+
+        known = shared_blocks().size_of
+        missing = [path for path in paths if path.endswith(_UNCHANGING) and known(self._name(path)) is None]
+        parallel(fetch, missing if self._cached else [], MOST_AT_ONCE)
+
+    def delete(self, path: str) -> None:
+        key = self._prefix + path.removesuffix(_UNFINISHED)
+        if not path.endswith(_UNFINISHED):
+            self._bucket.delete(key)
+            return
+        for other, upload, _ in self._bucket.uploads(key):
+            if other == key:
+                self._bucket.abort(key, upload)
+
+    def note(self, path: str, content: bytes) -> None:
+        self._bucket.put(self._prefix + path, content)
+
+    def list(self) -> list[tuple[str, float]]:
+        files = [(key, time) for key, time in self._bucket.list(self._prefix)]
+        files += [(key + _UNFINISHED, time) for key, _, time in self._bucket.uploads(self._prefix)]
+        return [(key.removeprefix(self._prefix), time) for key, time in files]
+
+    def _name(self, path: str) -> str:
+        return f"{self._bucket.name}/{self._prefix}{path}"

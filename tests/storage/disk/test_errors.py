@@ -96,10 +96,10 @@ def test_a_missing_file_is_told_from_a_missing_root_and_from_one_that_was_collec
 )
 def test_a_refusal_of_a_server_says_what_to_do(code: str, kind: type[ElasticScanError], says: str) -> None:
     exceptions = pytest.importorskip("botocore.exceptions", reason="pip install 'elasticscan[s3]'")
-    from elasticscan.storage.disk.refusals import as_ours  # noqa: PLC0415 - it imports botocore
+    from elasticscan.storage.disk.bucket import Bucket  # noqa: PLC0415 - it imports botocore
 
     answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": 400}}
     refused = exceptions.ClientError(answer, "GetObject")
-    raised = as_ours(refused, "s3://b/x", "s3://b/x/t1/a", "http://host", writing=True)
+    raised = Bucket("b", "s3://b/x")._ours(refused, "x/t1/a", writing=True)
     assert type(raised) is kind and says in str(raised)
     assert "s3://b/x/t1/a" in str(raised)

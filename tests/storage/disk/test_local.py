@@ -26,7 +26,7 @@ def test_a_path_is_a_directory_and_s3_a_bucket_and_a_prefix(
     tmp_path: Path, root: str, place: tuple[str, str]
 ) -> None:
     pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
-    from elasticscan.storage.disk.prefix import ObjectDisk, parse_root  # noqa: PLC0415 - it imports botocore
+    from elasticscan.storage.disk.objects import ObjectDisk, parse_root  # noqa: PLC0415 - it imports botocore
 
     assert isinstance(open_disk(str(tmp_path)), LocalDisk)
     disk = open_disk(root)

@@ -25,8 +25,7 @@ pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
 from elasticscan.storage.disk import bucket as bucket_module
 from elasticscan.storage.disk import objects as objects_module
 from elasticscan.storage.disk.bucket import Bucket
-from elasticscan.storage.disk.objects import BLOCK_BYTES, BlockCache, Object
-from elasticscan.storage.disk.prefix import ObjectDisk
+from elasticscan.storage.disk.objects import BLOCK_BYTES, BlockCache, Object, ObjectDisk
 
 PATH = "t1/0123456789abcdef0123456789abcdef.arrow"
 OTHER = "t2/0123456789abcdef0123456789abcdef.arrow"
@@ -36,7 +35,7 @@ FETCHED_BYTES = 8 * BLOCK_BYTES
 
 @pytest.fixture
 def objects(bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    monkeypatch.setattr(objects_module, "AHEAD_BYTES", FETCHED_BYTES)
+    monkeypatch.setattr(objects_module, "_RUN_BLOCKS", FETCHED_BYTES // BLOCK_BYTES)
     objects = Bucket(bucket, f"s3://{bucket}")
     objects.put("before", b"x")
     objects.put("x", CONTENT)
