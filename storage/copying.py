@@ -20,7 +20,7 @@ from elasticscan.base.errors import ElasticScanError, InvalidKey, StoreDamaged
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
 from elasticscan.storage.disk import Disk
-from elasticscan.storage.fragment import COMMIT, DELETED, FOREVER, SLOT, UNTIL, fragment_schema
+from elasticscan.storage.fragment import COMMIT, DELETED, FOREVER, SLOT, UNTIL, fragment_schema, rows_in
 from elasticscan.storage.fragment_writer import Contents, FragmentTarget, FragmentWriter, writing_fragment
 from elasticscan.storage.merge import Array, InputRows, Versions, windows
 from elasticscan.storage.pages import PageSource
@@ -157,11 +157,8 @@ class _Copy:
         """Copy all rows together, however many intervals they lie in: small fragments have few in each."""
         parts: list[InputRows] = []
         for source in self.source.inputs(self._taking_part, columns):
-            fragment = source.fragment
-            for index, batch in enumerate(source.reader):
-                # A fragment's file may have rows of slots that it does not serve any more.
-                served = (fragment.slots & self.slots).mask(source.reader.slots(index))
-                parts.append(InputRows(source, batch if served.all() else batch.filter(pa.array(served))))
+            slots = source.fragment.slots & self.slots
+            parts += [InputRows(source, rows_in(slots, batch)) for batch in source.reader if batch.num_rows]
         if any(part.rows.num_rows for part in parts):
             self._divide(Versions(parts, self.bounds))
 

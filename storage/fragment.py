@@ -35,6 +35,7 @@ from elasticscan.storage.batches.reader import UNREADABLE, BatchReader, Fields
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.key_filter import KeyFilter
 from elasticscan.storage.sealed_file import SealedFile, read_manifest
+from elasticscan.topology import SlotSet
 
 SLOT, COMMIT, DELETED, UNTIL = "_slot", "_commit", "_deleted", "_until"
 SYSTEM_COLUMNS = (SLOT, COMMIT, DELETED, UNTIL)
@@ -257,6 +258,8 @@ class FragmentReader(BatchReader):
 
     def first_row(self, slot: int, low: bytes | None) -> int:
         """Return the number of the row that `seek_from` finds; beyond the last one if there is none."""
+        if low is None:
+            return int(self.rows_below(np.array([slot]))[0])
         index, row = self.seek_from(slot, low)
         return int(self.starts[index]) + row
 
@@ -283,6 +286,15 @@ def rows_below(slots: np.ndarray[Any, Any], slot: int) -> int:
     An integer of Python instead of theirs would make NumPy convert all of them.
     """
     return len(slots) if slot > _LAST_SLOT else int(slots.searchsorted(np.uint16(slot)))
+
+
+def rows_in(slots: SlotSet, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows of some slots, of sorted ones of a fragment that may have others, too."""
+    of = rows.column(SLOT).to_numpy(zero_copy_only=True)
+    if any(start <= of[0] and of[-1] < end for start, end in slots):
+        return rows
+    mask = slots.mask(of)
+    return rows if mask.all() else rows.filter(pa.array(mask))
 
 
 def described_columns(disk: Disk, path: str, seal: Seal) -> tuple[pa.Schema, tuple[TableColumn, ...]]:

@@ -27,7 +27,7 @@ the cache holds a table once, not twice.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from threading import Lock
 from typing import TypeAlias
@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.metadata import Bounds, Fragment
-from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
+from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader, rows_in
 from elasticscan.storage.key_filter import comparable
 from elasticscan.storage.lookup import Mask, Rows, Search, commits_of
 from elasticscan.storage.merge import InputRows, MergeInput, Versions
@@ -80,7 +80,7 @@ class Overlay:
         self._columns = columns.plain
         self._siblings: dict[Hashable, Overlay] = columns.overlays
         self._edges: dict[int, tuple[int, ...]] = {}
-        self._first_keys: dict[int, bytes] = {}
+        self._begins: dict[int, tuple[int, bytes]] = {}
         self.batch_count = large.reader.batch_count
         self._spans = self._cut()
         self.fits = bool(self._spans)
@@ -107,28 +107,18 @@ class Overlay:
         The row may be the one behind the last of its batch.
         """
         low = None if key is None else key + b"\0"
-        later = range(1, self.batch_count)
-        index = bisect_left(later, True, key=lambda index: not self._begins_below(index, slot, low))
+        index = bisect_right(range(1, self.batch_count), (slot, low or b""), key=self._begin)
         return index, self._large.reader.row_from(self.batch(index), slot, low)
 
-    def _begins_below(self, index: int, slot: int, low: bytes | None) -> bool:
-        """Return whether a batch begins at a slot, or a key of it, or before it."""
-        first = self._large.reader.slot_range(index)[0]
-        if first != slot or not self._begins_within(index):
-            return first <= slot
-        return low is not None and self._first_key(index) <= low
-
-    def _begins_within(self, index: int) -> bool:
-        """Return whether the batch before one ends with rows of the slot with which that begins."""
-        reader = self._large.reader
-        return reader.slot_range(index - 1)[1] == reader.slot_range(index)[0]
-
-    def _first_key(self, index: int) -> bytes:
-        key = self._first_keys.get(index)
-        if key is None:
-            key = self._large.reader.row_key(self._large.reader.batch(index), 0)
-            self._first_keys[index] = key
-        return key
+    def _begin(self, index: int) -> tuple[int, bytes]:
+        """Return the slot with which a batch begins, and its first key if the one before ends with it."""
+        begin = self._begins.get(index)
+        if begin is None:
+            reader, slot = self._large.reader, self._large.reader.slot_range(index)[0]
+            is_within = reader.slot_range(index - 1)[1] == slot
+            begin = slot, reader.row_key(reader.batch(index), 0) if is_within else b""
+            self._begins[index] = begin
+        return begin
 
     # Rows of the others
 
@@ -160,13 +150,8 @@ class Overlay:
         edge = self._edges.get(index)
         if edge is None:
             is_inner = 0 < index < self.batch_count
-            slot = self._large.reader.slot_range(index)[0] if is_inner else self._slots[index > 0]
-            if is_inner and self._begins_within(index):
-                low = self._first_key(index)
-                edge = tuple(one.reader.first_row(slot, low) for one in self._others)
-            else:
-                edge = tuple(int(one.reader.rows_below(np.array([slot]))[0]) for one in self._others)
-            self._edges[index] = edge
+            slot, low = self._begin(index) if is_inner else (self._slots[index > 0], b"")
+            edge = self._edges[index] = tuple(one.reader.first_row(slot, low or None) for one in self._others)
         return edge
 
     def _newer(self, index: int) -> pa.RecordBatch:
@@ -182,9 +167,8 @@ class Overlay:
 
     def _first_row(self, rows: pa.RecordBatch, index: int) -> int:
         """Return the first of some sorted rows that does not belong to the batches before one."""
-        reader = self._large.reader
-        low = self._first_key(index) if self._begins_within(index) else None
-        return reader.row_from(rows, reader.slot_range(index)[0], low)
+        slot, low = self._begin(index)
+        return self._large.reader.row_from(rows, slot, low or None)
 
     def _merge(self, begin: int, end: int) -> pa.RecordBatch:
         """Return the newest rows of the others for the batches [begin, end), with their commits."""
@@ -192,7 +176,7 @@ class Overlay:
             InputRows(one, served)
             for one, first, beyond in zip(self._others, self._edge(begin), self._edge(end), strict=True)
             for rows in one.reader.slices(first, beyond)
-            if (served := _served(one.fragment, rows)).num_rows
+            if (served := rows_in(one.fragment.slots, rows)).num_rows
         ]
         if not parts:
             return pa.RecordBatch.from_arrays([], names=[])
@@ -210,65 +194,43 @@ class Overlay:
         made = self._made_before(index, newer) if newer.num_rows else None
         if made is not None:
             return made
-        placed = self._placed_rows(index, newer) if newer.num_rows else None
-        batch = self._columns.batch(index)
+        placed = self._placed.get(index, lambda _: self._place(index, newer)) if newer.num_rows else None
+        made = batch = self._columns.batch(index)
         is_full = not self._batches.has_room(batch.nbytes)
-        made = batch if placed is None else self._copied(batch, newer, placed, spare=is_full)
+        if placed is not None:
+            patch = Patch(batch.num_rows, *(part.to_numpy(zero_copy_only=False) for part in placed.columns))
+            # Keys that stay are shared, unless the batch is to leave memory.
+            same = (SLOT, *self._names) if patch.keep_keys and not is_full else ()
+            arrays = {name: batch.column(name) for name in batch.schema.names}
+            arrays |= {n: patch.column(old, newer.column(n)) for n, old in arrays.items() if n not in same}
+            made = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
         if is_full:
             self._columns.forget([index])
             self._large.reader.forget([index])
         return made
 
-    def _placed_rows(self, index: int, newer: pa.RecordBatch) -> Patch:
-        kept = self._placed.get(index, lambda _: self._place(index, newer))
-        rows, *marks = (column.to_numpy() for column in kept.columns)
-        replaces, counts = (mark.view(np.bool_) for mark in marks)
-        deleted = newer.column(DELETED).to_numpy(zero_copy_only=False)
-        starts = self._large.reader.starts
-        count = int(starts[index + 1] - starts[index])
-        return Patch(count, rows.astype(np.int64), replaces, counts & ~deleted, counts & deleted & replaces)
-
-    def _copied(
-        self, batch: pa.RecordBatch, newer: pa.RecordBatch, placed: Patch, spare: bool
-    ) -> pa.RecordBatch:
-        """Return the batch with newer rows. It shares keys that stay, unless the batch is to leave memory."""
-        names = batch.schema.names
-        same = (SLOT, *self._names) if placed.keep_keys and not spare else ()
-        arrays = [
-            batch.column(name) if name in same else placed.column(batch.column(name), newer.column(name))
-            for name in names
-        ]
-        return pa.RecordBatch.from_arrays(arrays, names=names)
-
     def _place(self, index: int, newer: pa.RecordBatch) -> pa.RecordBatch:
-        """Say as `_places` where other rows belong, and which of them count: those newer than the batch's."""
+        """Return the fields of a `Patch` with newer rows; of these count those newer than the batch's."""
         rows, replaces = self._places(index, newer)
         counts = np.ones(len(rows), dtype=bool)
         if not self._is_older:
             replaced = rows[replaces] + self._large.reader.starts[index]
             theirs = commits_of(self._large.fragment, self._large.reader, replaced)
             counts[replaces] = theirs < newer.column(COMMIT).to_numpy()[replaces]
-        arrays = [rows.astype(np.int32), replaces.view(np.uint8), counts.view(np.uint8)]
-        return pa.RecordBatch.from_arrays(list(map(pa.array, arrays)), names=["row", "replaces", "counts"])
+        deleted = newer.column(DELETED).to_numpy(zero_copy_only=False)
+        arrays = [rows, replaces, counts & ~deleted, counts & deleted & replaces]
+        return pa.RecordBatch.from_arrays(list(map(pa.array, arrays)), names=[*"abcd"])
 
     def _made_before(self, index: int, newer: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Return the batch as another overlay has made it, of the same rows."""
+        """Return the batch as another overlay has made it, of the same rows of the others."""
         with _lock():
             siblings = list(self._siblings.values())
         for sibling in siblings:
-            if (made := sibling.made(index, newer)) is not None:
+            made = sibling._batches.peek(index)
+            if made is not None and _are_equal(sibling._newer(index), newer):
                 sibling._batches.forget([index])
                 return made
         return None
-
-    def made(self, index: int, newer: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Return the batch, if it is there and was made of these rows of the others."""
-        batch = self._batches.peek(index)
-        if batch is None:
-            return None
-        own = self._newer(index)
-        same = own.num_rows == newer.num_rows and all(map(_are_equal, own.columns, newer.columns))
-        return batch if same else None
 
     def _places(self, index: int, newer: pa.RecordBatch) -> tuple[Rows, Mask]:
         """Return the rows of a batch before which newer rows belong, and whether these replace them."""
@@ -284,20 +246,15 @@ Run: TypeAlias = FragmentReader | Overlay
 _BITS = {pa.float16(): pa.int16(), pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 
 
-def _are_equal(some: pa.Array, others: pa.Array) -> bool:
-    """Return whether two columns have the same bits; to Arrow, NaN is not equal to itself."""
-    bits = _BITS.get(some.type)
-    return bool(some.equals(others) if bits is None else some.view(bits).equals(others.view(bits)))
+def _are_equal(some: pa.RecordBatch, others: pa.RecordBatch) -> bool:
+    """Return whether two batches have the same bits; to Arrow, NaN is not equal to itself."""
 
+    def bits(column: pa.Array) -> pa.Array:
+        return column.view(_BITS.get(column.type, column.type))
 
-def _served(fragment: Fragment, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows without those of slots that a fragment does not serve any more."""
-    slots = rows.column(SLOT).to_numpy(zero_copy_only=True)
-    first, last = int(slots[0]), int(slots[-1])
-    if any(start <= first and last < end for start, end in fragment.slots):
-        return rows
-    mask = fragment.slots.mask(slots)
-    return rows if mask.all() else rows.filter(pa.array(mask))
+    return some.num_rows == others.num_rows and all(
+        bits(left).equals(bits(right)) for left, right in zip(some.columns, others.columns, strict=True)
+    )
 
 
 def run_of(

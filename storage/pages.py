@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,8 @@ from elasticscan.storage.view import Layers, View
 from elasticscan.topology import SlotSet
 
 OpenFragment = Callable[[Fragment, tuple[str, ...]], FragmentReader]
+
+Numbers: TypeAlias = Sequence[int] | NDArray[np.int64]  # of rows of a batch
 
 _MOST_AT_ONCE = 256  # ranges; if the page is full earlier, the rest was looked up unnecessarily
 _HALVED_ROWS = 1 << 14  # batches with more are cut in two rather than put together
@@ -163,100 +165,74 @@ def _unpruned(view: View, pruner: PagePruner | None, reach: _Reach, bounds: Boun
         yield _Reach(reach.number, [(i.start, i.end) for i in some], key, reach.layers, only)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sorted:
-    """Sorted batches without the primary key, unless it is asked for: few pages end inside of a slot.
-
-    Attributes:
-        rows: the batches.
-        keys: opens the same batches with the columns of the primary key.
-    """
-
-    rows: Run
-    keys: Callable[[], Run]
-    primary_key: Sequence[str]
-
-    def seek(self, piece: Piece) -> tuple[int, int]:
-        """(batch, row) of the first row of a piece."""
-        run = self.rows if piece.key is None else self.keys()
-        return run.seek(piece.start, piece.key)
-
-    def key_at(self, index: int, numbers: Sequence[int] | NDArray[np.int64], at: int) -> bytes:
-        """Return the key of one of some rows of a batch."""
-        return keys_of(self.keys().batch(index), self.primary_key)(int(numbers[at]))
-
-
-def _sorted(source: PageSource, layers: Layers, names: tuple[str, ...], bounds: Bounds) -> _Sorted | None:
-    """Return the rows of layers as one sorted run; None where versions have to be merged.
-
-    It has just the columns of the page; the key is read where a position within a slot is asked for.
-    """
-    primary_key = tuple(source.table.primary_key)
-    source.expect((layers.base, *layers.others))
-    run = run_of(layers, source.open, names, bounds)
-    if run is None:
-        return None
-
-    def keys() -> Run:
-        if layers.others and set(primary_key) <= set(names):
-            return run
-        keyed = run_of(layers, source.open, primary_key, bounds)
-        assert keyed is not None, "of the same files all columns are laid over, or none"
-        return keyed
-
-    return _Sorted(run, keys, primary_key)
-
-
 def _read_reach(source: PageSource, page: PageBuilder, reach: _Reach, bounds: Bounds) -> Piece | None:
     """Add rows of a reach; returns the rest if the page is full."""
     if page.room <= 0:
         return Piece(reach.start, reach.end, reach.key)
-    names = tuple(page.schema.names)
-    run = None if reach.layers is None else _sorted(source, reach.layers, names, bounds)
+    layers, names, primary_key = reach.layers, tuple(page.schema.names), tuple(source.table.primary_key)
+    if layers is None:
+        return _read_merged(source, page, reach, bounds)
+    source.expect((layers.base, *layers.others))
+    run = run_of(layers, source.open, names, bounds)
     if run is None:
         return _read_merged(source, page, reach, bounds)
-    return _read_slices(page, run, reach)
+
+    def keyed() -> Run:
+        """Return the same batches with the columns of the key: few pages cut a slot, and need it."""
+        has_keys = layers.others and set(primary_key) <= set(names)
+        keys = run if has_keys else run_of(layers, source.open, primary_key, bounds)
+        assert keys is not None, "of the same files all columns are laid over, or none"
+        return keys
+
+    return _read_slices(page, run, keyed, primary_key, reach)
 
 
-def _read_slices(page: PageBuilder, run: _Sorted, reach: _Reach) -> Piece | None:
+def _read_slices(
+    page: PageBuilder, run: Run, keyed: Callable[[], Run], primary_key: Sequence[str], reach: _Reach
+) -> Piece | None:
     """Add slices of sorted batches, uncopied; returns the rest if the page is full.
 
     It ends between two batches where that is cheaper. Those of a fragment alone may be pruned.
     Rows of slots that are not `within` are left out: few batches have some, unless tablets left the shard.
     """
-    rest, end, rows, within = Piece(reach.start, reach.end, reach.key), reach.end, run.rows, reach.within()
-    last: Callable[[], bytes] | None = None  # the key of the last row in the page, which is that of `rest`
-    index, row = run.seek(rest)
-    while index < rows.batch_count:
+
+    def key_of(batch: int, numbers: Numbers, at: int) -> bytes:
+        return keys_of(keyed().batch(batch), primary_key)(int(numbers[at]))
+
+    rest, end, within = Piece(reach.start, reach.end, reach.key), reach.end, reach.within()
+    last: Callable[[], bytes] | None = None  # gives the key of the page's last row, that of `rest`
+    index, row = (run if rest.key is None else keyed()).seek(rest.start, rest.key)
+    while index < run.batch_count:
         if page.pruner and reach.only:
             # Jump to the next batch that may match; `rest` stays. If the page ends before that batch,
             # inside one slot, the next page begins at `rest` and skips the same batches again.
-            match = page.pruner.next_match(reach.only, index, rows.batch_count)
+            match = page.pruner.next_match(reach.only, index, run.batch_count)
             if match > index:
                 index, row = match, 0
                 continue
-        batch, slots = rows.batch(index), rows.slots(index)
+        batch, slots = run.batch(index), run.slots(index)
         limit = max(row, rows_below(slots, end))
         part, numbers = _rows_within(batch, slots, row, limit, within, page.room)
         if len(numbers):
-            of, key_at = part.column(SLOT).to_numpy(), partial(run.key_at, index, numbers)
-            if page.rows and (page.room <= 0 or (numbers[0] == 0 and page.worth_returning)):
-                return _rest_from(rest, int(of[0]), last)
-            count = page.fitting(part)
-            if not page.rows and max(count, _HALVED_ROWS) < len(of) < 2 * count:
-                count = -(-len(of) // 2)  # two pages, each a slice of one batch
-            page.scanned += count
+            of, count = part.column(SLOT).to_numpy(), 0
+            if not page.rows or (page.room > 0 and (numbers[0] > 0 or not page.worth_returning)):
+                count = page.fitting(part)
+                if not page.rows and max(count, _HALVED_ROWS) < len(of) < 2 * count:
+                    count = -(-len(of) // 2)  # two pages, each a slice of one batch
+                page.scanned += count
             if count < len(of):
-                return cut_page(page, part, of, count, rest, key_at, last)
+                if not count and last and of[0] == rest.start:
+                    return rest._replace(key=last())
+                return cut_page(page, part, count, rest, partial(key_of, index, numbers))
             page.add(part, part.column(SLOT))
-            rest, last = Piece(int(of[-1]), end), partial(key_at, len(of) - 1)
+            rest, last = Piece(int(of[-1]), end), partial(key_of, index, numbers, -1)
         if limit < len(slots):
             return None
         has_rows, index, row = row < limit, index + 1, 0
         if within is not None and has_rows:
             passed = int(within.searchsorted(slots[-1], "right"))
             if passed % 2 == 0:
-                index, row = run.seek(Piece(int(within[passed]), end))  # many others may come before that
+                index, row = run.seek(int(within[passed]), None)  # many others may come before that
     return None
 
 
@@ -267,7 +243,7 @@ def _rows_within(
     limit: int,
     within: NDArray[np.uint16] | None,
     room: int,
-) -> tuple[pa.RecordBatch, Sequence[int] | NDArray[np.int64]]:
+) -> tuple[pa.RecordBatch, Numbers]:
     """Return the rows `[row, limit)` of a batch in the slots between pairs of edges, and their numbers.
 
     Where these are not all, no more are copied than show that the page is full.
@@ -281,37 +257,23 @@ def _rows_within(
     return batch.slice(row, limit - row), range(row, limit)
 
 
-def _rest_from(rest: Piece, slot: int, last: Callable[[], bytes] | None = None) -> Piece:
-    """Return the rest when the next row is of `slot`: slots before that one hold no more rows."""
-    if slot != rest.start:
-        return Piece(slot, rest.end)
-    return rest if last is None else rest._replace(key=last())
-
-
 def cut_page(
-    page: PageBuilder,
-    part: pa.RecordBatch,
-    slots: np.ndarray[Any, Any],
-    count: int,
-    rest: Piece,
-    key_at: Callable[[int], bytes],
-    last: Callable[[], bytes] | None = None,
+    page: PageBuilder, rows: pa.RecordBatch, count: int, rest: Piece, key_at: Callable[[int], bytes]
 ) -> Piece:
-    """Add the first `count` rows, or fewer where that ends the page between two slots.
+    """Add the first `count` rows, or fewer where that ends the page between two slots; returns the rest.
 
     A page that ends inside a slot leaves a position in the continuation key; one that ends
-    between two slots leaves none. `key_at` gives the key of a row of `part`, `last` that of the row
-    before it, if `rest` does not have it.
+    between two slots leaves none. `key_at` gives the key of a row.
     """
+    slots = rows.column(SLOT).to_numpy()
     slot = int(slots[count])
     begin = rows_below(slots, slot)
     if begin > 0 and 2 * (page.rows + begin) >= page.rows + count:
-        page.add(part.slice(0, begin), part.column(SLOT).slice(0, begin))
-        return Piece(slot, rest.end)
-    page.add(part.slice(0, count), part.column(SLOT).slice(0, count))
-    if count == 0:
-        return _rest_from(rest, slot, last)
-    return Piece(slot, rest.end, key_at(count - 1))
+        count = begin
+    page.add(rows.slice(0, count), rows.column(SLOT).slice(0, count))
+    if count > begin:
+        return Piece(slot, rest.end, key_at(count - 1))
+    return rest if not count and slot == rest.start else Piece(slot, rest.end)
 
 
 def keys_of(rows: pa.RecordBatch, primary_key: Sequence[str]) -> Callable[[int], bytes]:
@@ -344,11 +306,10 @@ def add_newest(page: PageBuilder, versions: Versions, rest: Piece) -> Piece | No
     chosen = versions.newest
     if not len(chosen):
         return None
-    slots = versions.slots[chosen]
-    rows = versions.take(chosen).append_column(SLOT, pa.array(slots))
+    rows = versions.take(chosen).append_column(SLOT, pa.array(versions.slots[chosen]))
     count = page.fitting(rows)
     if count < len(chosen):
-        return cut_page(page, rows, slots, count, rest, keys_of(rows, versions.primary_key))
+        return cut_page(page, rows, count, rest, keys_of(rows, versions.primary_key))
     page.add(rows, rows.column(SLOT))
     return None
 

@@ -46,8 +46,8 @@ in_programs = Finder("programs")
 in_programs.rule("a tombstone takes away the row of the large fragment").alters(
     overlay, "Patch", lambda honest, *args: honest(*args[:-1], np.zeros_like(args[-1]))
 )
-in_programs.rule("an overlaid batch serves only snapshots that have the same newer rows").sets(
-    Overlay, "made", lambda self, index, newer: self._batches.peek(index)
+in_programs.rule("an overlaid batch serves only snapshots that have the same newer rows").gives(
+    overlay, "_are_equal", True
 )
 in_programs.rule("rows of slots between two requested slots stay where they are").gives(
     pages._Reach, "within"
