@@ -29,7 +29,7 @@ a scan of the newest snapshot, or of one since which nothing has changed, meets 
 counts for snapshots before its `_until`; changes and further copies find it there, too.
 
 What the key sets of a request rule out is skipped unread, as far as that is safe. Every fragment is
-written with the bounds of its columns, record batch by record batch (`statistics`). Single batches are
+written with the bounds of its columns, record batch by record batch (`fragment_writer`). Single batches are
 skipped where one fragment alone answers; among several, only an interval as a whole, because a
 newer version that does not match hides an older one that does.
 
@@ -54,8 +54,7 @@ The modules, from the bottom up:
 disk         the protocol of files, and what carries it out: a directory, a bucket, memory
 spill        batches that wait to be read again, in a temporary file where they are many
 sealed_file  Arrow files that prove themselves; batches: record batches of them, whole or in part
-fragment     the sorted file of rows; statistics: bounds of its columns, collected while it is written
-fragment_writer  writes it
+fragment     the sorted file of rows; fragment_writer: writes it, with bounds of its columns
 view         the fragments that serve some slots; key_filter: primary keys that a fragment does not have
 lookup       single rows by number and by key, and which version is the newest
 merge        several fragments in one order; overlay: others laid over a large fragment
@@ -78,7 +77,7 @@ Left out: which fragments exist and which commits they belong to (`elasticscan.c
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.changes import DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE, read_changes
 from elasticscan.storage.conform import ROWS_HINT, batches_of, check_keys_filled, conform, conformed
-from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
+from elasticscan.storage.copying import Apart, Copied, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.definition import check_definition, map_leaves, stored_schema
 from elasticscan.storage.disk import (
     OBJECT_SCHEMES,
@@ -97,6 +96,7 @@ from elasticscan.storage.fragment import (
     is_fragment_path,
     newest_commit_of,
 )
+from elasticscan.storage.fragment_writer import Destination
 from elasticscan.storage.indexes.pages import IndexSource, read_index_page
 from elasticscan.storage.indexes.run import RUN_COLUMNS, RunReader, build_runs, check_entries
 from elasticscan.storage.ingest import (

@@ -18,10 +18,9 @@ import pyarrow as pa
 
 from elasticscan.base.errors import ElasticScanError, InvalidKey, StoreDamaged
 from elasticscan.base.limits import BATCH_ROWS
-from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
-from elasticscan.storage.disk import Disk
+from elasticscan.metadata import Bounds, Fragment, StagedFragment, TableInfo
 from elasticscan.storage.fragment import COMMIT, DELETED, FOREVER, SLOT, UNTIL, fragment_schema, rows_in
-from elasticscan.storage.fragment_writer import Contents, FragmentTarget, FragmentWriter, writing_fragment
+from elasticscan.storage.fragment_writer import Contents, Destination, FragmentWriter, writing_fragment
 from elasticscan.storage.merge import Array, InputRows, Versions, windows
 from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet
@@ -74,25 +73,12 @@ class Copied:
         return self.staged.entered(number, table.id, self.min_commit, self.max_commit)
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """The shard that a copy is for, and who copies.
-
-    `pace` is called with the number of bytes just copied; it may sleep, or raise to give the copy up.
-    """
-
-    disk: Disk
-    shard: int
-    origin: Origin
-    pace: Callable[[int], None] | None = None
-
-
 class _Output:
     """One of the fragments that a copy writes. Its file is begun with its first row."""
 
     def __init__(self, stack: ExitStack, to: Destination, table: TableInfo, slots: SlotSet, form: pa.Schema):
-        self._stack, self._to, self._slots, self._schema = stack, to, slots, form
-        self._target = FragmentTarget(to.disk, to.shard, table, form, to.origin)
+        self._stack, self._to, self._schema = stack, to, form
+        self._begin = partial(writing_fragment, to, table, form, slots)
         self._writer: FragmentWriter | None = None
         self.unique = True
         self.min_commit, self.until = FOREVER, 0
@@ -101,7 +87,7 @@ class _Output:
         if not len(chosen):
             return
         if self._writer is None:
-            self._writer = self._stack.enter_context(writing_fragment(self._target, self._slots))
+            self._writer = self._stack.enter_context(self._begin())
         rows, commits = versions.take(chosen), versions.commits[chosen]
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
         columns |= {SLOT: pa.array(versions.slots[chosen]), COMMIT: pa.array(commits)}

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import ipc
 
 from elasticscan.base.concurrency import cached_property
-from elasticscan.base.key_encoding import can_be_encoded
+from elasticscan.base.key_encoding import can_be_encoded, encode_value, successor
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import (
     FRAGMENT,
+    KEY_BYTES,
     Block,
     FragmentStatistics,
     Manifest,
@@ -29,7 +32,6 @@ from elasticscan.storage.batches.layout import THREADS_FROM_BYTES
 from elasticscan.storage.disk import Disk, batch_bytes
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, SYSTEM_COLUMNS, stored_name
 from elasticscan.storage.sealed_file import SealingSink
-from elasticscan.storage.statistics import block_of
 from elasticscan.topology import SlotSet
 
 
@@ -47,14 +49,16 @@ def new_path(table: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class FragmentTarget:
-    """The place and form of a new fragment, and who stages it."""
+class Destination:
+    """The shard that a fragment is for, and who writes it.
+
+    `pace` is called with the number of bytes just copied; it may sleep, or raise to give the copy up.
+    """
 
     disk: Disk
     shard: int
-    table: TableInfo
-    schema: pa.Schema
     origin: Origin
+    pace: Callable[[int], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,38 +76,51 @@ class Contents:
 
 
 def write_fragment(
-    target: FragmentTarget,
+    to: Destination,
+    table: TableInfo,
     slots: SlotSet,
     batches: Iterable[pa.RecordBatch],
     contents: Contents = Contents(),
 ) -> StagedFragment:
-    """Write sorted batches of the target's schema as one fragment, flushed to the disk."""
-    with writing_fragment(target, slots) as writer:
-        for batch in batches:
+    """Write sorted batches of one schema, at least one, as a fragment of a table, flushed to the disk."""
+    batches = iter(batches)
+    first = next(batches)
+    with writing_fragment(to, table, first.schema, slots) as writer:
+        for batch in chain((first,), batches):
             writer.write(batch)
         return writer.finish(contents)
 
 
 @contextmanager
-def writing_fragment(target: FragmentTarget, slots: SlotSet) -> Iterator[FragmentWriter]:
+def writing_fragment(
+    to: Destination, table: TableInfo, schema: pa.Schema, slots: SlotSet
+) -> Iterator[FragmentWriter]:
     """Yield a writer of one fragment. The file is there when the block ends; call `finish` before."""
-    path = new_path(target.table.id)
-    with target.disk.create(path) as file:
-        yield FragmentWriter(target, path, slots, SealingSink(file))
+    path = new_path(table.id)
+    with to.disk.create(path) as file:
+        yield FragmentWriter(to, table, schema, path, slots, SealingSink(file))
 
 
 class FragmentWriter:
-    """Writes sorted batches of the target's schema, under the stored names of their columns.
+    """Writes sorted batches of a schema, under the stored names of their columns.
 
     It cuts the rows into record batches, and notes what is in each.
     """
 
-    def __init__(self, target: FragmentTarget, path: str, slots: SlotSet, sink: SealingSink) -> None:
-        self._target, self._path, self._slots, self._sink = target, path, slots, sink
-        self._columns = target.table.by_name() if target.table.columns else {}
-        fields = [f.with_name(stored_name(self._columns, f.name)) for f in target.schema]
-        self._schema = pa.schema(fields, metadata=target.schema.metadata)
-        self._batch_bytes = batch_bytes(target.disk)
+    def __init__(
+        self,
+        to: Destination,
+        table: TableInfo,
+        schema: pa.Schema,
+        path: str,
+        slots: SlotSet,
+        sink: SealingSink,
+    ) -> None:
+        self._to, self._table, self._path, self._slots, self._sink = to, table, path, slots, sink
+        self._columns = table.by_name() if table.columns else {}
+        fields = [f.with_name(stored_name(self._columns, f.name)) for f in schema]
+        self._schema = pa.schema(fields, metadata=schema.metadata)
+        self._batch_bytes = batch_bytes(to.disk)
         self._rows = self._tombstones = 0
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = self._pending_bytes = 0
@@ -115,7 +132,7 @@ class FragmentWriter:
     def _writer(self) -> Any:
         """Arrow's, made for the first rows, which tell how large batches are."""
         use_threads = self._pending_bytes >= THREADS_FROM_BYTES
-        options = ipc.IpcWriteOptions(compression=self._target.table.compression, use_threads=use_threads)
+        options = ipc.IpcWriteOptions(compression=self._table.compression, use_threads=use_threads)
         return ipc.new_file(self._sink, self._schema, options=options)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -149,7 +166,6 @@ class FragmentWriter:
 
     def finish(self, contents: Contents) -> StagedFragment:
         """Write the rest of the file; it is whole, and staged, when the block ends."""
-        target = self._target
         if self._pending_rows:
             self._flush(last=True)
         marks = {column.stored: column.mark for column in self._columns.values()}
@@ -164,10 +180,10 @@ class FragmentWriter:
         self._sink.hold()
         self._writer.close()
         manifest = manifest_of(
-            target.table,
-            target.origin,
+            self._table,
+            self._to.origin,
             kind=FRAGMENT,
-            shard=target.shard,
+            shard=self._to.shard,
             path=self._path,
             slots=self._slots,
             rows=self._rows,
@@ -176,14 +192,14 @@ class FragmentWriter:
         )
         seal = self._sink.seal(manifest, batches=self._batches)
         return StagedFragment(
-            shard=target.shard,
+            shard=self._to.shard,
             path=self._path,
             slots=self._slots,
             rows=self._rows,
             bytes=seal.bytes,
             unique=contents.unique,
             tombstones=self._tombstones,
-            versioned=COMMIT in target.schema.names,
+            versioned=COMMIT in self._schema.names,
             tail=seal.tail,
             digest=seal.digest,
             superseded_at=contents.superseded_at,
@@ -215,3 +231,36 @@ def manifest_of(table: TableInfo, origin: Origin, **own: Any) -> Manifest:
         not_null=tuple(stored_name(columns, field.name) for field in table.schema if not field.nullable),
         **own,
     )
+
+
+# ------------------------------------------------------------------------------------ statistics
+
+
+def block_of(values: pa.Array) -> Block:
+    """Return the bounds of a column of a batch, of a type that has value keys.
+
+    Tombstones count like other rows: their value columns are nulls, their keys are within the bounds.
+    """
+    nulls = values.null_count
+    if nulls == len(values):
+        return Block(b"", b"", nulls)
+    low, high = map(encode_value, _extremes(values.drop_null() if nulls else values))
+    return Block(
+        low[:KEY_BYTES], high + b"\0" if len(high) <= KEY_BYTES else successor(high[:KEY_BYTES]), nulls
+    )
+
+
+def _extremes(values: pa.Array) -> tuple[pa.Scalar, pa.Scalar]:
+    """Return the lowest and the highest value of a column that has values and no nulls.
+
+    NaN is above all numbers, where Arrow would leave it out.
+    """
+    if not pa.types.is_floating(values.type):
+        low, high = pc.min_max(values).values()
+        return low, high
+    numbers = values.to_numpy(zero_copy_only=False)
+    low, high = numbers.min(), numbers.max()  # both are NaN when there is one
+    if np.isnan(high):
+        found = numbers[~np.isnan(numbers)]  # `fmin` of a signalling NaN is NaN
+        low = found.min() if len(found) else high
+    return pa.scalar(float(low), values.type), pa.scalar(float(high), values.type)

@@ -20,10 +20,10 @@ from elasticscan.base.limits import SHARDS_AT_ONCE, WRITE_BUFFER_BYTES
 from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.conform import check_key_bytes, check_keys_filled, check_row_bytes
-from elasticscan.storage.copying import Destination, Keep, check_keys_differ, copy_slots, repeated_key
+from elasticscan.storage.copying import Keep, check_keys_differ, copy_slots, repeated_key
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import DELETED, SLOT, FragmentReader, fragment_schema
-from elasticscan.storage.fragment_writer import FragmentTarget, write_fragment
+from elasticscan.storage.fragment_writer import Destination, write_fragment
 from elasticscan.storage.memory_fragment import StagedInMemory
 from elasticscan.storage.merge import Array, first_of_keys
 from elasticscan.storage.pages import PageSource
@@ -125,15 +125,15 @@ class Ingest:
         if not self._pending:
             return
         ordered = self._sorted()
-        schema = ordered.schema
         slots = ordered.column(SLOT).to_numpy()
         pieces = _by_shard(slots, self._placement)
 
         def write(shard: int) -> None:
             touched, cuts = pieces[shard]
             slices = [ordered.slice(start, end - start) for start, end in cuts]
-            target = FragmentTarget(self._disk_of(shard), shard, self._table, schema, self._origin)
-            self._staged.setdefault(shard, []).append(write_fragment(target, SlotSet.of(touched), slices))
+            to = Destination(self._disk_of(shard), shard, self._origin)
+            staged = write_fragment(to, self._table, SlotSet.of(touched), slices)
+            self._staged.setdefault(shard, []).append(staged)
 
         parallel(write, sorted(pieces), SHARDS_AT_ONCE)  # most of the time a disk is waited for
 

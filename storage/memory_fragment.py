@@ -31,7 +31,7 @@ from elasticscan.metadata import MEMORY, Fragment, IndexInfo, IndexRun, Origin, 
 from elasticscan.storage.disk import Disk, MemoryFile
 from elasticscan.storage.disk.errors import missing_file
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, fragment_schema
-from elasticscan.storage.fragment_writer import Contents, FragmentTarget, new_path, write_fragment
+from elasticscan.storage.fragment_writer import Contents, Destination, new_path, write_fragment
 from elasticscan.storage.indexes.run import build_runs
 from elasticscan.storage.merge import first_of_keys
 from elasticscan.topology import SlotSet
@@ -175,8 +175,8 @@ def _in_memory(
     table: TableInfo, rows: pa.RecordBatch, slots: SlotSet, contents: Contents, number: int
 ) -> MemoryFragment:
     disk = _HeldFiles()
-    target = FragmentTarget(disk, MEMORY, replace(table, compression=None), rows.schema, _ORIGIN)
-    staged = write_fragment(target, slots, [rows], contents)
+    to = Destination(disk, MEMORY, _ORIGIN)
+    staged = write_fragment(to, replace(table, compression=None), slots, [rows], contents)
     plain = staged.entered(number, table.id, contents.min_commit, contents.max_commit)
     own = {each.name: getattr(plain, each.name) for each in fields(Fragment)}
     return MemoryFragment(**own, statistics=staged.statistics, file=disk.new[0])

@@ -32,13 +32,8 @@ import xxhash
 from numpy.typing import NDArray
 from pyarrow import ipc
 
-from elasticscan.base.errors import (
-    RESTORE,
-    FragmentDamaged,
-    FragmentMissing,
-)
+from elasticscan.base.errors import RESTORE, FragmentDamaged, FragmentMissing
 from elasticscan.metadata import Manifest, Seal
-from elasticscan.storage.batches.layout import BatchLayout
 from elasticscan.storage.disk import AHEAD_BYTES, Disk, OpenFile
 from elasticscan.storage.disk.errors import missing_file
 from elasticscan.topology import SlotSet
@@ -134,7 +129,11 @@ _UNREADABLE = (ValueError, TypeError, KeyError, AssertionError, msgpack.UnpackEx
 
 def _parse_tail(tail: memoryview, path: str) -> tuple[Manifest, dict[str, Any]]:
     """Return the manifest of a path, and what was kept with it; raises one of `_UNREADABLE`."""
-    body = _body(tail[: len(tail) - _held_bytes(tail)])
+    sealed = tail[: len(tail) - _held_bytes(tail)]
+    trailer = sealed[-_TRAILER_BYTES:]
+    body = sealed[-_TRAILER_BYTES - _manifest_bytes(trailer) : -_TRAILER_BYTES]
+    if xxhash.xxh3_64_intdigest(body).to_bytes(8, "little") != trailer[:8]:
+        raise ValueError("its manifest has changed since it was written")
     values = msgpack.unpackb(body, strict_map_key=True, max_ext_len=0, use_list=False)
     if values.pop("version") != MANIFEST_VERSION:
         raise ValueError("it was sealed by another release")
@@ -183,13 +182,8 @@ class SealedFile:
         self._tail = end.slice(self._data_bytes - begin)
         if digest_of(self._tail) != seal.digest:
             raise self.damaged("its footer has changed since it was written (its checksum differs)")
-        self._read_tail()
+        self.layouts: dict[int, Any] = {}  # of record batches, by number, as far as readers asked
         self._whole: pa.Buffer | None = None
-        if not begin:
-            self._prove(memoryview(end)[: self._data_bytes], 0)
-            self._whole = end
-
-    def _read_tail(self) -> None:
         try:
             self.manifest, self.more = _parse_tail(memoryview(self._tail).cast("B"), self._path)
             self._checksums: NDArray[np.uint64] = np.frombuffer(self.more["checksums"], dtype="<u8")
@@ -197,7 +191,9 @@ class SealedFile:
                 raise ValueError("its checksums are not those of its length")
         except _UNREADABLE as error:
             raise self.damaged(error) from error
-        self.layouts: dict[int, BatchLayout] = {}  # of record batches, by number, as far as readers asked
+        if not begin:
+            self._prove(memoryview(end)[: self._data_bytes], 0)
+            self._whole = end
 
     def damaged(self, why: object) -> FragmentDamaged:
         return FragmentDamaged(
@@ -332,17 +328,11 @@ def _held_bytes(end: memoryview) -> int:
     return footer + _END_BYTES
 
 
-def _body(sealed: memoryview) -> memoryview:
-    """Return the manifest before a trailer at the end of `sealed`; raises ValueError."""
-    if len(sealed) < _TRAILER_BYTES or sealed[-8:] != _MAGIC:
+def _manifest_bytes(trailer: memoryview) -> int:
+    """Return the length of the manifest before a trailer; raises ValueError."""
+    if len(trailer) < _TRAILER_BYTES or trailer[-8:] != _MAGIC:
         raise ValueError("it was never sealed")
-    length = int.from_bytes(sealed[-16:-8], "little")
-    if length > len(sealed) - _TRAILER_BYTES:
-        raise ValueError("its manifest is cut")
-    body = sealed[-_TRAILER_BYTES - length : -_TRAILER_BYTES]
-    if xxhash.xxh3_64_intdigest(body).to_bytes(8, "little") != sealed[-24:-16]:
-        raise ValueError("its manifest has changed since it was written")
-    return body
+    return int.from_bytes(trailer[8:16], "little")
 
 
 def find_seal(disk: Disk, path: str) -> tuple[Manifest, Seal]:
@@ -361,10 +351,8 @@ def find_seal(disk: Disk, path: str) -> tuple[Manifest, Seal]:
 
     try:
         held = _held_bytes(last(_END_BYTES))
-        trailer = last(held + _TRAILER_BYTES)[:_TRAILER_BYTES]
-        if trailer[-8:] != _MAGIC:
-            raise ValueError("it was never sealed")
-        tail = last(int.from_bytes(trailer[8:16], "little") + _TRAILER_BYTES + held)
+        length = _manifest_bytes(last(held + _TRAILER_BYTES)[:_TRAILER_BYTES])
+        tail = last(length + _TRAILER_BYTES + held)
         manifest, more = _parse_tail(tail, path)
         if more["end"] != digest_of(tail[len(tail) - held :]):
             raise ValueError("its footer has changed since it was written")

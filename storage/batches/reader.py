@@ -22,8 +22,8 @@ from elasticscan.storage.batches.layout import (
     ColumnLayout,
     read_columns,
     read_layout,
+    take_rows,
 )
-from elasticscan.storage.batches.rows import take_rows
 from elasticscan.storage.disk import AHEAD_BYTES, Disk
 
 # The errors that Arrow raises on bytes it cannot read, and their subclasses. Bytes are proven before Arrow

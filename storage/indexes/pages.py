@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,6 @@ from elasticscan.base.key_encoding import inverted, value_sort_codes
 from elasticscan.metadata import Fragment, IndexInfo
 from elasticscan.protocol import Cursors, IndexOrder, PageRequest, PageRows, merge
 from elasticscan.storage.fragment import SLOT, UNTIL
-from elasticscan.storage.indexes.iterator import RunIterator
 from elasticscan.storage.indexes.run import ROW, RunReader, key_columns, run_columns
 from elasticscan.storage.lookup import (
     FoundVersions,
@@ -78,8 +77,64 @@ _ENTRY = np.dtype([("iterator", np.intp), ("number", np.int64), ("slot", np.uint
 _Entries: TypeAlias = NDArray[np.void]
 _NO_ENTRIES = np.empty(0, _ENTRY)
 
+Numbers = TypeVar("Numbers", int, Rows)
 _Places: TypeAlias = Sequence[tuple[int, int]]  # [begin, end) in each run
 _Spans: TypeAlias = Sequence[_Places]
+
+
+class RunIterator:
+    """The way through the entries of one run that are still to be read, in either direction.
+
+    It counts its entries in the order in which it meets them: place 0 is the first entry, or the
+    last one when it descends. What ranges and positions mean is then the same in both directions.
+    A position covers the order keys up to it; those of a descending iterator are inverted, byte by byte.
+
+    Args:
+        fragment, run: the run, and whose it is.
+        cursors: the slots that are read, and the positions beyond which they are.
+        descending: the direction.
+    """
+
+    def __init__(self, fragment: Fragment, run: RunReader, cursors: Cursors, descending: bool) -> None:
+        self.fragment, self.run, self._descending = fragment, run, descending
+        end = fragment.slots.ranges[-1][1]
+        self._first_places = np.full(end + 1, run.entries, dtype=np.int64)  # the last is that of all beyond
+        for cursor in cursors:
+            if slots := cursor.slots & fragment.slots:
+                first = 0 if cursor.position is None else self.past(cursor.position)
+                for start, end in slots:
+                    self._first_places[start:end] = first
+        self._begin = int(self._first_places.min())
+
+    def find(self, low: bytes, high: bytes) -> tuple[int, int]:
+        """[first, end) of the places of a range, without those before all positions."""
+        if self._begin == self.run.entries:
+            return 0, 0
+        first, end = self.run.range_of(low, high)
+        if self._descending:
+            first, end = self.run.entries - end, self.run.entries - first
+        return max(first, self._begin), max(first, self._begin, end)
+
+    def entries(self, places: Numbers) -> Numbers:
+        """Return the numbers of the entries at some places."""
+        return self.run.entries - 1 - places if self._descending else places
+
+    def selects(self, entries: NDArray[np.int64], slots: NDArray[np.uint16]) -> NDArray[np.bool_]:
+        """Return a mask of the entries whose slots are read, and that lie beyond their slot's cursor."""
+        firsts = self._first_places[np.minimum(slots, len(self._first_places) - 1)]
+        mask: NDArray[np.bool_] = firsts <= self.entries(entries)  # which turns numbers into places, too
+        return mask
+
+    def position(self, entry: int) -> bytes:
+        """Return the position of an entry, which covers it."""
+        key = self.run.key(entry)
+        return inverted(key) if self._descending else key
+
+    def past(self, position: bytes) -> int:
+        """Return the first place beyond a position."""
+        if self._descending:
+            return self.run.entries - self.run.lower_bound(inverted(position))
+        return self.run.lower_bound(position + b"\0")  # the lowest bytes above it
 
 
 class _IndexPage:
@@ -165,7 +220,7 @@ class _IndexPage:
         """
         most = 2 * share * sum(end - begin for begin, end in left)
         positions = sorted(
-            iterator.position_at(begin + int(share * (end - 1 - begin)))
+            iterator.position(iterator.entries(begin + int(share * (end - 1 - begin))))
             for iterator, (begin, end) in zip(self.iterators, left, strict=True)
             if begin < end
         )

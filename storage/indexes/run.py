@@ -27,7 +27,6 @@ from pyarrow import ipc
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.key_encoding import (
     can_be_sought,
-    encode_value,
     encode_values,
     index_hash,
     place_of,
@@ -257,11 +256,15 @@ class RunReader(BatchReader):
 
     def lower_bound(self, key: bytes) -> int:
         """Return the first entry whose order key is not below `key`; `entries` for none."""
-        return self._search(key, False)
-
-    def upper_bound(self, key: bytes) -> int:
-        """Return the first entry whose order key is above `key`; `entries` for none."""
-        return self._search(key, True)
+        for index in range(bisect_left(self._keys, key) - 1, -1, -1):
+            # Keys that were cut, and equal ones, may have led beyond the place; then it is before.
+            batch = self.batch(index)
+            columns, rows = [batch.column(name) for name in self._key], range(batch.num_rows)
+            low, high = place_of(columns[0], key) if self._is_sought else (0, len(rows))
+            place = bisect_left(rows, True, low, high, key=lambda at: encode_values(columns, at) >= key)
+            if place > 0:
+                return self._starts[index] + place
+        return 0
 
     def range_of(self, low: bytes, high: bytes) -> tuple[int, int]:
         """[first, end) of the entries with low <= key < high.
@@ -292,29 +295,3 @@ class RunReader(BatchReader):
             return taken(self.batch(index).select(list(columns)), rows)
 
         return gather(self.starts, entries, part, self.schema_of(columns))
-
-    def _search(self, key: bytes, or_equal: bool) -> int:
-        begun = bisect_right if or_equal else bisect_left
-        for index in range(begun(self._keys, key) - 1, -1, -1):
-            # Keys that were cut, and equal ones, may have led beyond the place; then it is before.
-            batch, first = self.batch(index), self._starts[index]
-            columns, rows = [batch.column(name) for name in self._key], range(batch.num_rows)
-            low, high = place_of(columns[0], key) if self._is_sought else (0, len(rows))
-            place = bisect_left(
-                rows, True, low, high, key=lambda at: not is_below(columns, at, key, or_equal)
-            )
-            if place > 0:
-                return first + place
-        return 0
-
-
-def is_below(columns: Sequence[pa.Array], row: int, bound: bytes, or_equal: bool) -> bool:
-    """Return whether a row's key is below `bound` (or equal to it); encodes no more than that takes."""
-    at = 0
-    for column in columns:
-        part = encode_value(column[row])
-        end = at + len(part)
-        if bound[at:end] != part:
-            return part < bound[at:end]
-        at = end
-    return or_equal or at < len(bound)

@@ -60,7 +60,6 @@ from elasticscan.storage import (
     pages,
     point_reads,
 )
-from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.key_filter import KeyFilter
 from elasticscan.storage.pages import Piece, pieces_of
@@ -569,7 +568,7 @@ def garbage_collection_takes_runs(honest: Any, self: StoreState) -> frozenset[tu
 
 
 @fault("programs", "entries serve only the slots of their fragment")
-@replacing(index_iterator.RunIterator, "__init__")
+@replacing(index_pages.RunIterator, "__init__")
 def entries_of_tablets_that_left_count(honest: Any, self: Any, fragment: Any, run: Any, *rest: Any) -> None:
     honest(self, replace(fragment, slots=SlotSet.span(0, 64)), run, *rest)
     self.fragment = fragment
@@ -585,7 +584,7 @@ def other_fragments_are_not_asked(honest: Any, sought: Any, fragments: Any, boun
 
 @fault("programs", "in a page of an index each slot goes on behind its own position")
 @found_by("merged scans alongside movers")
-@replacing(index_iterator.RunIterator, "selects")
+@replacing(index_pages.RunIterator, "selects")
 def slots_go_on_behind_the_lowest_position(_: Any, self: Any, entries: Any, slots: Any) -> Any:
     firsts = self._first_places[np.minimum(slots, len(self._first_places) - 1)]
     return firsts < self.run.entries
@@ -791,7 +790,7 @@ in_programs.rule("only a file that nothing refers to is garbage").gives(
 in_programs.rule("a mover's copy is still there when the target begins to serve").gives(
     Context, "check_not_collected"
 )
-in_programs.rule("a descending position is an inverted key").sets(index_iterator, "inverted", lambda key: key)
+in_programs.rule("a descending position is an inverted key").sets(index_pages, "inverted", lambda key: key)
 in_programs.rule("a condition is checked again unless the ranges of the index say all of it").sets(
     access, "value_set", lambda *args: replace(value_sets.value_set(*args), exact=True)
 )

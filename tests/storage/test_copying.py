@@ -13,7 +13,8 @@ from elasticscan.metadata import Bounds
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage import merge as merge_module
-from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
+from elasticscan.storage.copying import Apart, Copied, Keep, check_keys_differ, copy_slots
+from elasticscan.storage.fragment_writer import Destination
 from elasticscan.storage.pages import read_page
 from elasticscan.storage.sealed_file import find_seal, verify_file
 from elasticscan.topology import SlotSet

@@ -13,9 +13,10 @@ from elasticscan.base.key_encoding import PRIMARY_ENCODERS
 from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.storage import patch as patch_module
 from elasticscan.storage.conform import conform
-from elasticscan.storage.copying import Destination, Keep, copy_slots
+from elasticscan.storage.copying import Keep, copy_slots
 from elasticscan.storage.definition import check_definition, stored_schema
 from elasticscan.storage.fragment import SYSTEM_COLUMNS
+from elasticscan.storage.fragment_writer import Destination
 from elasticscan.storage.ingest import Ingest
 from elasticscan.storage.pages import read_page
 from elasticscan.store.rows.keys import tombstones_of

@@ -13,7 +13,7 @@ from elasticscan.base.errors import FragmentDamaged, OutOfResources
 from elasticscan.metadata import Seal, StagedFragment, TableInfo
 from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage.fragment import SLOT, FragmentReader, fragment_schema, is_fragment_path
-from elasticscan.storage.fragment_writer import FragmentTarget, write_fragment
+from elasticscan.storage.fragment_writer import Destination, write_fragment
 from elasticscan.storage.sealed_file import (
     PIECE_BYTES,
     SEGMENT_BYTES,
@@ -39,7 +39,7 @@ def staged(disk: FaultyDisk, rows: int, seed: int = 0, compression: str | None =
     arrays = [pa.array(columns[field.name], field.type) for field in schema]
     table = TableInfo(1, "t", SCHEMA, ("id",), ("id",), compression, 0, 0)
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return write_fragment(FragmentTarget(disk, 1, table, schema, ORIGIN), SlotSet.span(0, 16), [batch])
+    return write_fragment(Destination(disk, 1, ORIGIN), table, SlotSet.span(0, 16), [batch])
 
 
 def rows_in(disk: FaultyDisk, fragment: StagedFragment) -> list[tuple[int, str]]:

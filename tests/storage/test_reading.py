@@ -37,7 +37,7 @@ from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage import key_filter, lookup, merge, point_reads, ranges
 from elasticscan.storage.disk import LocalDisk
 from elasticscan.storage.fragment import UNTIL, FragmentReader, fragment_schema
-from elasticscan.storage.fragment_writer import Contents, FragmentTarget, write_fragment
+from elasticscan.storage.fragment_writer import Contents, Destination, write_fragment
 from elasticscan.storage.indexes.pages import IndexSource, read_index_page
 from elasticscan.storage.indexes.run import RunReader, build_runs
 from elasticscan.storage.memory_fragment import (
@@ -304,8 +304,8 @@ def test_history_that_a_snapshot_has_left_behind_does_not_count() -> None:
     until = [2 if version.key == (1,) else 9 for version in versions]
     bare = rows_of(versions, shelf.table, fragment_schema(shelf.table.schema, True, False))
     batch = bare.append_column(schema.field(UNTIL), pa.array(until, pa.int64()))
-    target = FragmentTarget(shelf.disk, 1, shelf.table, schema, ORIGIN)
-    staged = write_fragment(target, shelf.slots, [batch], Contents(1, 1, False, False, 9))
+    to = Destination(shelf.disk, 1, ORIGIN)
+    staged = write_fragment(to, shelf.table, shelf.slots, [batch], Contents(1, 1, False, False, 9))
     fragment, index = shelf.register(staged, 1, 1, versions), IndexInfo(3, 7, "by", SORTED, ("v",), ())
     runs = build_runs(shelf.disk, shelf.table, index, fragment, ORIGIN)
     readers = [RunReader(shelf.disk, shelf.table, index, run) for run in runs]

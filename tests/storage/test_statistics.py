@@ -17,7 +17,7 @@ from elasticscan.base.key_encoding import NULL, can_be_sought, encode_value, ind
 from elasticscan.metadata import KEY_BYTES, TableInfo, unpack_statistics
 from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage.fragment import FragmentReader, fragment_schema
-from elasticscan.storage.fragment_writer import FragmentTarget, write_fragment
+from elasticscan.storage.fragment_writer import Destination, write_fragment
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
 from tests.storage.memory_disk import MemoryDisk
@@ -91,7 +91,7 @@ def test_blocks_bound_every_value_of_any_type_as_tightly_as_they_can(
     slots = pa.array(np.zeros(len(column), dtype=np.uint16))
     rows = pa.RecordBatch.from_arrays([column, column.slice(0), slots], schema=schema)
     info = TableInfo(1, "t", table, ("a",), ("a",), None, 0, 0)
-    staged = write_fragment(FragmentTarget(disk, 1, info, schema, ORIGIN), SlotSet.span(0, 1), [rows])
+    staged = write_fragment(Destination(disk, 1, ORIGIN), info, SlotSet.span(0, 1), [rows])
     statistics = unpack_statistics(staged.statistics)
     batches = [batch.column("a") for batch in FragmentReader(disk, staged.path, ["a"], staged.seal)]
     assert statistics.block_rows == tuple(len(batch) for batch in batches)

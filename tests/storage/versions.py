@@ -31,10 +31,10 @@ from elasticscan.metadata import (
 )
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
 from elasticscan.storage.batches.cache import BatchCache
-from elasticscan.storage.copying import Destination, Keep, copy_slots
+from elasticscan.storage.copying import Keep, copy_slots
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader, fragment_schema
-from elasticscan.storage.fragment_writer import Contents, FragmentTarget, write_fragment
+from elasticscan.storage.fragment_writer import Contents, Destination, write_fragment
 from elasticscan.storage.pages import PageSource, cursors_of, pieces_of
 from elasticscan.storage.view import View
 from elasticscan.store.upkeep.compaction import keep_for
@@ -172,10 +172,10 @@ class Shelf:
         tombstones = marked or any(version.value is None for version in rows)
         schema = fragment_schema(self.table.schema, with_commit, tombstones)
         batch = rows_of(rows, self.table, schema)
-        target = FragmentTarget(self.disk, 1, self.table, schema, ORIGIN)
+        to = Destination(self.disk, 1, ORIGIN)
         unique = len({version.key for version in rows}) == len(rows)
         spoken_for = self.slots if slots is None else slots
-        staged = write_fragment(target, spoken_for, [batch], Contents(unique=unique))
+        staged = write_fragment(to, self.table, spoken_for, [batch], Contents(unique=unique))
         staged = replace(staged, slots_left=len({row.slot for row in rows if row.slot not in spoken_for}))
         return self.register(staged, min(commits), max(commits), rows)
 
