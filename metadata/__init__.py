@@ -1,19 +1,11 @@
 """Facts about tables: what the catalog keeps and files carry, as frozen values.
 
-table       its schema, keys and life (`TableInfo`); its columns through all definitions (`TableColumn`)
-fragment    an immutable file of sorted rows, with the slots it serves (`Fragment`); staged before its commit
-index       columns that runs of entries are sorted or hashed by, and the phases of its build (`IndexInfo`,
-            `IndexPhase`, `INDEX_TRANSITIONS`); its runs (`IndexRun`)
+columns     columns through all definitions of their table (`TableColumn`)
+fragments   tables (`TableInfo`), and immutable files of their rows with the slots they serve (`Fragment`)
+intervals   slots that the same fragments serve (`SlotInterval`); the commits that count (`Bounds`)
+indexes     indexes, the phases of their builds (`INDEX_TRANSITIONS`), and the runs of their entries
 manifest    what a file says of itself, so that a catalog can be made again from files (`Manifest`, `Seal`)
-interval    slots that the same fragments serve; bounds, the commits that count (`SlotInterval`, `Bounds`)
 statistics  bounds of columns by record batch (`FragmentStatistics`)
-
-Each module has one kind:
-
-columns     columns through all definitions of their table
-fragments   tables and fragments; intervals: which of their rows count, by commit and by slot
-indexes     indexes, their phases and runs
-manifest    a file's own account of itself; statistics: of the values in it
 records     the records of a store's log
 
 Everything here is pure. `storage` writes and reads the files, `catalog` keeps the rows, `optimizer`

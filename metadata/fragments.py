@@ -86,14 +86,8 @@ class StagedFragment(FragmentFile):
     def entered(self, id: int, table: int, min_commit: int, max_commit: int) -> Fragment:  # noqa: A002
         """Return the fragment, once a catalog knows it."""
         file = {field.name: getattr(self, field.name) for field in fields(FragmentFile)}
-        return Fragment(
-            id=id,
-            table=table,
-            min_commit=min_commit,
-            max_commit=max_commit,
-            slots_written=self.slots_written,
-            **file,
-        )
+        file |= {"min_commit": min_commit, "max_commit": max_commit, "slots_written": self.slots_written}
+        return Fragment(id=id, table=table, **file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,18 +3,16 @@
 The phases of an index are a table, each named by what is true in it:
 
     phase       commits bring their runs    older fragments have theirs    scans use it
-    entered     yes                         none                           no
-    building    yes                         some                           no
+    building    yes                         some, or none                  no
     ready       yes                         all                            yes
     dropped     no                          garbage, to be collected       no; final
 
-    entered ──runs_missing──> building ──completed──> ready
-     │  │                      │  │  ^                 ^ │
-     │  └─ completed ──────────┼──┼──┼─────────────────┘ │        a table without rows
-     │                         │  └──┘ runs_missing      │
-     └── dropped, refused ─────┴───────────── dropped ───┴──> dropped
+    building ──completed──> ready ──dropped──> dropped
+     │  │ ^                                      ^
+     │  └─┘ runs_missing                         │
+     └───────────── dropped, refused ────────────┘
 
-A build that was killed leaves an index in `entered` or `building`; the next build continues there, since
+A build that was killed leaves an index in `building`; the next build continues there, since
 the missing runs alone say what remains to be done. `refused` means that some rows cannot be indexed; of two
 builders, one may still meet such rows when the other has completed the index without them: it stays ready.
 
@@ -43,7 +41,6 @@ AUTO, NONE, DIRECT, KEY = "auto", "none", "direct", "key"
 class IndexPhase(StrEnum):
     """The phases of an index, each named by the fact that holds in it."""
 
-    ENTERED = "entered"
     BUILDING = "building"
     READY = "ready"
     DROPPED = "dropped"
@@ -64,10 +61,6 @@ class IndexEvent(StrEnum):
 
 INDEX_TRANSITIONS: Final[Mapping[tuple[IndexPhase, IndexEvent], IndexPhase]] = MappingProxyType(
     {
-        (IndexPhase.ENTERED, IndexEvent.RUNS_MISSING): IndexPhase.BUILDING,
-        (IndexPhase.ENTERED, IndexEvent.COMPLETED): IndexPhase.READY,
-        (IndexPhase.ENTERED, IndexEvent.REFUSED): IndexPhase.DROPPED,
-        (IndexPhase.ENTERED, IndexEvent.DROPPED): IndexPhase.DROPPED,
         (IndexPhase.BUILDING, IndexEvent.RUNS_MISSING): IndexPhase.BUILDING,
         (IndexPhase.BUILDING, IndexEvent.COMPLETED): IndexPhase.READY,
         (IndexPhase.BUILDING, IndexEvent.REFUSED): IndexPhase.DROPPED,
@@ -96,7 +89,7 @@ class IndexInfo:
     kind: str
     columns: tuple[str, ...]
     include: tuple[str, ...]
-    phase: IndexPhase = IndexPhase.ENTERED
+    phase: IndexPhase = IndexPhase.BUILDING
 
     @property
     def ready(self) -> bool:

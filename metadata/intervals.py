@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -49,22 +50,19 @@ class SlotInterval:
 
 def intervals_of(fragments: Iterable[Fragment]) -> tuple[SlotInterval, ...]:
     """Sorted, disjoint intervals covering every slot that some fragment serves."""
-    events: dict[int, tuple[set[int], set[int]]] = {}
-    by_id = {fragment.id: fragment for fragment in fragments}
-    for fragment in by_id.values():
+    begins, ends = defaultdict[int, list[Fragment]](list), defaultdict[int, list[Fragment]](list)
+    for fragment in {fragment.id: fragment for fragment in fragments}.values():
         for start, end in fragment.slots:
-            events.setdefault(start, (set(), set()))[0].add(fragment.id)
-            events.setdefault(end, (set(), set()))[1].add(fragment.id)
+            begins[start].append(fragment)
+            ends[end].append(fragment)
     intervals: list[SlotInterval] = []
     active: dict[int, Fragment] = {}
     previous = 0
-    for at in sorted(events):
+    for at in sorted({*begins, *ends}):
         if active:
             intervals.append(SlotInterval(previous, at, tuple(active.values())))
-        begins, ends = events[at]
-        for fragment_id in ends - begins:
-            active.pop(fragment_id)
-        for fragment_id in begins - ends:
-            active[fragment_id] = by_id[fragment_id]
+        for fragment in ends[at]:
+            del active[fragment.id]
+        active |= {fragment.id: fragment for fragment in begins[at]}
         previous = at
     return tuple(intervals)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgpack
 
@@ -19,8 +20,7 @@ _SHARE_BYTES = 12  # more of them would not make an estimate better
 Packed = bytes  # statistics as files and the catalog keep them; unpacked when they are asked for
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """Some consecutive rows of a column: every value that is not null has low <= key < high."""
 
     low: bytes
@@ -83,18 +83,11 @@ def _share(low: bytes, key: bytes, high: bytes) -> float:
 
 
 def pack_statistics(statistics: FragmentStatistics) -> bytes:
-    columns = {
-        name: [[block.low, block.high, block.nulls] for block in blocks]
-        for name, blocks in statistics.columns.items()
-    }
-    packed = msgpack.packb([list(statistics.block_rows), columns])
-    assert isinstance(packed, bytes)
+    packed: bytes = msgpack.packb([statistics.block_rows, statistics.columns])
     return packed
 
 
 def unpack_statistics(packed: bytes) -> FragmentStatistics:
     block_rows, columns = msgpack.unpackb(packed)
-    return FragmentStatistics(
-        tuple(block_rows),
-        {name: tuple(Block(*block) for block in blocks) for name, blocks in columns.items()},
-    )
+    blocks = {name: tuple(Block(*block) for block in blocks) for name, blocks in columns.items()}
+    return FragmentStatistics(tuple(block_rows), blocks)

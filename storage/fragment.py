@@ -91,7 +91,7 @@ class FragmentReader(BatchReader):
     Args:
         disk, path, seal, cache, label: see `BatchReader`.
         columns: user columns wanted; the system columns that the file has come with them.
-        table: the table; without it a column that the file lacks is damage.
+        table: the table.
         without: record batches that are skipped as if they were not there.
         versions: whether its commits, tombstones and history are read.
     """
@@ -102,7 +102,7 @@ class FragmentReader(BatchReader):
         path: str,
         columns: Sequence[str],
         seal: Seal,
-        table: TableInfo | None = None,
+        table: TableInfo,
         cache: BatchCache | None = None,
         label: str = "",
         without: Collection[int] = (),
@@ -116,22 +116,21 @@ class FragmentReader(BatchReader):
         self._without = frozenset(without)
         self._made_of = (disk, path, columns, seal, table, cache, label, without)
         super().__init__(disk, path, seal, cache, label)
-        self.primary_key = self._file.manifest.primary_key if table is None else table.primary_key
-        self._numbers = [n for n in range(self.batch_count) if n not in self._without]
-        self.batch_count = len(self._numbers)
+        self.primary_key = table.primary_key
 
     def _choose(self, schema: pa.Schema) -> Fields:
         batches = self._file.more["batches"]
         if len(batches) != self._batches_in_file:
             raise ValueError("it has not the batches that it should have")
         self._ends, self._is_plain = [end for *_, end in batches], self._file.manifest.compression is None
-        batches = [batch for number, batch in enumerate(batches) if number not in self._without]
+        self._numbers = [number for number in range(len(batches)) if number not in self._without]
+        batches = [batches[number] for number in self._numbers]
         rows = [count for count, *_ in batches]
         self.starts: NDArray[np.int64] = np.cumsum([0, *rows])  # of each batch, then of all rows
         self._slot_ranges = [(first, last) for _, first, last, _ in batches]
         self._last_slots = np.array([last for _, last in self._slot_ranges], dtype=np.int64)
         system = _system_columns(schema)
-        columns = {} if self._table is None or not self._table.columns else self._table.by_name()
+        columns = self._table.by_name() if self._table.columns else {}
         fields = {name: self._match(schema, name, columns) for name in self._wanted}
         return fields | {
             name: (name, schema.field(name)) for name in (system if self._versions else system[:1])
@@ -146,7 +145,7 @@ class FragmentReader(BatchReader):
         if at < 0:
             return None, self._added_field(name, columns.get(name))
         own = file.field(at)
-        kind = self._table.schema.field(name).type if self._table is not None and columns else own.type
+        kind = self._table.schema.field(name).type if columns else own.type
         if own.type != kind and not is_widening(own.type, kind):
             raise self._misfit(f"its column {stored!r} is {own.type} and not {kind}")
         return stored, own if own.type == kind and stored == name else pa.field(name, kind, own.nullable)
@@ -154,7 +153,7 @@ class FragmentReader(BatchReader):
     def _added_field(self, name: str, column: TableColumn | None) -> pa.Field:
         """Return a column that the file lacks since it is older, or younger than its end."""
         definition = self._file.manifest.definition
-        if self._table is None or column is None or not column.may_lack(definition):
+        if column is None or not column.may_lack(definition):
             raise self._misfit(f"it has no column {name!r}")
         field = self._table.schema.field(name)
         if not field.nullable:
@@ -164,7 +163,7 @@ class FragmentReader(BatchReader):
     def _misfit(self, why: str) -> ValueError | TableChanged:
         """Say why a file does not fit its table; only one of a definition that is known is damaged."""
         table, definition = self._table, self._file.manifest.definition
-        if table is None or definition <= table.definition:
+        if definition <= table.definition:
             return ValueError(why)
         return TableChanged(
             f"the columns of table {table.name!r} were changed while its rows were copied or written; "
@@ -184,7 +183,7 @@ class FragmentReader(BatchReader):
     @cached_property
     def key_filter(self) -> KeyFilter:
         """Return a filter of primary keys, which the reader has among its columns."""
-        return KeyFilter(self.kept_beside(), int(self.starts[-1]))
+        return KeyFilter(self.cache.kept(), int(self.starts[-1]))
 
     def rows_of_slots(self, slots: NDArray[np.uint16]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[low, high) of the rows of each slot; batches with none of these slots are not read."""
@@ -208,7 +207,7 @@ class FragmentReader(BatchReader):
         """Return the first row of each slot of a batch; of one that is near only the slots are read."""
         known = self._slot_rows.get(index)
         if known is None:
-            if self.holds(index) or not self._file.is_near:
+            if self.kept.peek(index) or not self._file.is_near:
                 slots = self.slots(index)
             else:
                 with self._readable():

@@ -31,7 +31,7 @@ from elasticscan.metadata import (
 from elasticscan.storage.batches.layout import THREADS_FROM_BYTES
 from elasticscan.storage.disk import Disk, batch_bytes
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, SYSTEM_COLUMNS, stored_name
-from elasticscan.storage.sealed_file import SealingSink
+from elasticscan.storage.sealed_file import SealedWriter
 from elasticscan.topology import SlotSet
 
 
@@ -98,7 +98,7 @@ def writing_fragment(
     """Yield a writer of one fragment. The file is there when the block ends; call `finish` before."""
     path = new_path(table.id)
     with to.disk.create(path) as file:
-        yield FragmentWriter(to, table, schema, path, slots, SealingSink(file))
+        yield FragmentWriter(to, table, schema, path, slots, file)
 
 
 class FragmentWriter:
@@ -108,15 +108,9 @@ class FragmentWriter:
     """
 
     def __init__(
-        self,
-        to: Destination,
-        table: TableInfo,
-        schema: pa.Schema,
-        path: str,
-        slots: SlotSet,
-        sink: SealingSink,
+        self, to: Destination, table: TableInfo, schema: pa.Schema, path: str, slots: SlotSet, file: Any
     ) -> None:
-        self._to, self._table, self._path, self._slots, self._sink = to, table, path, slots, sink
+        self._to, self._table, self._path, self._slots, self._file = to, table, path, slots, file
         self._columns = table.by_name() if table.columns else {}
         fields = [f.with_name(stored_name(self._columns, f.name)) for f in schema]
         self._schema = pa.schema(fields, metadata=schema.metadata)
@@ -126,14 +120,13 @@ class FragmentWriter:
         self._pending_rows = self._pending_bytes = 0
         ordered = (f.name for f in self._schema if can_be_encoded(f.type) and f.name not in SYSTEM_COLUMNS)
         self._blocks: dict[str, list[Block]] = {name: [] for name in ordered}  # of each record batch
-        self._batches: list[tuple[int, int, int, int]] = []  # rows, first slot, last slot, end in the file
 
     @cached_property
-    def _writer(self) -> Any:
-        """Arrow's, made for the first rows, which tell how large batches are."""
+    def _sealed(self) -> SealedWriter:
+        """Return the file, begun with the first rows, which tell how large batches are."""
         use_threads = self._pending_bytes >= THREADS_FROM_BYTES
         options = ipc.IpcWriteOptions(compression=self._table.compression, use_threads=use_threads)
-        return ipc.new_file(self._sink, self._schema, options=options)
+        return SealedWriter(self._file, self._schema, options)
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._columns:
@@ -155,10 +148,9 @@ class FragmentWriter:
         while rows.num_rows - start >= (1 if last else limit + 1):
             end = _batch_end(slots, start, limit)
             batch = rows.slice(start, end - start)
-            self._writer.write_batch(batch)
+            self._sealed.write(batch, int(slots[start]), int(slots[end - 1]))
             for name, blocks in self._blocks.items():
                 blocks.append(block_of(batch.column(name)))
-            self._batches.append((end - start, int(slots[start]), int(slots[end - 1]), self._sink.tell()))
             start = end
         rest = rows.slice(start)
         self._pending = [rest]
@@ -166,19 +158,12 @@ class FragmentWriter:
 
     def finish(self, contents: Contents) -> StagedFragment:
         """Write the rest of the file; it is whole, and staged, when the block ends."""
-        if self._pending_rows:
-            self._flush(last=True)
+        self._flush(last=True)
         marks = {column.stored: column.mark for column in self._columns.values()}
         statistics = FragmentStatistics(
-            tuple(rows for rows, *_ in self._batches),
+            tuple(rows for rows, *_ in self._sealed.batches),
             {marks.get(name, name): tuple(blocks) for name, blocks in self._blocks.items()},
         )
-        if not self._batches:  # an Arrow writer writes no schema before the first batch
-            nothing = [pa.array([], field.type) for field in self._schema]
-            self._writer.write_batch(pa.RecordBatch.from_arrays(nothing, schema=self._schema))
-            self._batches.append((0, 0, 0, self._sink.tell()))
-        self._sink.hold()
-        self._writer.close()
         manifest = manifest_of(
             self._table,
             self._to.origin,
@@ -190,7 +175,7 @@ class FragmentWriter:
             tombstones=self._tombstones,
             **asdict(contents),
         )
-        seal = self._sink.seal(manifest, batches=self._batches)
+        seal = self._sealed.seal(manifest)
         return StagedFragment(
             shard=self._to.shard,
             path=self._path,

@@ -91,7 +91,9 @@ def commits_of(fragment: Fragment, reader: FragmentReader, rows: Rows) -> NDArra
         return np.full(len(rows), fragment.min_commit, dtype=np.int64)
     batches = np.searchsorted(reader.starts, rows, "right") - 1
     numbers: list[int] = np.unique(batches).tolist()
-    if not all(0 <= number < reader.batch_count and reader.holds(number) for number in numbers):
+    if not all(
+        0 <= number < reader.batch_count and reader.kept.peek(number) is not None for number in numbers
+    ):
         read: Rows = rows_at(reader, rows, (COMMIT,)).column(COMMIT).to_numpy()
         return read
     commits = np.empty(len(rows), dtype=np.int64)

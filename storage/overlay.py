@@ -84,9 +84,7 @@ class Overlay:
         self.batch_count = large.reader.batch_count
         self._spans = self._cut()
         self.fits = bool(self._spans)
-        self._batches = columns.kept_beside()
-        self._newest = columns.kept_beside()
-        self._placed = columns.kept_beside()
+        self._batches, self._newest, self._placed = (columns.cache.kept() for _ in range(3))
 
     def batch(self, index: int) -> pa.RecordBatch:
         return self._batches.get(index, self._lay_over)
@@ -97,9 +95,8 @@ class Overlay:
 
     def forget(self) -> None:
         """Leave the room in the cache to others."""
-        self._batches.forget()
-        self._newest.forget()
-        self._placed.forget()
+        for kept in (self._batches, self._newest, self._placed):
+            kept.forget()
 
     def seek(self, slot: int, key: bytes | None) -> tuple[int, int]:
         """(batch, row) of the first row of `slot` or later; with `key`, beyond that key in the slot.
@@ -196,7 +193,7 @@ class Overlay:
             return made
         placed = self._placed.get(index, lambda _: self._place(index, newer)) if newer.num_rows else None
         made = batch = self._columns.batch(index)
-        is_full = not self._batches.has_room(batch.nbytes)
+        is_full = not self._batches.cache.has_room(batch.nbytes)
         if placed is not None:
             patch = Patch(batch.num_rows, *(part.to_numpy(zero_copy_only=False) for part in placed.columns))
             # Keys that stay are shared, unless the batch is to leave memory.
@@ -205,8 +202,8 @@ class Overlay:
             arrays |= {n: patch.column(old, newer.column(n)) for n, old in arrays.items() if n not in same}
             made = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
         if is_full:
-            self._columns.forget([index])
-            self._large.reader.forget([index])
+            self._columns.kept.forget([index])
+            self._large.reader.kept.forget([index])
         return made
 
     def _place(self, index: int, newer: pa.RecordBatch) -> pa.RecordBatch:

@@ -21,7 +21,7 @@ checks and kernels then find in the processor's cache.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -60,65 +60,73 @@ def digest_of(data: Any) -> int:
 # -------------------------------------------------------------------------------------- writing
 
 
-class SealingSink(io.RawIOBase):
-    """The file that an Arrow writer writes to.
+class SealedWriter:
+    """Writes record batches of a schema to a file, and seals it.
 
-    Passes data on and keeps a checksum of each segment. After `hold` it keeps back what is written, which
-    is Arrow's footer, until `seal` puts the manifest before it.
+    Args:
+        file: where the bytes go.
+        schema, options: as Arrow takes them.
+    """
+
+    def __init__(self, file: Any, schema: pa.Schema, options: ipc.IpcWriteOptions | None = None) -> None:
+        self._sink = _Sink(file)
+        self._writer = ipc.new_file(self._sink, schema, options=options)
+        self.batches: list[tuple[Any, ...]] = []  # rows, what its writer notes of it, its end in the file
+
+    def write(self, batch: pa.RecordBatch, *notes: Any) -> None:
+        self._writer.write_batch(batch)
+        self.batches.append((batch.num_rows, *notes, self._sink.length))
+
+    def seal(self, manifest: Manifest) -> Seal:
+        """Write the manifest, and Arrow's footer behind it."""
+        sink = self._sink
+        sink.held = bytearray()
+        self._writer.close()
+        end = bytes(sink.held)
+        checksums = [*sink.checksums, sink.segment.intdigest()][: -(-sink.length // SEGMENT_BYTES)]
+        # Not `asdict`, which copies the epochs and slots of thousands of tablets one by one.
+        values = {name: getattr(manifest, name) for name in _FIELDS} | {"slots": manifest.slots.ranges}
+        values |= {"version": MANIFEST_VERSION, "checksums": np.array(checksums, dtype="<u8").tobytes()}
+        body: bytes = msgpack.packb(values | {"end": digest_of(end), "batches": self.batches})
+        trailer = xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
+        tail = body + trailer + len(body).to_bytes(8, "little") + _MAGIC + end
+        sink.file.write(tail)
+        return Seal(sink.length + len(tail), len(tail), digest_of(tail))
+
+
+class _Sink(io.RawIOBase):
+    """The file that an Arrow writer writes to: passes data on and keeps a checksum of each segment.
+
+    Once there is `held`, what is written is put there: Arrow's footer, which comes after the manifest.
     """
 
     def __init__(self, file: Any) -> None:
-        self._file = file
-        self._length = 0
-        self._checksums: list[int] = []
-        self._segment = xxhash.xxh3_64()
-        self._held: bytearray | None = None
+        self.file = file
+        self.length = 0
+        self.checksums: list[int] = []  # of whole segments; `segment` has begun
+        self.segment = xxhash.xxh3_64()
+        self.held: bytearray | None = None
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        if self._held is not None:
-            self._held += view
+        if self.held is not None:
+            self.held += view
             return len(view)
-        self._file.write(view)
-        for start in range(-(self._length % SEGMENT_BYTES), len(view), SEGMENT_BYTES):
+        self.file.write(view)
+        for start in range(-(self.length % SEGMENT_BYTES), len(view), SEGMENT_BYTES):
             part = view[max(start, 0) : start + SEGMENT_BYTES]
-            self._segment.update(part)
+            self.segment.update(part)
             if start + SEGMENT_BYTES <= len(view):
-                self._checksums.append(self._segment.intdigest())
-                self._segment.reset()
-        self._length += len(view)
+                self.checksums.append(self.segment.intdigest())
+                self.segment.reset()
+        self.length += len(view)
         return len(view)
 
-    def hold(self) -> None:
-        """Keep back what the Arrow writer writes from here on; call it before the writer is closed."""
-        self._held = bytearray()
-
-    def seal(self, manifest: Manifest, **more: Any) -> Seal:
-        """Write the manifest, and behind it the bytes held back. `more` are plain values kept with it."""
-        assert self._held is not None, "the writer must be closed before its file is sealed"
-        if self._length % SEGMENT_BYTES:
-            self._checksums.append(self._segment.intdigest())
-        end = bytes(self._held)
-        body = _pack(manifest, np.array(self._checksums, dtype="<u8").tobytes(), digest_of(end), more)
-        trailer = xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
-        tail = body + trailer + len(body).to_bytes(8, "little") + _MAGIC + end
-        self._file.write(tail)
-        return Seal(self._length + len(tail), len(tail), digest_of(tail))
-
     def tell(self) -> int:
-        return self._length + len(self._held or b"")
+        return self.length + len(self.held or b"")
 
     def writable(self) -> bool:
         return True
-
-
-def _pack(manifest: Manifest, checksums: bytes, end: int, more: Mapping[str, Any]) -> bytes:
-    # Not `asdict`, which copies the epochs and slots of thousands of tablets one by one.
-    values = {name: getattr(manifest, name) for name in _FIELDS} | {"slots": manifest.slots.ranges}
-    values |= {"version": MANIFEST_VERSION, "checksums": checksums, "end": end, **more}
-    packed = msgpack.packb(values)
-    assert isinstance(packed, bytes)
-    return packed
 
 
 # -------------------------------------------------------------------------------------- reading
@@ -159,14 +167,7 @@ class SealedFile:
 
     def __init__(self, disk: Disk, path: str, seal: Seal, label: str = "") -> None:
         self._path, self._label = path, label
-        try:
-            self._open(disk, seal)
-        except FragmentMissing:
-            raise
-        except FragmentDamaged:
-            if not self._file.forget():
-                raise
-            self._open(disk, seal)  # it may have been a copy that was damaged
+        self._twice(lambda: self._open(disk, seal))
 
     def _open(self, disk: Disk, seal: Seal) -> None:
         try:
@@ -195,6 +196,17 @@ class SealedFile:
             self._prove(memoryview(end)[: self._data_bytes], 0)
             self._whole = end
 
+    def _twice(self, read: Callable[[], None]) -> None:
+        """Read again what is damaged: it may have been a copy, nearer than the disk."""
+        try:
+            read()
+        except FragmentMissing:
+            raise
+        except FragmentDamaged:
+            if not self._file.forget():
+                raise
+            read()
+
     def damaged(self, why: object) -> FragmentDamaged:
         return FragmentDamaged(
             f"file {self._path}{self._label} cannot be read: {why}; `elasticscan verify` tells what else is "
@@ -214,12 +226,7 @@ class SealedFile:
         stop = min(-(-end // SEGMENT_BYTES) * SEGMENT_BYTES, self._data_bytes)
         data = pa.allocate_buffer(stop - start)
         room = memoryview(data).cast("B")
-        try:
-            self._fill(room, start)
-        except FragmentDamaged:
-            if not self._file.forget():
-                raise
-            self._fill(room, start)  # it may have been a copy that was damaged
+        self._twice(lambda: self._fill(room, start))
         return data.slice(offset - start, end - offset)
 
     def _fill(self, room: memoryview, start: int) -> None:

@@ -50,26 +50,6 @@ class BatchCache:
                 self._files[key] = file
         return file
 
-    def used(self, reader: int, index: int, batch: pa.RecordBatch, weight: int) -> None:
-        """Keep a batch for longer than the ones used before; it counts as `weight` times its bytes."""
-        key = (reader, index)
-        with self._lock:
-            if key in self._batches:
-                self._batches.move_to_end(key)
-                return
-            self._batches[key] = batch, batch.nbytes * weight
-            self._bytes += batch.nbytes * weight
-            while len(self._batches) > 1 and (
-                self._bytes > self._most_bytes or len(self._batches) > MOST_BATCHES
-            ):
-                self._bytes -= self._batches.popitem(last=False)[1][1]
-
-    def forget(self, reader: int, indices: Iterable[int]) -> None:
-        """Drop batches of a reader that will not be read again."""
-        with self._lock:
-            for index in indices:
-                self._bytes -= self._batches.pop((reader, index), (None, 0))[1]
-
     def kept(self, weight: int = 1) -> KeptBatches:
         """Return a place for the batches of one more reader; each counts as `weight` times its bytes."""
         return KeptBatches(self, next(self._readers), weight)
@@ -78,30 +58,45 @@ class BatchCache:
         """Return whether a batch of so many bytes can be kept without dropping another."""
         return self._bytes + size <= self._most_bytes
 
+    def use(self, key: tuple[int, int], batch: pa.RecordBatch, size: int) -> None:
+        """Keep a batch for longer than the ones used before."""
+        with self._lock:
+            if key in self._batches:
+                self._batches.move_to_end(key)
+                return
+            self._batches[key] = batch, size
+            self._bytes += size
+            while len(self._batches) > 1 and (
+                self._bytes > self._most_bytes or len(self._batches) > MOST_BATCHES
+            ):
+                self._bytes -= self._batches.popitem(last=False)[1][1]
+
+    def drop(self, keys: Iterable[tuple[int, int]]) -> None:
+        """Drop batches that will not be read again."""
+        with self._lock:
+            for key in keys:
+                self._bytes -= self._batches.pop(key, (None, 0))[1]
+
 
 class KeptBatches:
-    """The batches of one reader: what the cache or a caller holds is not made twice."""
+    """The batches of one reader in a cache: what that or a caller holds is not made twice."""
 
     def __init__(self, cache: BatchCache, reader: int, weight: int) -> None:
-        self._cache, self._reader, self._weight = cache, reader, weight
+        self.cache, self._reader, self._weight = cache, reader, weight
         self._held: WeakValueDictionary[int, pa.RecordBatch] = WeakValueDictionary()
 
     def peek(self, index: int) -> pa.RecordBatch | None:
         """Return a batch if it is there."""
         return self._held.get(index)
 
-    def forget(self, indices: Iterable[int] | None = None) -> None:
-        """Leave the room of these batches, all by default, to others."""
-        self._cache.forget(self._reader, list(self._held) if indices is None else indices)
-
-    def has_room(self, size: int) -> bool:
-        """Return whether a batch of so many bytes can be kept without dropping another."""
-        return self._cache.has_room(size)
-
     def get(self, index: int, make: Callable[[int], pa.RecordBatch]) -> pa.RecordBatch:
         """Return a batch; `make` makes it if it is not there."""
         batch = self._held.get(index)
         if batch is None:
             batch = self._held[index] = make(index)
-        self._cache.used(self._reader, index, batch, self._weight)
+        self.cache.use((self._reader, index), batch, batch.nbytes * self._weight)
         return batch
+
+    def forget(self, indices: Iterable[int] | None = None) -> None:
+        """Leave the room of these batches, all by default, to others."""
+        self.cache.drop([(self._reader, n) for n in (list(self._held) if indices is None else indices)])

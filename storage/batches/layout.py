@@ -85,12 +85,6 @@ class BatchLayout:
     rows: int
     columns: Mapping[str, ColumnLayout]
 
-    def columns_of(self, names: Sequence[str]) -> list[ColumnLayout] | None:
-        """Return the layouts of these columns; None if one of them has no plain type."""
-        if not all(name in self.columns for name in names):
-            return None
-        return [self.columns[name] for name in names]
-
 
 def read_layout(read: Read, begin: int, end: int, schema: pa.Schema) -> BatchLayout:
     """Return the layout of the uncompressed record batch in [begin, end) of a file.

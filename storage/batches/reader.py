@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ from pyarrow import ipc
 from elasticscan.base.errors import FragmentDamaged
 from elasticscan.base.resources import lack_of_memory
 from elasticscan.metadata import Seal
-from elasticscan.storage.batches.cache import BatchCache, KeptBatches
+from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.batches.layout import (
     THREADS_FROM_BYTES,
     BatchLayout,
@@ -57,8 +57,8 @@ class BatchReader:
     def __init__(
         self, disk: Disk, path: str, seal: Seal, cache: BatchCache | None = None, label: str = ""
     ) -> None:
-        self._cache = cache or BatchCache()
-        self._file = self._cache.open(disk, path, seal, label)
+        self.cache = cache or BatchCache()
+        self._file = self.cache.open(disk, path, seal, label)
         self._ends: Sequence[int] = ()  # of the batches in the file
         self._is_plain = True  # not compressed
         # By columns of a file that is far, the shares of each batch that hold them.
@@ -69,11 +69,11 @@ class BatchReader:
         self._nulls: dict[str, pa.Array] = {}
         with self._readable():
             self._schema_of_file, self._batches_in_file = self._file.arrow_footer()
+            self._numbers: Sequence[int] = range(self._batches_in_file)  # of the batches, in the file
             self._fields = self._choose(self._schema_of_file)
         self.columns = tuple(self._fields)
-        self._numbers: Sequence[int] = range(self._batches_in_file)  # of the batches, in the file
         self.batch_count = len(self._numbers)
-        self._kept = self._cache.kept(weight=1 if self._file.is_near else FAR_WEIGHT)
+        self.kept = self.cache.kept(weight=1 if self._file.is_near else FAR_WEIGHT)
 
     def _choose(self, schema: pa.Schema) -> Fields:
         """Return the columns to read: what the file calls each, or None where it lacks it, and its field.
@@ -103,24 +103,12 @@ class BatchReader:
             schema = self._schemas[names] = pa.schema([self._fields[name][1] for name in names])
         return schema
 
-    def holds(self, index: int) -> bool:
-        """Return whether a batch is in memory."""
-        return self._kept.peek(index) is not None
-
     def batch(self, index: int) -> pa.RecordBatch:
-        return self._kept.get(index, self._read_whole)
-
-    def forget(self, indices: Iterable[int]) -> None:
-        """Leave the room of batches in the cache to others."""
-        self._kept.forget(indices)
+        return self.kept.get(index, self._read_whole)
 
     def _read_whole(self, index: int) -> pa.RecordBatch:
         with self._readable():
             return self._read(self._numbers[index], self.columns)
-
-    def kept_beside(self) -> KeptBatches:
-        """Return a place in the cache for batches derived from the reader's own."""
-        return self._cache.kept()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return (self.batch(index) for index in range(self.batch_count))
@@ -130,39 +118,28 @@ class BatchReader:
 
         A batch that no caller holds, and that the cache has no room for, is not read for a few rows.
         """
-        if not self.holds(index):
+        if self.kept.peek(index) is None and self._file.has_cheap_reads:
             with self._readable():
                 stored = self._stored(columns)
-                arrays = self._rows_alone(self._numbers[index], rows, stored) if stored else []
-                if arrays is not None:
+                plain = self._layout(self._numbers[index], stored)
+                # Where there is room, the whole batch serves all later reads.
+                if plain and not self.cache.has_room(plain[0].end - plain[0].begin):
+                    arrays = take_rows(self._file, *plain, rows) if stored else []
                     return self._complete(columns, dict(zip(stored, arrays, strict=True)), len(rows))
         batch, indices = self.batch(index), pa.array(rows)
         arrays = [batch.column(name).take(indices) for name in columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema_of(columns))
-
-    def _rows_alone(
-        self, number: int, rows: NDArray[np.int64], stored: Sequence[str]
-    ) -> list[pa.Array] | None:
-        """Return these rows, read on their own; None where it is better to read the batch."""
-        layout = self._layout(number) if self._file.has_cheap_reads else None
-        plain = None if layout is None else layout.columns_of(stored)
-        if layout is None or plain is None:
-            return None
-        if self._cache.has_room(layout.end - layout.begin):  # the whole batch serves all later reads
-            return None
-        return take_rows(self._file, layout, plain, rows)
 
     def _read(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
         """Return some columns of a batch in the file; others are not decompressed, nor read if avoidable."""
         stored = tuple(self._stored(columns) or self._schema_of_file.names[-1:])  # one says how many rows
         if not self._file.is_near:
             self._expect(number, stored)
-        layout = self._layout(number)
-        plain = None if layout is None else layout.columns_of(stored)
-        if layout is not None and plain is not None:
+        plain = self._layout(number, stored)
+        if plain:
             if not self._file.is_near:
-                self._note_shares(stored, layout, plain)
-            arrays, rows = read_columns(self._file.read, layout, plain), layout.rows
+                self._note_shares(stored, *plain)
+            arrays, rows = read_columns(self._file.read, *plain), plain[0].rows
         else:
             batch = self._arrow_reader(stored).get_batch(number)
             if self._is_plain and len(stored) < len(self._schema_of_file):
@@ -214,7 +191,7 @@ class BatchReader:
         """Note where a batch of a file that is far has some columns: others have them about there, too."""
         size = layout.end - layout.begin
         places = sorted((column.begin - layout.begin, column.end - layout.begin) for column in columns)
-        shares = ((max(low / size - _SLACK, 0.0), min(high / size + _SLACK, 1.0)) for low, high in places)
+        shares = [(max(low / size - _SLACK, 0.0), min(high / size + _SLACK, 1.0)) for low, high in places]
         self._shares[stored] = [(0.0, _SLACK), *shares]  # the batch's description comes first
 
     def _arrow_reader(self, stored: tuple[str, ...]) -> Any:
@@ -234,14 +211,16 @@ class BatchReader:
         begin = self._ends[number - 1] if number else 8 + int(self._schema_of_file.serialize().size)
         return begin, self._ends[number]
 
-    def _layout(self, number: int) -> BatchLayout | None:
-        """Return the place of a batch in its file; None where the file is compressed."""
+    def _layout(self, number: int, stored: Sequence[str]) -> tuple[BatchLayout, list[ColumnLayout]] | None:
+        """Return where columns of a batch lie in its file; None if one is compressed, or of no plain type."""
         if not self._is_plain:
             return None
-        layout = self._file.layouts.get(number)
+        layout: BatchLayout | None = self._file.layouts.get(number)
         if layout is None:
             begin, end = self._span(number)
             layout = read_layout(self._file.read, begin, end, self._schema_of_file)
             if self._file.is_near:  # others have many small batches, and are read batch by batch
                 self._file.layouts[number] = layout
-        return layout
+        if not all(name in layout.columns for name in stored):
+            return None
+        return layout, [layout.columns[name] for name in stored]

@@ -20,7 +20,7 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import OPEN_FILES
 from elasticscan.base.permissions import mode_within
 from elasticscan.base.redaction import shown
-from elasticscan.storage.disk.errors import cut_file, disk_error, missing_file, missing_root
+from elasticscan.storage.disk.errors import cut_file, disk_error, missing_root
 from elasticscan.storage.disk.protocol import Disk, OpenFile
 
 OBJECT_SCHEMES = ("s3://", "s3a://")
@@ -77,7 +77,7 @@ class LocalDisk(Disk):
 
     def open(self, path: str) -> OpenFile:
         with _telling(self.root, path, writing=False):
-            return LocalFile(self.root / path)
+            return LocalFile(self.root, path)
 
     def delete(self, path: str) -> None:
         with _telling(self.root, path):
@@ -171,12 +171,12 @@ class LocalFile(OpenFile):
 
     is_near = True
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor: _Descriptor | None = _Descriptor(path)
+    def __init__(self, root: Path, path: str) -> None:
+        self._root, self._path = root, path
+        self._descriptor: _Descriptor | None = _Descriptor(root / path)
         state = os.fstat(self._descriptor.number)
         if not stat.S_ISREG(state.st_mode):
-            raise IsADirectoryError(errno.EISDIR, "not a regular file", str(path))
+            raise IsADirectoryError(errno.EISDIR, "not a regular file", path)
         self.size = state.st_size
         _used(self)
 
@@ -185,21 +185,17 @@ class LocalFile(OpenFile):
         self._descriptor = None
 
     def read_into(self, offset: int, room: memoryview) -> None:
-        done, length = 0, len(room)
-        try:
+        done = 0
+        with _telling(self._root, self._path, writing=False):
             descriptor = self._descriptor
             if descriptor is None:
-                descriptor = self._descriptor = _Descriptor(self._path)
+                descriptor = self._descriptor = _Descriptor(self._root / self._path)
             _used(self)
-            while done < length:
+            while done < len(room):
                 count = os.preadv(descriptor.number, [room[done:]], offset + done)
                 if not count:
-                    raise cut_file(str(self._path), offset, length)
+                    raise cut_file(str(self._root / self._path), offset, len(room))
                 done += count
-        except FileNotFoundError as error:
-            raise missing_file(str(self._path)) from error
-        except OSError as error:
-            raise disk_error(error, str(self._path), None, writing=False) from error
 
 
 def open_disk(root: str) -> Disk:

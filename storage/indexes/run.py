@@ -22,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyarrow import ipc
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.key_encoding import (
@@ -53,7 +52,7 @@ from elasticscan.storage.fragment import DELETED, SLOT, FragmentReader
 from elasticscan.storage.fragment_writer import manifest_of, new_path
 from elasticscan.storage.lookup import gather
 from elasticscan.storage.merge import pack, taken
-from elasticscan.storage.sealed_file import SealingSink
+from elasticscan.storage.sealed_file import SealedWriter
 
 HASH_VALUE, ROW = "_hash", "_row"
 # Names that an indexed or an included column cannot have; nor can it have `_slot`, as no column can.
@@ -129,23 +128,16 @@ def build_runs(
 
 
 def _parts(reader: FragmentReader, table: TableInfo, index: IndexInfo) -> Iterator[pa.RecordBatch]:
-    """Yield the entries of consecutive rows, unsorted, as many as one run may have."""
-    schema = run_schema(table, index)
-    pending: list[pa.RecordBatch] = []
-    covered = size = first_row = 0
-    yielded = False
-    for batch in reader:
-        at = 0
-        while at < batch.num_rows:
-            part = batch.slice(at, RUN_ROWS - covered)
-            pending.append(_entries(part, first_row + at, index, schema))
-            covered, size, at = covered + part.num_rows, size + pending[-1].nbytes, at + part.num_rows
-            if covered >= RUN_ROWS or size >= RUN_BYTES:
-                yield pa.concat_batches(pending)
-                pending, covered, size, yielded = [], 0, 0, True
-        first_row += batch.num_rows
-    if pending or not yielded:
-        yield pa.concat_batches(pending or [pa.RecordBatch.from_pylist([], schema=schema)])
+    """Yield the entries of consecutive batches, unsorted, about as many as one run may have."""
+    schema, pending, rows = run_schema(table, index), list[pa.RecordBatch](), 0
+    for batch, first_row in zip(reader, reader.starts.tolist(), strict=False):
+        pending.append(_entries(batch, first_row, index, schema))
+        rows += batch.num_rows
+        if rows >= RUN_ROWS or sum(entries.nbytes for entries in pending) >= RUN_BYTES:
+            yield pa.concat_batches(pending)
+            pending, rows = [], 0
+    if pending:
+        yield pa.concat_batches(pending)
 
 
 def _entries(rows: pa.RecordBatch, first_row: int, index: IndexInfo, schema: pa.Schema) -> pa.RecordBatch:
@@ -197,15 +189,10 @@ def _write_run(
         index=(index.name, index.kind, index.columns, index.include, fragment.path),
     )
     with disk.create(path) as file:
-        sink = SealingSink(file)
-        writer = ipc.new_file(sink, entries.schema)
-        batches = []  # entries, key of the first one, end in the file
+        writer = SealedWriter(file, entries.schema)
         for start, key in zip(starts, first_keys, strict=True):
-            writer.write_batch(entries.take(pa.array(order[start : start + step])))
-            batches.append((min(step, count - start), key, sink.tell()))
-        sink.hold()
-        writer.close()
-        seal = sink.seal(manifest, batches=batches)
+            writer.write(entries.take(pa.array(order[start : start + step])), key)
+        seal = writer.seal(manifest)
     return StagedRun(index.id, path, count, seal.bytes, seal.tail, seal.digest)
 
 

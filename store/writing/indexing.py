@@ -167,7 +167,7 @@ def create_index(
                     most=MAX_INDEXES,
                 )
             index = replace(definition, id=tx.state.newest_ids.get("index", 0) + 1)
-            assert index.phase is IndexPhase.ENTERED, f"an index begins without runs: {index}"
+            assert index.phase is IndexPhase.BUILDING, f"an index begins without runs: {index}"
             tx.append(IndexDefined(index))
         elif replace(existing, id=definition.id, phase=definition.phase) == definition:
             index = existing

@@ -63,7 +63,7 @@ def indexes_may_be_unfinished(patch: Patch) -> None:
     honest = checks._check_index
 
     def entered(state: StoreState, record: IndexDefined) -> None:
-        honest(state, replace(record, index=replace(record.index, phase=IndexPhase.ENTERED)))
+        honest(state, replace(record, index=replace(record.index, phase=IndexPhase.BUILDING)))
 
     _read_without_runs(patch)
     patch.setitem(checks._CHECKS, IndexDefined, entered)

@@ -10,7 +10,6 @@ from elasticscan.metadata import IndexEvent, IndexInfo, IndexPhase
 
 # By phase, what follows from each event: runs missing, completed, refused, dropped; a dot is a refusal.
 TABLE = {
-    "entered": "building ready dropped dropped",
     "building": "building ready dropped dropped",
     "ready": ". ready ready dropped",
     "dropped": ". . . .",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -28,6 +29,7 @@ from tests.storage.memory_disk import MemoryDisk
 from tests.storage.versions import ORIGIN
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+TABLE = TableInfo(1, "t", SCHEMA, ("id",), ("id",), None, 0, 0)
 
 
 def staged(disk: FaultyDisk, rows: int, seed: int = 0, compression: str | None = None) -> StagedFragment:
@@ -37,13 +39,13 @@ def staged(disk: FaultyDisk, rows: int, seed: int = 0, compression: str | None =
     texts, slots = [f"{rng.getrandbits(64):016x}" for _ in range(rows)], [n * 3 // rows for n in range(rows)]
     columns = {"id": range(rows), "v": texts, SLOT: slots}
     arrays = [pa.array(columns[field.name], field.type) for field in schema]
-    table = TableInfo(1, "t", SCHEMA, ("id",), ("id",), compression, 0, 0)
+    table = replace(TABLE, compression=compression)
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     return write_fragment(Destination(disk, 1, ORIGIN), table, SlotSet.span(0, 16), [batch])
 
 
 def rows_in(disk: FaultyDisk, fragment: StagedFragment) -> list[tuple[int, str]]:
-    reader = FragmentReader(disk, fragment.path, ("id", "v"), fragment.seal)
+    reader = FragmentReader(disk, fragment.path, ("id", "v"), fragment.seal, TABLE)
     for slot in range(4):
         reader.seek(slot, None)
         reader.seek(slot, b"\x80")
@@ -63,7 +65,7 @@ def test_a_file_that_is_another_one_or_was_never_sealed_says_so() -> None:
         for tail in (1, 40, len(content)):
             sealed = Seal(len(content), tail, digest_of(content[-tail:]))
             with pytest.raises(FragmentDamaged):
-                FragmentReader(disk, fragment.path, ["id"], sealed)
+                FragmentReader(disk, fragment.path, ["id"], sealed, TABLE)
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])

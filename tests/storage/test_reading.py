@@ -264,7 +264,7 @@ def test_a_page_ends_and_goes_on_around_a_long_run_of_batches_passed_over(rows: 
     assert found == kept
     assert len(pages) <= 1 + 16 // rows + 1
     assert sum(page.skipped for page in pages) >= 380
-    assert sum(opened[0].holds(at) for at in range(100)) < 20, "most are not even opened"
+    assert sum(opened[0].kept.peek(at) is not None for at in range(100)) < 20, "most are not even opened"
 
 
 # ---------------------------------------------------------------------------------- lists of primary keys

@@ -93,7 +93,7 @@ def test_blocks_bound_every_value_of_any_type_as_tightly_as_they_can(
     info = TableInfo(1, "t", table, ("a",), ("a",), None, 0, 0)
     staged = write_fragment(Destination(disk, 1, ORIGIN), info, SlotSet.span(0, 1), [rows])
     statistics = unpack_statistics(staged.statistics)
-    batches = [batch.column("a") for batch in FragmentReader(disk, staged.path, ["a"], staged.seal)]
+    batches = [batch.column("a") for batch in FragmentReader(disk, staged.path, ["a"], staged.seal, info)]
     assert statistics.block_rows == tuple(len(batch) for batch in batches)
     assert sum(statistics.block_rows) == len(column)
     assert statistics.columns["b"] == statistics.columns["a"]

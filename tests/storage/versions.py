@@ -534,7 +534,7 @@ class Scenario:
 def versions_in(shelf: Shelf, staged: StagedFragment, commit: int = 1) -> list[Version]:
     """What the file of a fragment holds, row by row; `commit` is that of rows of one commit alone."""
     found = list[Version]()
-    for batch in FragmentReader(shelf.disk, staged.path, shelf.table.schema.names, staged.seal):
+    for batch in FragmentReader(shelf.disk, staged.path, shelf.table.schema.names, staged.seal, shelf.table):
         has, count = batch.schema.names, batch.num_rows
         commits = batch.column(COMMIT).to_pylist() if COMMIT in has else [commit] * count
         deleted = batch.column(DELETED).to_pylist() if DELETED in has else [False] * count

@@ -93,7 +93,9 @@ def test_what_is_kept_of_a_narrow_scan_is_its_columns(tmp_path: Path) -> None:
         table = store.create_table("t", SCHEMA, ["id"])
         table.upsert(rows(0, 1_000))
         (fragment,) = store.context.table_state(table.definition.id, 2).fragments
-        batch = FragmentReader(store.context.disk_of(1), fragment.path, ["a"], fragment.seal).batch(0)
+        batch = FragmentReader(
+            store.context.disk_of(1), fragment.path, ["a"], fragment.seal, table.definition
+        ).batch(0)
         buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer]
         whole = {id(b.parent): b.parent.size for b in buffers if b.parent}
         assert sum(whole.values()) <= 2 * sum(buffer.size for buffer in buffers) + 1_024

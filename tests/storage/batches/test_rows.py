@@ -89,7 +89,8 @@ def _garbage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def open_alone(disk: Disk, staged: StagedFragment, columns: Sequence[str]) -> FragmentReader:
     """A reader that never keeps a batch for the sake of few rows."""
-    return FragmentReader(disk, staged.path, ("k", *columns), staged.seal, cache=BatchCache(most_bytes=1))
+    cache, table = BatchCache(most_bytes=1), table_of(columns)
+    return FragmentReader(disk, staged.path, ("k", *columns), staged.seal, table, cache)
 
 
 @settings(deadline=None, max_examples=examples(60))
@@ -129,6 +130,6 @@ def test_few_rows_cost_few_reads_and_many_one_of_their_columns(step: int) -> Non
     assert 0 < disk.bytes_read <= (columns if step == 50 else 2 * 6 * SEGMENT_BYTES)
     assert first.column("i").to_pylist() == rows.tolist()
     disk.bytes_read = 0
-    alone = FragmentReader(disk, staged.path, ["b"], staged.seal)
+    alone = FragmentReader(disk, staged.path, ["b"], staged.seal, table_of(["b"]))
     assert sum(batch.num_rows for batch in alone) == 200_000
     assert disk.bytes_read < staged.bytes / 8
