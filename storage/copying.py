@@ -19,9 +19,9 @@ import pyarrow as pa
 from elasticscan.base.errors import ElasticScanError, InvalidKey, StoreDamaged
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import Bounds, Fragment, StagedFragment, TableInfo
-from elasticscan.storage.fragment import COMMIT, DELETED, FOREVER, SLOT, UNTIL, fragment_schema, rows_in
+from elasticscan.storage.fragment import FOREVER, UNTIL, fragment_schema, rows_in
 from elasticscan.storage.fragment_writer import Contents, Destination, FragmentWriter, writing_fragment
-from elasticscan.storage.merge import Array, InputRows, Versions, windows
+from elasticscan.storage.merge import Array, InputRows, Versions
 from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet
 
@@ -77,7 +77,7 @@ class _Output:
     """One of the fragments that a copy writes. Its file is begun with its first row."""
 
     def __init__(self, stack: ExitStack, to: Destination, table: TableInfo, slots: SlotSet, form: pa.Schema):
-        self._stack, self._to, self._schema = stack, to, form
+        self._stack, self._pace, self._schema = stack, to.pace, form
         self._begin = partial(writing_fragment, to, table, form, slots)
         self._writer: FragmentWriter | None = None
         self.unique = True
@@ -86,21 +86,16 @@ class _Output:
     def write(self, versions: Versions, chosen: Array, until: Array | None = None) -> None:
         if not len(chosen):
             return
-        if self._writer is None:
-            self._writer = self._stack.enter_context(self._begin())
-        rows, commits = versions.take(chosen), versions.commits[chosen]
-        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
-        columns |= {SLOT: pa.array(versions.slots[chosen]), COMMIT: pa.array(commits)}
-        columns |= {DELETED: pa.array(versions.deleted[chosen])}
+        columns = versions.columns(chosen)
         if until is not None:
             columns[UNTIL] = pa.array(until)
             self.unique, self.until = False, max(self.until, int(until.max()))
-        self.min_commit = min(self.min_commit, int(commits.min()))
-        ordered = [columns[name] for name in self._schema.names]
-        batch = pa.RecordBatch.from_arrays(ordered, schema=self._schema)
+        self.min_commit = min(self.min_commit, int(versions.commits[chosen].min()))
+        batch = pa.RecordBatch.from_arrays([columns[f.name] for f in self._schema], schema=self._schema)
+        self._writer = self._writer or self._stack.enter_context(self._begin())
         self._writer.write(batch)
-        if self._to.pace is not None:
-            self._to.pace(batch.nbytes)
+        if self._pace is not None:
+            self._pace(batch.nbytes)
 
     def finish(self, max_commit: int, committed: bool, complete: bool) -> Copied | None:
         if self._writer is None:
@@ -134,9 +129,7 @@ class _Copy:
             return
         for start, end in self.slots:
             for interval in self.source.view.between(start, end, self.bounds):
-                inputs = self.source.inputs(interval.fragments, columns)
-                span = (interval.start, interval.end)
-                for window in windows(inputs, span, None, self.bounds, lambda: BATCH_ROWS):
+                for window in self.source.windows(interval, columns, self.bounds, lambda: BATCH_ROWS):
                     self._divide(window.versions)
 
     def _at_once(self, columns: tuple[str, ...]) -> None:
@@ -229,9 +222,7 @@ def check_keys_differ(source: PageSource) -> None:
     for interval in source.view.between(0, 1 << 16, everything):
         if len(interval.fragments) == 1 and interval.fragments[0].unique:
             continue
-        inputs = source.inputs(interval.fragments, names)
-        span = (interval.start, interval.end)
-        for window in windows(inputs, span, None, everything, lambda: 16 * BATCH_ROWS):
+        for window in source.windows(interval, names, everything, lambda: 16 * BATCH_ROWS):
             versions = window.versions
             again = np.flatnonzero(~versions.first)
             if len(again):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from elasticscan.base.concurrency import cached_property
 from elasticscan.base.key_encoding import sort_codes
@@ -35,12 +36,7 @@ class MergeInput:
 
     fragment: Fragment
     reader: FragmentReader
-    _stands_in: pa.RecordBatch | None = None
-
-    def rows(self, index: int, start: int, count: int) -> pa.RecordBatch:
-        """Rows of a batch."""
-        self._stands_in = self.reader.batch(index)
-        return self._stands_in.slice(start, count)
+    stands_in: pa.RecordBatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +97,12 @@ class Versions:
         """Return some of `rows` by number."""
         return taken(self.rows, chosen)
 
+    def columns(self, chosen: Array) -> dict[str, pa.Array]:
+        """Return the columns of some of `rows`, and their slots, commits, and whether they are tombstones."""
+        rows, system = self.take(chosen), {SLOT: self.slots, COMMIT: self.commits, DELETED: self.deleted}
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+        return columns | {name: pa.array(values[chosen]) for name, values in system.items()}
+
     @cached_property
     def alive(self) -> Array:
         """Return whether each of `rows` is neither a tombstone nor history that was left behind."""
@@ -127,7 +129,7 @@ def pack(codes: Sequence[Array]) -> tuple[Array, int] | None:
     most = len(codes[0]).bit_length()
     while sum(widths) > _MOST_BITS and max(widths) > most:
         widest = int(np.argmax(widths))
-        codes[widest] = _ranks(codes[widest])
+        codes[widest] = pc.rank(pa.array(codes[widest]), tiebreaker="dense").to_numpy()
         widths[widest] = _bits(codes[widest])
     if sum(widths) > _MOST_BITS:
         return None
@@ -142,14 +144,6 @@ def pack(codes: Sequence[Array]) -> tuple[Array, int] | None:
 
 def _bits(code: Array) -> int:
     return (int(code.max()) - int(code.min())).bit_length()
-
-
-def _ranks(code: Array) -> Array:
-    order = np.argsort(code)
-    ordered = code[order]
-    ranks = np.empty(len(code), dtype=np.int64)
-    ranks[order] = np.cumsum(np.concatenate(([False], ordered[1:] != ordered[:-1])))
-    return ranks
 
 
 def taken(rows: pa.RecordBatch, chosen: Array) -> pa.RecordBatch:
@@ -235,15 +229,17 @@ def _whole_slots(
     inputs: Sequence[MergeInput], at: int, end: int, key: bytes | None, window_rows: int
 ) -> tuple[list[InputRows], int]:
     """Rows of as many whole slots from `at` as fit, and the slot where they stop (`at` for none)."""
-    places: list[tuple[MergeInput, int, int, Array]] = []
+    places: list[tuple[MergeInput, pa.RecordBatch, int, Array]] = []
     stop = end
     for source in inputs:
-        index, row = source.reader.seek(at, key)
-        if index == source.reader.batch_count:
+        reader = source.reader
+        index, row = reader.seek(at, key)
+        if index == reader.batch_count:
             continue
-        places.append((source, index, row, source.reader.slots(index)))
-        if index + 1 < source.reader.batch_count:  # slots beyond this batch are not read yet
-            stop = min(stop, source.reader.slot_range(index + 1)[0])
+        source.stands_in = reader.batch(index)
+        places.append((source, source.stands_in, row, reader.slots(index)))
+        if index + 1 < reader.batch_count:  # slots beyond this batch are not read yet
+            stop = min(stop, reader.slot_range(index + 1)[0])
     if stop <= at:
         return [], at
 
@@ -252,12 +248,9 @@ def _whole_slots(
 
     if rows_before(stop) > window_rows:
         stop = at + bisect_right(range(at + 1, stop), window_rows, key=rows_before)
-    parts = []
-    for source, index, row, slots in places:
-        count = rows_below(slots, stop) - row
-        if count > 0:
-            parts.append(InputRows(source, source.rows(index, row, count)))
-    return parts, stop
+    counts = (rows_below(slots, stop) - row for _, _, row, slots in places)
+    pairs = zip(places, counts, strict=True)
+    return [InputRows(one, of.slice(row, count)) for (one, of, row, _), count in pairs if count > 0], stop
 
 
 def _within_slot(

@@ -128,18 +128,19 @@ class Overlay:
         firsts = [self._large.reader.slot_range(index)[0] for index in range(1, self.batch_count)]
         begins = np.array([self._slots[0], *firsts])
         ends = np.array([*(slot + 1 for slot in firsts), self._slots[1]])
-        crowd = np.zeros((self.batch_count, 2), np.int64)  # rows and bytes of the others
+        crowd = np.zeros(self.batch_count)  # how full a batch of the others' rows would be
         for one in self._others:
+            row_bytes = one.fragment.bytes / max(one.fragment.rows, 1)
             count = one.reader.rows_below(ends) - one.reader.rows_below(begins)
-            crowd += np.outer(count, (1, one.fragment.bytes // max(one.fragment.rows, 1)))
-        spans, span_rows, span_bytes = [0], 0, 0
-        for index, (rows, size) in enumerate(crowd.tolist()):
-            if rows > BATCH_ROWS or size > BATCH_BYTES:
-                return []
-            span_rows, span_bytes = span_rows + rows, span_bytes + size
-            if span_rows > BATCH_ROWS or span_bytes > BATCH_BYTES:
+            crowd += count * max(1 / BATCH_ROWS, row_bytes / BATCH_BYTES)
+        if crowd.max() > 1:
+            return []
+        spans, room = [0], 1.0
+        for index, size in enumerate(crowd.tolist()):
+            if size > room:
                 spans.append(index)
-                span_rows, span_bytes = rows, size
+                room = 1.0
+            room -= size
         return spans
 
     def _edge(self, index: int) -> tuple[int, ...]:
@@ -178,11 +179,8 @@ class Overlay:
         if not parts:
             return pa.RecordBatch.from_arrays([], names=[])
         versions = Versions(parts, self._bounds)
-        newest = versions.order[versions.first]
-        rows = versions.rows.take(pa.array(newest))
-        own = {SLOT: versions.slots, COMMIT: versions.commits, DELETED: versions.deleted}
-        arrays = [*rows.columns, *(pa.array(values[newest]) for values in own.values())]
-        return pa.RecordBatch.from_arrays(arrays, names=[*rows.schema.names, *own])
+        columns = versions.columns(versions.order[versions.first])
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     # Batches
 

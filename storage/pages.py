@@ -14,10 +14,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from elasticscan.base.key_encoding import encode_row
-from elasticscan.metadata import Bounds, Fragment, TableInfo
+from elasticscan.metadata import Bounds, Fragment, SlotInterval, TableInfo
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
 from elasticscan.storage.fragment import SLOT, FragmentReader, rows_below
-from elasticscan.storage.merge import MergeInput, Versions, windows
+from elasticscan.storage.merge import MergeInput, Versions, Window, windows
 from elasticscan.storage.overlay import Run, run_of
 from elasticscan.storage.page_builder import PageBuilder
 from elasticscan.storage.pruning import PagePruner, StatisticsOf
@@ -63,6 +63,18 @@ class PageSource:
         """Fragments, opened to be merged."""
         self.expect(fragments)
         return [MergeInput(fragment, self.open(fragment, columns)) for fragment in fragments]
+
+    def windows(
+        self,
+        interval: SlotInterval,
+        columns: tuple[str, ...],
+        bounds: Bounds,
+        room: Callable[[], int],
+        key: bytes | None = None,
+    ) -> Iterator[Window]:
+        """Walk an interval, beyond a key in its first slot, in windows of about `room()` rows."""
+        slots = interval.start, interval.end
+        return windows(self.inputs(interval.fragments, columns), slots, key, bounds, room)
 
     def bounds(self, snapshot: int) -> Bounds:
         """Return the commits whose rows count at a snapshot."""
@@ -288,9 +300,7 @@ def _read_merged(source: PageSource, page: PageBuilder, reach: _Reach, bounds: B
         rest = Piece(interval.start, interval.end, reach.key if interval.start == reach.start else None)
         if page.room <= 0:
             return rest
-        inputs = source.inputs(interval.fragments, needed)
-        span = (interval.start, interval.end)
-        for window in windows(inputs, span, rest.key, bounds, lambda: page.room):
+        for window in source.windows(interval, needed, bounds, lambda: page.room, rest.key):
             left = add_newest(page, window.versions, rest)
             if left is not None:
                 return left

@@ -58,12 +58,13 @@ class BatchCache:
         """Return whether a batch of so many bytes can be kept without dropping another."""
         return self._bytes + size <= self._most_bytes
 
-    def use(self, key: tuple[int, int], batch: pa.RecordBatch, size: int) -> None:
-        """Keep a batch for longer than the ones used before."""
+    def use(self, key: tuple[int, int], batch: pa.RecordBatch, weight: int) -> None:
+        """Keep a batch for longer than the ones used before; it counts as `weight` times its bytes."""
         with self._lock:
             if key in self._batches:
                 self._batches.move_to_end(key)
                 return
+            size = batch.nbytes * weight
             self._batches[key] = batch, size
             self._bytes += size
             while len(self._batches) > 1 and (
@@ -94,7 +95,7 @@ class KeptBatches:
         batch = self._held.get(index)
         if batch is None:
             batch = self._held[index] = make(index)
-        self.cache.use((self._reader, index), batch, batch.nbytes * self._weight)
+        self.cache.use((self._reader, index), batch, self._weight)
         return batch
 
     def forget(self, indices: Iterable[int] | None = None) -> None:

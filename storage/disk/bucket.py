@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
 from botocore.session import Session
 from urllib3.exceptions import HTTPError
 
@@ -33,11 +33,12 @@ from elasticscan.base.errors import (
 from elasticscan.storage.disk.errors import collected, missing_file
 
 ATTEMPTS = 10  # with growing pauses, which are a minute together where a server says that it is busy
-_DROPPED_SECONDS, _PAUSE_SECONDS = 5.0, 0.5
+_DROPPED_SECONDS, _PAUSE_SECONDS = 5.0, 0.1
 PART_BYTES = 8 << 20  # of an upload
 
 # What a request can end with.
 _FAILURES = (BotoCoreError, ClientError, HTTPError, OSError, ValueError)
+_BROKEN = (HTTPClientError, IncompleteReadError, HTTPError)  # connections; an answer may be cut
 
 # Credentials were refused, or missing, that may have been renewed in their file since.
 _OUTDATED = frozenset(
@@ -102,18 +103,9 @@ class Bucket:
 
     def read(self, key: str, span: str) -> tuple[pa.Buffer, int]:
         """Bytes of an object, by HTTP's words for a range ("0-99", "-100"), and its size."""
-        for attempt in range(1, ATTEMPTS + 1):
-            answer = self.ask("get_object", key, Range=f"bytes={span}")
-            try:
-                with answer["Body"] as body:
-                    content = body.read()
-            except _FAILURES as error:  # it was cut, which botocore does not see
-                if attempt == ATTEMPTS:
-                    raise self._ours(error, key, writing=False) from error
-            else:
-                size = answer.get("ContentRange", "").rpartition("/")[2] or len(content)
-                return pa.py_buffer(content), int(size)
-        raise AssertionError("no attempt was the last one")
+        answer = self.ask("get_object", key, Range=f"bytes={span}")
+        size = answer.get("ContentRange", "").rpartition("/")[2] or len(answer["Body"])
+        return pa.py_buffer(answer["Body"]), int(size)
 
     def put(self, key: str, data: bytes) -> None:
         self.ask("put_object", key, writing=True, Body=data)
@@ -143,10 +135,6 @@ class Bucket:
             page = self.ask(request, None, Prefix=prefix, **more)
             yield page
 
-    def upload(self, key: str) -> Upload:
-        """Begin an object."""
-        return Upload(self, key)
-
     def abort(self, key: str, upload: str) -> None:
         """End an upload of which nothing shall stay; fine when it has ended already."""
         with suppress(WriteConflict, FragmentMissing):
@@ -156,19 +144,23 @@ class Bucket:
         """Send a request; once more with credentials that are read again where they were refused.
 
         botocore stops sending requests again while a quota of failures, one for the whole process, is used
-        up. So a request whose connection broke is also sent again here, for some seconds.
+        up, and does not see that an answer was cut. So these requests are sent again here, for some seconds.
         """
         if key is not None:
             parameters["Key"] = key
         began, is_renewed = monotonic(), False
         while True:
             try:
-                return getattr(_client(), request)(Bucket=self.name, **parameters)
+                answer = getattr(_client(), request)(Bucket=self.name, **parameters)
+                if "Body" in answer:
+                    with answer["Body"] as body:
+                        answer["Body"] = body.read()
+                return answer
             except _FAILURES as error:
                 if _code_of(error) in _OUTDATED and not is_renewed:
                     is_renewed = True
                     _client_of.cache_clear()  # a client keeps the credentials of a file for ever
-                elif isinstance(error, HTTPClientError) and monotonic() - began < _DROPPED_SECONDS:
+                elif isinstance(error, _BROKEN) and monotonic() - began < _DROPPED_SECONDS:
                     sleep(_PAUSE_SECONDS)
                 else:
                     raise self._ours(error, key, writing) from error

@@ -26,7 +26,7 @@ from elasticscan.base.concurrency import parallel, renewed_in_child
 from elasticscan.base.errors import FragmentMissing, InvalidOption
 from elasticscan.base.limits import BLOCK_CACHE_BYTES
 from elasticscan.base.redaction import shown
-from elasticscan.storage.disk.bucket import Bucket
+from elasticscan.storage.disk.bucket import Bucket, Upload
 from elasticscan.storage.disk.errors import cut_file
 from elasticscan.storage.disk.protocol import AHEAD_BYTES, OpenFile
 
@@ -225,7 +225,7 @@ class ObjectDisk:
 
     @contextmanager
     def create(self, path: str) -> Iterator[Any]:
-        file = self._bucket.upload(self._prefix + path)
+        file = Upload(self._bucket, self._prefix + path)
         try:
             yield file
             file.finish()

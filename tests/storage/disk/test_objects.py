@@ -24,7 +24,7 @@ pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
 
 from elasticscan.storage.disk import bucket as bucket_module
 from elasticscan.storage.disk import objects as objects_module
-from elasticscan.storage.disk.bucket import Bucket
+from elasticscan.storage.disk.bucket import Bucket, Upload
 from elasticscan.storage.disk.objects import BLOCK_BYTES, BlockCache, Object, ObjectDisk
 
 PATH = "t1/0123456789abcdef0123456789abcdef.arrow"
@@ -146,7 +146,7 @@ def test_what_no_repetition_mends_is_asked_once_and_an_error_of_ours(
         lambda: objects.delete("x"),
         lambda: list(objects.list("")),
         lambda: list(objects.uploads("")),
-        lambda: objects.upload("x").finish(),
+        lambda: Upload(objects, "x").finish(),
     ):
         asked.clear()
         with pytest.raises(ElasticScanError, match="may not"):
@@ -248,12 +248,12 @@ def test_an_answer_that_was_lost_is_no_failure_of_an_upload_and_a_collection_is(
     objects: Bucket, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bucket_module, "PART_BYTES", 1)
-    upload = objects.upload("large")
+    upload = Upload(objects, "large")
     upload.write(b"x")
     s3_server.line.fault = first(["cut", "gone"])
     upload.finish()
     assert objects.read("large", "-1")[1] == 1
-    upload = objects.upload("collected")
+    upload = Upload(objects, "collected")
     upload.write(b"x")
     ((key, number, _),) = objects.uploads("")
     objects.abort(key, number)
