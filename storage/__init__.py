@@ -20,34 +20,15 @@ How a page is read: the slots asked for are cut into intervals that the same
 fragments serve. Where it is one fragment with nothing newer than the snapshot and nothing
 deleted, slices of its record batches go out uncopied. Where such a fragment meets others, these are laid
 over each of its batches once (`overlay`), and slices of the result go out; it is kept like a batch.
-Intervals that the same large fragment serves are read in one go, whatever lies between them.
 Elsewhere a window of rows is gathered from all fragments, sorted once, and the newest version of each key
-kept.
+kept (`merge`). What the key sets of a request rule out is skipped unread, as far as that is safe: single
+batches where one fragment alone answers; among several, only an interval as a whole, because a newer version
+that does not match hides an older one that does.
 
 What merges and moves write (`copying`) keeps the newest rows apart from history, in fragments of their own:
-a scan of the newest snapshot, or of one since which nothing has changed, meets slices again. A row of history
-counts for snapshots before its `_until`; changes and further copies find it there, too.
-
-What the key sets of a request rule out is skipped unread, as far as that is safe. Every fragment is
-written with the bounds of its columns, record batch by record batch (`fragment_writer`). Single batches are
-skipped where one fragment alone answers; among several, only an interval as a whole, because a
-newer version that does not match hides an older one that does.
-
-The changes of commits (`read_changes`) follow from the versions that fragments keep: each version in
-a range of commits against the one before it. Fragments of older commits are only asked for the keys
-that changed. An overwrite is a range of its own, since it deletes whatever it does not write.
-
-A table's columns may change (`docs/schema-changes.md`). What a fragment calls them, which ones it lacks and
-which it has in a narrower type is known to `FragmentReader` and the writer alone; everybody above reads,
-copies and indexes them like any others.
-
-How rows get in (`Ingest`): they are hashed to slots with Spark's own hash, sorted in parts of
-bounded size, staged as one fragment for each shard. A staged fragment is invisible until the
-catalog commits it; if its slots moved meanwhile, only those are staged again (`reroute`). What the tasks
-of one write staged becomes few fragments before, as far as it is small (`gather`).
-
-Files are reached through the `Disk` protocol: a local directory, a prefix of an S3 bucket, or
-what the process holds in memory. The file format is in `docs/formats.md`.
+a scan of the newest snapshot meets slices again. What a table's columns are called in a file
+(`docs/schema-changes.md`) is known to `FragmentReader` and the writer alone. The file format is in
+`docs/formats.md`.
 
 The modules, from the bottom up:
 
@@ -99,14 +80,7 @@ from elasticscan.storage.fragment import (
 from elasticscan.storage.fragment_writer import Destination
 from elasticscan.storage.indexes.pages import IndexSource, read_index_page
 from elasticscan.storage.indexes.run import RUN_COLUMNS, RunReader, build_runs, check_entries
-from elasticscan.storage.ingest import (
-    SMALL_FRAGMENT_BYTES,
-    Ingest,
-    discard,
-    gather,
-    reroute,
-    staged_source,
-)
+from elasticscan.storage.ingest import SMALL_FRAGMENT_BYTES, Ingest, discard, gather, reroute, staged_source
 from elasticscan.storage.lookup import slot_counts
 from elasticscan.storage.memory_fragment import (
     MEMORY_DISK,
@@ -119,18 +93,9 @@ from elasticscan.storage.memory_fragment import (
     schema_in_log,
     unpack_rows,
 )
-from elasticscan.storage.pages import (
-    OpenFragment,
-    PageSource,
-    read_page,
-)
+from elasticscan.storage.pages import OpenFragment, PageSource, read_page
 from elasticscan.storage.point_reads import read_listed, read_rows, shared_keys
 from elasticscan.storage.ranges import read_ranges
-from elasticscan.storage.sealed_file import (
-    SMALL_FILE_BYTES,
-    find_seal,
-    read_manifest,
-    verify_file,
-)
+from elasticscan.storage.sealed_file import SMALL_FILE_BYTES, find_seal, read_manifest, verify_file
 from elasticscan.storage.spill import Spool
 from elasticscan.storage.view import View, most_rows

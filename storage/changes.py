@@ -21,7 +21,7 @@ from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds, SlotInterval
 from elasticscan.protocol import ChangeSpan, PageRequest, PageRows
 from elasticscan.storage.merge import Versions, taken, windows
-from elasticscan.storage.page_builder import PageBuilder, rows_within
+from elasticscan.storage.page_builder import rows_within
 from elasticscan.storage.pages import PageSource, Piece, cursors_of, pieces_of
 from elasticscan.storage.point_reads import rows_of_keys
 
@@ -159,11 +159,9 @@ class _ChangePage:
     def __init__(self, source: PageSource, request: PageRequest, span: ChangeSpan) -> None:
         self.source, self.span, self.columns = source, span, request.columns
         self.needed = tuple(dict.fromkeys((*request.columns, *source.table.primary_key)))
-        fields = [source.table.schema.field(name) for name in request.columns]
-        if span.feed:
-            fields.append(pa.field(CHANGE_TYPE, pa.string(), nullable=False))
-        schema = pa.schema([*fields, pa.field(COMMIT_VERSION, pa.int64(), nullable=False)])
-        self.filling = PageBuilder(schema, request.page_rows, request.page_bytes)
+        kind = pa.field(CHANGE_TYPE, pa.string(), nullable=False)
+        commit = pa.field(COMMIT_VERSION, pa.int64(), nullable=False)
+        self.filling = source.page(request, *([kind] if span.feed else []), commit)
         self.within = Bounds(span.after + 1, span.upto, since=span.after)
         self.both = Bounds(span.floor, span.upto, since=span.after)
         self.before = Bounds(span.floor, span.after, since=span.after)

@@ -77,14 +77,9 @@ class Versions:
             self.first = np.ones(len(self.order), dtype=bool)
             return
         codes = [sort_codes(self.rows.column(name)) for name in self.primary_key]
-        packed = pack((self.slots, *codes, -self.commits))
-        if packed is None:
-            self.order = np.lexsort((-self.commits, *reversed(codes), self.slots))
-            keys: Sequence[Array] = (self.slots, *codes)
-        else:
-            self.order = np.argsort(packed[0], kind="stable")  # which merges the sorted parts
-            keys = (packed[0] >> packed[1],)
-        self.first = first_of_keys(self.order, keys)
+        packed, commit_bits = pack((self.slots, *codes, -self.commits))
+        self.order = np.argsort(packed, kind="stable")  # which merges the sorted parts
+        self.first = first_of_keys(self.order, (packed >> commit_bits,))
 
     @cached_property
     def newest(self) -> Array:
@@ -109,18 +104,18 @@ class Versions:
         return ~self.deleted if self.until is None else ~self.deleted & (self.until > self.since)
 
 
-def pack(codes: Sequence[Array]) -> tuple[Array, int] | None:
+def pack(codes: Sequence[Array]) -> tuple[Array, int]:
     """Return one integer for each row, which sorts and compares as the codes of several columns do together.
 
     One integer is sorted several times as fast as some, and sorted runs one behind the other are merged, not
     sorted again, by a stable sort.
 
     Returns:
-        The integers, and how many of their lowest bits are the last code's; None when they do not fit.
+        The integers, and how many of their lowest bits are the last code's.
 
     Args:
-        codes: integers of the same number of rows, the most significant first. The widest become ranks
-            where that helps.
+        codes: integers of the same number of rows, the most significant first. Where they do not fit, the
+            widest become ranks, and what several make together does, too.
     """
     if not len(codes[0]):
         return np.empty(0, dtype=np.int64), 0
@@ -129,21 +124,27 @@ def pack(codes: Sequence[Array]) -> tuple[Array, int] | None:
     most = len(codes[0]).bit_length()
     while sum(widths) > _MOST_BITS and max(widths) > most:
         widest = int(np.argmax(widths))
-        codes[widest] = pc.rank(pa.array(codes[widest]), tiebreaker="dense").to_numpy()
+        codes[widest] = _ranks(codes[widest])
         widths[widest] = _bits(codes[widest])
-    if sum(widths) > _MOST_BITS:
-        return None
-    packed = np.zeros(len(codes[0]), dtype=np.int64)
+    packed, used = np.zeros(len(codes[0]), dtype=np.int64), 0
     for code, width in zip(codes, widths, strict=True):
+        if used + width > _MOST_BITS:
+            packed, used = _ranks(packed), most
         narrow = code.dtype.itemsize < 8 or code.dtype.kind == "b"
         above_lowest = (code.astype(np.int64) if narrow else code) - code.min()
         packed <<= width
         packed |= above_lowest.astype(np.int64, copy=False)
+        used += width
     return packed, widths[-1]
 
 
 def _bits(code: Array) -> int:
     return (int(code.max()) - int(code.min())).bit_length()
+
+
+def _ranks(code: Array) -> Array:
+    ranks: Array = pc.rank(pa.array(code), tiebreaker="dense").to_numpy().astype(np.int64)
+    return ranks
 
 
 def taken(rows: pa.RecordBatch, chosen: Array) -> pa.RecordBatch:

@@ -14,9 +14,7 @@ was laid over is sorted as all batches are, so pages are slices of it, and kept 
 
 The others are merged for as many batches at once as one batch has room for. These merged rows, and their
 places, are kept like batches, too: where they stay in the cache, each scan but the first pays for copies
-alone. The places are found in the columns of the key alone.
-Only the columns of the page are copied and kept. So if these columns of the large fragment fitted into the
-cache, the overlay fits, too.
+alone. Only the columns of the page are copied and kept.
 
 Nothing but their newest rows says what becomes of a batch: where two snapshots find the same, in whatever
 files, they share it. So a commit costs one merge of the others, and copies of the batches that it touches.
@@ -66,11 +64,7 @@ class Overlay:
     """
 
     def __init__(
-        self,
-        large: MergeInput,
-        columns: FragmentReader,
-        others: Sequence[MergeInput],
-        bounds: Bounds,
+        self, large: MergeInput, columns: FragmentReader, others: Sequence[MergeInput], bounds: Bounds
     ) -> None:
         self._is_older = all(large.fragment.max_commit < one.fragment.min_commit for one in others)
         self._large = MergeInput(large.fragment, large.reader.plain) if self._is_older else large
@@ -79,7 +73,6 @@ class Overlay:
         self._slots = ranges[0][0], ranges[-1][1]
         self._columns = columns.plain
         self._siblings: dict[Hashable, Overlay] = columns.overlays
-        self._edges: dict[int, tuple[int, ...]] = {}
         self._begins: dict[int, tuple[int, bytes]] = {}
         self.batch_count = large.reader.batch_count
         self._spans = self._cut()
@@ -143,14 +136,11 @@ class Overlay:
             room -= size
         return spans
 
-    def _edge(self, index: int) -> tuple[int, ...]:
+    def _edge(self, index: int) -> list[int]:
         """Return the numbers of the rows of the other fragments at which a batch begins."""
-        edge = self._edges.get(index)
-        if edge is None:
-            is_inner = 0 < index < self.batch_count
-            slot, low = self._begin(index) if is_inner else (self._slots[index > 0], b"")
-            edge = self._edges[index] = tuple(one.reader.first_row(slot, low or None) for one in self._others)
-        return edge
+        is_inner = 0 < index < self.batch_count
+        slot, low = self._begin(index) if is_inner else (self._slots[index > 0], b"")
+        return [one.reader.first_row(slot, low or None) for one in self._others]
 
     def _newer(self, index: int) -> pa.RecordBatch:
         """Return the newest row of each key of the others within a batch, in order, with tombstones."""

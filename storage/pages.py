@@ -76,6 +76,11 @@ class PageSource:
         slots = interval.start, interval.end
         return windows(self.inputs(interval.fragments, columns), slots, key, bounds, room)
 
+    def page(self, request: PageRequest, *fields: pa.Field, pruner: PagePruner | None = None) -> PageBuilder:
+        """Return an empty page of a request's columns, and of further ones."""
+        schema = pa.schema([*(self.table.schema.field(name) for name in request.columns), *fields])
+        return PageBuilder(schema, request.page_rows, request.page_bytes, pruner)
+
     def bounds(self, snapshot: int) -> Bounds:
         """Return the commits whose rows count at a snapshot."""
         return Bounds(self.floor, snapshot, since=snapshot)
@@ -91,9 +96,8 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
     without rows is still the last one. `scanned` counts versions of rows, but
     not the ones under an overlay.
     """
-    schema = pa.schema([source.table.schema.field(name) for name in request.columns])
     pruner = PagePruner(source.statistics, request.key_sets) if request.key_sets else None
-    page = PageBuilder(schema, request.page_rows, request.page_bytes, pruner)
+    page = source.page(request, pruner=pruner)
     pieces, bounds = pieces_of(request.cursors), source.bounds(request.snapshot)
     reaches = (
         _unpruned(source.view, pruner, reach, bounds) for reach in _reaches(source.view, pieces, bounds)
@@ -101,8 +105,7 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
     for reach in chain.from_iterable(reaches):
         rest = _read_reach(source, page, reach, bounds)
         if rest is not None:
-            left = (n for n in range(reach.number, len(pieces)) if rest.start < pieces[n].end)
-            number = next(left)
+            number = next(n for n in range(reach.number, len(pieces)) if rest.start < pieces[n].end)
             return page.finish(cursors_of([rest._replace(end=pieces[number].end), *pieces[number + 1 :]]))
     return page.finish(())
 

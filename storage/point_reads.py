@@ -28,7 +28,6 @@ from elasticscan.storage.lookup import (
     find_newest,
     rows_at,
 )
-from elasticscan.storage.page_builder import PageBuilder
 from elasticscan.storage.pages import PageSource, Piece, cursors_of, pieces_of
 
 LEAST_KEYS = 256  # so many are looked up together, however few rows a page may hold
@@ -41,8 +40,7 @@ def read_listed(source: PageSource, request: PageRequest) -> PageRows:
     """
     assert isinstance(request.keys, KeyList), "a request for keys lists them"
     listed, pieces, bounds = request.keys, pieces_of(request.cursors), source.bounds(request.snapshot)
-    schema = pa.schema([source.table.schema.field(name) for name in request.columns])
-    page = PageBuilder(schema, request.page_rows, request.page_bytes)
+    page = source.page(request)
     numbers, piece_of = _keys_of_pieces(listed, pieces)
     at, is_full = 0, False
     while at < len(numbers) and page.room > 0 and not is_full:

@@ -31,8 +31,7 @@ def read_ranges(source: PageSource, request: PageRequest) -> PageRows:
     Positions are those of a direct scan. `scanned` counts versions of rows.
     """
     assert isinstance(request.keys, KeyRanges), "a request for ranges says which"
-    schema = pa.schema([source.table.schema.field(name) for name in request.columns])
-    page = PageBuilder(schema, request.page_rows, request.page_bytes)
+    page = source.page(request)
     bounds = source.bounds(request.snapshot)
     pieces = pieces_of(request.cursors)
     for number, piece in enumerate(pieces):

@@ -50,23 +50,22 @@ class BatchCache:
                 self._files[key] = file
         return file
 
-    def kept(self, weight: int = 1) -> KeptBatches:
-        """Return a place for the batches of one more reader; each counts as `weight` times its bytes."""
-        return KeptBatches(self, next(self._readers), weight)
+    def kept(self) -> KeptBatches:
+        """Return a place for the batches of one more reader."""
+        return KeptBatches(self, next(self._readers))
 
     def has_room(self, size: int) -> bool:
         """Return whether a batch of so many bytes can be kept without dropping another."""
         return self._bytes + size <= self._most_bytes
 
-    def use(self, key: tuple[int, int], batch: pa.RecordBatch, weight: int) -> None:
-        """Keep a batch for longer than the ones used before; it counts as `weight` times its bytes."""
+    def use(self, key: tuple[int, int], batch: pa.RecordBatch) -> None:
+        """Keep a batch for longer than the ones used before."""
         with self._lock:
             if key in self._batches:
                 self._batches.move_to_end(key)
                 return
-            size = batch.nbytes * weight
-            self._batches[key] = batch, size
-            self._bytes += size
+            self._batches[key] = batch, batch.nbytes
+            self._bytes += batch.nbytes
             while len(self._batches) > 1 and (
                 self._bytes > self._most_bytes or len(self._batches) > MOST_BATCHES
             ):
@@ -82,8 +81,8 @@ class BatchCache:
 class KeptBatches:
     """The batches of one reader in a cache: what that or a caller holds is not made twice."""
 
-    def __init__(self, cache: BatchCache, reader: int, weight: int) -> None:
-        self.cache, self._reader, self._weight = cache, reader, weight
+    def __init__(self, cache: BatchCache, reader: int) -> None:
+        self.cache, self._reader = cache, reader
         self._held: WeakValueDictionary[int, pa.RecordBatch] = WeakValueDictionary()
 
     def peek(self, index: int) -> pa.RecordBatch | None:
@@ -95,7 +94,7 @@ class KeptBatches:
         batch = self._held.get(index)
         if batch is None:
             batch = self._held[index] = make(index)
-        self.cache.use((self._reader, index), batch, self._weight)
+        self.cache.use((self._reader, index), batch)
         return batch
 
     def forget(self, indices: Iterable[int] | None = None) -> None:

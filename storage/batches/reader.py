@@ -39,7 +39,6 @@ UNREADABLE = (
 )
 
 _SLACK = 1 / 32  # by which columns may lie elsewhere in another batch
-FAR_WEIGHT = 8  # of batches of a file that is far: what fetches them has copies, and ranges in memory
 
 Fields: TypeAlias = dict[str, tuple[str | None, pa.Field]]
 
@@ -73,7 +72,7 @@ class BatchReader:
             self._fields = self._choose(self._schema_of_file)
         self.columns = tuple(self._fields)
         self.batch_count = len(self._numbers)
-        self.kept = self.cache.kept(weight=1 if self._file.is_near else FAR_WEIGHT)
+        self.kept = self.cache.kept()
 
     def _choose(self, schema: pa.Schema) -> Fields:
         """Return the columns to read: what the file calls each, or None where it lacks it, and its field.

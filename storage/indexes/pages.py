@@ -36,7 +36,6 @@ from elasticscan.storage.lookup import (
     find_newest,
     rows_at,
 )
-from elasticscan.storage.page_builder import PageBuilder
 from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet
 
@@ -145,8 +144,7 @@ class _IndexPage:
         self.source, self.descending = source, order.descending
         self.cursors = tuple(cursor for cursor in request.cursors if cursor.slots)
         self.bounds = bounds = source.bounds(request.snapshot)
-        schema = pa.schema([table.schema.field(name) for name in columns])
-        self.filling = PageBuilder(schema, request.page_rows, request.page_bytes)
+        self.filling = source.page(request)
         self.reached = b""  # the position of its last row
         covered = run_columns(table, source.index)
         self.covered = tuple(dict.fromkeys(name for name in columns if name in covered))

@@ -16,7 +16,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -168,7 +167,7 @@ def _write_run(
     entries: pa.RecordBatch,
 ) -> StagedRun:
     keys = [entries.column(name) for name in key_columns(table, index)]
-    order = _order([code for key in keys for code in value_sort_codes(key)])
+    order = np.argsort(pack([code for key in keys for code in value_sort_codes(key)])[0])
     count = entries.num_rows
     step = max(1, min(BATCH_ROWS, batch_bytes(disk) * count // max(entries.nbytes, 1)))
     starts = range(0, max(count, 1), step)  # an Arrow writer writes no schema before the first batch
@@ -194,13 +193,6 @@ def _write_run(
             writer.write(entries.take(pa.array(order[start : start + step])), key)
         seal = writer.seal(manifest)
     return StagedRun(index.id, path, count, seal.bytes, seal.tail, seal.digest)
-
-
-def _order(codes: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-    """Return what `numpy.lexsort` gives for codes the most significant first, but for the order of equals."""
-    packed = pack(codes)
-    order: NDArray[np.int64] = np.lexsort(codes[::-1]) if packed is None else np.argsort(packed[0])
-    return order
 
 
 # -------------------------------------------------------------------------------------- reading

@@ -25,9 +25,8 @@ def batch_of(size: int) -> pa.RecordBatch:
 @settings(max_examples=examples(200), deadline=None)
 @given(st.sampled_from([3, 6, 1_000]), st.lists(USES, max_size=80))
 def test_what_stays_are_the_batches_used_last(most: int, uses: list[tuple[int, int, int]]) -> None:
-    """Batches of the second reader count twice."""
     cache, plain = BatchCache(BOUND), dict[tuple[int, int], int]()
-    readers = [cache.kept(), cache.kept(weight=2)]
+    readers = [cache.kept(), cache.kept()]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cache_module, "MOST_BATCHES", most)
         for number, tens, reader in uses:
@@ -37,7 +36,7 @@ def test_what_stays_are_the_batches_used_last(most: int, uses: list[tuple[int, i
             else:
                 readers[reader].get(number, lambda _, tens=tens: batch_of(10 * tens))  # type: ignore[misc]
                 key = (reader, number)
-                plain[key] = plain.pop(key, 10 * tens * (reader + 1))
+                plain[key] = plain.pop(key, 10 * tens)
                 while len(plain) > 1 and (sum(plain.values()) > BOUND or len(plain) > most):
                     del plain[next(iter(plain))]
             kept = {(at, number) for at in (0, 1) for number in range(10) if readers[at].peek(number)}
