@@ -314,11 +314,11 @@ class _IndexPage:
     def _versions(self, fragment: Fragment, rows: Rows) -> tuple[Rows, Mask]:
         """Return the commits of rows of a fragment, and which rows count as far as it knows.
 
-        Where no other fragment has commits between its own, any of these stands for all.
+        Where no other fragment has commits between its own, or the newest of them, that stands for all.
         """
         reader = self.source.open(fragment, self.source.table.primary_key)
         first, last, bounds = fragment.min_commit, fragment.max_commit, self.bounds
-        among = (f for f in self.fragments if f.max_commit > first and f.min_commit < last)
+        among = (f for f in self.fragments if f.max_commit > first and f.min_commit <= last)
         if fragment.unique and bounds.wholly_hold(fragment) and all(f.id == fragment.id for f in among):
             commits = np.full(len(rows), last, dtype=np.int64)
         else:
