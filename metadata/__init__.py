@@ -1,8 +1,8 @@
 """Facts about tables: what the catalog keeps and files carry, as frozen values.
 
 columns     columns through all definitions of their table (`TableColumn`)
-fragments   tables (`TableInfo`), and immutable files of their rows with the slots they serve (`Fragment`)
-intervals   slots that the same fragments serve (`SlotInterval`); the commits that count (`Bounds`)
+fragments   tables (`TableInfo`), and immutable files of their rows with the slots they serve (`Fragment`);
+            slots that the same fragments serve (`SlotInterval`); the commits that count (`Bounds`)
 indexes     indexes, the phases of their builds (`INDEX_TRANSITIONS`), and the runs of their entries
 manifest    what a file says of itself, so that a catalog can be made again from files (`Manifest`, `Seal`)
 statistics  bounds of columns by record batch (`FragmentStatistics`)
@@ -22,9 +22,13 @@ from elasticscan.metadata.fragments import (
     QUERY_PREFIX,
     SHARD_COLUMN,
     SLOT_COLUMN,
+    Bounds,
     Fragment,
+    SlotInterval,
     StagedFragment,
     TableInfo,
+    floor_at,
+    intervals_of,
     no_such_column,
 )
 from elasticscan.metadata.indexes import (
@@ -41,7 +45,6 @@ from elasticscan.metadata.indexes import (
     IndexRun,
     StagedRun,
 )
-from elasticscan.metadata.intervals import Bounds, SlotInterval, floor_at, intervals_of
 from elasticscan.metadata.manifest import FRAGMENT, INDEX_RUN, Manifest, Origin, Seal
 from elasticscan.metadata.records import (
     FORMATS,

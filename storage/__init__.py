@@ -41,7 +41,7 @@ lookup       single rows by number and by key, and which version is the newest
 merge        several fragments in one order; overlay: others laid over a large fragment
 patch        newer rows in one batch of it
 pruning      what statistics rule out
-pages        pages of both; page_builder: one of them while it is filled
+pages        pages of both
 ranges       rows with keys in some ranges; point_reads: rows with some keys, many at once, and keys that a
              staged write has in common with commits
 indexes      index files and their pages; changes: what commits did to rows, from their versions
@@ -55,7 +55,7 @@ tablet servers such as KDI; pages limited by rows and by bytes are ScyllaDB's.
 Left out: which fragments exist and which commits they belong to (`elasticscan.catalog`).
 """
 
-from elasticscan.storage.batches.cache import BatchCache
+from elasticscan.storage.batches.reader import BatchCache
 from elasticscan.storage.changes import DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE, read_changes
 from elasticscan.storage.conform import ROWS_HINT, batches_of, check_keys_filled, conform, conformed
 from elasticscan.storage.copying import Apart, Copied, Keep, check_keys_differ, copy_slots

@@ -21,8 +21,7 @@ from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds, SlotInterval
 from elasticscan.protocol import ChangeSpan, PageRequest, PageRows
 from elasticscan.storage.merge import Versions, taken, windows
-from elasticscan.storage.page_builder import rows_within
-from elasticscan.storage.pages import PageSource, Piece, cursors_of, pieces_of
+from elasticscan.storage.pages import PageSource, Piece, cursors_of, pieces_of, rows_within
 from elasticscan.storage.point_reads import rows_of_keys
 
 INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE = "insert", "update_preimage", "update_postimage", "delete"

@@ -30,8 +30,7 @@ from elasticscan.metadata import (
     TableInfo,
     is_widening,
 )
-from elasticscan.storage.batches.cache import BatchCache
-from elasticscan.storage.batches.reader import UNREADABLE, BatchReader, Fields
+from elasticscan.storage.batches.reader import UNREADABLE, BatchCache, BatchReader, Fields
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.key_filter import KeyFilter
 from elasticscan.storage.sealed_file import SealedFile, read_manifest

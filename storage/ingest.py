@@ -18,7 +18,7 @@ from elasticscan.base.hashing import slots_of
 from elasticscan.base.key_encoding import sort_codes
 from elasticscan.base.limits import SHARDS_AT_ONCE, WRITE_BUFFER_BYTES
 from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
-from elasticscan.storage.batches.cache import BatchCache
+from elasticscan.storage.batches.reader import BatchCache
 from elasticscan.storage.conform import check_key_bytes, check_keys_filled, check_row_bytes
 from elasticscan.storage.copying import Keep, check_keys_differ, copy_slots, repeated_key
 from elasticscan.storage.disk import Disk

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from elasticscan.base.hashing import spark_hash
 from elasticscan.base.key_encoding import sort_codes
-from elasticscan.storage.batches.cache import KeptBatches
+from elasticscan.storage.batches.reader import KeptBatches
 
 Comparable: TypeAlias = Any  # an array of NumPy, or one of Arrow: bytes and texts
 KeyHashes: TypeAlias = NDArray[np.uint32]

@@ -18,8 +18,15 @@ from elasticscan.protocol import KeyRanges, PageRequest, PageRows
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.storage.lookup import rows_at
 from elasticscan.storage.merge import Extents, InputRows, MergeInput, Versions, first_keys
-from elasticscan.storage.page_builder import PageBuilder
-from elasticscan.storage.pages import PageSource, Piece, add_newest, cursors_of, keys_of, pieces_of
+from elasticscan.storage.pages import (
+    PageBuilder,
+    PageSource,
+    Piece,
+    add_newest,
+    cursors_of,
+    keys_of,
+    pieces_of,
+)
 
 LEAST_ROWS = 256  # so many versions are looked at together, however few rows a page may hold
 _SLICED_ROWS = 4_096  # as many neighbours are read as slices of their batches

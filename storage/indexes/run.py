@@ -43,8 +43,7 @@ from elasticscan.metadata import (
     StagedRun,
     TableInfo,
 )
-from elasticscan.storage.batches.cache import BatchCache
-from elasticscan.storage.batches.reader import BatchReader, Fields
+from elasticscan.storage.batches.reader import BatchCache, BatchReader, Fields
 from elasticscan.storage.conform import check_key_bytes
 from elasticscan.storage.disk import Disk, batch_bytes
 from elasticscan.storage.fragment import DELETED, SLOT, FragmentReader

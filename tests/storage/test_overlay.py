@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage import overlay as overlay_module
-from elasticscan.storage.batches.cache import BatchCache
+from elasticscan.storage.batches.reader import BatchCache
 from elasticscan.storage.overlay import Overlay, run_of
 from elasticscan.storage.pages import PageSource, read_page
 from elasticscan.storage.view import View
@@ -86,16 +86,6 @@ def test_snapshots_that_share_batches_see_each_its_own_rows(style: str, seed: in
         assert together(pages, shelf) == sorted((shelf.slot_of(k), k, v) for k, v in expected.items())
 
 
-def test_most_of_these_tables_are_read_by_an_overlay() -> None:
-    laid = 0
-    for seed in range(40):
-        scenario = Scenario(seed, style="layered")
-        shelf, source = scenario.shelf, scenario.shelf.source()
-        read_all(read_page, source, shelf.everything(), 99, scenario.columns(), repeat(PLENTY))
-        laid += any(source.open(f, tuple(scenario.columns())).overlays for f in shelf.fragments)
-    assert laid >= 20
-
-
 # ------------------------------------------------------------------------------- cases with names
 
 
@@ -155,14 +145,6 @@ def test_a_commit_makes_anew_only_the_batches_that_it_touches() -> None:
     # Keys and slots of a batch whose keys stay are not copied.
     own = addresses(list(source.open(shelf.fragments[0], ("k", "v")).plain))
     assert addresses([before[0].select(["k", "_slot"])]) <= own
-
-
-def test_batches_with_other_values_of_the_same_commit_are_not_shared() -> None:
-    """An older catalog may have been put back: the commits that were made since have the same numbers."""
-    shelf = shelf_of(loaded(), [(4, 2, "lost")], [(4, 2, "new")])
-    source, (large, lost, new) = shelf.source(), shelf.fragments
-    found = [batches_of(overlay_of(shelf, source, [large, one]))[0] for one in (lost, new)]
-    assert [batch.column("v")[2].as_py() for batch in found] == ["lost", "new"]
 
 
 def test_overlays_of_past_snapshots_leave_the_cache_and_those_read_again_and_again_stay() -> None:

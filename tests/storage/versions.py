@@ -30,7 +30,7 @@ from elasticscan.metadata import (
     unpack_statistics,
 )
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
-from elasticscan.storage.batches.cache import BatchCache
+from elasticscan.storage.batches.reader import BatchCache
 from elasticscan.storage.copying import Keep, copy_slots
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader, fragment_schema

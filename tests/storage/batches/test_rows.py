@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.metadata import StagedFragment, TableInfo
-from elasticscan.storage.batches.cache import BatchCache
+from elasticscan.storage.batches.reader import BatchCache
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import SLOT, FragmentReader, fragment_schema
 from elasticscan.storage.fragment_writer import Destination, write_fragment

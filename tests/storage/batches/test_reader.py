@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.storage.batches import cache as cache_module
-from elasticscan.storage.batches.cache import BatchCache
+from elasticscan.storage.batches import reader as reader_module
+from elasticscan.storage.batches.reader import BatchCache
 from tests.base.examples import examples
 
 BOUND = 1_000
@@ -28,7 +28,7 @@ def test_what_stays_are_the_batches_used_last(most: int, uses: list[tuple[int, i
     cache, plain = BatchCache(BOUND), dict[tuple[int, int], int]()
     readers = [cache.kept(), cache.kept()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cache_module, "MOST_BATCHES", most)
+        patch.setattr(reader_module, "MOST_BATCHES", most)
         for number, tens, reader in uses:
             if number == 10:
                 readers[reader].forget()
