@@ -103,11 +103,11 @@ class LocalDisk(Disk):
         return files
 
 
-def _give(handle: int, root: os.stat_result, is_directory: bool = False) -> None:
+def _give(file: int | Path, root: os.stat_result, is_directory: bool = False) -> None:
     """Give a file its root's mode and, where this user may, the owner: root acts for any owner."""
     if os.geteuid() == 0:
-        os.fchown(handle, root.st_uid, root.st_gid)
-    os.fchmod(handle, mode_within(root.st_mode, is_directory))
+        os.chown(file, root.st_uid, root.st_gid)
+    os.chmod(file, mode_within(root.st_mode, is_directory))  # noqa: PTH101 - it may be an open file
 
 
 def keep_from_group(file: Any) -> None:
@@ -122,11 +122,7 @@ def _make_directories(root: Path, directory: Path, like: os.stat_result) -> None
     _make_directories(root, directory.parent, like)
     with suppress(FileExistsError):
         directory.mkdir(0o700)
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            _give(handle, like, is_directory=True)
-        finally:
-            os.close(handle)
+        _give(directory, like, is_directory=True)
 
 
 def flush_directory(directory: Path) -> None:

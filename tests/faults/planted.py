@@ -59,6 +59,7 @@ from elasticscan.storage import (
     fragment,
     pages,
     point_reads,
+    ranges,
 )
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.key_filter import KeyFilter
@@ -839,9 +840,9 @@ by_key.rule("the slots of a condition are the ones that its values hash to").alt
     binding_of_keys, "slots_of", lambda honest, columns, slots: (honest(columns, slots) + 1) % slots
 )
 by_key.rule("a range of keys without an end goes to the end of its slot").alters(
-    fragment.FragmentReader,
-    "first_row",
-    lambda honest, self, slot, low: max(honest(self, slot, low) - (low is None), 0),
+    ranges,
+    "_extent",
+    lambda honest, *of: (honest(*of)[0], max(honest(*of)[0], honest(*of)[1] - (of[-1] is None))),
 )
 merged = Finder("programs", "merged scans alongside movers")
 merged.rule("a row of a merged scan leaves when no shard can come up with a lower one").sets(
