@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from elasticscan.base.concurrency import cached_property
 from elasticscan.base.key_encoding import sort_codes
@@ -143,7 +142,9 @@ def _bits(code: Array) -> int:
 
 
 def _ranks(code: Array) -> Array:
-    ranks: Array = pc.rank(pa.array(code), tiebreaker="dense").to_numpy().astype(np.int64)
+    order = np.argsort(code)
+    ranks = np.empty(len(code), dtype=np.int64)
+    ranks[order] = np.cumsum(first_of_keys(order, (code,)))
     return ranks
 
 

@@ -32,7 +32,6 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
@@ -81,10 +80,6 @@ class Overlay:
 
     def batch(self, index: int) -> pa.RecordBatch:
         return self._batches.get(index, self._lay_over)
-
-    def slots(self, index: int) -> NDArray[np.uint16]:
-        slots: NDArray[np.uint16] = self.batch(index).column(SLOT).to_numpy(zero_copy_only=True)
-        return slots
 
     def forget(self) -> None:
         """Leave the room in the cache to others."""

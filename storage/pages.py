@@ -284,7 +284,8 @@ def _read_slices(
             if match > index:
                 index, row = match, 0
                 continue
-        batch, slots = run.batch(index), run.slots(index)
+        batch = run.batch(index)
+        slots = batch.column(SLOT).to_numpy(zero_copy_only=True)
         limit = max(row, rows_below(slots, end))
         part, numbers = _rows_within(batch, slots, row, limit, within, page.room)
         if len(numbers):

@@ -179,6 +179,8 @@ class SealedFile:
         self.size = seal.bytes
         self._data_bytes = seal.bytes - seal.tail
         begin = 0 if seal.bytes <= SMALL_FILE_BYTES else self._data_bytes
+        self.is_near = self._file.is_near
+        self.has_cheap_reads = begin > 0 and self.is_near  # `read_segments` costs less than `read`
         end = self._file.read_at(begin, seal.bytes - begin)
         self._tail = end.slice(self._data_bytes - begin)
         if digest_of(self._tail) != seal.digest:
@@ -236,19 +238,10 @@ class SealedFile:
             self._file.read_into(start + at, piece)
             self._prove(piece, (start + at) // SEGMENT_BYTES)
 
-    @property
-    def is_near(self) -> bool:
-        return self._file.is_near
-
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Say that ascending ranges of the data are read next; see `OpenFile.expect`."""
         if self._whole is None:
             self._file.expect([(begin, min(end, self._data_bytes)) for begin, end in ranges])
-
-    @property
-    def has_cheap_reads(self) -> bool:
-        """True if `read_segments` costs less than `read`: of a file that is near and not held in memory."""
-        return self._whole is None and self._file.is_near
 
     def read_segments(self, room: NDArray[np.uint8], first: int, chosen: NDArray[np.bool_]) -> None:
         """Put some segments of the data, proven, into their places in a range of the file.
@@ -270,19 +263,17 @@ class SealedFile:
         for number, checksum in enumerate(self._checksums[first:last].tolist(), first):
             at = (number - first) * SEGMENT_BYTES
             if xxhash.xxh3_64_intdigest(data[at : at + SEGMENT_BYTES]) != checksum:
-                begin = number * SEGMENT_BYTES
                 raise self.damaged(
-                    f"bytes {begin:,} to {begin + len(data[at : at + SEGMENT_BYTES]):,} have changed since "
-                    "they were written (their checksum differs)"
+                    f"bytes from {number * SEGMENT_BYTES:,} on have changed since they were written (their "
+                    "checksum differs)"
                 )
 
     def prove_all(self) -> None:
         """Read the whole file, also what was read before. Raises `FragmentDamaged` where it has changed."""
         self._whole = None
-        for start in range(0, self._data_bytes, PIECE_BYTES):
-            if not start % AHEAD_BYTES:
-                self._file.expect([(start, start + 2 * AHEAD_BYTES)])
-            self.read(start, min(PIECE_BYTES, self._data_bytes - start))
+        for start in range(0, self._data_bytes, AHEAD_BYTES):
+            self._file.expect([(start, start + 2 * AHEAD_BYTES)])
+            self.read(start, min(AHEAD_BYTES, self._data_bytes - start))
 
     def arrow_footer(self) -> tuple[pa.Schema, int]:
         """Return the schema and the number of batches, by Arrow's footer.

@@ -9,7 +9,7 @@ parent.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from threading import Lock
@@ -116,24 +116,26 @@ class Bucket:
 
     def list(self, prefix: str) -> Iterator[tuple[str, float]]:
         """(key, time of its last change) of each object below a prefix."""
-        for page in self._pages("list_objects_v2", prefix, {"ContinuationToken": "NextContinuationToken"}):
-            for item in page.get("Contents", ()):
-                yield item["Key"], item["LastModified"].timestamp()
+        marks = {"ContinuationToken": "NextContinuationToken"}
+        for item in self._items("list_objects_v2", prefix, "Contents", marks):
+            yield item["Key"], item["LastModified"].timestamp()
 
     def uploads(self, prefix: str) -> Iterator[tuple[str, str, float]]:
         """(key, id, time of its beginning) of each unfinished upload below a prefix."""
         marks = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
-        for page in self._pages("list_multipart_uploads", prefix, marks):
-            for item in page.get("Uploads", ()):
-                yield item["Key"], item["UploadId"], item["Initiated"].timestamp()
+        for item in self._items("list_multipart_uploads", prefix, "Uploads", marks):
+            yield item["Key"], item["UploadId"], item["Initiated"].timestamp()
 
-    def _pages(self, request: str, prefix: str, marks: dict[str, str]) -> Iterator[dict[str, Any]]:
-        """Yield the answers to a request for a list; `marks`: what each needs of the one before."""
-        page: dict[str, Any] = {}
-        while not page or page.get("IsTruncated"):
-            more = {name: page[of] for name, of in marks.items()} if page else {}
+    def _items(
+        self, request: str, prefix: str, listed: str, marks: Mapping[str, str]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield what a request lists, page by page; `marks`: what each needs of the one before."""
+        more, is_truncated = dict[str, Any](), True
+        while is_truncated:
             page = self.ask(request, None, Prefix=prefix, **more)
-            yield page
+            yield from page.get(listed, ())
+            is_truncated = page.get("IsTruncated", False)
+            more = {name: page[of] for name, of in marks.items()} if is_truncated else {}
 
     def abort(self, key: str, upload: str) -> None:
         """End an upload of which nothing shall stay; fine when it has ended already."""
