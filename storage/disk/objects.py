@@ -62,8 +62,9 @@ class BlockCache:
             self.forget(name)
         end: Block = Future()
         end.set_result((size - content.size, content))
+        wholly_in_it = range(-(-(size - content.size) // BLOCK_BYTES), -(-size // BLOCK_BYTES))
         with self._lock:
-            self._blocks[name, _END] = end
+            self._blocks |= {(name, number): end for number in (_END, *wholly_in_it)}
             self._drop_oldest(1)
 
     def find(self, name: str, offset: int) -> Block | None:
