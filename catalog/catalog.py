@@ -13,7 +13,7 @@ A small commit that has read nothing is one statement where the home has one (`L
 database gives it number, time and digest.
 
 **Checkpoint.** The process that appends writes one when the tail has grown too large to fold at once
-(`TAIL_BYTES`).
+(`TAIL_RECORDS`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from secrets import token_bytes, token_hex
+from secrets import token_hex
 from threading import RLock
 
 from elasticscan.base.errors import (
@@ -36,17 +36,17 @@ from elasticscan.base.errors import (
 from elasticscan.catalog import checkpoints, tables, verifying
 from elasticscan.catalog.checks import check
 from elasticscan.catalog.database import LogHome, micros
-from elasticscan.catalog.entries import Append, Draft, LogEntry
+from elasticscan.catalog.entries import Append, LogEntry, drafted
 from elasticscan.catalog.failures import Interrupted, retry, retry_interrupted
 from elasticscan.catalog.fold import apply
 from elasticscan.catalog.pool import in_transaction
-from elasticscan.catalog.replay import Replayed, replay_newest
+from elasticscan.catalog.replay import replay_newest
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import TableState
 from elasticscan.catalog.transaction import Tx, entries
 from elasticscan.metadata import RowsCommitted
 
-TAIL_BYTES = 32 << 10  # a longer tail is folded into a checkpoint
+TAIL_RECORDS = 100  # a longer tail is folded into a checkpoint
 _CHECKPOINT_SECONDS = 600.0  # after so long its writer is presumed dead
 
 
@@ -82,8 +82,7 @@ class Catalog:
         self.after_writing: Callable[[StoreState, frozenset[int], bool], None] = lambda _, __, ___: None
         self._store_id = ""
         self._lock = RLock()
-        self._tail_bytes = 0  # that were folded since the newest checkpoint
-        self._checkpointed = 0  # the number of that, as far as this process knows
+        self._checkpointed = 0  # the number of the newest checkpoint, as far as this process knows
 
     def close(self) -> None:
         self.home.close()
@@ -104,7 +103,7 @@ class Catalog:
                 return Tx(self, None)
             for statement in tables.filling(copied):
                 self.home.execute(*statement)
-            return Tx(self, replay_newest(self.home, None).state)
+            return Tx(self, replay_newest(self.home, None))
 
         with self._committed(begin) as transaction:
             yield transaction
@@ -135,7 +134,7 @@ class Catalog:
         except CatalogOutdated:
             found = replay_newest(self.home, None)
             assert known is not None, "nothing is older than nothing"
-            is_same = (known.store_id, known.incarnation) == (found.state.store_id, found.state.incarnation)
+            is_same = (known.store_id, known.incarnation) == (found.store_id, found.incarnation)
             if is_same and not self.home.is_follower:
                 raise
             self.forget()  # it is another store, or another copy
@@ -146,22 +145,17 @@ class Catalog:
         with self._lock:
             self.known = None
 
-    def _advance(self, found: Replayed) -> StoreState:
+    def _advance(self, state: StoreState) -> StoreState:
         """Go on from a state that was committed, unless a newer one is known; returns it."""
         with self._lock:
-            if found.checkpoint is not None:
-                self._tail_bytes, self._checkpointed = 0, found.checkpoint
-            if self.known is None or found.state.number > self.known.number:
-                self.known = found.state
-                self._tail_bytes += found.tail_bytes  # else another thread has counted them
-        return found.state
+            if self.known is None or state.number > self.known.number:
+                self.known = state
+        return state
 
     def newest(self) -> Tx:
         """Return a transaction that reads; a thread that is in one sees the state with which that began."""
         known = self.known
-        if known is not None and self.home.in_transaction:
-            return Tx(self, known)
-        return Tx(self, self.follow())
+        return Tx(self, known if known is not None and self.home.in_transaction else self.follow())
 
     # Transactions
 
@@ -198,8 +192,7 @@ class Catalog:
         self.check_writable()
         with self.appending(at_once) as tx:
             yield tx
-            if not tx.tail_bytes:  # records say what time it is
-                tx.observe_time()
+            tx.observe_time()
 
     @contextmanager
     def appending(self, at_once: bool = False) -> Iterator[Tx]:
@@ -217,31 +210,28 @@ class Catalog:
 
         with self._committed(begin, at_once) as transaction:
             yield transaction
-        self._advance(Replayed(transaction.state, transaction.tail_bytes))
+        self._advance(transaction.state)
 
     @contextmanager
     def _committed(self, begin: Callable[[], Tx], at_once: bool = False) -> Iterator[Tx]:
-        transaction = None
+        transaction: Tx | None = None
+
+        def is_there() -> bool:
+            with self.home.writing():  # one under way is waited for
+                return transaction is not None and transaction.is_there()
+
         try:
             with self.home.writing(at_once):
                 transaction = begin()
                 yield transaction
                 transaction.finish()
         except CommitUnknown as lost:
-            if transaction is None or not self._is_done(transaction, lost):
+            try:
+                is_done = retry(self.home, is_there)
+            except CatalogUnavailable:
+                raise lost from None
+            if not is_done:
                 raise Interrupted("the log was lost, and nothing was done; try again") from lost
-
-    def _is_done(self, transaction: Tx, lost: CommitUnknown) -> bool:
-        """Return whether a transaction whose answer was lost is in the log; one under way is waited for."""
-
-        def look() -> bool:
-            with self.home.writing():
-                return transaction.is_there()
-
-        try:
-            return retry(self.home, look)
-        except CatalogUnavailable:
-            raise lost from None
 
     def check_writable(self) -> None:
         """Raise `ReadOnlyStore` when nothing can be written; to be asked before work is begun."""
@@ -265,7 +255,7 @@ class Catalog:
             CommitUnknown: the answer was lost, and the server cannot be asked.
         """
         state = self.known
-        if state is None or not self.is_far or self.read_only is not None or in_transaction():
+        if state is None or self.file is not None or self.read_only is not None or in_transaction():
             return None
         what = commit(Tx(self, state))
         if what is None:
@@ -286,52 +276,44 @@ class Catalog:
 
         An attempt whose answer was lost cannot take effect after another layout, since layouts only grow.
         """
-        draft, lost = Draft.of(what, token_bytes(16), 0), list[CommitUnknown]()
-        record = draft.what.record
+        record, lost = what.record, list[CommitUnknown]()
         if not isinstance(record, RowsCommitted) or record.based_on or what.rows is None or what.app:
             return None
         try:
             check(state, record)  # all that it depends on is the layout
         except ElasticScanError:  # the state may be an old one
             return None
+        row, parts = drafted(what, 0)
+        values = row.values() | {"layout": state.layout, "seal": row.seal}
+        values["parts"] = [(*part, content) for part, content in parts.items()]
 
         def attempt() -> int | None:
+            found = self._found(row.id, state.number) if lost else None
+            if found is not None:
+                return found
             try:
-                found = self._found(draft, state.number) if lost else None
-                return self._inserted(draft, record, state) if found is None else found
+                answer = self.home.append_inline(values)
             except CommitUnknown as error:
                 lost.append(error)
                 raise
+            if answer is None:
+                return None
+            number, at, digest = answer
+            entry = LogEntry(number, at, row, digest)
+            if number == state.number + 1 and entry.follows(state.digest):  # else readers follow
+                self._advance(apply(state, entry, record))
+            return int(number)
 
         try:
             return retry(self.home, attempt)
-        except CatalogUnavailable:  # it cannot be asked whether it is there
-            if lost:
-                raise lost[-1] from None
-            raise
+        except CatalogUnavailable as error:  # it cannot be asked whether it is there
+            raise lost[-1] if lost else error from None
 
-    def _inserted(self, draft: Draft, record: RowsCommitted, state: StoreState) -> int | None:
-        row, parts = draft.row, [(*part, content) for part, content in draft.parts.items()]
-        values = row.values() | {"layout": state.layout, "seal": row.seal, "parts": parts}
-        answer = self.home.append_inline(values)
-        if answer is None:
-            return None
-        number, at, digest = answer
-        entry = LogEntry(number, at, row, digest)
-        if number == state.number + 1 and entry.follows(state.digest):
-            self._advance(Replayed(apply(state, entry, record), draft.tail_bytes))  # else readers follow
-        return int(number)
-
-    def _found(self, draft: Draft, base: int) -> int | None:
+    def _found(self, id: bytes, base: int) -> int | None:  # noqa: A002
         """Return the append whose answer was lost, if it is in the log; the lock waits for one under way."""
         with self.home.writing():
-            found = self.home.execute(tables.BY_ID, {"after": base, "id": draft.row.id})
+            found = self.home.execute(tables.BY_ID, {"after": base, "id": id})
         return int(found[0][0]) if found else None
-
-    @property
-    def is_far(self) -> bool:
-        """True if each look waits for a server's answer."""
-        return self.file is None
 
     # The whole log
 
@@ -346,7 +328,7 @@ class Catalog:
     def dump(self) -> tuple[tables.Dump, Tx]:
         """Return the rows of all tables but the leases, and a transaction that sees just that."""
         with self.home.reading():
-            state = replay_newest(self.home, self.known).state
+            state = replay_newest(self.home, self.known)
             rows = {
                 name: list(map(list, self.home.execute(every))) for name, every in tables.EVERYTHING.items()
             }
@@ -361,12 +343,15 @@ class Catalog:
     def checkpoint_if_long(self) -> bool:
         """Write a checkpoint if folding the tail would take a process some 10 ms; for after an append."""
         with self._lock:
-            if self._tail_bytes < TAIL_BYTES:
+            number = self.known.number if self.known is not None else 0
+            if number - self._checkpointed < TAIL_RECORDS:
                 return False
-            self._tail_bytes = 0
+            self._checkpointed = number  # whatever comes of it, the next is as many records away
         newest = max((manifest.number for manifest in checkpoints.manifests(self.home)), default=0)
-        is_written, self._checkpointed = newest > self._checkpointed, newest
-        return not is_written and self.write_checkpoint()
+        if number - newest < TAIL_RECORDS:  # others have written it
+            self._checkpointed = newest
+            return False
+        return self.write_checkpoint()
 
     def write_checkpoint(self) -> bool:
         """Write a checkpoint of the state as of the head; False if another process is writing one.
@@ -384,7 +369,6 @@ class Catalog:
             tx = Tx(self, state)
             of_tables = {n: tx.statistics(n, _file_ids(table)) for n, table in state.tables.items()}
             checkpoints.write(self.home, state, of_tables)
-            self._checkpointed = state.number
         finally:
             with self.appending() as tx:
                 own = tx.lease(CheckpointWriter, "")

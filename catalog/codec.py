@@ -1,15 +1,16 @@
 """Frozen values as msgpack, by the types of their fields.
 
 A value is the list of its fields, in the order in which its class has them; so a class whose fields change
-needs another format number, and the classes of old numbers stay. What is read is checked against the types:
-bytes that do not fit raise `ValueError`, and no value is half of one.
+needs another format number, and the classes of old numbers stay. Fields whose metadata has `apart` are kept
+in other parts, and have their defaults here. What is read is checked against the types: bytes that do not fit
+raise `ValueError`, and no value is half of one.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from itertools import chain
@@ -18,7 +19,6 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 import msgpack
 import pyarrow as pa
 
-from elasticscan.catalog.files import FileSet
 from elasticscan.topology import SlotSet
 
 T = TypeVar("T")
@@ -52,12 +52,10 @@ def unpack_value(kind: type[T], packed: bytes) -> T:
 
 def _plain(value: Any) -> Any:
     """Return what msgpack does not know in terms of what it knows."""
-    if isinstance(value, FileSet):  # what has one keeps it in a part of its own
-        return None
     if isinstance(value, SlotSet):
         return list(chain.from_iterable(value.ranges))
     if is_dataclass(value):
-        return [getattr(value, field.name) for field in fields(value) if field.init]
+        return [getattr(value, field.name) for field in _packed_fields(cast(Any, type(value)))]
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, Mapping):
@@ -67,6 +65,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, pa.DataType):
         return pa.schema([pa.field("", value)]).serialize().to_pybytes()
     raise TypeError(f"{type(value).__name__} has no form in the log")
+
+
+@cache
+def _packed_fields(kind: Any) -> tuple[Field[Any], ...]:
+    """Return the fields of a class that its values have in the log; the others come last."""
+    return tuple(field for field in fields(kind) if field.init and "apart" not in field.metadata)
 
 
 @cache
@@ -84,8 +88,6 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
     if origin is frozenset:
         (read_member,) = map(_reader, arguments)
         return lambda plain: frozenset(map(read_member, plain))
-    if origin is FileSet:
-        return lambda _: FileSet.empty(arguments[0])
     if origin is not None and issubclass(origin, Mapping):
         read_key, read_item = map(_reader, arguments)
         return lambda plain: {read_key(key): read_item(item) for key, item in plain.items()}
@@ -97,7 +99,7 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
         return lambda plain: pa.ipc.read_schema(pa.py_buffer(plain)).field(0).type
     if is_dataclass(kind):
         hints = get_type_hints(kind)
-        readers = tuple(_reader(hints[field.name]) for field in fields(kind) if field.init)
+        readers = tuple(_reader(hints[field.name]) for field in _packed_fields(cast(Any, kind)))
         make: Any = kind
         return lambda plain: make(*(read(item) for read, item in zip(readers, plain, strict=True)))
     if issubclass(kind, Enum):

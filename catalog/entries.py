@@ -10,16 +10,17 @@ to be right; a process that has seen a later number finds that the newest entrie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
 from hashlib import sha256
+from secrets import token_bytes
 from typing import Any, Final
 
 import msgpack
 
 from elasticscan.base.errors import RESTORE, StoreDamaged, StoreTooNew
 from elasticscan.catalog.codec import pack_value, unpack_value
-from elasticscan.metadata import FORMATS, STORE, MoveSwitched, Record, split_statistics, table_of
+from elasticscan.metadata import FORMATS, STORE, Record, file_statistics, table_of
 
 GENESIS: Final = bytes(32)  # the digest before the first entry, whose number is 0
 
@@ -29,8 +30,6 @@ VALUE, ROWS, STATISTICS, TOPOLOGY = "value", "rows", "statistics", "topology"
 Part = tuple[int, str]  # table, name of the part
 Digest = bytes
 
-RECORD_BYTES = 256  # a record of a tail counts for so much more than its value
-_MOVE_BYTES = 4 << 10  # folding a move takes as long as folding so much else
 _MOST_BYTES = 64 << 10  # the rows of a larger commit are written to files
 
 
@@ -110,52 +109,36 @@ class Append:
     beyond: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A record that has no number yet.
+def drafted(what: Append, clock: int) -> tuple[LogRow, dict[Part, bytes]]:
+    """Return the row of a record's entry, and the parts that are kept apart from it.
 
-    Attributes:
-        what: without statistics, which are a part.
-        row: of its entry, which also seals the row of the topology history that comes with it.
-        parts: that are kept apart from its entry.
-        tail_bytes: by which the tail that processes fold grows: its value, and more for a move.
+    The row also seals that of the topology history. `clock` is the writer's, as `LogRow` has it.
     """
-
-    what: Append
-    row: LogRow
-    parts: Mapping[Part, bytes]
-    tail_bytes: int
-
-    @classmethod
-    def of(cls, what: Append, id: bytes, clock: int) -> Draft:  # noqa: A002
-        """Return the draft of a record, with an id and its writer's clock, as `LogRow` has them."""
-        assert what.rows is None or len(what.rows) <= _MOST_BYTES, "larger commits are written to files"
-        record, statistics = split_statistics(what.record)
-        table, value = table_of(record), pack_value(record)
-        parts = {(table, VALUE): value}
-        if what.rows is not None:
-            parts[table, ROWS] = what.rows
-        if statistics:
-            parts[table, STATISTICS] = msgpack.packb(statistics)
-        sealed = {**parts, (STORE, TOPOLOGY): what.topology[1]} if what.topology is not None else parts
-        hashes = [[of, name, sha256(content).digest()] for (of, name), content in sorted(sealed.items())]
-        kind, (app_id, app_version) = type(record).__name__, what.app or (None, None)
-        row = LogRow(
-            id,
-            kind,
-            FORMATS[kind][1],
-            getattr(record, "operation", None),
-            clock,
-            table,
-            getattr(record, "rows", 0),
-            getattr(record, "bytes", 0),
-            app_id,
-            app_version,
-            what.metadata,
-            msgpack.packb(hashes),
-        )
-        size = len(value) + RECORD_BYTES + _MOVE_BYTES * isinstance(record, MoveSwitched)
-        return cls(replace(what, record=record), row, parts, size)
+    assert what.rows is None or len(what.rows) <= _MOST_BYTES, "larger commits are written to files"
+    record, table, statistics = what.record, table_of(what.record), file_statistics(what.record)
+    parts = {(table, VALUE): pack_value(record)}
+    if what.rows is not None:
+        parts[table, ROWS] = what.rows
+    if statistics:
+        parts[table, STATISTICS] = msgpack.packb(statistics)
+    sealed = {**parts, (STORE, TOPOLOGY): what.topology[1]} if what.topology is not None else parts
+    hashes = [[of, name, sha256(content).digest()] for (of, name), content in sorted(sealed.items())]
+    kind, (app_id, app_version) = type(record).__name__, what.app or (None, None)
+    row = LogRow(
+        token_bytes(16),
+        kind,
+        FORMATS[kind][1],
+        getattr(record, "operation", None),
+        clock,
+        table,
+        getattr(record, "rows", 0),
+        getattr(record, "bytes", 0),
+        app_id,
+        app_version,
+        what.metadata,
+        msgpack.packb(hashes),
+    )
+    return row, parts
 
 
 def chained(digest: bytes, number: int, time: int, seal: bytes) -> bytes:

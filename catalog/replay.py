@@ -7,30 +7,16 @@ may have been dropped because a checkpoint covers it: then the replay begins wit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from elasticscan.base.errors import CatalogOutdated, StoreNotFound
 from elasticscan.catalog import checkpoints, tables
 from elasticscan.catalog.database import LogHome, Row, head_in
-from elasticscan.catalog.entries import GENESIS, RECORD_BYTES, check_chain, damaged_log, entry_of, record_of
+from elasticscan.catalog.entries import GENESIS, check_chain, damaged_log, entry_of, record_of
 from elasticscan.catalog.fold import apply
 from elasticscan.catalog.state import StoreState
 
 
-class Replayed(NamedTuple):
-    """A state as of the head.
-
-    Attributes:
-        tail_bytes: the size of the tail of the log that led to it, as `Tx.tail_bytes` has it.
-        checkpoint: the number of the checkpoint that it began with, 0 for none; None if a state was known.
-    """
-
-    state: StoreState
-    tail_bytes: int = 0
-    checkpoint: int | None = None
-
-
-def replay(home: LogHome, state: StoreState | None) -> Replayed | None:
+def replay(home: LogHome, state: StoreState | None) -> StoreState | None:
     """Return the state as of the head, from an earlier one, or from nothing.
 
     One statement gives the head, what the log has of the state that is known, and the rest. None if a value
@@ -41,7 +27,7 @@ def replay(home: LogHome, state: StoreState | None) -> Replayed | None:
         StoreDamaged: the log is not what was appended.
     """
     if state is not None and head_in(home.execute(tables.HEAD)) == head_of(state):
-        return Replayed(state)
+        return state
     rows = home.execute(tables.TAIL, {"known": -1 if state is None else state.number})
     head = head_in([row[:4] for row in rows[:1]])
     rows = [row[4:] for row in rows if row[4] is not None]
@@ -58,10 +44,10 @@ def replay(home: LogHome, state: StoreState | None) -> Replayed | None:
         state = apply(state, entry, record_of(entry, row[-1]))
     if state is None or head != head_of(state):
         raise damaged_log(f"its head is {head[0]}, and its entries end elsewhere")
-    return Replayed(state, sum(len(row[-1]) + RECORD_BYTES for row in rows))
+    return state
 
 
-def replay_whole(home: LogHome, state: StoreState | None) -> Replayed:
+def replay_whole(home: LogHome, state: StoreState | None) -> StoreState:
     """As `replay`, of a log that has all values since a state; a value that is missing is damage."""
     found = replay(home, state)
     if found is None:
@@ -69,14 +55,13 @@ def replay_whole(home: LogHome, state: StoreState | None) -> Replayed:
     return found
 
 
-def replay_newest(home: LogHome, known: StoreState | None) -> Replayed:
+def replay_newest(home: LogHome, known: StoreState | None) -> StoreState:
     """As `replay`, from the newest checkpoint if nothing is known, or the values since then were dropped."""
     found = None if known is None else replay(home, known)
     if found is not None:
         return found
     with home.reading():  # this process begins, or has slept
-        begun = checkpoints.newest_state(home)
-        return replay_whole(home, begun)._replace(checkpoint=0 if begun is None else begun.number)
+        return replay_whole(home, checkpoints.newest_state(home))
 
 
 def head_of(state: StoreState) -> Row:

@@ -99,8 +99,8 @@ class TableState:
     overwrites: tuple[int, ...] = ()
     overwritten: int = 0
     removed: tuple[RemovedFile, ...] = ()
-    fragments: FileSet[Fragment] = field(default_factory=lambda: FileSet.empty(Fragment))
-    runs: FileSet[IndexRun] = field(default_factory=lambda: FileSet.empty(IndexRun))
+    fragments: FileSet[Fragment] = field(default=FileSet.empty(Fragment), metadata={"apart": True})
+    runs: FileSet[IndexRun] = field(default=FileSet.empty(IndexRun), metadata={"apart": True})
 
     def served_by(self, changes: FileChanges) -> int:
         """Return how many slots the fragments and commits serve that changes take rows from, in sum."""

@@ -11,7 +11,6 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from secrets import token_bytes
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgpack
@@ -32,11 +31,11 @@ from elasticscan.catalog.entries import (
     ROWS,
     STATISTICS,
     Append,
-    Draft,
     LogEntry,
     chained,
     check_part,
     damaged_log,
+    drafted,
     is_sealed,
     linked_entry,
 )
@@ -98,7 +97,6 @@ class Tx:
 
     Attributes:
         now: the time of this process's clock; use `times` for stamps and expiry.
-        tail_bytes: the size of the records that it has appended, as `Draft` has it; 0 if there are none.
         files_at: the shards at which it has entered files of a table.
     """
 
@@ -109,7 +107,6 @@ class Tx:
             self._base, self._begun = begun.number, begun.digest
         self._first: bytes | None = None  # the id of the first record
         self._leases: dict[str, list[Row]] = {}  # their rows as it left them
-        self.tail_bytes = 0
         self.files_at = frozenset[int]()
 
     @property
@@ -123,25 +120,24 @@ class Tx:
     def append(self, what: Record | Append) -> int:
         """Append a record, and return its number; raises where the state does not allow it, see `checks`."""
         clock, state = micros(self._catalog.clock.now()), self._state
-        draft = Draft.of(what if isinstance(what, Append) else Append(what), token_bytes(16), clock)
-        record, topology, row = draft.what.record, draft.what.topology, draft.row
+        what = what if isinstance(what, Append) else Append(what)
+        row, parts = drafted(what, clock)
         if state is not None:
-            check(state, record)
-        number, at = self._next_number(draft.what), time_after(state, clock)
+            check(state, what.record)
+        number, at = self._next_number(what), time_after(state, clock)
         before = self._begun if state is None else state.digest
         entry = LogEntry(number, at, row, chained(before, number, at, row.seal))
-        self._state = apply(state, entry, record)
+        self._state = apply(state, entry, what.record)
         values = row.values() | {"number": number, "time": at, "digest": entry.digest}
         self.execute(tables.INSERT_ENTRY, values)
-        for (table, part), content in draft.parts.items():
+        for (table, part), content in parts.items():
             values = {"number": number, "table": table, "part": part, "bytes": content}
             self.execute(tables.INSERT_PART, values)
-        if topology is not None:
-            values = {"number": topology[0], "record": number, "bytes": topology[1]}
+        if what.topology is not None:
+            values = {"number": what.topology[0], "record": number, "bytes": what.topology[1]}
             self.execute(tables.PUT_TOPOLOGY, values)
         self._first = self._first or row.id
-        self.tail_bytes += draft.tail_bytes
-        changes = file_changes(record).values()
+        changes = file_changes(what.record).values()
         self.files_at |= {added.file.shard for files in changes for added in files.added}
         return number
 
@@ -152,7 +148,7 @@ class Tx:
 
     def finish(self) -> None:
         """Move the head to the last record."""
-        if self.tail_bytes:
+        if self._first is not None:
             state = self.state
             head = {"number": state.number, "digest": state.digest, "time": state.time}
             self.execute(tables.MOVE_HEAD, head | {"layout": state.layout, "before": self._begun})
@@ -176,6 +172,8 @@ class Tx:
 
     def observe_time(self) -> None:
         """Let the store know what time it is here, if that changes a claim, or its belief by an hour."""
+        if self._first is not None:  # records say what time it is
+            return
         before = self.state.belief
         after = observe(before, self.now)
         is_later = after.accepted_at > before.accepted_at + CLAIM_SECONDS

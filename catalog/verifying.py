@@ -62,10 +62,10 @@ def check_log(catalog: Catalog) -> None:
 def _state_of_all(home: LogHome) -> StoreState:
     """Return the state to which all checkpoints lead, and all records while none was dropped."""
     kept = checkpoints.manifests(home)[:KEPT]
-    newest = replay_whole(home, None).state if len(kept) < KEPT else None
+    newest = replay_whole(home, None) if len(kept) < KEPT else None
     for manifest in kept:
         try:
-            state = replay_whole(home, checkpoints.read_state(home, manifest)).state
+            state = replay_whole(home, checkpoints.read_state(home, manifest))
         except ValueError as error:
             raise damaged_log(f"checkpoint {manifest.number} cannot be decoded ({error})") from error
         newest = newest or state

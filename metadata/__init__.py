@@ -76,8 +76,8 @@ from elasticscan.metadata.records import (
     file_changes,
     file_count,
     file_id,
+    file_statistics,
     moved_tablet,
-    split_statistics,
     table_of,
 )
 from elasticscan.metadata.statistics import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 import pyarrow as pa
@@ -61,14 +61,14 @@ class StagedFragment(FragmentFile):
     """A fragment that is written and flushed but that no commit refers to yet.
 
     Attributes:
-        statistics: packed `FragmentStatistics`; empty when there are none.
         runs: its entries in the table's secondary indexes.
         slots_left: the number of slots that it was written for and does not serve, since they moved away.
+        statistics: packed `FragmentStatistics`; empty when there are none. Kept apart from the record.
     """
 
-    statistics: Packed = b""
     runs: tuple[StagedRun, ...] = ()
     slots_left: int = 0
+    statistics: Packed = field(default=b"", metadata={"apart": True})
 
     @property
     def slots_written(self) -> int:

@@ -326,21 +326,15 @@ def file_changes(record: Record) -> dict[int, FileChanges]:
     return {record.table: record.files} if isinstance(record, (RowsCommitted, FragmentsReplaced)) else {}
 
 
-def split_statistics(record: Record) -> tuple[Record, dict[int, bytes]]:
-    """Return a record without what it says of the values in its files, and that, by the files' ordinals.
+def file_statistics(record: Record) -> dict[int, bytes]:
+    """Return what a record says of the values in its files, by the files' ordinals.
 
-    Every process reads the values of records; only plans ask for statistics.
+    It is no part of the record's value: every process reads values, and plans alone ask for statistics.
     """
-    tables, statistics, ordinal = {}, dict[int, bytes](), 0
-    for table, changes in file_changes(record).items():
-        added = []
+    statistics, ordinal = dict[int, bytes](), 0
+    for changes in file_changes(record).values():
         for each in changes.added:
-            if each.file.statistics:
-                statistics[ordinal] = each.file.statistics
-            added.append(replace(each, file=replace(each.file, statistics=b"")))
+            statistics[ordinal] = each.file.statistics
             ordinal += 1 + len(each.file.runs)
-        tables[table] = replace(changes, added=tuple(added))
         ordinal += len(changes.runs)
-    if isinstance(record, (RowsCommitted, FragmentsReplaced)):
-        return replace(record, files=tables[record.table]), statistics
-    return (replace(record, tables=tables) if isinstance(record, MoveSwitched) else record), statistics
+    return {number: packed for number, packed in statistics.items() if packed}

@@ -5,20 +5,17 @@ Set ELASTICSCAN_SEEDS to one seed, or to a range such as 0-5000, to run others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Self
 
 import pytest
 
 from elasticscan.catalog import Catalog
-from elasticscan.catalog.entries import Append
+from elasticscan.catalog.catalog import TAIL_RECORDS
 from elasticscan.catalog.files import FileSet
 from elasticscan.catalog.sqlite import SqliteHome
-from elasticscan.metadata import Fragment, Secret, SecretChanged, StagedFragment
+from elasticscan.metadata import Fragment, StagedFragment
 from elasticscan.topology import SlotSet
 from tests.base.postgres import Server
 from tests.base.severed_line import SeveredLine
@@ -85,32 +82,18 @@ def test_a_set_of_files_is_what_a_dict_of_them_is_however_often_it_is_merged(see
 
 def test_a_tail_is_checkpointed_whenever_it_is_long_by_old_and_new_processes(tmp_path: Path) -> None:
     log = begin(SqliteHome(tmp_path / "log.db"))
-    secret = Append(SecretChanged(1, Secret(1, "keys" * 9_000, b"", 0.0)))
-    for _ in range(4):
+
+    def lengthen() -> None:
+        for _ in range(TAIL_RECORDS):
+            append(log)
+
+    for _ in range(3):
         assert not log.checkpoint_if_long()
-        for _ in range(2):
-            append(log, secret)
+        lengthen()
         assert log.checkpoint_if_long()
-    for _ in range(4):  # which fold a tail that is long, and live shortly
-        for _ in range(2):
-            append(log, secret)
+    for _ in range(3):  # which fold a tail that is long, and live shortly
+        lengthen()
         new = Catalog(log.home)
         new.follow()
         assert new.checkpoint_if_long()
     assert not log.checkpoint_if_long(), "another process has written one"
-
-
-def test_a_writer_counts_what_others_append_while_it_waits_for_its_turn(tmp_path: Path) -> None:
-    others = [begin(SqliteHome(tmp_path / "log.db"))] * 200
-
-    class QueuedHome(SqliteHome):
-        @contextmanager
-        def writing(self, at_once: bool = False) -> Iterator[Self]:
-            while others:  # more than a checkpoint is written after
-                append(others.pop())
-            with super().writing(at_once) as home:
-                yield home
-
-    log = Catalog(QueuedHome(tmp_path / "log.db"))
-    append(log)
-    assert log.checkpoint_if_long()
