@@ -6,10 +6,8 @@
     statistics/T    (id of a file, what is known of its values); read only when a plan asks
     manifest        the fold version, (number, digest) of the state, and each part with its sha256
 
-Parts are written in short transactions, and the manifest last: a checkpoint without it does not
-exist. A part that is what it was two checkpoints before is not written again: the manifest names the number
-under which it lies. The two newest checkpoints stay, and have no part in common: a damaged one is skipped for
-the one before, and more of the log.
+Parts are written in short transactions, and the manifest last: a checkpoint without it does not exist. The
+two newest stay: a damaged one is skipped for the one before, and more of the log.
 """
 
 from __future__ import annotations
@@ -40,25 +38,19 @@ _STATISTICS = pa.schema([pa.field("id", pa.int64(), False), pa.field("body", pa.
 
 
 @dataclass(frozen=True, slots=True)
-class PartReference:
-    """A part of a checkpoint: the number under which it lies, and the digest of its bytes."""
-
-    name: str
-    number: int
-    digest: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class CheckpointManifest:
+    """What a checkpoint consists of: the digests of its parts, by their names."""
+
     number: int
     digest: bytes
-    parts: tuple[PartReference, ...]
+    parts: Mapping[str, bytes]
 
-    def part(self, name: str) -> PartReference:
-        for part in self.parts:
-            if part.name == name:
-                return part
-        raise damaged_log(f"checkpoint {self.number} has no part {name}")
+    def part(self, contents: Mapping[str, bytes], name: str) -> bytes:
+        """Return one of some parts that were read. Raises `StoreDamaged` where it is not what was written."""
+        content = contents.get(name)
+        if content is None or not is_sealed(content, self.parts.get(name)):
+            raise damaged_log(f"part {name} of checkpoint {self.number} is not what was written")
+        return content
 
 
 def parts_of(state: StoreState) -> dict[str, bytes]:
@@ -118,24 +110,6 @@ def manifests(home: LogHome) -> list[CheckpointManifest]:
     return found
 
 
-Contents = Mapping[tuple[int, str], bytes]  # of parts, by the number under which they lie, and their names
-
-
-def _contents(home: LogHome, manifest: CheckpointManifest, statement: str) -> Contents:
-    """Return parts of a checkpoint as they lie there."""
-    numbers = sorted({part.number for part in manifest.parts})
-    rows = (row for number in numbers for row in home.execute(statement, {"number": number}))
-    return {(number, name): content for number, name, content in rows}
-
-
-def read_part(contents: Contents, reference: PartReference) -> bytes:
-    """Return a part of a checkpoint. Raises `StoreDamaged` where it is not what was written."""
-    content = contents.get((reference.number, reference.name))
-    if content is None or not is_sealed(content, reference.digest):
-        raise damaged_log(f"part {reference.name} of checkpoint {reference.number} is not what was written")
-    return content
-
-
 def newest_state(home: LogHome) -> StoreState | None:
     """Return the state of the newest checkpoint that is whole; None where there is none."""
     for manifest in manifests(home):
@@ -151,8 +125,8 @@ def read_state(home: LogHome, manifest: CheckpointManifest) -> StoreState:
     logged = home.execute(tables.DIGEST, {"number": manifest.number})
     if logged != [(manifest.digest,)]:
         raise damaged_log(f"checkpoint {manifest.number} is of another log")
-    contents = _contents(home, manifest, tables.CHECKPOINT_STATE)
-    return state_of(lambda name: read_part(contents, manifest.part(name)))
+    contents: Mapping[str, bytes] = dict(home.execute(tables.CHECKPOINT_STATE, {"number": manifest.number}))
+    return state_of(lambda name: manifest.part(contents, name))
 
 
 def write(home: LogHome, state: StoreState, statistics: Mapping[int, Mapping[int, bytes]]) -> None:
@@ -160,26 +134,16 @@ def write(home: LogHome, state: StoreState, statistics: Mapping[int, Mapping[int
 
     `statistics` are, for each table, those of its files by id.
     """
-    before = [manifest for manifest in manifests(home) if manifest.number < state.number]
     parts = parts_of(state)
     for id in state.tables:  # noqa: A001
         rows = [{"id": file, "body": body} for file, body in sorted(statistics.get(id, {}).items())]
         parts[f"statistics/{id}"] = _stream(pa.Table.from_pylist(rows, schema=_STATISTICS))
-    # Of the checkpoint before the last: what is damaged in one part is whole in the other that is kept.
-    known = dict[tuple[str, bytes], PartReference]()
-    for manifest in before[1:KEPT]:
-        there = _contents(home, manifest, tables.CHECKPOINT)
-        whole = (p for p in manifest.parts if is_sealed(there.get((p.number, p.name)), p.digest))
-        known = {(part.name, part.digest): part for part in whole}
-    references = []
-    for name, content in parts.items():
-        digest = sha256(content).digest()
-        references.append(known.get((name, digest)) or PartReference(name, state.number, digest))
-    manifest = CheckpointManifest(state.number, state.digest, tuple(references))
-    new = [(part.name, parts[part.name]) for part in references if part.number == state.number]
-    _write_parts(home, state.number, [*new, ("manifest", pack_value(manifest))])
+    digests = {name: sha256(content).digest() for name, content in parts.items()}
+    manifest = CheckpointManifest(state.number, state.digest, digests)
+    _write_parts(home, state.number, [*parts.items(), ("manifest", pack_value(manifest))])
     read_state(home, manifest)
-    _remove_old(home)
+    oldest = manifests(home)[:KEPT][-1]
+    change(home, [(tables.FORGET_CHECKPOINTS, {"before": oldest.number})])
 
 
 def _write_parts(home: LogHome, number: int, parts: Sequence[tuple[str, bytes]]) -> None:
@@ -195,24 +159,12 @@ def _write_parts(home: LogHome, number: int, parts: Sequence[tuple[str, bytes]])
     change(home, statements)
 
 
-def _remove_old(home: LogHome) -> None:
-    """Remove the parts that no kept checkpoint names."""
-    kept = manifests(home)[:KEPT]
-    named = {(part.number, part.name) for manifest in kept for part in manifest.parts}
-    named |= {(manifest.number, "manifest") for manifest in kept}
-    newest = max(manifest.number for manifest in kept)
-    there = home.execute(tables.CHECKPOINT_PARTS)
-    old = [key for key in there if key not in named and key[0] < newest]
-    change(home, [(tables.DELETE_CHECKPOINT, {"number": number, "part": part}) for number, part in old])
-
-
 def statistics_in(home: LogHome, manifest: CheckpointManifest, table: int) -> dict[int, bytes] | None:
     """Return what a checkpoint knows of the values in a table's files; None if that is damaged or newer."""
+    name = f"statistics/{table}"
+    contents: Mapping[str, bytes] = dict(home.execute(tables.CHECKPOINT_PART, {"number": manifest.number, "part": name}))
     with suppress(StoreDamaged, ValueError):
-        part = manifest.part(f"statistics/{table}")
-        found = home.execute(tables.CHECKPOINT_PART, {"number": part.number, "part": part.name})
-        contents = {(number, name): content for number, name, content in found}
-        rows = _table(read_part(contents, part), _STATISTICS)
+        rows = _table(manifest.part(contents, name), _STATISTICS)
         return dict(zip(rows["id"].to_pylist(), rows["body"].to_pylist(), strict=True))
     return None
 
@@ -227,13 +179,10 @@ def drop_covered(home: LogHome) -> int:
         return 0
     *_, state = (read_state(home, manifest) for manifest in kept)
     needed = {(commit.number, own) for own, table in state.tables.items() for commit in table.memory}
-    dropped, after = 0, -1
-    while True:
-        asked = {"after": after, "upto": state.number, "most": _DROPPED_AT_ONCE}
-        some = home.execute(tables.DROPPABLE, asked)
-        if not some:
-            return dropped
+    dropped, asked = 0, {"after": -1, "upto": state.number, "most": _DROPPED_AT_ONCE}
+    while some := home.execute(tables.DROPPABLE, asked):
         going = [part for part in some if part[2] != ROWS or (part[0], part[1]) not in needed]
         keys = [dict(zip(("number", "table", "part"), part, strict=True)) for part in going]
         change(home, [(tables.DELETE_PART, key) for key in keys])
-        dropped, after = dropped + len(going), some[-1][0]
+        dropped, asked["after"] = dropped + len(going), some[-1][0]
+    return dropped

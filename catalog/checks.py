@@ -92,9 +92,9 @@ def _check_replaced(state: StoreState, record: FragmentsReplaced) -> None:
     if table.info.oldest_snapshot != record.horizon:
         raise _changed(table, "the horizon")
     changes = record.files
-    named = {*changes.removed, *(file for file, _ in changes.slots), *(run.fragment for run in changes.runs)}
+    named = dict(changes.slots).keys() | {run.fragment for run in changes.runs}
     unflushed = {commit.number for commit in table.memory}
-    is_there = not table.fragments.missing(named) and set(changes.flushed) <= unflushed
+    is_there = len(table.fragments.where("id", named)) == len(named) and unflushed.issuperset(changes.flushed)
     if not is_there or table.served_by(changes) != record.served:
         raise _changed(table, "files")
     _check_runs(state, table, changes)
@@ -177,7 +177,7 @@ def _check_index(state: StoreState, record: IndexDefined) -> None:
         _check_new(state, "index", index.id)
     if index.ready:
         having = {run.fragment for run in table.runs.where("index", {index.id})}
-        if len(having) < len(table.fragments):
+        if having != table.fragments.by_id().keys():
             raise _changed(table, "files")
 
 

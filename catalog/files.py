@@ -12,7 +12,7 @@ made of the Arrow table are kept with that, for all sets that share it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar
 
@@ -50,79 +50,64 @@ class FileSet(Generic[F]):
     Attributes:
         kind: the class of the files; its fields are the columns.
         base: the files as they were at the newest merge.
-        added: files that came since, or changed, by id.
-        removed: ids of files of `base` that are gone, or changed.
+        changed: files that came since, or are others now, by id; None for those that are gone.
     """
 
     kind: type[F]
     base: pa.Table
-    added: Mapping[int, F] = field(default_factory=dict)
-    removed: frozenset[int] = frozenset()
+    changed: Mapping[int, F | None] = field(default_factory=dict)
     _decoded: list[dict[int, F]] = field(default_factory=list, repr=False, compare=False)  # `base`, if asked
 
     @classmethod
     def empty(cls, kind: type[F]) -> FileSet[F]:
         return cls(kind, pa.Table.from_batches([], _COLUMNS[kind]))
 
-    def __len__(self) -> int:
-        return int(self.base.num_rows) - len(self.removed) + len(self.added)
-
     def with_added(self, files: Iterable[F]) -> FileSet[F]:
-        new = {file.id: file for file in files}
-        return self._changed({**self.added, **new}, self.removed) if new else self
+        """Return the set with some files, which are new, or others than those with their ids."""
+        return self._with({file.id: file for file in files})
 
-    def with_removed(self, ids: Collection[int]) -> FileSet[F]:
-        """Return the set without some files; the caller has checked that they are there."""
-        if not ids:
-            return self
-        added = {number: file for number, file in self.added.items() if number not in ids}
-        return self._changed(added, self.removed.union(set(ids) - self.added.keys()))
-
-    def with_slots(self, slots: Mapping[int, SlotSet]) -> FileSet[F]:
-        """Return the set with other slots of some fragments."""
-        if not slots:
-            return self
-        there: list[Any] = self.where("id", slots.keys())  # runs have no slots of their own
-        changed = {file.id: replace(file, slots=slots[file.id]) for file in there}
-        return self._changed({**self.added, **changed}, self.removed.union(slots.keys() - self.added.keys()))
-
-    def missing(self, ids: Collection[int]) -> set[int]:
-        """Return those of some ids that are not in the set."""
-        return set(ids) - {file.id for file in self.where("id", ids)} if ids else set()
+    def with_removed(self, ids: Iterable[int]) -> FileSet[F]:
+        return self._with(dict.fromkeys(ids))
 
     def by_id(self) -> Mapping[int, F]:
         """Return all files, ascending; not to be changed."""
         if not self._decoded:
             self._decoded.append({file.id: file for file in self._files(self.base)})
-        base = self._decoded[0]
-        if not self.removed:
-            return {**base, **self.added} if self.added else base  # ids only grow
-        kept = {number: file for number, file in base.items() if number not in self.removed}
-        return dict(sorted({**kept, **self.added}.items()))
+        if not self.changed:
+            return self._decoded[0]
+        every = dict(self._decoded[0])
+        for number, file in self.changed.items():  # ids only grow, so what is new comes last
+            if file is None:
+                every.pop(number, None)
+            else:
+                every[number] = file
+        return every
 
     def where(self, column: str, values: Collection[int]) -> list[F]:
         """Return the files whose column has one of some values, ascending; of the others none is decoded."""
         asked = pa.array(sorted(values), self.base.schema.field(column).type)
-        chosen = pc.is_in(self.base[column], asked)
-        if self.removed:
-            chosen = pc.and_(chosen, pc.invert(pc.is_in(self.base["id"], self._gone)))
-        files = list(self._files(self.base.filter(chosen)))
-        files += [file for file in self.added.values() if getattr(file, column) in values]
+        base = self._unchanged()
+        files = list(self._files(base.filter(pc.is_in(base[column], asked))))
+        files += [file for file in self._came() if getattr(file, column) in values]
         return sorted(files, key=lambda file: file.id)  # the same, however much of them was merged
 
     def merged(self) -> pa.Table:
         """Return all files as one table, ascending by id."""
-        kept = self.base
-        if self.removed:
-            kept = kept.filter(pc.invert(pc.is_in(kept["id"], self._gone)))
-        if self.added:
-            rows = [_row(file, kept.schema) for file in self.added.values()]
+        kept = self._unchanged()
+        rows = [_row(file, kept.schema) for file in self._came()]
+        if rows:
             kept = pa.concat_tables([kept, pa.Table.from_pylist(rows, schema=kept.schema)]).sort_by("id")
         return kept.combine_chunks()
 
-    @property
-    def _gone(self) -> pa.Array:
-        return pa.array(sorted(self.removed), pa.int64())
+    def _came(self) -> list[F]:
+        return [file for file in self.changed.values() if file is not None]
+
+    def _unchanged(self) -> pa.Table:
+        """Return the files of `base` that are as they were."""
+        if not self.changed:
+            return self.base
+        changed = pa.array(sorted(self.changed), pa.int64())
+        return self.base.filter(pc.invert(pc.is_in(self.base["id"], changed)))
 
     def _files(self, rows: pa.Table) -> Iterable[F]:
         columns: dict[str, Any] = {name: rows[name].to_pylist() for name in rows.schema.names}
@@ -131,10 +116,12 @@ class FileSet(Generic[F]):
         names, make = tuple(columns), self.kind
         return (make(**dict(zip(names, row, strict=True))) for row in zip(*columns.values(), strict=True))
 
-    def _changed(self, added: Mapping[int, F], removed: frozenset[int]) -> FileSet[F]:
+    def _with(self, changes: Mapping[int, F | None]) -> FileSet[F]:
         """Return the set with these changes, merged if they are many."""
-        changed = FileSet(self.kind, self.base, added, removed, self._decoded)
-        if len(added) + len(removed) <= max(_FEW_CHANGES, self.base.num_rows // 8):
+        if not changes:
+            return self
+        changed = FileSet(self.kind, self.base, {**self.changed, **changes}, self._decoded)
+        if len(changed.changed) <= max(_FEW_CHANGES, self.base.num_rows // 8):
             return changed
         decoded = [dict(changed.by_id())] if self._decoded else []
         return FileSet(self.kind, changed.merged(), _decoded=decoded)

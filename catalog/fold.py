@@ -9,7 +9,7 @@ digest does not show: `StoreDamaged`. What a record requires is checked before i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
@@ -25,11 +25,12 @@ from elasticscan.catalog.table_state import (
     not_forgotten,
     struck,
     with_files,
-    without,
+    with_slots,
     without_runs,
 )
 from elasticscan.metadata import (
     LAYOUT,
+    NO_SLOTS,
     FileChanges,
     FilesCondemned,
     FragmentsReplaced,
@@ -139,40 +140,28 @@ def _with_table(state: StoreState, id: int, table: TableState) -> Changes:  # no
 
 def _shard(state: StoreState, entry: LogEntry, record: ShardDefined) -> Changes:
     shard, others = record.shard, {s.id: s for s in state.shards.values() if s.id != record.shard.id}
-    if not record.removed:
-        newest = _newest(state.newest_ids, "shard", [shard])
-        return {"shards": dict(sorted({**others, shard.id: shard}.items())), "newest_ids": newest}
-    if state.placement.at(shard.id):
-        raise damaged_log(f"shard {shard.id} is removed, and serves slots")
-    return {"shards": others, "removed_shards": {**state.removed_shards, shard.id: shard}}
+    if record.removed:
+        return {"shards": others, "removed_shards": {**state.removed_shards, shard.id: shard}}
+    newest = _newest(state.newest_ids, "shard", [shard])
+    return {"shards": dict(sorted({**others, shard.id: shard}.items())), "newest_ids": newest}
 
 
 def _table(state: StoreState, entry: LogEntry, record: TableDefined) -> Changes:
-    info = record.table
+    info, number, newest = record.table, entry.number, _newest(state.newest_ids, "table", [record.table])
     if record.reserved:
-        newest = _newest(state.newest_ids, "table", [info])
         return {"reserved": {**state.reserved, info.id: info}, "newest_ids": newest}
-    if record.made_from == 0:
-        if info.id in state.tables:
-            raise damaged_log(f"table {info.id} is created twice")
-        made = replace(info, created_commit=entry.number, oldest_snapshot=entry.number)
-        newest = _newest(state.newest_ids, "table", [info])
-        reserved = {number: table for number, table in state.reserved.items() if number != info.id}
-        changes = {"newest_ids": newest, "reserved": reserved}
-        return _with_table(state, info.id, TableState(made, newest=entry.number)) | changes
-    before = state.table(info.id)
+    reserved = {own: table for own, table in state.reserved.items() if own != info.id}
+    new = TableState(replace(info, created_commit=number, oldest_snapshot=number), newest=number)
+    table = state.tables.get(info.id, new)
     # The horizon is the store's to raise, and never goes back.
-    kept = replace(
-        info,
-        created_commit=before.info.created_commit,
-        oldest_snapshot=before.info.oldest_snapshot,
-    )
-    return _with_table(state, info.id, replace(before, info=kept))
+    created, oldest = table.info.created_commit, table.info.oldest_snapshot
+    table = replace(table, info=replace(info, created_commit=created, oldest_snapshot=oldest))
+    return _with_table(state, info.id, table) | {"newest_ids": newest, "reserved": reserved}
 
 
 def _drop_table(state: StoreState, entry: LogEntry, record: TableDropped) -> Changes:
     table = state.table(record.table)
-    table = without(table, table.fragments.by_id().keys(), _since(state, entry))
+    table = with_slots(table, dict.fromkeys(table.fragments.by_id(), NO_SLOTS), _since(state, entry))
     left = {number: other for number, other in state.tables.items() if number != record.table}
     dropped = DroppedTable(table.info.name, table.removed)
     return {"tables": left, "dropped": {**state.dropped, record.table: dropped}}
@@ -245,8 +234,6 @@ def _tablets(state: StoreState, entry: LogEntry, record: TabletsChanged) -> Chan
 
 def _horizon(state: StoreState, entry: LogEntry, record: HorizonRaised) -> Changes:
     table = state.table(record.table)
-    if not table.info.oldest_snapshot <= record.horizon <= entry.number:
-        raise damaged_log(f"the horizon of table {record.table} goes to {record.horizon}")
     past = [number for number in table.overwrites if number <= record.horizon]
     kept = tuple(number for number in table.overwrites if number not in past[:-1])
     info = replace(table.info, oldest_snapshot=record.horizon)
@@ -302,20 +289,8 @@ def _since(state: StoreState, entry: LogEntry) -> int:
 
 def _touch(state: StoreState, number: int, files: FileChanges) -> Changes:
     """Note the tablets whose files are others now: a move that copied them before must copy again."""
-    slots = SlotSet.union([*(added.file.slots for added in files.added), *(some for _, some in files.slots)])
-    if files.removed or files.flushed:
-        slots |= files.flushed_slots
-    if not slots:
-        return {}
-    return {"touched": {**state.touched, **dict.fromkeys(_tablets_with(slots, state.placement), number)}}
-
-
-def _tablets_with(slots: SlotSet, placement: Placement) -> Iterator[int]:
-    """Yield the tablets that hold some of the slots; both are walked once, in order."""
-    ranges = iter(slots.ranges)
-    start, end = next(ranges)
-    for tablet in placement.tablets:
-        while end <= tablet.start:
-            start, end = next(ranges, (placement.slot_count, placement.slot_count + 1))
-        if start < tablet.end:
-            yield tablet.id
+    of_files = (*(added.file.slots for added in files.added), *(left for _, left in files.slots))
+    slots = SlotSet.union((*of_files, files.flushed_slots))
+    bits, tablets = slots.bits, state.placement.tablets
+    touched = {t.id: number for t in tablets if bits >> t.start & (1 << t.end - t.start) - 1}
+    return {"touched": {**state.touched, **touched}}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgpack
 
@@ -43,14 +43,14 @@ def lease_id(kind: type, name: str) -> str:
 
 
 def row_of(lease: Lease[T]) -> Row:
-    kind = type(lease.value)
-    return lease_id(kind, lease.name), kind.__name__, "", pack_value(lease.value), lease.until
+    """Return the row of a lease without its digest, as the functions here take and give it."""
+    return lease_id(type(lease.value), lease.name), pack_value(lease.value), lease.until
 
 
-def values_of(row: Row) -> dict[str, Any]:
-    """Return the columns of the row of a lease, and its digest."""
-    names = ("id", "kind", "owner", "payload", "until", "digest")
-    return dict(zip(names, (*row, _digest(row)), strict=True))
+def put_lease(home: LogHome, row: Row) -> None:
+    """Enter a lease, in the place of that with its id."""
+    values = dict(zip(("id", "payload", "until"), row, strict=True))
+    home.execute(tables.PUT_LEASE, values | {"digest": _digest(row)})
 
 
 def lease_rows(home: LogHome, id: str | None = None) -> list[Row]:  # noqa: A002
@@ -69,7 +69,7 @@ def lease_rows(home: LogHome, id: str | None = None) -> list[Row]:  # noqa: A002
 def lease_of(kind: type[T], row: Row) -> Lease[T]:
     """Return the lease of a row. Raises `StoreDamaged` where it cannot be decoded."""
     try:
-        return Lease(row[0].partition("/")[2], unpack_value(kind, row[3]), row[4])
+        return Lease(row[0].partition("/")[2], unpack_value(kind, row[1]), row[2])
     except ValueError as error:
         raise damaged_log(f"lease {row[0]} cannot be decoded ({error})") from error
 

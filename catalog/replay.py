@@ -6,8 +6,6 @@ may have been dropped because a checkpoint covers it: then the replay begins wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from elasticscan.base.errors import CatalogOutdated, StoreNotFound
 from elasticscan.catalog import checkpoints, tables
 from elasticscan.catalog.database import LogHome, Row, head_in
@@ -32,7 +30,13 @@ def replay(home: LogHome, state: StoreState | None) -> StoreState | None:
     head = head_in([row[:4] for row in rows[:1]])
     rows = [row[4:] for row in rows if row[4] is not None]
     if state is not None:
-        _check_same(state, [row[2] for row in rows[:1] if row[0] == state.number], head[0])
+        if [row[2] for row in rows[:1] if row[0] == state.number] != [state.digest]:
+            raise CatalogOutdated(
+                f"record {state.number} was seen, and the log ends with {head[0]} or has another in its "
+                "place; put the newest log back, or run `elasticscan adopt`",
+                known=state.number,
+                found=head[0],
+            )
         rows = rows[1:]
     elif not rows and head[0] == -1:
         raise StoreNotFound("the log has no record yet; create the store again")
@@ -67,14 +71,3 @@ def replay_newest(home: LogHome, known: StoreState | None) -> StoreState:
 def head_of(state: StoreState) -> Row:
     """Return the row of the head that belongs to a state."""
     return state.number, state.digest, state.time, state.layout
-
-
-def _check_same(state: StoreState, logged: Sequence[bytes], number: int) -> None:
-    """Raise unless the digest of the state that is known is the one that the log has under its number."""
-    if logged != [state.digest]:
-        raise CatalogOutdated(
-            f"record {state.number} was seen, and the log ends with {number} or has another in its "
-            "place; put the newest log back, or run `elasticscan adopt`",
-            known=state.number,
-            found=number,
-        )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
 
-from elasticscan.catalog.entries import Digest, damaged_log
+from elasticscan.catalog.entries import Digest
 from elasticscan.catalog.files import FileSet
 from elasticscan.metadata import (
     FileChanges,
@@ -104,9 +106,7 @@ class TableState:
 
     def served_by(self, changes: FileChanges) -> int:
         """Return how many slots the fragments and commits serve that changes take rows from, in sum."""
-        sources = {*changes.removed, *(file for file, _ in changes.slots)}
-        fragments = self.fragments.where("id", sources) if sources else []
-        served = [fragment.slots for fragment in fragments]
+        served = [fragment.slots for fragment in self.fragments.where("id", dict(changes.slots))]
         served += [commit.slots for commit in self.memory if commit.number in changes.flushed]
         return sum(map(len, served))
 
@@ -116,30 +116,20 @@ def with_files(table: TableState, files: FileChanges, number: int, time: int, fi
 
     `time` is that of files that go, as `RemovedFile` has it.
     """
-    named = {*files.removed, *(file for file, _ in files.slots), *(each.fragment for each in files.runs)}
-    missing = table.fragments.missing(named)
-    if missing:
-        raise damaged_log(f"fragment {min(missing)} is not there")
-    table = without(table, files.removed, time)
-    fragments, runs, ordinal = list[Fragment](), list[IndexRun](), first
+    ids, fragments, runs = map(partial(file_id, number), count(first)), list[Fragment](), list[IndexRun]()
     for added in files.added:
         low, high = added.min_number or number, added.max_number or number
-        fragment = added.file.entered(file_id(number, ordinal), table.info.id, low, high)
+        fragment = added.file.entered(next(ids), table.info.id, low, high)
         fragments.append(fragment)
-        ordinal += 1
-        for run in added.file.runs:
-            runs.append(run.entered(file_id(number, ordinal), fragment.id))
-            ordinal += 1
-    for extra in files.runs:
-        runs.append(extra.run.entered(file_id(number, ordinal), extra.fragment))
-        ordinal += 1
-    memory = _unflushed(table.memory, files)
+        runs += [run.entered(next(ids), fragment.id) for run in added.file.runs]
+    runs += [extra.run.entered(next(ids), extra.fragment) for extra in files.runs]
+    table, memory = with_slots(table, dict(files.slots), time), _unflushed(table.memory, files)
     return replace(
         table,
         memory=memory,
         memory_bytes=sum(commit.bytes for commit in memory) if files.flushed else table.memory_bytes,
         removed=not_forgotten(table.removed, files),
-        fragments=table.fragments.with_slots(dict(files.slots)).with_added(fragments),
+        fragments=table.fragments.with_added(fragments),
         runs=table.runs.with_added(runs),
     )
 
@@ -147,57 +137,44 @@ def with_files(table: TableState, files: FileChanges, number: int, time: int, fi
 def struck(table: TableState, record: MoveSwitched, time: int) -> TableState:
     """Return a table whose fragments at the source of a move serve its slots no longer."""
     there, slots = table.fragments.where("shard", {record.tablet.shard}), record.tablet.slots
-    left = {f.id: f.slots - slots for f in there if not f.slots.isdisjoint(slots)}
-    table = replace(table, fragments=table.fragments.with_slots({f: own for f, own in left.items() if own}))
-    return without(table, [f for f, own in left.items() if not own], time)
+    return with_slots(table, {f.id: f.slots - slots for f in there if not f.slots.isdisjoint(slots)}, time)
 
 
-def without(table: TableState, ids: Collection[int], time: int) -> TableState:
-    """Return a table without some fragments and their runs; all their files are noted as removed."""
-    if not ids:
+def with_slots(table: TableState, slots: Mapping[int, SlotSet], time: int) -> TableState:
+    """Return a table whose fragments serve these slots; of one without any all files are noted as removed."""
+    if not slots:
         return table
-    going = set(ids)
-    files = (
-        RemovedFile(table.info.id, fragment.id, fragment.shard, fragment.path, time)
-        for fragment in table.fragments.where("id", going)
-    )
-    table = replace(table, removed=(*table.removed, *files))
-    table = without_runs(table, table.runs.where("fragment", going), time)
-    return replace(table, fragments=table.fragments.with_removed(going))
+    there = table.fragments.where("id", slots.keys())
+    going = {fragment.id: fragment for fragment in there if not slots[fragment.id]}
+    table = without_runs(table, table.runs.where("fragment", going.keys()), time) if going else table
+    changed = [replace(fragment, slots=slots[fragment.id]) for fragment in there if fragment.id not in going]
+    gone = (RemovedFile(table.info.id, f.id, f.shard, f.path, time) for f in going.values())
+    fragments = table.fragments.with_removed(going).with_added(changed)
+    return replace(table, fragments=fragments, removed=(*table.removed, *gone))
 
 
 def without_runs(table: TableState, runs: Sequence[IndexRun], time: int) -> TableState:
     """Return a table without some runs of its indexes, whose files are noted as removed."""
-    if not runs:
-        return table
     shards = {own.id: own.shard for own in table.fragments.where("id", {run.fragment for run in runs})}
     files = (RemovedFile(table.info.id, run.fragment, shards[run.fragment], run.path, time) for run in runs)
-    left = table.runs.with_removed({run.id for run in runs})
+    left = table.runs.with_removed(run.id for run in runs)
     return replace(table, runs=left, removed=(*table.removed, *files))
 
 
 def not_forgotten(removed: tuple[RemovedFile, ...], files: FileChanges) -> tuple[RemovedFile, ...]:
     """Return the removed files that may still be on their disks."""
-    if not files.forgotten:
-        return removed
     forgotten = set(files.forgotten)
-    return tuple(file for file in removed if (file.shard, file.path) not in forgotten)
+    return tuple(f for f in removed if (f.shard, f.path) not in forgotten) if forgotten else removed
 
 
 def _unflushed(memory: tuple[InlineCommit, ...], files: FileChanges) -> tuple[InlineCommit, ...]:
     """Return the commits in the log without those, or their slots, that lie in files now."""
-    if not files.flushed:
-        return memory
-    flushed, there = set(files.flushed), {commit.number for commit in memory}
-    if not flushed <= there:
-        raise damaged_log(f"commit {min(flushed - there)} is flushed, and its rows are not in the log")
-    left = (
-        _part_of(commit, commit.slots - files.flushed_slots) if commit.number in flushed else commit
-        for commit in memory
-    )
-    return tuple(commit for commit in left if commit.slots)
-
-
-def _part_of(commit: InlineCommit, slots: SlotSet) -> InlineCommit:
-    """Return what is left of a commit in the log; its bytes, as if all slots had the same."""
-    return replace(commit, slots=slots, bytes=commit.bytes * len(slots) // len(commit.slots))
+    left, flushed = list[InlineCommit](), set(files.flushed)
+    for commit in memory:
+        if commit.number in flushed:
+            slots = commit.slots - files.flushed_slots
+            size = commit.bytes * len(slots) // len(commit.slots)  # as if all slots had the same
+            commit = replace(commit, slots=slots, bytes=size)  # noqa: PLW2901
+        if commit.slots:
+            left.append(commit)
+    return tuple(left)

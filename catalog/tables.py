@@ -38,8 +38,7 @@ CREATE: Final = (
     """CREATE TABLE IF NOT EXISTS topology_history (
         number {NUMBER} PRIMARY KEY, record {NUMBER} NOT NULL, bytes {BYTES} NOT NULL)""",
     """CREATE TABLE IF NOT EXISTS lease (
-        id TEXT PRIMARY KEY, kind TEXT NOT NULL, owner TEXT NOT NULL, payload {BYTES} NOT NULL,
-        until {NUMBER} NOT NULL, digest {BYTES} NOT NULL)""",
+        id TEXT PRIMARY KEY, payload {BYTES} NOT NULL, until {NUMBER} NOT NULL, digest {BYTES} NOT NULL)""",
     "INSERT INTO head VALUES (1, -1, {GENESIS}, 0, 0) ON CONFLICT DO NOTHING",
 )
 
@@ -86,15 +85,14 @@ PART: Final = "SELECT bytes FROM payload WHERE number = :number AND table_id = :
 
 MANIFESTS: Final = """SELECT number, fold, digest, bytes FROM checkpoint
     WHERE part = 'manifest' ORDER BY number DESC"""
-CHECKPOINT: Final = "SELECT number, part, bytes FROM checkpoint WHERE number = :number"
+CHECKPOINT: Final = "SELECT part, bytes FROM checkpoint WHERE number = :number"
 CHECKPOINT_STATE: Final = f"{CHECKPOINT} AND part NOT LIKE 'statistics/%'"
 CHECKPOINT_PART: Final = f"{CHECKPOINT} AND part = :part"
 ALL_CHECKPOINT_PARTS: Final = "SELECT number, part, digest, bytes FROM checkpoint"
-CHECKPOINT_PARTS: Final = "SELECT number, part FROM checkpoint"
 PUT_CHECKPOINT: Final = """INSERT INTO checkpoint VALUES (:number, :part, :fold, :digest, :bytes)
     ON CONFLICT (number, part) DO UPDATE SET fold = excluded.fold, digest = excluded.digest,
     bytes = excluded.bytes"""
-DELETE_CHECKPOINT: Final = "DELETE FROM checkpoint WHERE number = :number AND part = :part"
+FORGET_CHECKPOINTS: Final = "DELETE FROM checkpoint WHERE number < :before"
 DROPPABLE: Final = """SELECT number, table_id, part FROM payload
     WHERE number > :after AND number <= :upto ORDER BY number LIMIT :most"""
 DELETE_PART: Final = "DELETE FROM payload WHERE number = :number AND table_id = :table AND part = :part"
@@ -110,11 +108,10 @@ TOPOLOGY_AT: Final = """SELECT max(t.number) FROM topology_history t JOIN log l 
     WHERE l.time <= :time"""
 FORGET_TOPOLOGIES: Final = "DELETE FROM topology_history WHERE number < :before"
 
-LEASES: Final = "SELECT id, kind, owner, payload, until, digest FROM lease"
+LEASES: Final = "SELECT id, payload, until, digest FROM lease"
 LEASE: Final = f"{LEASES} WHERE id = :id"
-PUT_LEASE: Final = """INSERT INTO lease VALUES (:id, :kind, :owner, :payload, :until, :digest)
-    ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, owner = excluded.owner, payload = excluded.payload,
-    until = excluded.until, digest = excluded.digest"""
+PUT_LEASE: Final = """INSERT INTO lease VALUES (:id, :payload, :until, :digest) ON CONFLICT (id)
+    DO UPDATE SET payload = excluded.payload, until = excluded.until, digest = excluded.digest"""
 DELETE_LEASE: Final = "DELETE FROM lease WHERE id = :id"
 
 

@@ -318,7 +318,7 @@ class Tx:
     def leases(self, kind: type[T]) -> list[Lease[T]]:
         """Return the leases of a kind, ended ones included. Raises `StoreDamaged` where any is damaged."""
         rows = sorted(leases.lease_rows(self.home))
-        return [leases.lease_of(kind, row) for row in rows if row[1] == kind.__name__]
+        return [leases.lease_of(kind, row) for row in rows if row[0].startswith(leases.lease_id(kind, ""))]
 
     def lease(self, kind: type[T], name: str) -> Lease[T] | None:
         """Return a lease, ended or not."""
@@ -331,7 +331,7 @@ class Tx:
         self._put_lease(leases.row_of(Lease(name, value, until)))
 
     def _put_lease(self, row: Row) -> None:
-        self.execute(tables.PUT_LEASE, leases.values_of(row))
+        leases.put_lease(self.home, row)
         self._leases[row[0]] = [row]
 
     def remove_lease(self, kind: type, name: str) -> None:

@@ -51,6 +51,7 @@ from elasticscan.metadata.records import (
     LAYOUT,
     MAX_FILES,
     NO_CHANGES,
+    NO_SLOTS,
     STORE,
     AddedFragment,
     AddedRun,

@@ -73,15 +73,13 @@ class FileChanges:
     Attributes:
         added: fragments, with the runs of their indexes.
         runs: runs of fragments that were there before.
-        removed: ids of fragments that serve no slot any more, with their runs.
-        slots: the slots that fragments serve from now on, by the fragments' ids.
+        slots: the slots that fragments serve from now on, by the fragments' ids; none of those that go.
         flushed: numbers of commits whose rows of `flushed_slots` lie in the added files from now on.
         forgotten: paths, by shard, of removed files that are gone from their disks.
     """
 
     added: tuple[AddedFragment, ...] = ()
     runs: tuple[AddedRun, ...] = ()
-    removed: tuple[int, ...] = ()
     slots: tuple[tuple[int, SlotSet], ...] = ()
     flushed: tuple[int, ...] = ()
     flushed_slots: SlotSet = NO_SLOTS

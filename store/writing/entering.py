@@ -90,9 +90,4 @@ def replace_fragments(
 
     `slots` are what the others serve from now on, by their ids; one without any is dropped with its runs.
     """
-    files = FileChanges(
-        added(tx.state, copies),
-        removed=tuple(sorted(number for number, left in slots.items() if not left)),
-        slots=tuple(sorted((number, left) for number, left in slots.items() if left)),
-    )
-    replace_files(tx, table, operation, files)
+    replace_files(tx, table, operation, FileChanges(added(tx.state, copies), slots=tuple(slots.items())))

@@ -692,8 +692,7 @@ class World:
         served = SlotSet.union(fragment.slots & slots for fragment in taken)
         changes = FileChanges(
             (self._added(table, shard, served, versions),) if versions else (),
-            removed=tuple(each.id for each in taken if each.slots <= slots),
-            slots=tuple((each.id, each.slots - slots) for each in taken if not each.slots <= slots),
+            slots=tuple((each.id, each.slots - slots) for each in taken),
         )
         return self._replaced(table, "compact", changes)
 

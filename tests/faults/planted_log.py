@@ -142,9 +142,8 @@ def a_missing_value_says_nothing(patch: Patch) -> None:
 def checkpoints_of_any_log_are_used(
     _: Any, home: Any, manifest: checkpoints.CheckpointManifest
 ) -> StoreState:
-    parts = {part.name: part for part in manifest.parts}
-    contents, read = checkpoints._contents(home, manifest, tables.CHECKPOINT_STATE), checkpoints.read_part
-    return checkpoints.state_of(lambda name: read(contents, parts[name]))
+    contents = dict(home.execute(tables.CHECKPOINT_STATE, {"number": manifest.number}))
+    return checkpoints.state_of(lambda name: manifest.part(contents, name))
 
 
 # Rules that one function keeps, and what stands in its place.
@@ -191,7 +190,9 @@ in_log.rule("what an overwrite hides stays hidden").plants(
     _folding, RowsCommitted, lambda record: replace(record, overwrites=False)
 )
 in_log.rule("a file that serves no slot is known until it is gone from its disk").alters(
-    table_state, "without", lambda honest, table, *rest: replace(honest(table, *rest), removed=table.removed)
+    table_state,
+    "with_slots",
+    lambda honest, table, *rest: replace(honest(table, *rest), removed=table.removed),
 )
 in_log.rule("a file that is gone from its disk is forgotten").alters(
     (table_state, fold), "not_forgotten", lambda _, removed, files: removed

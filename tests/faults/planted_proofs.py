@@ -58,24 +58,6 @@ def heads_are_not_compared(patch: Patch) -> None:
 # --------------------------------------------------------------------------------------------- checkpoints
 
 
-@fault("damaged log", "the checkpoints that are kept have no part in common", "lost_part_of_a_checkpoint")
-def checkpoints_share_their_parts(patch: Patch) -> None:
-    write, manifests = checkpoints.write, checkpoints.manifests
-
-    def sharing(*given: Any) -> Any:
-        with pytest.MonkeyPatch.context() as within:
-
-            def newest_twice(home: Any) -> list[Any]:  # so that the second of them is the newest, once
-                within.undo()
-                found = manifests(home)
-                return [*found[:1], *found]
-
-            within.setattr(checkpoints, "manifests", newest_twice)
-            return write(*given)
-
-    patch.setattr(checkpoints, "write", sharing)
-
-
 @fault("damaged log", "values are dropped only up to what all kept checkpoints cover")
 @found_by("lost_part_of_a_checkpoint")
 @replacing(Catalog, "drop_payloads")
@@ -124,7 +106,7 @@ def what_was_seen_is_forgotten(honest: Any, self: Catalog) -> Any:
 @replacing(FileSet, "_changed")
 def files_are_decoded_once(honest: Any, self: Any, *given: Any) -> Any:
     changed = honest(self, *given)
-    return FileSet(changed.kind, changed.base, changed.added, changed.removed, self._decoded)
+    return FileSet(changed.kind, changed.base, changed.changed, self._decoded)
 
 
 # Rules that one function keeps, and what stands in its place.
