@@ -42,8 +42,7 @@ from elasticscan.catalog.fold import apply
 from elasticscan.catalog.pool import in_transaction
 from elasticscan.catalog.replay import replay_newest
 from elasticscan.catalog.state import StoreState
-from elasticscan.catalog.table_state import TableState
-from elasticscan.catalog.transaction import Tx, entries
+from elasticscan.catalog.transaction import Tx
 from elasticscan.metadata import RowsCommitted
 
 TAIL_RECORDS = 100  # a longer tail is folded into a checkpoint
@@ -66,7 +65,6 @@ class Catalog:
         home: the database that keeps the log.
         known: the newest state that was seen; in a writing transaction, that with which it began.
         read_only: why nothing can be written through it, or None.
-        clock: what ends with time ends by it: the one handed in, or the server's.
         file: the log's file; None at a server, whose answers take a while.
         before_writing: called before every transaction that writes, with `is_small`. It returns a check,
             which the transaction calls with its state, and which raises when that cannot be the newest.
@@ -75,7 +73,7 @@ class Catalog:
     """
 
     def __init__(self, home: LogHome) -> None:
-        self.home, self.clock, self.file = home, home.clock, home.file
+        self.home, self.file = home, home.file
         self.read_only = home.why_read_only
         self.known: StoreState | None = None
         self.before_writing: Callable[[bool], Callable[[StoreState], None]] = lambda _: lambda _: None
@@ -100,10 +98,10 @@ class Catalog:
             if self.home.is_begun():
                 raise AlreadyExists("there is a store already; open it, or choose another place")
             if copied is None:
-                return Tx(self, None)
+                return Tx(self.home, None)
             for statement in tables.filling(copied):
                 self.home.execute(*statement)
-            return Tx(self, replay_newest(self.home, None))
+            return Tx(self.home, replay_newest(self.home, None))
 
         with self._committed(begin) as transaction:
             yield transaction
@@ -155,7 +153,7 @@ class Catalog:
     def newest(self) -> Tx:
         """Return a transaction that reads; a thread that is in one sees the state with which that began."""
         known = self.known
-        return Tx(self, known if known is not None and self.home.in_transaction else self.follow())
+        return Tx(self.home, known if known is not None and self.home.in_transaction else self.follow())
 
     # Transactions
 
@@ -206,7 +204,7 @@ class Catalog:
         known = self.follow()
 
         def begin() -> Tx:
-            return Tx(self, self._advance(replay_newest(self.home, known)))
+            return Tx(self.home, self._advance(replay_newest(self.home, known)))
 
         with self._committed(begin, at_once) as transaction:
             yield transaction
@@ -257,7 +255,7 @@ class Catalog:
         state = self.known
         if state is None or self.file is not None or self.read_only is not None or in_transaction():
             return None
-        what = commit(Tx(self, state))
+        what = commit(Tx(self.home, state))
         if what is None:
             return None
         verify = self.before_writing(True)
@@ -323,7 +321,7 @@ class Catalog:
         self.home.close()  # connections have pages in memory, which may be damaged on the disk
         self.newest()
         self.home.check_sound()
-        verifying.check_log(self)
+        verifying.check_log(self.home)
 
     def dump(self) -> tuple[tables.Dump, Tx]:
         """Return the rows of all tables but the leases, and a transaction that sees just that."""
@@ -332,7 +330,7 @@ class Catalog:
             rows = {
                 name: list(map(list, self.home.execute(every))) for name, every in tables.EVERYTHING.items()
             }
-            return rows, Tx(self, state)
+            return rows, Tx(self.home, state)
 
     # Checkpoints
 
@@ -366,9 +364,8 @@ class Catalog:
             tx.put_lease("", me, _CHECKPOINT_SECONDS)
         try:
             state = self.follow()
-            tx = Tx(self, state)
-            of_tables = {n: tx.statistics(n, _file_ids(table)) for n, table in state.tables.items()}
-            checkpoints.write(self.home, state, of_tables)
+            tx, ids = Tx(self.home, state), {n: table.fragments.by_id() for n, table in state.tables.items()}
+            checkpoints.write(self.home, state, {n: tx.statistics(n, of.keys()) for n, of in ids.items()})
         finally:
             with self.appending() as tx:
                 own = tx.lease(CheckpointWriter, "")
@@ -382,11 +379,4 @@ class Catalog:
         Entries stay, so the history does. Returns how many parts were dropped. A process that has slept since
         reads a checkpoint.
         """
-        manifests = checkpoints.manifests(self.home)[:1]
-        newest = [entry for each in manifests for entry in entries(self.home, each.number, each.number)]
-        is_old = bool(newest) and newest[0].time < micros(older_than)
-        return checkpoints.drop_covered(self.home) if is_old else 0
-
-
-def _file_ids(table: TableState) -> set[int]:
-    return {file for files in (table.fragments, table.runs) for file in files.merged()["id"].to_pylist()}
+        return checkpoints.drop_covered(self.home, micros(older_than))

@@ -25,7 +25,7 @@ from elasticscan.catalog.codec import pack_value, unpack_value
 from elasticscan.catalog.database import LogHome
 from elasticscan.catalog.entries import ROWS, damaged_log, is_sealed
 from elasticscan.catalog.failures import change
-from elasticscan.catalog.files import FRAGMENT_COLUMNS, RUN_COLUMNS, FileSet
+from elasticscan.catalog.files import FileSet, columns_of
 from elasticscan.catalog.fold import FOLD_VERSION
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import TableState
@@ -70,8 +70,8 @@ def state_of(part: Callable[[str], bytes]) -> StoreState:
     """
     state, whole = unpack_value(StoreState, part("store")), dict[int, TableState]()
     for id, table in state.tables.items():  # noqa: A001
-        fragments = FileSet(Fragment, _table(part(f"fragments/{id}"), FRAGMENT_COLUMNS))
-        runs = FileSet(IndexRun, _table(part(f"runs/{id}"), RUN_COLUMNS))
+        fragments = FileSet(Fragment, _table(part(f"fragments/{id}"), columns_of(Fragment)))
+        runs = FileSet(IndexRun, _table(part(f"runs/{id}"), columns_of(IndexRun)))
         whole[id] = replace(table, fragments=fragments, runs=runs)
     return replace(state, tables=whole)
 
@@ -162,22 +162,25 @@ def _write_parts(home: LogHome, number: int, parts: Sequence[tuple[str, bytes]])
 def statistics_in(home: LogHome, manifest: CheckpointManifest, table: int) -> dict[int, bytes] | None:
     """Return what a checkpoint knows of the values in a table's files; None if that is damaged or newer."""
     name = f"statistics/{table}"
-    contents: Mapping[str, bytes] = dict(home.execute(tables.CHECKPOINT_PART, {"number": manifest.number, "part": name}))
+    contents: Mapping[str, bytes] = dict(
+        home.execute(tables.CHECKPOINT_PART, {"number": manifest.number, "part": name})
+    )
     with suppress(StoreDamaged, ValueError):
         rows = _table(manifest.part(contents, name), _STATISTICS)
         return dict(zip(rows["id"].to_pylist(), rows["body"].to_pylist(), strict=True))
     return None
 
 
-def drop_covered(home: LogHome) -> int:
-    """Drop values, and rows that lie in files, which checkpoints cover; returns how many parts.
+def drop_covered(home: LogHome, older_than: int) -> int:
+    """Drop values, and rows that lie in files, which checkpoints cover, if the newest is older than a time.
 
-    All that are kept must cover them: should one be damaged, the other still leads to the state.
+    All that are kept must cover them: should one be damaged, the other still leads to the state. Returns how
+    many parts were dropped.
     """
-    kept = manifests(home)[:KEPT]
-    if len(kept) < KEPT:
+    states = [read_state(home, manifest) for manifest in manifests(home)[:KEPT]]
+    if len(states) < KEPT or states[0].time >= older_than:
         return 0
-    *_, state = (read_state(home, manifest) for manifest in kept)
+    state = states[-1]
     needed = {(commit.number, own) for own, table in state.tables.items() for commit in table.memory}
     dropped, asked = 0, {"after": -1, "upto": state.number, "most": _DROPPED_AT_ONCE}
     while some := home.execute(tables.DROPPABLE, asked):

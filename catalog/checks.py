@@ -103,13 +103,11 @@ def _check_replaced(state: StoreState, record: FragmentsReplaced) -> None:
 
 def _check_runs(state: StoreState, table: TableState, changes: FileChanges) -> None:
     """Raise unless runs are of indexes that there are, and of fragments that have none."""
-    if not changes.runs:
-        return
     indexes, fragments = {index.id for index in table.indexes}, {added.fragment for added in changes.runs}
     having = {(run.index, run.fragment) for run in table.runs.where("fragment", fragments)}
-    for added in changes.runs:
-        if added.run.index not in indexes or (added.run.index, added.fragment) in having:
-            raise _changed(table, "indexes")
+    coming = {(added.run.index, added.fragment) for added in changes.runs}
+    if not having.isdisjoint(coming) or not indexes.issuperset(index for index, _ in coming):
+        raise _changed(table, "indexes")
     shards = {fragment.id: fragment.shard for fragment in table.fragments.where("id", fragments)}
     _check_not_condemned(state, ((shards[added.fragment], added.run.path) for added in changes.runs))
 

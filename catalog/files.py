@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, get_type_hints
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,20 +27,16 @@ F = TypeVar("F", Fragment, IndexRun)
 _FEW_CHANGES = 64  # are never merged into the table
 
 
-def _columns(optional: str = "", **types: pa.DataType) -> pa.Schema:
-    return pa.schema([pa.field(name, kind, nullable=name == optional) for name, kind in types.items()])
+_TYPES: Final[Mapping[Any, pa.DataType]] = {
+    int: pa.int64(), int | None: pa.int64(), str: pa.string(), bool: pa.bool_(), SlotSet: pa.string()
+}  # fmt: skip
 
 
-_INT, _SHORT, _TEXT, _FLAG = pa.int64(), pa.int32(), pa.string(), pa.bool_()
-FRAGMENT_COLUMNS: Final = _columns(
-    id=_INT, table=_INT, shard=_SHORT, path=_TEXT, slots=_TEXT, slots_written=_SHORT, rows=_INT, bytes=_INT,
-    unique=_FLAG, tombstones=_INT, versioned=_FLAG, tail=_INT, digest=_INT, superseded_at=_INT,
-    min_commit=_INT, max_commit=_INT, optional="superseded_at",
-)  # fmt: skip
-RUN_COLUMNS: Final = _columns(
-    id=_INT, index=_INT, fragment=_INT, path=_TEXT, rows=_INT, bytes=_INT, tail=_INT, digest=_INT
-)
-_COLUMNS: Final[Mapping[type, pa.Schema]] = {Fragment: FRAGMENT_COLUMNS, IndexRun: RUN_COLUMNS}
+def columns_of(kind: type[Fragment | IndexRun]) -> pa.Schema:
+    """Return the columns of files of a class: its fields, of which optional ones may be null."""
+    hints = get_type_hints(kind)
+    fields = [pa.field(name, _TYPES[hint], nullable=hint == int | None) for name, hint in hints.items()]
+    return pa.schema(fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ class FileSet(Generic[F]):
 
     @classmethod
     def empty(cls, kind: type[F]) -> FileSet[F]:
-        return cls(kind, pa.Table.from_batches([], _COLUMNS[kind]))
+        return cls(kind, pa.Table.from_batches([], columns_of(kind)))
 
     def with_added(self, files: Iterable[F]) -> FileSet[F]:
         """Return the set with some files, which are new, or others than those with their ids."""

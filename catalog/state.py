@@ -18,19 +18,8 @@ from elasticscan.base.errors import NotFound, SnapshotExpired
 from elasticscan.base.suggestions import suggest
 from elasticscan.catalog.entries import damaged_log
 from elasticscan.catalog.store_time import Belief
-from elasticscan.catalog.table_state import (
-    DroppedTable,
-    InlineCommit,
-    RemovedFile,
-    TableState,
-)
-from elasticscan.metadata import (
-    Fragment,
-    IndexInfo,
-    IndexRun,
-    Secret,
-    TableInfo,
-)
+from elasticscan.catalog.table_state import DroppedTable, InlineCommit, RemovedFile, TableState
+from elasticscan.metadata import Fragment, IndexInfo, IndexRun, Secret, TableInfo
 from elasticscan.topology import Placement, Shard, Tablet
 
 N = TypeVar("N", TableInfo, IndexInfo, Shard)
@@ -44,7 +33,6 @@ class StoreState:
         digest: of the log up to the number; two states with the same pair are the same.
         layout: the newest number that changed anything but rows.
         commit: the number of the newest commit, which makes the newest snapshot; or of one that was lost.
-        commit_time: when that was made; as `time`.
         time: of the newest record, in microseconds since the epoch, UTC.
         belief: the time that expiry goes by.
         incarnation: of the copy of the store, as `StoreCreated` has it.
@@ -61,7 +49,6 @@ class StoreState:
     digest: bytes
     layout: int
     commit: int
-    commit_time: int
     time: int
     belief: Belief
     store_id: str

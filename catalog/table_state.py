@@ -9,15 +9,7 @@ from itertools import count
 
 from elasticscan.catalog.entries import Digest
 from elasticscan.catalog.files import FileSet
-from elasticscan.metadata import (
-    FileChanges,
-    Fragment,
-    IndexInfo,
-    IndexRun,
-    MoveSwitched,
-    TableInfo,
-    file_id,
-)
+from elasticscan.metadata import FileChanges, Fragment, IndexInfo, IndexRun, MoveSwitched, TableInfo, file_id
 from elasticscan.topology import SlotSet
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgpack
 
@@ -42,13 +42,11 @@ from elasticscan.catalog.entries import (
 from elasticscan.catalog.failures import Interrupted
 from elasticscan.catalog.fold import apply
 from elasticscan.catalog.leases import ENDLESS, Lease
+from elasticscan.catalog.replay import head_of, replay_newest
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.store_time import Times, observe
 from elasticscan.catalog.table_state import InlineCommit
 from elasticscan.metadata import MAX_FILES, Record, TableInfo, TimeObserved, file_changes
-
-if TYPE_CHECKING:
-    from elasticscan.catalog.catalog import Catalog
 
 T = TypeVar("T")
 
@@ -92,7 +90,7 @@ class Tx:
     """One catalog transaction: everything done through it becomes visible at once, or nothing.
 
     Args:
-        catalog: of the store.
+        home: of the log.
         begun: the state at its beginning; None where there is none, as the first record creates the store.
 
     Attributes:
@@ -100,11 +98,9 @@ class Tx:
         files_at: the shards at which it has entered files of a table.
     """
 
-    def __init__(self, catalog: Catalog, begun: StoreState | None) -> None:
-        self._catalog, self.home, self.now = catalog, catalog.home, catalog.clock.now()
-        self._state, self._base, self._begun = begun, -1, GENESIS
-        if begun is not None:
-            self._base, self._begun = begun.number, begun.digest
+    def __init__(self, home: LogHome, begun: StoreState | None) -> None:
+        self.home, self.now = home, home.clock.now()
+        self._state = self._begun = begun
         self._first: bytes | None = None  # the id of the first record
         self._leases: dict[str, list[Row]] = {}  # their rows as it left them
         self.files_at = frozenset[int]()
@@ -119,13 +115,13 @@ class Tx:
 
     def append(self, what: Record | Append) -> int:
         """Append a record, and return its number; raises where the state does not allow it, see `checks`."""
-        clock, state = micros(self._catalog.clock.now()), self._state
+        clock, state = micros(self.home.clock.now()), self._state
         what = what if isinstance(what, Append) else Append(what)
         row, parts = drafted(what, clock)
         if state is not None:
             check(state, what.record)
         number, at = self._next_number(what), time_after(state, clock)
-        before = self._begun if state is None else state.digest
+        before = GENESIS if state is None else state.digest
         entry = LogEntry(number, at, row, chained(before, number, at, row.seal))
         self._state = apply(state, entry, what.record)
         values = row.values() | {"number": number, "time": at, "digest": entry.digest}
@@ -149,14 +145,15 @@ class Tx:
     def finish(self) -> None:
         """Move the head to the last record."""
         if self._first is not None:
-            state = self.state
-            head = {"number": state.number, "digest": state.digest, "time": state.time}
-            self.execute(tables.MOVE_HEAD, head | {"layout": state.layout, "before": self._begun})
+            values = dict(zip(("number", "digest", "time", "layout"), head_of(self.state), strict=True))
+            before = GENESIS if self._begun is None else self._begun.digest
+            self.execute(tables.MOVE_HEAD, values | {"before": before})
 
     def is_there(self) -> bool:
         """Return whether it was committed, as seen by the transaction in which this thread is now."""
         if self._first is not None:
-            return bool(self.execute(tables.BY_ID, {"after": self._base, "id": self._first}))
+            after = -1 if self._begun is None else self._begun.number
+            return bool(self.execute(tables.BY_ID, {"after": after, "id": self._first}))
         return all(leases.lease_rows(self.home, own) == rows for own, rows in self._leases.items())
 
     def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
@@ -269,7 +266,7 @@ class Tx:
             NotFound: the time is still to come, and what will be the newest then is not known.
         """
         # Where a clock was ahead, the newest commit's time may be, too, and stands for that commit.
-        now = max(self.times.stamp, self.state.commit_time / 1e6)
+        now = max(self.times.stamp, self.made_at(self.state.commit) or 0.0)
         if timestamp > now + CLOCK_SLACK_SECONDS:
             raise NotFound(
                 f"the time {utc(timestamp)} is still to come (now it is {utc(now)}); give a past time with "
@@ -302,7 +299,8 @@ class Tx:
         missing = {commit.number for commit in commits} - found.keys()
         if not missing:
             return found
-        if missing.isdisjoint(commit.number for commit in self._catalog.follow().memory(table)):
+        now = replay_newest(self.home, self._begun)
+        if missing.isdisjoint(commit.number for commit in now.memory(table)):
             raise Interrupted("rows were moved from the log to files while they were read; try again")
         raise damaged_log(f"the rows of record {min(missing)} are missing")
 

@@ -6,7 +6,7 @@ damaged, and no row depends on them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -30,20 +30,16 @@ from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.topology_history import oldest_topology, topology_rows
 from elasticscan.catalog.transaction import Tx
 
-if TYPE_CHECKING:
-    from elasticscan.catalog.catalog import Catalog
-
 _BATCH: Final = 500  # entries, with all that they have apart from them
 _ALL: Final = (1 << 63) - 1
 
 
-def check_log(catalog: Catalog) -> None:
+def check_log(home: LogHome) -> None:
     """Check the chain, all parts of records and checkpoints, topologies and leases.
 
     Raises:
         StoreDamaged: something is not what was written, or missing.
     """
-    home = catalog.home
     with home.reading():
         for number, part, digest, content in home.execute(tables.ALL_CHECKPOINT_PARTS):
             if not is_sealed(content, digest) and not part.startswith(STATISTICS):
@@ -54,7 +50,7 @@ def check_log(catalog: Catalog) -> None:
             for commit in table.memory:
                 if (commit.number, number) not in rows:
                     raise damaged_log(f"the rows of record {commit.number} are missing")
-        tx = Tx(catalog, state)
+        tx = Tx(home, state)
         topology_rows(tx, oldest_topology(tx), state.topology[0])
         lease_rows(home)
 

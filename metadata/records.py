@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, get_args
+from typing import Final
 
 from elasticscan.metadata.fragments import StagedFragment, TableInfo
 from elasticscan.metadata.indexes import IndexInfo, StagedRun
@@ -99,8 +99,12 @@ class Secret:
     made_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class StoreCreated:
+class Record:
+    """What an entry of the log says: one of the values below."""
+
+
+@dataclass(frozen=True)
+class StoreCreated(Record):
     """A store begins, as number 0.
 
     Attributes:
@@ -118,8 +122,8 @@ class StoreCreated:
     secrets: tuple[Secret, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StoreAdopted:
+@dataclass(frozen=True)
+class StoreAdopted(Record):
     """The store is another copy from now on; its own number may be any beyond the one before.
 
     `commit` is the newest commit that any copy was known to have: a lower number names no other one.
@@ -129,14 +133,14 @@ class StoreAdopted:
     commit: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ShardDefined:
+@dataclass(frozen=True)
+class ShardDefined(Record):
     shard: Shard
     removed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TableDefined:
+@dataclass(frozen=True)
+class TableDefined(Record):
     """A table as it is from now on.
 
     Attributes:
@@ -151,18 +155,18 @@ class TableDefined:
     reserved: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TableDropped:
+@dataclass(frozen=True)
+class TableDropped(Record):
     table: int
 
 
-@dataclass(frozen=True, slots=True)
-class IndexDefined:
+@dataclass(frozen=True)
+class IndexDefined(Record):
     index: IndexInfo
 
 
-@dataclass(frozen=True, slots=True)
-class RowsCommitted:
+@dataclass(frozen=True)
+class RowsCommitted(Record):
     """A write of rows.
 
     Attributes:
@@ -187,8 +191,8 @@ class RowsCommitted:
     files: FileChanges = NO_CHANGES
 
 
-@dataclass(frozen=True, slots=True)
-class FragmentsReplaced:
+@dataclass(frozen=True)
+class FragmentsReplaced(Record):
     """Other files with the same rows.
 
     Attributes:
@@ -204,8 +208,8 @@ class FragmentsReplaced:
     served: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MoveSwitched:
+@dataclass(frozen=True)
+class MoveSwitched(Record):
     """A tablet is served by another shard from now on.
 
     Attributes:
@@ -221,20 +225,20 @@ class MoveSwitched:
     tables: Mapping[int, FileChanges] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class TabletsChanged:
+@dataclass(frozen=True)
+class TabletsChanged(Record):
     before: tuple[Tablet, ...]
     after: tuple[Tablet, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HorizonRaised:
+@dataclass(frozen=True)
+class HorizonRaised(Record):
     table: int
     horizon: int
 
 
-@dataclass(frozen=True, slots=True)
-class TagChanged:
+@dataclass(frozen=True)
+class TagChanged(Record):
     """A tag of a table; `snapshot` is None where it was dropped."""
 
     table: int
@@ -242,60 +246,42 @@ class TagChanged:
     snapshot: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class SecretChanged:
+@dataclass(frozen=True)
+class SecretChanged(Record):
     """A secret was made, or dropped, which `secret` is None for."""
 
     id: int
     secret: Secret | None
 
 
-@dataclass(frozen=True, slots=True)
-class TimeObserved:
+@dataclass(frozen=True)
+class TimeObserved(Record):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyEntered:
+@dataclass(frozen=True)
+class TopologyEntered(Record):
     """A placement has a number in the topology history; the last one that is not published is replaced."""
 
     topology: int
     published: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FilesCondemned:
+@dataclass(frozen=True)
+class FilesCondemned(Record):
     """Files, by shard and path, to which no record may refer any more; or may again, once they are gone."""
 
     files: tuple[tuple[int, str], ...]
     lifted: bool = False
 
 
-Record = (
-    StoreCreated
-    | ShardDefined
-    | TableDefined
-    | TableDropped
-    | IndexDefined
-    | RowsCommitted
-    | FragmentsReplaced
-    | MoveSwitched
-    | TabletsChanged
-    | HorizonRaised
-    | TagChanged
-    | SecretChanged
-    | TimeObserved
-    | TopologyEntered
-    | FilesCondemned
-    | StoreAdopted
-)
-
-_KINDS: Final[tuple[type[Record], ...]] = get_args(Record)
+FORMATS: Final[Mapping[str, tuple[type[Record], int]]] = {
+    kind.__name__: (kind, 1) for kind in Record.__subclasses__()
+}
 
 # The records that change anything but rows: a placement check asks for the newest number of these.
-LAYOUT: Final = tuple(kind for kind in _KINDS if kind not in (RowsCommitted, TimeObserved, TopologyEntered))
-
-FORMATS: Final[Mapping[str, tuple[type[Record], int]]] = {kind.__name__: (kind, 1) for kind in _KINDS}
+_OF_ROWS: Final = (RowsCommitted, TimeObserved, TopologyEntered)
+LAYOUT: Final = tuple(kind for kind, _ in FORMATS.values() if kind not in _OF_ROWS)
 
 
 def table_of(record: Record) -> int:

@@ -40,7 +40,7 @@ def open_context(
         raise
 
     reopen = partial(open_context, location, clock, disks, read_only, checkpoint, follows)
-    context = Context(catalog, catalog.clock, location, disks, checkpoint, reopen)
+    context = Context(catalog, catalog.home.clock, location, disks, checkpoint, reopen)
     context.cluster = Cluster(CatalogPlacements(context), LocalShards(context))
     if follows and catalog.read_only is None:
         context.upkeep = AfterCommit(context)

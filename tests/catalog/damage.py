@@ -206,11 +206,11 @@ class Lived:
         asked: dict[str, Callable[[], Any]] = {
             "state": lambda: picture(log.follow()),
             "entries": lambda: transaction.entries(log.home, 0, 1 << 60),
-            "leases": lambda: Tx(log, None).leases(Hold),
+            "leases": lambda: Tx(log.home, None).leases(Hold),
         }
         is_known = log.known is not None and log.known.number == self.newest
         if is_known:
-            asked["topologies"] = lambda: topologies(Tx(log, known_by(log)))
+            asked["topologies"] = lambda: topologies(Tx(log.home, known_by(log)))
         for number, table in (self.state.tables if is_known else {}).items():
             commits, files = table.memory, table.fragments.merged()["id"].to_pylist()
             asked[f"rows {number}"] = lambda n=number, c=commits: transaction.rows_of(log.home, n, c)  # type: ignore[misc]

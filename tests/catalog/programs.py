@@ -223,7 +223,8 @@ class World:
         self, place: Path | str, seed: int, style: str | None = None, line: SeveredLine | None = None
     ) -> None:
         self.line = line  # to the server
-        self.random, self.weights = Random(seed), WEIGHTS | STYLES[style]
+        self.draw = self.random = Random(seed)  # as engines name it
+        self.weights = WEIGHTS | STYLES[style]
         self.trace, self.outcomes = ["begin"], Counter[str]()
         self.is_done = True  # whether the step at work found something to do
         self.fault = ""  # that befalls the next attempt
@@ -275,10 +276,10 @@ class World:
     def drawn(self, count: int) -> Iterator[Step]:
         """Draw steps, of which so many do something, each after the one before was played."""
         while count:
-            (name,) = self.random.choices([*self.weights], [*self.weights.values()])
-            yield Step(name, self.random.getstate())
+            (name,) = self.draw.choices([*self.weights], [*self.weights.values()])
+            yield Step(name, self.draw.getstate())
             count -= self.is_done and name != "break_next"
-        yield Step("end", self.random.getstate())
+        yield Step("end", self.draw.getstate())
 
     def live(self, upto: int) -> None:
         """Make steps up to a number of the log, and check nothing."""
@@ -295,7 +296,7 @@ class World:
 
     def _make(self, name: str) -> None:
         self.trace.append(name)
-        self.is_done, at = True, self.random.randrange(len(self.logs))
+        self.is_done, at = True, self.draw.randrange(len(self.logs))
         if name == "end":
             for log in self.logs:
                 log.follow()
@@ -311,7 +312,7 @@ class World:
         """Append what was made a while ago."""
         self.is_done = bool(self.pending)
         if self.pending:
-            self._append(self.pending.pop(self.random.randrange(len(self.pending))), at)
+            self._append(self.pending.pop(self.draw.randrange(len(self.pending))), at)
 
     def reopen(self, at: int) -> None:
         self.logs[at].home.close()
@@ -319,9 +320,9 @@ class World:
 
     def checkpoint(self, at: int) -> None:
         log = self.logs[at]
-        if self.random.random() < 0.3:
-            fault = self.random.choice((KILLED, DONE_AND_KILLED))
-            log.home.faults = ("",) * self.random.randrange(6) + (fault,)
+        if self.draw.random() < 0.3:
+            fault = self.draw.choice((KILLED, DONE_AND_KILLED))
+            log.home.faults = ("",) * self.draw.randrange(6) + (fault,)
             with suppress(KilledProcess):
                 log.write_checkpoint()
             self.reopen(at)
@@ -331,35 +332,31 @@ class World:
 
     def drop(self, at: int) -> None:
         """Drop what checkpoints cover, if these are old enough."""
-        upto = self.random.choice((self.history[-1][0].time, self.random.choice(self.history)[0].time)) + 1
+        upto = self.draw.choice((self.history[-1][0].time, self.draw.choice(self.history)[0].time)) + 1
         newest = max((n for (n,) in self.observer.home.execute("SELECT number FROM checkpoint")), default=-1)
         times = {entry.number: entry.time for entry, _ in self.history}
         dropped = self.observer.drop_payloads(upto / 1e6)
         assert not dropped or times[newest] < upto, "the newest checkpoint is too young"
 
     def clock(self, at: int) -> None:
-        self.logs[at].home.advance(self.random.choice((1.0, 5_000.0, 300_000.0)))
+        self.logs[at].home.advance(self.draw.choice((1.0, 5_000.0, 300_000.0)))
 
     def break_next(self, at: int) -> None:
         """Let a fault befall the next append, or the next change of a lease."""
-        self.fault = self.random.choice(FAULTS)
+        self.fault = self.draw.choice(FAULTS)
 
     def forget_topologies(self, at: int) -> None:
         (newest, is_published), oldest = self.state.topology, self.oldest_topology
-        self.oldest_topology = self.random.randint(oldest, max(oldest, newest - (not is_published)))
+        self.oldest_topology = self.draw.randint(oldest, max(oldest, newest - (not is_published)))
         with self.logs[at].appending() as tx:
             forget_topologies(tx, self.oldest_topology)
 
     def lease(self, at: int) -> None:
         """Take a lease of a snapshot, renew or end one; of a lost answer it is known what it did."""
-        log, seconds, name = (
-            self.logs[at],
-            self.random.choice((60.0, 4_000.0, 1e8)),
-            self.random.choice("lmn"),
-        )
-        table = self.random.choice([*self.state.tables.values()]) if self.state.tables else None
-        how = self.random.choice(("take", "take", "renew", "renew", "remove", "end")) if table else "end"
-        snapshot = self.random.randrange(self.state.commit + 2)
+        log, seconds, name = (self.logs[at], self.draw.choice((60.0, 4_000.0, 1e8)), self.draw.choice("lmn"))
+        table = self.draw.choice([*self.state.tables.values()]) if self.state.tables else None
+        how = self.draw.choice(("take", "take", "renew", "renew", "remove", "end")) if table else "end"
+        snapshot = self.draw.randrange(self.state.commit + 2)
         left = dict[str, tuple[Hold, int]]()
 
         def work() -> None:
@@ -411,10 +408,10 @@ class World:
 
     def transact(self, at: int) -> None:
         """Append several records at once, or none of them."""
-        log, made, gives_up = self.logs[at], list[Made](), self.random.random() < 0.5
+        log, made, gives_up = self.logs[at], list[Made](), self.draw.random() < 0.5
         with suppress(GivenUp), log.appending() as tx:
-            for _ in range(self.random.randrange(1, 5)):
-                name = self.random.choices([*MAKERS], [self.weights[each] for each in MAKERS])[0]
+            for _ in range(self.draw.randrange(1, 5)):
+                name = self.draw.choices([*MAKERS], [self.weights[each] for each in MAKERS])[0]
                 one = self._made(name, tx.state, log)
                 if one is not None and one.append.app is None:
                     tx.append(one.append)
@@ -430,20 +427,20 @@ class World:
 
     def _stage(self, name: str, at: int) -> None:
         log = self.logs[at]
-        if self.random.random() < 0.6:
+        if self.draw.random() < 0.6:
             log.follow()
         made = self._made(name, known_by(log), log)
         self.is_done = made is not None
         if made is None:
             return
-        if self.random.random() < 0.3:
+        if self.draw.random() < 0.3:
             self.say("later")
             self.pending.append(Staged(made, known_by(log).number))
         else:
-            self._append(Staged(made, known_by(log).number), self.random.randrange(len(self.logs)))
+            self._append(Staged(made, known_by(log).number), self.draw.randrange(len(self.logs)))
 
     def _made(self, name: str, state: StoreState, log: Catalog) -> Made | None:
-        table = self.random.choice([*state.tables.values()]) if state.tables else None
+        table = self.draw.choice([*state.tables.values()]) if state.tables else None
         if table is None and name not in WITHOUT_TABLES:
             return None
         made = getattr(self, f"_{name}")(state, log, table)
@@ -454,7 +451,7 @@ class World:
         log, fault, answer = self.logs[at], self.fault, None
         self.fault, outcome = "", "done"
         if self.line is not None and fault in (NOT_DONE, ANSWER_LOST):
-            self.line.cut_at(self.random.randrange(1, 5), answered=fault == ANSWER_LOST)
+            self.line.cut_at(self.draw.randrange(1, 5), answered=fault == ANSWER_LOST)
         else:
             log.home.faults = (fault,)
         log.home.fill_disk(fault == FULL)
@@ -570,11 +567,11 @@ class World:
     def _create_table(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
         if len(state.tables) > 2:
             return None
-        info = replace(INFO, id=state.newest_ids.get("table", 0) + 1, name=self.random.choice("tuvw"))
+        info = replace(INFO, id=state.newest_ids.get("table", 0) + 1, name=self.draw.choice("tuvw"))
         taken = {table.info.name for table in state.tables.values()}
         if info.name in taken:
             return None
-        return Append(TableDefined(info, 0, "create", reserved=self.random.random() < 0.2))
+        return Append(TableDefined(info, 0, "create", reserved=self.draw.random() < 0.2))
 
     def _change_table(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
         changed = replace(table.info, definition=table.info.definition + 1)
@@ -584,8 +581,8 @@ class World:
         return Append(TableDropped(table.info.id))
 
     def _versions(self) -> list[Version]:
-        keys = self.random.sample(range(KEYS), self.random.randrange(1, 7))
-        return [Version(k, 0, self.random.choice((None, *range(100, 1_000)))) for k in sorted(keys)]
+        keys = self.draw.sample(range(KEYS), self.draw.randrange(1, 7))
+        return [Version(k, 0, self.draw.choice((None, *range(100, 1_000)))) for k in sorted(keys)]
 
     def _commit(self, state: StoreState, table: TableState, inline: bool) -> Made:
         versions = self._versions()
@@ -597,12 +594,12 @@ class World:
             100,
             tombstones=sum(version.value is None for version in versions),
             slots=slots_of(versions) if inline else SlotSet(),
-            overwrites=self.random.random() < 0.15,
-            based_on=state.number if self.random.random() < 0.3 else 0,
+            overwrites=self.draw.random() < 0.15,
+            based_on=state.number if self.draw.random() < 0.3 else 0,
         )
-        app, content = None, self.random.choice((None, "these", "others"))
-        if self.random.random() < 0.3:
-            app = ("app", self.random.randrange(8))
+        app, content = None, self.draw.choice((None, "these", "others"))
+        if self.draw.random() < 0.3:
+            app = ("app", self.draw.randrange(8))
         said = json.dumps({"content": content}) if app and content else None
         if inline:
             return Made(Append(record, pack(versions), app, said), tuple(versions), content=content)
@@ -623,7 +620,7 @@ class World:
         """Stage a file with some versions; numbers of 0 are its record's."""
         path = f"{next(self.names)}.arrow"
         self.files[shard, path] = versions
-        self.statistics[shard, path] = self.random.choice((b"", path.encode()))
+        self.statistics[shard, path] = self.draw.choice((b"", path.encode()))
         return StagedFragment(
             shard, path, slots, len(versions), 10, False, 0, versions[0].number > 0, 1, 1,
             statistics=self.statistics[shard, path],
@@ -640,9 +637,9 @@ class World:
     def _flush(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
         if not table.memory:
             return None
-        shards = self.random.choice(([self.random.choice(state.placement.shards)], state.placement.shards))
+        shards = self.draw.choice(([self.draw.choice(state.placement.shards)], state.placement.shards))
         within = SlotSet.union(state.placement.at(shard) for shard in shards)
-        commits = table.memory[: self.random.choice((1, 3, 1_000))]
+        commits = table.memory[: self.draw.choice((1, 3, 1_000))]
         commits = tuple(commit for commit in commits if commit.slots & within)
         rows = transaction.rows_of(log.home, table.info.id, commits)
         if not commits or len(rows) < len(commits):  # flushed since, and dropped
@@ -675,13 +672,11 @@ class World:
         ]
 
     def _compact(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
-        shard = self.random.choice(state.placement.shards)
+        shard = self.draw.choice(state.placement.shards)
         there = fragments_at(table, shard)
-        slots = self.random.choice(
-            (state.placement.at(shard), self.random.choice(state.placement.tablets).slots)
-        )
+        slots = self.draw.choice((state.placement.at(shard), self.draw.choice(state.placement.tablets).slots))
         there = [fragment for fragment in there if fragment.slots & slots]
-        taken = there if self.random.random() < 0.5 else there[: self.random.randrange(1, 4)]
+        taken = there if self.draw.random() < 0.5 else there[: self.draw.randrange(1, 4)]
         if not taken:
             return None
         versions = needed(itertools.chain.from_iterable(self._in(each, slots) for each in taken), table)
@@ -697,11 +692,11 @@ class World:
         return self._replaced(table, "compact", changes)
 
     def _move(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
-        tablet = self.random.choice(state.placement.tablets)
+        tablet = self.draw.choice(state.placement.tablets)
         targets = [s.id for s in state.shards.values() if s.id != tablet.shard and not s.draining]
         if not targets:
             return None
-        target, changed = self.random.choice(targets), {}
+        target, changed = self.draw.choice(targets), {}
         for number, table in state.tables.items():
             there = fragments_at(table, tablet.shard)
             versions = needed((v for each in there for v in self._in(each, tablet.slots)), table)
@@ -710,16 +705,16 @@ class World:
         return Append(MoveSwitched(tablet, target, state.number, changed))
 
     def _split_or_join(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
-        at = self.random.randrange(len(state.placement.tablets))
+        at = self.draw.randrange(len(state.placement.tablets))
         one, new = state.placement.tablets[at], state.newest_ids["tablet"] + 1
         following = state.placement.tablets[at + 1 : at + 2]
-        if following and following[0].shard == one.shard and self.random.random() < 0.6:
+        if following and following[0].shard == one.shard and self.draw.random() < 0.6:
             epoch = max(one.epoch, following[0].epoch) + 1
             joined = replace(one, end=following[0].end, epoch=epoch)
             return Append(TabletsChanged((one, *following), (joined,)))
         if one.end - one.start < 2:
             return None
-        middle = self.random.randrange(one.start + 1, one.end)
+        middle = self.draw.randrange(one.start + 1, one.end)
         parts = (
             replace(one, end=middle, epoch=one.epoch + 1),
             Tablet(new, middle, one.end, one.shard, one.epoch + 1),
@@ -727,7 +722,7 @@ class World:
         return Append(TabletsChanged((one,), parts))
 
     def _change_shard(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
-        shard = self.random.choice([*state.shards.values()])
+        shard = self.draw.choice([*state.shards.values()])
         if len(state.shards) < 3:
             number = state.newest_ids["shard"] + 1
             return Append(ShardDefined(Shard(number, f"s{number}", f"/{number}")))
@@ -739,27 +734,27 @@ class World:
         most = min([state.number, *(tag.snapshot for tag in table.tags)])
         if most <= table.info.oldest_snapshot:
             return None
-        return Append(HorizonRaised(table.info.id, self.random.randint(table.info.oldest_snapshot + 1, most)))
+        return Append(HorizonRaised(table.info.id, self.draw.randint(table.info.oldest_snapshot + 1, most)))
 
     def _tag(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
-        snapshot = self.random.choice((None, self.random.randint(table.info.oldest_snapshot, state.number)))
-        return Append(TagChanged(table.info.id, self.random.choice("xy"), snapshot))
+        snapshot = self.draw.choice((None, self.draw.randint(table.info.oldest_snapshot, state.number)))
+        return Append(TagChanged(table.info.id, self.draw.choice("xy"), snapshot))
 
     def _index(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
         """Take an index, new or under way, one step further."""
         index = next(iter(table.indexes), None)
-        if index is None or (len(table.indexes) < 2 and self.random.random() < 0.2):
+        if index is None or (len(table.indexes) < 2 and self.draw.random() < 0.2):
             number = state.newest_ids.get("index", 0) + 1
             return Append(
                 IndexDefined(IndexInfo(number, table.info.id, f"i{number}", "sorted", ("value",), ()))
             )
-        index = self.random.choice(table.indexes)
+        index = self.draw.choice(table.indexes)
         having = {run.fragment for run in table.runs.where("index", {index.id})}
         lacking = [fragment for number, fragment in table.fragments.by_id().items() if number not in having]
         if lacking:
             runs = (
                 AddedRun(fragment.id, self._run(index, fragment.path))
-                for fragment in lacking[: self.random.choice((1, 9))]
+                for fragment in lacking[: self.draw.choice((1, 9))]
             )
             return self._replaced(table, "build", FileChanges(runs=tuple(runs)))
         return Append(IndexDefined(index.after(IndexEvent.COMPLETED)))
@@ -767,7 +762,7 @@ class World:
     def _drop_index(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
         if not table.indexes:
             return None
-        return Append(IndexDefined(self.random.choice(table.indexes).after(IndexEvent.DROPPED)))
+        return Append(IndexDefined(self.draw.choice(table.indexes).after(IndexEvent.DROPPED)))
 
     def _forget(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
         """Forget files that garbage collection has deleted."""
@@ -777,33 +772,33 @@ class World:
         removed |= {number: (table.files, 0) for number, table in state.dropped.items()}
         if not removed:
             return None
-        number, (files, horizon) = self.random.choice([*removed.items()])
-        going = self.random.sample(files, self.random.randint(0, len(files)))
+        number, (files, horizon) = self.draw.choice([*removed.items()])
+        going = self.draw.sample(files, self.draw.randint(0, len(files)))
         gone = FileChanges(forgotten=tuple((file.shard, file.path) for file in going))
         return Append(FragmentsReplaced(number, "forget", horizon, gone))
 
     def _secret(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
-        number = self.random.randrange(3)
-        secret = Secret(number, "keys", self.random.randbytes(8), 1.5)
-        return Append(SecretChanged(number, self.random.choice((None, secret))))
+        number = self.draw.randrange(3)
+        secret = Secret(number, "keys", self.draw.randbytes(8), 1.5)
+        return Append(SecretChanged(number, self.draw.choice((None, secret))))
 
     def _condemn(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
         """Condemn files that no record names, or what is condemned no more."""
-        if state.condemned and self.random.random() < 0.5:
+        if state.condemned and self.draw.random() < 0.5:
             return Append(FilesCondemned(tuple(sorted(state.condemned)), lifted=True))
         known = {path for model in (*self.models.values(), *self.dropped.values()) for path in model.files}
         garbage = sorted(file for file in self.files if file[1] not in known)
         return Append(FilesCondemned(tuple(garbage[-3:]))) if garbage else None
 
     def _adopt(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
-        beyond = self.random.choice((None, state.number + self.random.randrange(5)))
-        lost = self.random.randint(0, beyond or 0)
-        return Append(StoreAdopted(self.random.randbytes(4).hex(), lost), beyond=beyond)
+        beyond = self.draw.choice((None, state.number + self.draw.randrange(5)))
+        lost = self.draw.randint(0, beyond or 0)
+        return Append(StoreAdopted(self.draw.randbytes(4).hex(), lost), beyond=beyond)
 
     def _enter_topology(self, state: StoreState, log: Catalog, table: Any) -> Made:
         newest, is_published = state.topology
         number, names = newest + int(is_published), tuple((s.id, s.name) for s in state.shards.values())
-        published = self.random.random() < 0.6
+        published = self.draw.random() < 0.6
         entered = Topology(number, state.placement, names, float(number), "changed", published)
         record = TopologyEntered(number, published)
         return Made(Append(record, topology=(number, pack_topology(entered))), topology=entered)
@@ -838,19 +833,20 @@ class World:
         times = [entry.time for entry, _ in self.history]
         assert all(before < after for before, after in itertools.pairwise(times))
         self.state = state = self.fold(self.state)
-        expected, (at, _) = picture(state), self.random.choice(self.history)
-        if self.random.random() < 0.3:
+        expected, (at, _) = picture(state), self.draw.choice(self.history)
+        if self.draw.random() < 0.3:
             part = self.fold(upto=at.number)
             parts = parts_of(part)
             assert picture(self.fold(state_of(parts.__getitem__))) == expected
             assert picture(Catalog(self.observer.home).follow()) == expected
-            self._check_history(Tx(self.observer, state))
-        if self.random.random() < 0.1:
+            self._check_history(Tx(self.observer.home, state))
+        if self.draw.random() < 0.1:
             self.observer.check_whole()
         assert state.commit == self.newest_commit
+        assert state.shards.keys() >= {*state.placement.shards}, "tablets are at shards that are there"
         assert state.condemned == self.condemned
         assert state.secrets == {n: secret for n, secret in self.secrets.items() if secret is not None}
-        for log in self.random.sample(self.logs, self.random.randrange(3)):
+        for log in self.draw.sample(self.logs, self.draw.randrange(3)):
             assert picture(log.follow()) == expected
         assert state.tables.keys() == self.models.keys()
         for number, model in self.models.items():
