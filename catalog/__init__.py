@@ -20,29 +20,7 @@ What it promises:
 - **A lost answer is no lost commit**: whether it is there is found out by its id. Only a lasting absence of
   the server is an error, and of a commit that its fate is not known (`CommitUnknown`).
 
-The modules, in the order in which they are best read:
-
-entries           the rows of the log and their chain, and records on their way into it
-files             the fragments and runs of a table as one Arrow table and a few changes
-store_time        what time the store takes it to be
-table_state       one table as the fold has it, and changes of its files
-state             the state of a store
-fold              records applied to it, one after another; pure
-checks            what each kind of record requires of the state; pure
-codec             frozen values as msgpack
-tables            the six tables and all statements
-database          what the log needs of a database; pool: connections to it, and forks
-failures          the errors of databases as ours, and attempts that are made again after them
-sqlite            in a file; sqlite_files: that file, and reading it without changing anything next to it
-postgres          at a server
-leases            what ends by itself with time
-checkpoints       the state in parts, so that opening need not fold everything
-replay            the state as of the head
-transaction       `Tx`: a state, and what is appended to it
-topology_history  placements that were; secrets: what seals continuation keys
-catalog           `Catalog`: follow, append, checkpoint
-opening           the log that a URL names, opened or made
-verifying         the check of all of it
+The modules are listed in `docs/architecture.md`; begin with `state`, `fold` and `catalog`.
 
 The design is that of KDI's log: a commit is appended and acknowledged once it is durable, and state in memory
 is rebuilt by reading the log. It leaves out rows (they are in Arrow files, `elasticscan.storage`) and

@@ -282,8 +282,7 @@ class Catalog:
         except ElasticScanError:  # the state may be an old one
             return None
         row, parts = drafted(what, 0)
-        values = row.values() | {"layout": state.layout, "seal": row.seal}
-        values["parts"] = [(*part, content) for part, content in parts.items()]
+        values = row.values() | {"layout": state.layout, "seal": row.seal, "parts": parts}
 
         def attempt() -> int | None:
             found = self._found(row.id, state.number) if lost else None

@@ -39,7 +39,7 @@ _STATISTICS = pa.schema([pa.field("id", pa.int64(), False), pa.field("body", pa.
 
 @dataclass(frozen=True, slots=True)
 class CheckpointManifest:
-    """What a checkpoint consists of: the digests of its parts, by their names."""
+    """The contents of a checkpoint: the digests of its parts, by their names."""
 
     number: int
     digest: bytes
@@ -181,11 +181,10 @@ def drop_covered(home: LogHome, older_than: int) -> int:
     if len(states) < KEPT or states[0].time >= older_than:
         return 0
     state = states[-1]
-    needed = {(commit.number, own) for own, table in state.tables.items() for commit in table.memory}
+    needed = {commit.number for table in state.tables.values() for commit in table.memory}
     dropped, asked = 0, {"after": -1, "upto": state.number, "most": _DROPPED_AT_ONCE}
     while some := home.execute(tables.DROPPABLE, asked):
-        going = [part for part in some if part[2] != ROWS or (part[0], part[1]) not in needed]
-        keys = [dict(zip(("number", "table", "part"), part, strict=True)) for part in going]
-        change(home, [(tables.DELETE_PART, key) for key in keys])
+        going = [{"number": n, "part": part} for n, part in some if part != ROWS or n not in needed]
+        change(home, [(tables.DELETE_PART, key) for key in going])
         dropped, asked["after"] = dropped + len(going), some[-1][0]
     return dropped

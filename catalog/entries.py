@@ -20,14 +20,13 @@ import msgpack
 
 from elasticscan.base.errors import RESTORE, StoreDamaged, StoreTooNew
 from elasticscan.catalog.codec import pack_value, unpack_value
-from elasticscan.metadata import FORMATS, STORE, Record, file_statistics, table_of
+from elasticscan.metadata import FORMATS, Record, file_statistics, table_of
 
 GENESIS: Final = bytes(32)  # the digest before the first entry, whose number is 0
 
-# The parts of a record that are kept apart from its entry, by table.
+# The parts of a record that are kept apart from its entry.
 VALUE, ROWS, STATISTICS, TOPOLOGY = "value", "rows", "statistics", "topology"
 
-Part = tuple[int, str]  # table, name of the part
 Digest = bytes
 
 _MOST_BYTES = 64 << 10  # the rows of a larger commit are written to files
@@ -46,7 +45,7 @@ class LogRow:
         rows, size: as the record says; 0 for most kinds.
         app_id, app_version: under which a write is committed once.
         metadata: of a write, by the user, as JSON.
-        hashes: msgpack of [table, part, sha256 of its bytes], ascending.
+        hashes: msgpack of the sha256 of each part, by name.
     """
 
     id: bytes
@@ -109,20 +108,20 @@ class Append:
     beyond: int | None = None
 
 
-def drafted(what: Append, clock: int) -> tuple[LogRow, dict[Part, bytes]]:
+def drafted(what: Append, clock: int) -> tuple[LogRow, dict[str, bytes]]:
     """Return the row of a record's entry, and the parts that are kept apart from it.
 
     The row also seals that of the topology history. `clock` is the writer's, as `LogRow` has it.
     """
     assert what.rows is None or len(what.rows) <= _MOST_BYTES, "larger commits are written to files"
-    record, table, statistics = what.record, table_of(what.record), file_statistics(what.record)
-    parts = {(table, VALUE): pack_value(record)}
+    record, statistics = what.record, file_statistics(what.record)
+    parts = {VALUE: pack_value(record)}
     if what.rows is not None:
-        parts[table, ROWS] = what.rows
+        parts[ROWS] = what.rows
     if statistics:
-        parts[table, STATISTICS] = msgpack.packb(statistics)
-    sealed = {**parts, (STORE, TOPOLOGY): what.topology[1]} if what.topology is not None else parts
-    hashes = [[of, name, sha256(content).digest()] for (of, name), content in sorted(sealed.items())]
+        parts[STATISTICS] = msgpack.packb(statistics)
+    sealed = parts if what.topology is None else parts | {TOPOLOGY: what.topology[1]}
+    hashes = {name: sha256(content).digest() for name, content in sealed.items()}
     kind, (app_id, app_version) = type(record).__name__, what.app or (None, None)
     row = LogRow(
         token_bytes(16),
@@ -130,7 +129,7 @@ def drafted(what: Append, clock: int) -> tuple[LogRow, dict[Part, bytes]]:
         FORMATS[kind][1],
         getattr(record, "operation", None),
         clock,
-        table,
+        table_of(record),
         getattr(record, "rows", 0),
         getattr(record, "bytes", 0),
         app_id,
@@ -174,7 +173,7 @@ def record_of(entry: LogEntry, value: bytes) -> Record:
             "does not know; upgrade elasticscan",
             known=known,
         )
-    check_part(entry, (row.table, VALUE), value)
+    check_part(entry, VALUE, value)
     try:
         record: Record = unpack_value(kind, value)
     except ValueError as error:
@@ -182,15 +181,16 @@ def record_of(entry: LogEntry, value: bytes) -> Record:
     return record
 
 
-def part_hashes(entry: LogEntry) -> dict[Part, bytes]:
-    """Return the digests of what an entry, which was checked, has apart from it."""
-    return {(table, name): digest for table, name, digest in msgpack.unpackb(entry.row.hashes)}
+def part_hashes(entry: LogEntry) -> dict[str, bytes]:
+    """Return the digests of what an entry, which was checked, has apart from it, by name."""
+    hashes: dict[str, bytes] = msgpack.unpackb(entry.row.hashes)
+    return hashes
 
 
-def check_part(entry: LogEntry, part: Part, content: object) -> None:
+def check_part(entry: LogEntry, part: str, content: object) -> None:
     """Raise `StoreDamaged` unless bytes are the part of an entry that was appended with it."""
     if not is_sealed(content, part_hashes(entry).get(part)):
-        raise damaged_log(f"the {part[1]} of record {entry.number} are not what was written")
+        raise damaged_log(f"the {part} of record {entry.number} are not what was written")
 
 
 def is_sealed(content: object, digest: object) -> bool:

@@ -49,7 +49,7 @@ from elasticscan.metadata import (
     TagChanged,
     TimeObserved,
     TopologyEntered,
-    file_count,
+    file_ids,
     moved_tablet,
 )
 from elasticscan.topology import Placement, SlotSet
@@ -180,12 +180,12 @@ def _index(state: StoreState, entry: LogEntry, record: IndexDefined) -> Changes:
 def _rows(state: StoreState, entry: LogEntry, record: RowsCommitted) -> Changes:
     table, number = state.table(record.table), entry.number
     if record.slots:
-        sealed = part_hashes(entry).get((record.table, ROWS), b"")
+        sealed = part_hashes(entry).get(ROWS, b"")
         sizes = record.rows, record.bytes, record.tombstones
         inline = InlineCommit(number, record.definition, *sizes, record.slots, sealed)
         size = table.memory_bytes + record.bytes
         table = replace(table, memory=(*table.memory, inline), memory_bytes=size)
-    changed = with_files(table, record.files, entry.number, _since(state, entry))
+    changed = with_files(table, record.files, number, file_ids(number), _since(state, entry))
     changed = replace(
         changed,
         newest=number,
@@ -199,20 +199,20 @@ def _rows(state: StoreState, entry: LogEntry, record: RowsCommitted) -> Changes:
 
 def _replace(state: StoreState, entry: LogEntry, record: FragmentsReplaced) -> Changes:
     if record.table in state.dropped:
-        table = state.dropped[record.table]
-        left = replace(table, files=not_forgotten(table.files, record.files))
+        dropped = state.dropped[record.table]
+        left = replace(dropped, files=not_forgotten(dropped.files, record.files))
         return {"dropped": {**state.dropped, record.table: left}}
-    changed = with_files(state.table(record.table), record.files, entry.number, _since(state, entry))
-    return _with_table(state, record.table, changed) | _touch(state, entry.number, record.files)
+    table, number = state.table(record.table), entry.number
+    changed = with_files(table, record.files, number, file_ids(number), _since(state, entry))
+    return _with_table(state, record.table, changed) | _touch(state, number, record.files)
 
 
 def _move(state: StoreState, entry: LogEntry, record: MoveSwitched) -> Changes:
     moved = moved_tablet(record)
-    time, first = _since(state, entry), 0
+    time, ids = _since(state, entry), file_ids(entry.number)
     tables = {number: struck(table, record, time) for number, table in state.tables.items()}
     for table, files in sorted(record.tables.items()):
-        tables[table] = with_files(tables[table], files, entry.number, time, first)
-        first += file_count(files)
+        tables[table] = with_files(tables[table], files, entry.number, ids, time)
     placement = state.placement.replaced((record.tablet,), (moved,))
     touched = {**state.touched, moved.id: entry.number}
     return {"placement": placement, "tables": tables, "touched": touched}

@@ -69,8 +69,8 @@ _APPEND: Final = f"""WITH moved AS (
         INSERT INTO log SELECT number, time, :id, :kind, :format, :operation, :clock, :table, :rows, :size,
             NULL, NULL, :metadata, :hashes, digest FROM moved),
     kept AS (
-        INSERT INTO payload SELECT number, part.table_id, part.name, part.bytes FROM moved,
-            unnest(:tables::bigint[], :names::text[], :contents::bytea[]) AS part (table_id, name, bytes))
+        INSERT INTO payload SELECT number, part.name, part.bytes FROM moved,
+            unnest(:names::text[], :contents::bytea[]) AS part (name, bytes))
     SELECT number, time, digest, {_DURABLE} FROM moved"""
 
 _BEGIN_READING: Final = f"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; {tables.HEAD}"
@@ -297,8 +297,8 @@ class PostgresHome(LogHome):
     def append_inline(self, values: Mapping[str, Any]) -> Row | None:
         if not isinstance(self.clock, ServerClock):  # the statement takes the server's time
             return None
-        columns = map(list, zip(*values["parts"], strict=True))
-        asked = {**values, **dict(zip(("tables", "names", "contents"), columns, strict=True))}
+        parts = values["parts"]
+        asked = {**values, "names": [*parts], "contents": [*parts.values()]}
         with self._connection() as connection, _unknown_if_lost():
             rows = _rows(_execute(connection, _APPEND, asked))
         return rows[0][:3] if rows else None

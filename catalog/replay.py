@@ -6,7 +6,9 @@ may have been dropped because a checkpoint covers it: then the replay begins wit
 
 from __future__ import annotations
 
-from elasticscan.base.errors import CatalogOutdated, StoreNotFound
+from contextlib import suppress
+
+from elasticscan.base.errors import CatalogOutdated, StoreDamaged, StoreNotFound
 from elasticscan.catalog import checkpoints, tables
 from elasticscan.catalog.database import LogHome, Row, head_in
 from elasticscan.catalog.entries import GENESIS, check_chain, damaged_log, entry_of, record_of
@@ -14,15 +16,14 @@ from elasticscan.catalog.fold import apply
 from elasticscan.catalog.state import StoreState
 
 
-def replay(home: LogHome, state: StoreState | None) -> StoreState | None:
+def replay(home: LogHome, state: StoreState | None) -> StoreState:
     """Return the state as of the head, from an earlier one, or from nothing.
 
-    One statement gives the head, what the log has of the state that is known, and the rest. None if a value
-    was dropped: a checkpoint covers it, to begin with.
+    One statement gives the head, what the log has of the state that is known, and the rest.
 
     Raises:
         CatalogOutdated: an older copy of the log was put back.
-        StoreDamaged: the log is not what was appended.
+        StoreDamaged: the log is not what was appended, or a value was dropped, which a checkpoint covers.
     """
     if state is not None and head_in(home.execute(tables.HEAD)) == head_of(state):
         return state
@@ -43,29 +44,19 @@ def replay(home: LogHome, state: StoreState | None) -> StoreState | None:
     entries = [entry_of(row) for row in rows]
     check_chain(GENESIS if state is None else state.digest, entries)
     for entry, row in zip(entries, rows, strict=True):
-        if row[-1] is None:
-            return None
         state = apply(state, entry, record_of(entry, row[-1]))
     if state is None or head != head_of(state):
         raise damaged_log(f"its head is {head[0]}, and its entries end elsewhere")
     return state
 
 
-def replay_whole(home: LogHome, state: StoreState | None) -> StoreState:
-    """As `replay`, of a log that has all values since a state; a value that is missing is damage."""
-    found = replay(home, state)
-    if found is None:
-        raise damaged_log("the values of some records are missing")
-    return found
-
-
 def replay_newest(home: LogHome, known: StoreState | None) -> StoreState:
-    """As `replay`, from the newest checkpoint if nothing is known, or the values since then were dropped."""
-    found = None if known is None else replay(home, known)
-    if found is not None:
-        return found
+    """As `replay`, from the newest checkpoint if nothing is known, or values since then are not there."""
+    with suppress(StoreDamaged):
+        if known is not None:
+            return replay(home, known)
     with home.reading():  # this process begins, or has slept
-        return replay_whole(home, checkpoints.newest_state(home))
+        return replay(home, checkpoints.newest_state(home))
 
 
 def head_of(state: StoreState) -> Row:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import count
 
 from elasticscan.catalog.entries import Digest
 from elasticscan.catalog.files import FileSet
-from elasticscan.metadata import FileChanges, Fragment, IndexInfo, IndexRun, MoveSwitched, TableInfo, file_id
+from elasticscan.metadata import FileChanges, Fragment, IndexInfo, IndexRun, MoveSwitched, TableInfo
 from elasticscan.topology import SlotSet
 
 
@@ -103,12 +101,14 @@ class TableState:
         return sum(map(len, served))
 
 
-def with_files(table: TableState, files: FileChanges, number: int, time: int, first: int = 0) -> TableState:
-    """Return a table after a record's changes of its files, the first of which has the ordinal `first`.
+def with_files(
+    table: TableState, files: FileChanges, number: int, ids: Iterator[int], time: int
+) -> TableState:
+    """Return a table after a record's changes of its files, which take the next ids.
 
     `time` is that of files that go, as `RemovedFile` has it.
     """
-    ids, fragments, runs = map(partial(file_id, number), count(first)), list[Fragment](), list[IndexRun]()
+    fragments, runs = list[Fragment](), list[IndexRun]()
     for added in files.added:
         low, high = added.min_number or number, added.max_number or number
         fragment = added.file.entered(next(ids), table.info.id, low, high)

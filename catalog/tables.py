@@ -30,8 +30,7 @@ CREATE: Final = (
         ON log (table_id, app_id, app_version) WHERE app_id IS NOT NULL""",
     "CREATE INDEX IF NOT EXISTS log_by_time ON log (time)",
     """CREATE TABLE IF NOT EXISTS payload (
-        number {NUMBER} NOT NULL, table_id {NUMBER} NOT NULL, part TEXT NOT NULL, bytes {BYTES} NOT NULL,
-        PRIMARY KEY (number, table_id, part))""",
+        number {NUMBER} NOT NULL, part TEXT NOT NULL, bytes {BYTES} NOT NULL, PRIMARY KEY (number, part))""",
     """CREATE TABLE IF NOT EXISTS checkpoint (
         number {NUMBER} NOT NULL, part TEXT NOT NULL, fold {NUMBER} NOT NULL, digest {BYTES} NOT NULL,
         bytes {BYTES} NOT NULL, PRIMARY KEY (number, part))""",
@@ -48,7 +47,7 @@ _ENTRY = """l.number, l.time, l.digest, l.id, l.kind, l.format, l.operation, l.c
 HEAD: Final = "SELECT number, digest, time, layout FROM head"
 TAIL: Final = f"""SELECT h.number, h.digest, h.time, h.layout, {_ENTRY}, p.bytes
     FROM head h LEFT JOIN log l ON l.number >= :known LEFT JOIN payload p
-    ON p.number = l.number AND p.table_id = l.table_id AND p.part = 'value' ORDER BY l.number"""
+    ON p.number = l.number AND p.part = 'value' ORDER BY l.number"""
 _LINKED: Final = f"""{_ENTRY}, b.digest FROM log l LEFT JOIN log b
     ON b.number = (SELECT max(number) FROM log WHERE number < l.number)"""
 ENTRIES: Final = f"""SELECT {_LINKED}
@@ -73,15 +72,14 @@ BEFORE_TIME: Final = "SELECT number FROM log WHERE time <= :time ORDER BY time D
 INSERT_ENTRY: Final = """INSERT INTO log VALUES (
     :number, :time, :id, :kind, :format, :operation, :clock, :table, :rows, :size,
     :app_id, :app_version, :metadata, :hashes, :digest)"""
-INSERT_PART: Final = "INSERT INTO payload VALUES (:number, :table, :part, :bytes)"
+INSERT_PART: Final = "INSERT INTO payload VALUES (:number, :part, :bytes)"
 MOVE_HEAD: Final = """UPDATE head SET number = :number, digest = :digest, time = :time, layout = :layout
     WHERE digest = :before"""
 
-PARTS: Final = """SELECT number, bytes FROM payload
-    WHERE table_id = :table AND part = :part AND number > :after"""
-PARTS_BETWEEN: Final = """SELECT number, table_id, part, bytes FROM payload
-    WHERE number > :after AND number <= :upto"""
-PART: Final = "SELECT bytes FROM payload WHERE number = :number AND table_id = :table AND part = :part"
+ROWS_OF: Final = """SELECT p.number, p.bytes FROM payload p JOIN log l ON l.number = p.number
+    WHERE p.number > :after AND p.part = 'rows' AND l.table_id = :table"""
+PARTS_BETWEEN: Final = "SELECT number, part, bytes FROM payload WHERE number > :after AND number <= :upto"
+PART: Final = "SELECT bytes FROM payload WHERE number = :number AND part = :part"
 
 MANIFESTS: Final = """SELECT number, fold, digest, bytes FROM checkpoint
     WHERE part = 'manifest' ORDER BY number DESC"""
@@ -93,9 +91,9 @@ PUT_CHECKPOINT: Final = """INSERT INTO checkpoint VALUES (:number, :part, :fold,
     ON CONFLICT (number, part) DO UPDATE SET fold = excluded.fold, digest = excluded.digest,
     bytes = excluded.bytes"""
 FORGET_CHECKPOINTS: Final = "DELETE FROM checkpoint WHERE number < :before"
-DROPPABLE: Final = """SELECT number, table_id, part FROM payload
+DROPPABLE: Final = """SELECT number, part FROM payload
     WHERE number > :after AND number <= :upto ORDER BY number LIMIT :most"""
-DELETE_PART: Final = "DELETE FROM payload WHERE number = :number AND table_id = :table AND part = :part"
+DELETE_PART: Final = "DELETE FROM payload WHERE number = :number AND part = :part"
 
 PUT_TOPOLOGY: Final = """INSERT INTO topology_history VALUES (:number, :record, :bytes)
     ON CONFLICT (number) DO UPDATE SET record = excluded.record, bytes = excluded.bytes"""

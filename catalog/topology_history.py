@@ -23,7 +23,7 @@ from elasticscan.catalog import tables
 from elasticscan.catalog.database import Row, micros
 from elasticscan.catalog.entries import TOPOLOGY, Append, check_part, damaged_log, linked_entry
 from elasticscan.catalog.transaction import Tx
-from elasticscan.metadata import STORE, StoreCreated, TopologyEntered
+from elasticscan.metadata import StoreCreated, TopologyEntered
 from elasticscan.topology import Placement, SlotMap, Tablet, Topology, TopologyEntry
 
 _FOREIGN = """CREATE TABLE IF NOT EXISTS topology_history (cluster TEXT NOT NULL, number INTEGER NOT NULL,
@@ -123,7 +123,7 @@ def topology_rows(tx: Tx, first: int, last: int) -> list[tuple[Row, Row, bytes]]
     """Return (entry, shards, packed tablets) of topologies, each of which is what its record brought."""
     rows = list[tuple[Row, Row, bytes]]()
     for row in tx.execute(tables.TOPOLOGIES, {"first": first, "last": last}):
-        check_part(linked_entry(row), (STORE, TOPOLOGY), row[-2])
+        check_part(linked_entry(row), TOPOLOGY, row[-2])
         rows.append(msgpack.unpackb(zlib.decompress(row[-2])))
     newest, is_published = tx.state.topology
     published = all(entry[-1] for entry, *_ in rows if entry[0] < newest or is_published)

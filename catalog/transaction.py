@@ -28,7 +28,6 @@ from elasticscan.catalog.checks import check
 from elasticscan.catalog.database import NOTHING, LogHome, Row, micros
 from elasticscan.catalog.entries import (
     GENESIS,
-    ROWS,
     STATISTICS,
     Append,
     LogEntry,
@@ -126,9 +125,8 @@ class Tx:
         self._state = apply(state, entry, what.record)
         values = row.values() | {"number": number, "time": at, "digest": entry.digest}
         self.execute(tables.INSERT_ENTRY, values)
-        for (table, part), content in parts.items():
-            values = {"number": number, "table": table, "part": part, "bytes": content}
-            self.execute(tables.INSERT_PART, values)
+        for part, content in parts.items():
+            self.execute(tables.INSERT_PART, {"number": number, "part": part, "bytes": content})
         if what.topology is not None:
             values = {"number": what.topology[0], "record": number, "bytes": what.topology[1]}
             self.execute(tables.PUT_TOPOLOGY, values)
@@ -309,7 +307,14 @@ class Tx:
 
         Damaged statistics are missing: they save work, and no row depends on them.
         """
-        return statistics_of(self.home, table, of) if of else {}
+        newest = checkpoints.manifests(self.home)[:1] if of else []
+        known = checkpoints.statistics_in(self.home, newest[0], table) if newest else None
+        covered = -1 if known is None else newest[0].number
+        found = known or {}
+        for number in sorted({file // MAX_FILES for file in of if file // MAX_FILES > covered}):
+            with suppress(StoreDamaged):
+                found |= _statistics_brought(self.home, number)
+        return {file: found[file] for file in found.keys() & set(of)}
 
     # Leases
 
@@ -395,7 +400,7 @@ def rows_of(home: LogHome, table: int, commits: Iterable[InlineCommit]) -> dict[
     digests = {commit.number: commit.digest for commit in commits}
     if not digests:
         return {}
-    rows = home.execute(tables.PARTS, {"table": table, "part": ROWS, "after": min(digests) - 1})
+    rows = home.execute(tables.ROWS_OF, {"table": table, "after": min(digests) - 1})
     found = {number: content for number, content in rows if number in digests}
     for number, content in found.items():
         if not is_sealed(content, digests[number]):
@@ -403,24 +408,11 @@ def rows_of(home: LogHome, table: int, commits: Iterable[InlineCommit]) -> dict[
     return found
 
 
-def statistics_of(home: LogHome, table: int, ids: Collection[int]) -> dict[int, bytes]:
-    """Return what is known of the values in files; damaged or missing statistics are left out."""
-    newest = checkpoints.manifests(home)[:1]
-    known = checkpoints.statistics_in(home, newest[0], table) if newest else None
-    covered = -1 if known is None else newest[0].number
-    found = known or {}
-    for number in sorted({file // MAX_FILES for file in ids if file // MAX_FILES > covered}):
-        with suppress(StoreDamaged):
-            found |= _statistics_brought(home, number)
-    return {file: found[file] for file in found.keys() & set(ids)}
-
-
 def _statistics_brought(home: LogHome, number: int) -> dict[int, bytes]:
     """Return the statistics that a record brought, by the files' ids."""
     for entry in entries(home, number, number):
-        part = (entry.row.table, STATISTICS)
-        for (content,) in home.execute(tables.PART, {"number": number, "table": part[0], "part": part[1]}):
-            check_part(entry, part, content)
+        for (content,) in home.execute(tables.PART, {"number": number, "part": STATISTICS}):
+            check_part(entry, STATISTICS, content)
             bodies = msgpack.unpackb(content, strict_map_key=False)
             return {number * MAX_FILES + ordinal: body for ordinal, body in bodies.items()}
     return {}

@@ -25,7 +25,7 @@ from elasticscan.catalog.entries import (
     is_sealed,
 )
 from elasticscan.catalog.leases import lease_rows
-from elasticscan.catalog.replay import replay_whole
+from elasticscan.catalog.replay import replay
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.topology_history import oldest_topology, topology_rows
 from elasticscan.catalog.transaction import Tx
@@ -46,10 +46,9 @@ def check_log(home: LogHome) -> None:
                 raise damaged_log(f"part {part} of checkpoint {number} is not what was written")
         rows = _check_entries(home)
         state = _state_of_all(home)
-        for number, table in state.tables.items():
-            for commit in table.memory:
-                if (commit.number, number) not in rows:
-                    raise damaged_log(f"the rows of record {commit.number} are missing")
+        in_log = {commit.number for table in state.tables.values() for commit in table.memory}
+        if not in_log <= rows:
+            raise damaged_log(f"the rows of record {min(in_log - rows)} are missing")
         tx = Tx(home, state)
         topology_rows(tx, oldest_topology(tx), state.topology[0])
         lease_rows(home)
@@ -58,10 +57,10 @@ def check_log(home: LogHome) -> None:
 def _state_of_all(home: LogHome) -> StoreState:
     """Return the state to which all checkpoints lead, and all records while none was dropped."""
     kept = checkpoints.manifests(home)[:KEPT]
-    newest = replay_whole(home, None) if len(kept) < KEPT else None
+    newest = replay(home, None) if len(kept) < KEPT else None
     for manifest in kept:
         try:
-            state = replay_whole(home, checkpoints.read_state(home, manifest))
+            state = replay(home, checkpoints.read_state(home, manifest))
         except ValueError as error:
             raise damaged_log(f"checkpoint {manifest.number} cannot be decoded ({error})") from error
         newest = newest or state
@@ -77,21 +76,21 @@ def _content(state: StoreState) -> tuple[bytes, dict[int, tuple[pa.Table, pa.Tab
     return pack_value(state), files
 
 
-def _check_entries(home: LogHome) -> set[tuple[int, int]]:
-    """Check entries and their parts; returns number and table of each commit whose rows are there."""
-    last, digest, rows, is_end = -1, GENESIS, set[tuple[int, int]](), False
+def _check_entries(home: LogHome) -> set[int]:
+    """Check entries and their parts; returns the number of each commit whose rows are there."""
+    last, digest, rows, is_end = -1, GENESIS, set[int](), False
     while not is_end:
         found = home.execute(tables.CHAIN, {"after": last, "most": _BATCH})
         entries, is_end = {row[0]: entry_of(row) for row in found}, len(found) < _BATCH
         check_chain(digest, entries.values())
         upto = _ALL if is_end else max(entries)
-        for number, table, part, content in home.execute(tables.PARTS_BETWEEN, {"after": last, "upto": upto}):
+        for number, part, content in home.execute(tables.PARTS_BETWEEN, {"after": last, "upto": upto}):
             if number not in entries:
                 raise damaged_log(f"it has {part!r} of record {number}, and no such record")
             if part != STATISTICS:
-                check_part(entries[number], (table, part), content)
+                check_part(entries[number], part, content)
             if part == ROWS:
-                rows.add((number, table))
+                rows.add(number)
         if entries:
             last = max(entries)
             digest = entries[last].digest

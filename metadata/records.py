@@ -1,33 +1,15 @@
 """The records of a store's log, as frozen values.
 
-    record               what it says
-    StoreCreated         a store with its shards and tablets
-    ShardDefined         a shard was added, is draining, or was removed
-    TableDefined         a table was created, or its columns or policy changed
-    TableDropped         a table is gone
-    IndexDefined         an index was entered, or its phase changed
-    RowsCommitted        a write: rows in the log itself, or files
-    FragmentsReplaced    other files, or files in place of rows in the log: flush, compaction, index build
-    MoveSwitched         a tablet is served by another shard, with the files that it has there
-    TabletsChanged       tablets were split or joined
-    HorizonRaised        snapshots of a table before a number can no longer be read
-    TagChanged           a name for a snapshot was given or dropped
-    SecretChanged        a secret that seals continuation keys was made or dropped
-    TimeObserved         nothing but the time
-    TopologyEntered      a placement entered the topology history
-    FilesCondemned       files that no record names are about to be removed
-    StoreAdopted         the store goes on as another copy, perhaps beyond numbers that were lost
-
 What a record says of the files of a table is the table's `FileChanges`. A record is immutable, and so is its
 form: one whose fields change gets another number in `FORMATS`, and what reads the old form stays. A program
 that does not know a record's kind or format reads no further (`StoreTooNew`).
 
-Ids of files are made of the number of the record that brought them (`file_id`), so no counter is kept.
+Ids of files are made of the number of the record that brought them (`file_ids`), so no counter is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -35,15 +17,13 @@ from elasticscan.metadata.fragments import StagedFragment, TableInfo
 from elasticscan.metadata.indexes import IndexInfo, StagedRun
 from elasticscan.topology import Shard, SlotSet, Tablet
 
-STORE: Final = 0  # the number under which a record's value for the store is kept; tables begin at 1
 MAX_FILES: Final = 1 << 16  # that one record can bring
 NO_SLOTS: Final = SlotSet()
 
 
-def file_id(number: int, ordinal: int) -> int:
-    """Return the id of the file that a record brought at a place in its list."""
-    assert 0 <= ordinal < MAX_FILES, f"a record brings at most {MAX_FILES} files"
-    return number * MAX_FILES + ordinal
+def file_ids(number: int) -> Iterator[int]:
+    """Return the ids of files that a record brings: fragments, each followed by its runs, then other runs."""
+    return iter(range(number * MAX_FILES, (number + 1) * MAX_FILES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +80,7 @@ class Secret:
 
 
 class Record:
-    """What an entry of the log says: one of the values below."""
+    """The content of an entry of the log: one of the values below."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +115,8 @@ class StoreAdopted(Record):
 
 @dataclass(frozen=True)
 class ShardDefined(Record):
+    """A shard was added, is draining, or was removed."""
+
     shard: Shard
     removed: bool = False
 
@@ -157,11 +139,15 @@ class TableDefined(Record):
 
 @dataclass(frozen=True)
 class TableDropped(Record):
+    """A table is gone."""
+
     table: int
 
 
 @dataclass(frozen=True)
 class IndexDefined(Record):
+    """An index was entered, or its phase changed."""
+
     index: IndexInfo
 
 
@@ -227,12 +213,16 @@ class MoveSwitched(Record):
 
 @dataclass(frozen=True)
 class TabletsChanged(Record):
+    """Tablets were split or joined."""
+
     before: tuple[Tablet, ...]
     after: tuple[Tablet, ...]
 
 
 @dataclass(frozen=True)
 class HorizonRaised(Record):
+    """Snapshots of a table before a number can no longer be read."""
+
     table: int
     horizon: int
 
@@ -256,7 +246,7 @@ class SecretChanged(Record):
 
 @dataclass(frozen=True)
 class TimeObserved(Record):
-    pass
+    """Nothing but the time."""
 
 
 @dataclass(frozen=True)
@@ -285,22 +275,17 @@ LAYOUT: Final = tuple(kind for kind, _ in FORMATS.values() if kind not in _OF_RO
 
 
 def table_of(record: Record) -> int:
-    """Return the table that a record is about; `STORE` for the others."""
+    """Return the table that a record is about; 0 for the store: tables begin at 1."""
     if isinstance(record, TableDefined):
         return record.table.id
     if isinstance(record, IndexDefined):
         return record.index.table
-    return getattr(record, "table", STORE)
+    return getattr(record, "table", 0)
 
 
 def moved_tablet(record: MoveSwitched) -> Tablet:
     """Return the tablet as it is after its move."""
     return replace(record.tablet, shard=record.target, epoch=record.tablet.epoch + 1)
-
-
-def file_count(files: FileChanges) -> int:
-    """Return how many ids the files take that a record brings to a table."""
-    return len(files.added) + sum(len(each.file.runs) for each in files.added) + len(files.runs)
 
 
 def file_changes(record: Record) -> dict[int, FileChanges]:

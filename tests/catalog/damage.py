@@ -214,7 +214,7 @@ class Lived:
         for number, table in (self.state.tables if is_known else {}).items():
             commits, files = table.memory, table.fragments.merged()["id"].to_pylist()
             asked[f"rows {number}"] = lambda n=number, c=commits: transaction.rows_of(log.home, n, c)  # type: ignore[misc]
-            asked[f"values {number}"] = lambda n=number, f=files: transaction.statistics_of(log.home, n, f)  # type: ignore[misc]
+            asked[f"values {number}"] = lambda n=number, f=files: Tx(log.home, None).statistics(n, f)  # type: ignore[misc]
         for name, ask in asked.items():
             with suppress(*typed):
                 yield name, ask()
@@ -322,7 +322,7 @@ def damaged_statistics(lived: Lived, draw: Random) -> Must:
         connection.execute(altered, (number,))
     for name, values in lived.seen.items():
         if name.startswith("values"):
-            found = transaction.statistics_of(lived.log.home, int(name.split()[1]), values.keys())
+            found = Tx(lived.log.home, None).statistics(int(name.split()[1]), values.keys())
             assert {n: found.get(n) for n in values if n // MAX_FILES != number}.items() <= values.items()
     return Must.NOTHING
 

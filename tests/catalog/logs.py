@@ -112,9 +112,8 @@ class FileHome(_Faults, SqliteHome):
             digest = chained(before, number + 1, at, values["seal"])
             entry = {"number": number + 1, "time": at, "digest": digest}
             self.execute(tables.INSERT_ENTRY, {**values, **entry})
-            for table, part, content in values["parts"]:
-                of = {"number": number + 1, "table": table, "part": part}
-                self.execute(tables.INSERT_PART, of | {"bytes": content})
+            for part, content in values["parts"].items():
+                self.execute(tables.INSERT_PART, {"number": number + 1, "part": part, "bytes": content})
             self.execute(tables.MOVE_HEAD, entry | {"layout": layout, "before": before})
         return number + 1, at, digest
 

@@ -258,7 +258,7 @@ class World:
         first = Topology(1, Placement.of(tablets), ((1, "a"), (2, "b")), 0.0, "created")
         self.topologies[1] = first, entry.time
         self.state = self.fold()
-        first_table = self._made("create_table", self.state, self.logs[0])
+        first_table = self._made("create_table", self.state, self.observer)
         assert first_table is not None
         self._append(Staged(first_table, 0), 0)
 
@@ -440,11 +440,12 @@ class World:
             self._append(Staged(made, known_by(log).number), self.draw.randrange(len(self.logs)))
 
     def _made(self, name: str, state: StoreState, log: Catalog) -> Made | None:
+        self.home = log.home  # of the process that makes it
         table = self.draw.choice([*state.tables.values()]) if state.tables else None
         if table is None and name not in WITHOUT_TABLES:
             return None
-        made = getattr(self, f"_{name}")(state, log, table)
-        return Made(made) if isinstance(made, Append) else made
+        made = getattr(self, f"_{name}")(state, table)
+        return Made(Append(made)) if isinstance(made, Record) else made
 
     def _attempt(self, at: int, work: Callable[[], Any]) -> tuple[str, Any]:
         """Do what the pending fault may befall; returns what came of it, and the answer."""
@@ -564,21 +565,21 @@ class World:
 
     # What programs append
 
-    def _create_table(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
+    def _create_table(self, state: StoreState, table: Any) -> Record | None:
         if len(state.tables) > 2:
             return None
         info = replace(INFO, id=state.newest_ids.get("table", 0) + 1, name=self.draw.choice("tuvw"))
         taken = {table.info.name for table in state.tables.values()}
         if info.name in taken:
             return None
-        return Append(TableDefined(info, 0, "create", reserved=self.draw.random() < 0.2))
+        return TableDefined(info, 0, "create", reserved=self.draw.random() < 0.2)
 
-    def _change_table(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
+    def _change_table(self, state: StoreState, table: Any) -> Record | None:
         changed = replace(table.info, definition=table.info.definition + 1)
-        return Append(TableDefined(changed, table.info.definition))
+        return TableDefined(changed, table.info.definition)
 
-    def _drop_table(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
-        return Append(TableDropped(table.info.id))
+    def _drop_table(self, state: StoreState, table: Any) -> Record | None:
+        return TableDropped(table.info.id)
 
     def _versions(self) -> list[Version]:
         keys = self.draw.sample(range(KEYS), self.draw.randrange(1, 7))
@@ -610,10 +611,10 @@ class World:
         record = replace(record, files=FileChanges(tuple(added)))
         return Made(Append(record, None, app, said), tuple(versions), content=content)
 
-    def _commit_inline(self, state: StoreState, log: Catalog, table: Any) -> Made:
+    def _commit_inline(self, state: StoreState, table: Any) -> Made:
         return self._commit(state, table, inline=True)
 
-    def _commit_files(self, state: StoreState, log: Catalog, table: Any) -> Made:
+    def _commit_files(self, state: StoreState, table: Any) -> Made:
         return self._commit(state, table, inline=False)
 
     def _file(self, table: TableState, shard: int, slots: SlotSet, versions: list[Version]) -> StagedFragment:
@@ -634,14 +635,14 @@ class World:
         numbers = [version.number for version in some]
         return AddedFragment(self._file(table, shard, slots, some), min(numbers), max(numbers))
 
-    def _flush(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
+    def _flush(self, state: StoreState, table: Any) -> Record | None:
         if not table.memory:
             return None
         shards = self.draw.choice(([self.draw.choice(state.placement.shards)], state.placement.shards))
         within = SlotSet.union(state.placement.at(shard) for shard in shards)
         commits = table.memory[: self.draw.choice((1, 3, 1_000))]
         commits = tuple(commit for commit in commits if commit.slots & within)
-        rows = transaction.rows_of(log.home, table.info.id, commits)
+        rows = transaction.rows_of(self.home, table.info.id, commits)
         if not commits or len(rows) < len(commits):  # flushed since, and dropped
             return None
         flushed = SlotSet.union(commit.slots & within for commit in commits)
@@ -659,9 +660,9 @@ class World:
         changes = FileChanges(tuple(added), flushed=numbers, flushed_slots=flushed)
         return self._replaced(table, "flush", changes)
 
-    def _replaced(self, table: TableState, operation: str, changes: FileChanges) -> Append:
+    def _replaced(self, table: TableState, operation: str, changes: FileChanges) -> Record:
         horizon, served = table.info.oldest_snapshot, table.served_by(changes)
-        return Append(FragmentsReplaced(table.info.id, operation, horizon, changes, served))
+        return FragmentsReplaced(table.info.id, operation, horizon, changes, served)
 
     def _in(self, fragment: Fragment, slots: SlotSet) -> list[Version]:
         """The versions that a fragment serves, of some slots, with their numbers."""
@@ -671,7 +672,7 @@ class World:
             if version.slot in slots and version.slot in fragment.slots
         ]
 
-    def _compact(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
+    def _compact(self, state: StoreState, table: Any) -> Record | None:
         shard = self.draw.choice(state.placement.shards)
         there = fragments_at(table, shard)
         slots = self.draw.choice((state.placement.at(shard), self.draw.choice(state.placement.tablets).slots))
@@ -691,7 +692,7 @@ class World:
         )
         return self._replaced(table, "compact", changes)
 
-    def _move(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
+    def _move(self, state: StoreState, table: Any) -> Record | None:
         tablet = self.draw.choice(state.placement.tablets)
         targets = [s.id for s in state.shards.values() if s.id != tablet.shard and not s.draining]
         if not targets:
@@ -702,16 +703,16 @@ class World:
             versions = needed((v for each in there for v in self._in(each, tablet.slots)), table)
             if versions:
                 changed[number] = FileChanges((self._added(table, target, tablet.slots, versions),))
-        return Append(MoveSwitched(tablet, target, state.number, changed))
+        return MoveSwitched(tablet, target, state.number, changed)
 
-    def _split_or_join(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
+    def _split_or_join(self, state: StoreState, table: Any) -> Record | None:
         at = self.draw.randrange(len(state.placement.tablets))
         one, new = state.placement.tablets[at], state.newest_ids["tablet"] + 1
         following = state.placement.tablets[at + 1 : at + 2]
         if following and following[0].shard == one.shard and self.draw.random() < 0.6:
             epoch = max(one.epoch, following[0].epoch) + 1
             joined = replace(one, end=following[0].end, epoch=epoch)
-            return Append(TabletsChanged((one, *following), (joined,)))
+            return TabletsChanged((one, *following), (joined,))
         if one.end - one.start < 2:
             return None
         middle = self.draw.randrange(one.start + 1, one.end)
@@ -719,35 +720,33 @@ class World:
             replace(one, end=middle, epoch=one.epoch + 1),
             Tablet(new, middle, one.end, one.shard, one.epoch + 1),
         )
-        return Append(TabletsChanged((one,), parts))
+        return TabletsChanged((one,), parts)
 
-    def _change_shard(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
+    def _change_shard(self, state: StoreState, table: Any) -> Record | None:
         shard = self.draw.choice([*state.shards.values()])
         if len(state.shards) < 3:
             number = state.newest_ids["shard"] + 1
-            return Append(ShardDefined(Shard(number, f"s{number}", f"/{number}")))
+            return ShardDefined(Shard(number, f"s{number}", f"/{number}"))
         if not state.placement.at(shard.id):
-            return Append(ShardDefined(shard, removed=True))
-        return Append(ShardDefined(replace(shard, draining=not shard.draining)))
+            return ShardDefined(shard, removed=True)
+        return ShardDefined(replace(shard, draining=not shard.draining))
 
-    def _raise_horizon(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
+    def _raise_horizon(self, state: StoreState, table: Any) -> Record | None:
         most = min([state.number, *(tag.snapshot for tag in table.tags)])
         if most <= table.info.oldest_snapshot:
             return None
-        return Append(HorizonRaised(table.info.id, self.draw.randint(table.info.oldest_snapshot + 1, most)))
+        return HorizonRaised(table.info.id, self.draw.randint(table.info.oldest_snapshot + 1, most))
 
-    def _tag(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
+    def _tag(self, state: StoreState, table: Any) -> Record | None:
         snapshot = self.draw.choice((None, self.draw.randint(table.info.oldest_snapshot, state.number)))
-        return Append(TagChanged(table.info.id, self.draw.choice("xy"), snapshot))
+        return TagChanged(table.info.id, self.draw.choice("xy"), snapshot)
 
-    def _index(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
+    def _index(self, state: StoreState, table: Any) -> Record | None:
         """Take an index, new or under way, one step further."""
         index = next(iter(table.indexes), None)
         if index is None or (len(table.indexes) < 2 and self.draw.random() < 0.2):
             number = state.newest_ids.get("index", 0) + 1
-            return Append(
-                IndexDefined(IndexInfo(number, table.info.id, f"i{number}", "sorted", ("value",), ()))
-            )
+            return IndexDefined(IndexInfo(number, table.info.id, f"i{number}", "sorted", ("value",), ()))
         index = self.draw.choice(table.indexes)
         having = {run.fragment for run in table.runs.where("index", {index.id})}
         lacking = [fragment for number, fragment in table.fragments.by_id().items() if number not in having]
@@ -757,14 +756,14 @@ class World:
                 for fragment in lacking[: self.draw.choice((1, 9))]
             )
             return self._replaced(table, "build", FileChanges(runs=tuple(runs)))
-        return Append(IndexDefined(index.after(IndexEvent.COMPLETED)))
+        return IndexDefined(index.after(IndexEvent.COMPLETED))
 
-    def _drop_index(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
+    def _drop_index(self, state: StoreState, table: Any) -> Record | None:
         if not table.indexes:
             return None
-        return Append(IndexDefined(self.draw.choice(table.indexes).after(IndexEvent.DROPPED)))
+        return IndexDefined(self.draw.choice(table.indexes).after(IndexEvent.DROPPED))
 
-    def _forget(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
+    def _forget(self, state: StoreState, table: Any) -> Record | None:
         """Forget files that garbage collection has deleted."""
         removed = {
             number: (table.removed, table.info.oldest_snapshot) for number, table in state.tables.items()
@@ -775,27 +774,27 @@ class World:
         number, (files, horizon) = self.draw.choice([*removed.items()])
         going = self.draw.sample(files, self.draw.randint(0, len(files)))
         gone = FileChanges(forgotten=tuple((file.shard, file.path) for file in going))
-        return Append(FragmentsReplaced(number, "forget", horizon, gone))
+        return FragmentsReplaced(number, "forget", horizon, gone)
 
-    def _secret(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
+    def _secret(self, state: StoreState, table: Any) -> Record | None:
         number = self.draw.randrange(3)
         secret = Secret(number, "keys", self.draw.randbytes(8), 1.5)
-        return Append(SecretChanged(number, self.draw.choice((None, secret))))
+        return SecretChanged(number, self.draw.choice((None, secret)))
 
-    def _condemn(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
+    def _condemn(self, state: StoreState, table: Any) -> Record | None:
         """Condemn files that no record names, or what is condemned no more."""
         if state.condemned and self.draw.random() < 0.5:
-            return Append(FilesCondemned(tuple(sorted(state.condemned)), lifted=True))
+            return FilesCondemned(tuple(sorted(state.condemned)), lifted=True)
         known = {path for model in (*self.models.values(), *self.dropped.values()) for path in model.files}
         garbage = sorted(file for file in self.files if file[1] not in known)
-        return Append(FilesCondemned(tuple(garbage[-3:]))) if garbage else None
+        return FilesCondemned(tuple(garbage[-3:])) if garbage else None
 
-    def _adopt(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
+    def _adopt(self, state: StoreState, table: Any) -> Made:
         beyond = self.draw.choice((None, state.number + self.draw.randrange(5)))
         lost = self.draw.randint(0, beyond or 0)
-        return Append(StoreAdopted(self.draw.randbytes(4).hex(), lost), beyond=beyond)
+        return Made(Append(StoreAdopted(self.draw.randbytes(4).hex(), lost), beyond=beyond))
 
-    def _enter_topology(self, state: StoreState, log: Catalog, table: Any) -> Made:
+    def _enter_topology(self, state: StoreState, table: Any) -> Made:
         newest, is_published = state.topology
         number, names = newest + int(is_published), tuple((s.id, s.name) for s in state.shards.values())
         published = self.draw.random() < 0.6
@@ -803,8 +802,8 @@ class World:
         record = TopologyEntered(number, published)
         return Made(Append(record, topology=(number, pack_topology(entered))), topology=entered)
 
-    def _observe_time(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
-        return Append(TimeObserved())
+    def _observe_time(self, state: StoreState, table: Any) -> Record | None:
+        return TimeObserved()
 
     # What must hold
 
@@ -812,7 +811,7 @@ class World:
         """Read the entries that came, beside the logs: values are dropped later on."""
         came = transaction.entries(self.observer.home, self.newest + 1 if self.history else 0, 1 << 60)
         for entry in came:
-            asked = {"number": entry.number, "table": entry.row.table, "part": "value"}
+            asked = {"number": entry.number, "part": "value"}
             ((value,),) = self.observer.home.execute(tables.PART, asked)
             self.history.append((entry, record_of(entry, value)))
             self.values.append(value)
@@ -936,7 +935,7 @@ class World:
         assert model.files == serving | removed | (self.forgotten & model.files), (
             "files serve, or can be collected"
         )
-        found = transaction.statistics_of(self.observer.home, table.info.id, {*by_id, *table.runs.by_id()})
+        found = Tx(self.observer.home, None).statistics(table.info.id, {*by_id, *table.runs.by_id()})
         assert found == {n: body for n, f in by_id.items() if (body := self.statistics[f.shard, f.path])}
 
 

@@ -93,7 +93,8 @@ def test_damaged_rows_stop_reads_of_their_table_alone(store: Store) -> None:
     number = store.table("t").definition.id
     with store.context.catalog.leasing() as tx:
         tx.execute(
-            "UPDATE payload SET bytes = :bytes WHERE table_id = :table AND part = :part",
+            """UPDATE payload SET bytes = :bytes WHERE part = :part
+                AND number IN (SELECT number FROM log WHERE table_id = :table)""",
             {"bytes": b"\0" * 100, "table": number, "part": ROWS},
         )
     with Store.open(store.uri) as again:
