@@ -289,6 +289,8 @@ def _touch(state: StoreState, number: int, files: FileChanges) -> Changes:
     """Note the tablets whose files are others now: a move that copied them before must copy again."""
     of_files = (*(added.file.slots for added in files.added), *(left for _, left in files.slots))
     slots = SlotSet.union((*of_files, files.flushed_slots))
+    if not slots:
+        return {}
     bits, tablets = slots.bits, state.placement.tablets
     touched = {t.id: number for t in tablets if bits >> t.start & (1 << t.end - t.start) - 1}
     return {"touched": {**state.touched, **touched}}

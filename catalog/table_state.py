@@ -161,6 +161,8 @@ def not_forgotten(removed: tuple[RemovedFile, ...], files: FileChanges) -> tuple
 
 def _unflushed(memory: tuple[InlineCommit, ...], files: FileChanges) -> tuple[InlineCommit, ...]:
     """Return the commits in the log without those, or their slots, that lie in files now."""
+    if not files.flushed:
+        return memory
     left, flushed = list[InlineCommit](), set(files.flushed)
     for commit in memory:
         if commit.number in flushed:

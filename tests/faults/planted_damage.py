@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.errors import FragmentDamaged
-from elasticscan.catalog import transaction
+from elasticscan.catalog import Tx, transaction
 from elasticscan.storage import FragmentReader, PageSource, sealed_file
 from elasticscan.storage.batches.reader import BatchReader
 from elasticscan.storage.sealed_file import PIECE_BYTES, SEGMENT_BYTES, SMALL_FILE_BYTES, SealedFile
@@ -155,11 +155,11 @@ def the_last_segment_is_not_proven(patch: Patch) -> None:
 
 @fault("damaged log", "statistics that are sound are used where others are damaged")
 @found_by("damaged_statistics")
-@replacing(transaction, "statistics_of")
+@replacing(Tx, "statistics")
 def sound_statistics_go_with_damaged_ones(
-    honest: Any, home: Any, table: int, ids: Collection[int]
+    honest: Any, self: Tx, table: int, ids: Collection[int]
 ) -> dict[int, bytes]:
-    found = honest(home, table, ids)
+    found = honest(self, table, ids)
     return found if found.keys() >= set(ids) else {}
 
 

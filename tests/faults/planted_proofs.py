@@ -103,7 +103,7 @@ def what_was_seen_is_forgotten(honest: Any, self: Catalog) -> Any:
 
 @fault("scenarios", "objects that were made of an Arrow table are those of no other one")
 @found_by("test_a_set_of_files_is_what_a_dict_of_them_is_however_often_it_is_merged[0]")
-@replacing(FileSet, "_changed")
+@replacing(FileSet, "_with")
 def files_are_decoded_once(honest: Any, self: Any, *given: Any) -> Any:
     changed = honest(self, *given)
     return FileSet(changed.kind, changed.base, changed.changed, self._decoded)
