@@ -19,6 +19,7 @@ permissions  Modes of files, of the directories that they are made in.
 clock       Time behind a protocol of two methods, with a twin that tests turn by hand.
 concurrency  Work on several items at a time, cached properties, and locks of modules that a forked child
             finds unlocked.
+file_locks  Locks of files and directories, with an end to the wait.
 resources   The error for too many open files or no memory.
 formatting  Values as text: short in messages, as JSON for the command line.
 suggestions  The name that was probably meant, for errors about a name that does not exist.

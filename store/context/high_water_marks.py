@@ -9,12 +9,11 @@ that were written since.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from functools import partial
 from time import monotonic
 
-from elasticscan.base.concurrency import cached_property, parallel
+from elasticscan.base.concurrency import parallel
 from elasticscan.base.errors import ElasticScanError, NotFound
 from elasticscan.base.limits import SHARDS_AT_ONCE
 from elasticscan.catalog import Catalog, StoreState
@@ -40,16 +39,14 @@ class RootMarks:
     """Access to the roots of a store's shards, removed ones included, and to their markers."""
 
     def __init__(self, catalog: Catalog, location: Location, open_disk: Callable[[str], Disk]) -> None:
-        self._catalog = catalog
-        self._location, self._open_disk = location, open_disk
+        self._catalog, self._location, self._open_disk = catalog, location, open_disk
         self._disks: dict[int, tuple[Shard, Disk]] = {}
         self._seen_afar: dict[int, Marker] = {}  # in object storage, before a write
         self._next_look = self._next_note = 0.0  # for small commits
-        self._store = self.seen_state().store_id
+        self._store, self._place = self.seen_state().store_id, place_of_catalog(catalog.file)
         self._noted_at = self.local_shards()  # when a mark was left last
         self._pending: StoreState | None = None  # of small commits, not left at the roots yet
         self._known_newest = False
-        self._known_owner = False  # it is no copy, which may be read
 
     def state(self) -> StoreState:
         return self._catalog.newest().state
@@ -64,20 +61,16 @@ class RootMarks:
         return tuple(sorted(shard.id for shard in active if "://" not in self._location.root(shard.root)))
 
     def _shard_and_disk(self, shard: int) -> tuple[Shard, Disk]:
-        opened = self._disks.get(shard)
-        if opened is None:
+        if shard not in self._disks:
             every = (info for find in (self.seen_state, self.state) for info in find().all_shards)
             info = next((info for info in every if info.id == shard), None)
             if info is None:
                 raise NotFound(f"the store has no shard with id {shard}", shard=shard, kind="shard")
-            disk = self._open_disk(self._location.root(info.root))
-            opened = self._disks.setdefault(shard, (info, disk))
-        return opened
+            self._disks[shard] = info, self._open_disk(self._location.root(info.root))
+        return self._disks[shard]
 
     def disk_of(self, shard: int) -> Disk:
-        if shard == MEMORY:
-            return MEMORY_DISK
-        return self._shard_and_disk(shard)[1]
+        return MEMORY_DISK if shard == MEMORY else self._shard_and_disk(shard)[1]
 
     def root_of(self, shard: int) -> str:
         return self._location.root(self._shard_and_disk(shard)[0].root)
@@ -87,6 +80,9 @@ class RootMarks:
         name = self._shard_and_disk(shard)[0].name
         return Marker(self._store, state.incarnation, shard, name, *state.versions, self._place)
 
+    def marker_at(self, shard: int) -> Marker | None:
+        return read_marker(self.disk_of(shard), self.root_of(shard))
+
     def claim(self, claims: Claims, added: Shard, taken: Collection[int]) -> None:
         """Make a new shard's root its own; in the transaction that enters the shard."""
         root = self._location.root(added.root)
@@ -95,8 +91,8 @@ class RootMarks:
 
     def is_taken_over(self, shard: int) -> bool:
         """Return whether a shard of this copy of the store that was made later has the root."""
-        found = read_marker(self.disk_of(shard), self.root_of(shard))
-        return self.marker_of(shard, self.state()).precedes(found)
+        found, own = self.marker_at(shard), self.marker_of(shard, self.state())
+        return found is not None and found.owner[:2] == own.owner[:2] and found.shard > shard
 
     def check(self, shard: int, look: Callable[[], StoreState]) -> Disk:
         """Return a shard's disk once its root is proven, and knows no more than the catalog by a later look.
@@ -108,12 +104,12 @@ class RootMarks:
         """
         disk, root = self.disk_of(shard), self.root_of(shard)
         for _ in range(2):  # an adoption writes markers first
-            found, known = read_marker(disk, root), look()  # in this order, since versions only grow
-            expected = self.marker_of(shard, known)
+            found = self.marker_at(shard)
+            expected = self.marker_of(shard, look())  # in this order, since versions only grow
             if found is not None and found.owner == expected.owner:
                 break
         found = check_owner(found, root, expected)
-        check_not_ahead(found, root, known.versions)
+        check_not_ahead(found, root, expected)
         if disk.is_far:
             self._seen_afar[shard] = found
         return disk
@@ -157,62 +153,57 @@ class RootMarks:
             with suppress(ElasticScanError):
                 self._note_some(self.local_shards(), (), self._pending)
 
-    def _note_some(self, local: Sequence[int], written: Collection[int], state: StoreState) -> None:
+    def _note_some(self, local: tuple[int, ...], written: Collection[int], state: StoreState) -> None:
         """Raise the markers of witnesses and of shards that were written: a few directories, all buckets."""
-        witnesses, others = local[:WITNESSES], local[WITNESSES:]
-        some_written = [shard for shard in others if shard in written][:WITNESSES]
-        self._note({*witnesses, *some_written, *set(written).difference(local)}, state)
+        some_written = [shard for shard in local[WITNESSES:] if shard in written][:WITNESSES]
+        self._note({*local[:WITNESSES], *some_written, *set(written).difference(local)}, state)
 
     def _note(self, shards: Iterable[int], state: StoreState, again: bool = False) -> set[int]:
         """Raise the markers of shards, with `again` also where nothing is new; returns the shards reached."""
 
-        def reached(shard: int) -> bool:
-            try:
+        def reached(shard: int) -> set[int]:
+            with suppress(ElasticScanError):
                 seen = None if again else self._seen_afar.pop(shard, None)
                 disk, root = self.disk_of(shard), self.root_of(shard)
                 raise_marker(disk, root, self.marker_of(shard, state), seen, again)
-            except ElasticScanError:
-                return False
-            return True
+                return {shard}
+            return set()
 
-        order = sorted(shards)
-        return {
-            shard for shard, was in zip(order, parallel(reached, order, SHARDS_AT_ONCE), strict=True) if was
-        }
+        return set().union(*parallel(reached, sorted(shards), SHARDS_AT_ONCE))
 
     def look_before_writing(self, is_small: bool) -> Callable[[StoreState], None]:
         """As `look_at_marks`; before small commits once in a while."""
-        if is_small and self._known_owner and monotonic() < self._next_look:
-            return lambda _: None
-        self._next_look = monotonic() + MARK_SECONDS
-        return self.look_at_marks(writing=True)
+        return (lambda _: None) if is_small and monotonic() < self._next_look else self.look_at_marks(True)
 
     def look_at_marks(self, writing: bool = False) -> Callable[[StoreState], None]:
         """Read markers of witnesses, once of all shards; returns a comparison of a later catalog with them.
 
         That raises `CatalogOutdated`, and before `writing` also `WrongRoot`.
         """
-        found = dict[int, Marker]()
+        found, looked_at = dict[int, Marker](), monotonic()
         for shard in self.local_shards():
             if len(found) == WITNESSES and self._known_newest:
                 break
             with suppress(ElasticScanError):  # the shard is away: writing there raises
-                marker = read_marker(self.disk_of(shard), self.root_of(shard))
+                marker = self.marker_at(shard)
                 if marker is not None and (marker.store, marker.shard) == (self._store, shard):
                     found[shard] = marker
-        return partial(self._compare, found, writing)
 
-    def _compare(self, found: Mapping[int, Marker], writing: bool, state: StoreState) -> None:
-        for shard, marker in found.items():
-            is_own = marker.incarnation == state.incarnation
-            # A later incarnation in this place, which the catalog has lost: numbers go on. One elsewhere
-            # has taken the root over: then the original is only read, as far as it knows.
-            if is_own or is_same_catalog(marker.catalog, self._place):
-                check_not_ahead(marker, self.root_of(shard), state.versions)
+        def compare(state: StoreState) -> None:
+            for shard, marker in found.items():
+                root, expected = self.root_of(shard), self.marker_of(shard, state)
+                # A later incarnation in this place, which the catalog has lost: numbers go on. One elsewhere
+                # has taken the root over: then the original is only read, as far as it knows.
+                is_own = marker.incarnation == state.incarnation
+                if is_own or is_same_catalog(marker.catalog, self._place):
+                    check_not_ahead(marker, root, expected)
+                if writing:
+                    check_same_copy(marker, root, expected)
+            self._known_newest = True
             if writing:
-                check_same_copy(marker, self.root_of(shard), state.incarnation, self._place)
-        self._known_newest = True
-        self._known_owner |= writing
+                self._next_look = looked_at + MARK_SECONDS
+
+        return compare
 
     def check_newest(self) -> None:
         """Check that the catalog's newest commit is the newest; costs nothing once that was found true.
@@ -227,10 +218,5 @@ class RootMarks:
 
     def take_any_catalog(self) -> None:
         """Go on with the catalog that is there, also an older one; shards are asked again what they know."""
-        self._known_newest = self._known_owner = False
+        self._known_newest, self._next_look = False, 0.0
         self._catalog.forget()
-
-    @cached_property
-    def _place(self) -> str:
-        """Return the place of the catalog; what is open is found again by its file."""
-        return place_of_catalog(self._catalog.file)

@@ -13,10 +13,8 @@ system has no such locks (NFS), a process that is late may put back what it has 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import time
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -32,13 +30,14 @@ from elasticscan.base.errors import (
     ShardUnavailable,
     WrongRoot,
 )
+from elasticscan.base.file_locks import locked
 from elasticscan.base.redaction import shown
 from elasticscan.storage import Disk, is_fragment_path
 from elasticscan.store.roots.location import MARKER
 
 VERSION = 2
 MOST_BYTES = 16_384
-_LOCK_SECONDS, _PAUSE_SECONDS = 10.0, 0.002
+_LOCK_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +65,9 @@ class Marker:
     def owner(self) -> tuple[str, str, int]:
         return self.store, self.incarnation, self.shard
 
-    def precedes(self, found: Marker | None) -> bool:
-        """Return whether the marker found is of a shard that this copy of the store made later."""
-        return found is not None and found.owner[:2] == self.owner[:2] and found.shard > self.shard
-
-    def raised(self, layout: int, commit: int) -> Marker:
-        """Return the marker with what is known now; versions never go back."""
-        return replace(self, layout=max(self.layout, layout), commit=max(self.commit, commit))
+    def raised(self, known: Marker) -> Marker:
+        """Return the marker with the versions that another one knows, if these are newer."""
+        return replace(self, layout=max(self.layout, known.layout), commit=max(self.commit, known.commit))
 
 
 def read_marker(disk: Disk, root: str) -> Marker | None:
@@ -115,7 +110,7 @@ def raise_marker(
     """
     with alone_at(root):
         stored = check_owner(seen or read_marker(disk, root), root, wanted)
-        raised = wanted.raised(stored.layout, stored.commit)
+        raised = wanted.raised(stored)
         if again or raised != stored:
             disk.note(MARKER, _pack(raised))
 
@@ -142,20 +137,35 @@ def check_owner(marker: Marker | None, root: str, expected: Marker) -> Marker:
             wanted=str(expected),
             found=str(marker),
         )
-    check_same_copy(marker, root, expected.incarnation, expected.catalog)
+    check_same_copy(marker, root, expected)
     return marker
 
 
-def check_same_copy(marker: Marker, root: str, incarnation: str, catalog: str) -> None:
+def check_same_copy(marker: Marker, root: str, expected: Marker) -> None:
     """Raise `WrongRoot` when a root belongs to another copy of the store, or to a catalog elsewhere."""
-    is_elsewhere = marker.catalog and catalog and not is_same_catalog(marker.catalog, catalog)
-    if marker.incarnation != incarnation or is_elsewhere:
+    is_elsewhere = (
+        marker.catalog and expected.catalog and not is_same_catalog(marker.catalog, expected.catalog)
+    )
+    if marker.incarnation != expected.incarnation or is_elsewhere:
         original = marker.catalog.split(":", 2)[-1]
         raise WrongRoot(
             f"this catalog is a copy of {original or 'another one'}, which {shown(root)} ({marker}) belongs "
             "to; use that one, or run `elasticscan adopt` to make this one the owner",
             root=shown(root),
             original=original,
+        )
+
+
+def check_not_ahead(marker: Marker, root: str, expected: Marker) -> None:
+    """Raise `CatalogOutdated` when a root knows more than the catalog, whose versions were read later."""
+    if marker.layout > expected.layout or marker.commit > expected.commit:
+        raise CatalogOutdated(
+            f"the catalog is older than its shards: {shown(root)} knows commit {marker.commit} (layout "
+            f"{marker.layout}), the catalog {expected.commit} (layout {expected.layout}); put the newest "
+            "back, or run `elasticscan adopt`",
+            root=shown(root),
+            known=marker.commit,
+            found=expected.commit,
         )
 
 
@@ -177,21 +187,8 @@ def is_same_catalog(one: str, two: str) -> bool:
     """Return whether two places of a catalog's file are one: the file is, or the path."""
     if not one or not two:
         return False
-    file, path = one.split(":", 2)[:2], one.split(":", 2)[2]
-    return file == two.split(":", 2)[:2] or path == two.split(":", 2)[2]
-
-
-def check_not_ahead(marker: Marker, root: str, versions: tuple[int, int]) -> None:
-    """Raise `CatalogOutdated` when a root knows more than the catalog, whose versions were read later."""
-    if marker.layout > versions[0] or marker.commit > versions[1]:
-        raise CatalogOutdated(
-            f"the catalog is older than its shards: {shown(root)} knows commit {marker.commit} (layout "
-            f"{marker.layout}), the catalog {versions[1]} (layout {versions[0]}); put the newest back, or "
-            "run `elasticscan adopt`",
-            root=shown(root),
-            known=marker.commit,
-            found=versions[1],
-        )
+    (*file, path), (*other_file, other_path) = one.split(":", 2), two.split(":", 2)
+    return file == other_file or path == other_path
 
 
 class Claims:
@@ -228,7 +225,7 @@ class Claims:
                     root=shown(root),
                 )
             else:
-                marker = marker.raised(found.layout, found.commit)
+                marker = marker.raised(found)
             write_marker(disk, marker)
             # In object storage others may have claimed it, too.
             check_owner(read_marker(disk, root), root, marker)
@@ -266,30 +263,19 @@ def alone_at(root: str) -> Iterator[None]:
     Raises:
         ShardUnavailable: another process holds it for long.
     """
+
+    def held_by_another() -> ShardUnavailable:
+        return ShardUnavailable(
+            f"another process has held {root} for {_LOCK_SECONDS:.0f} seconds; try again, or end it",
+            root=root,
+        )
+
     with ExitStack() as held:
         if "://" not in root:
             with suppress(OSError):  # its file system knows no locks, or using it tells what is wrong
                 directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                held.callback(os.close, directory)
-                _lock(directory, root)
-                held.callback(fcntl.flock, directory, fcntl.LOCK_UN)  # a child that was forked has it, too
+                held.enter_context(locked(directory, _LOCK_SECONDS, held_by_another))
         yield
-
-
-def _lock(directory: int, root: str) -> None:
-    until = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise ShardUnavailable(
-                    f"another process has held {root} for {_LOCK_SECONDS:.0f} seconds; try again, or end it",
-                    root=root,
-                ) from None
-            time.sleep(_PAUSE_SECONDS)
-        else:
-            return
 
 
 def _pack(marker: Marker) -> bytes:
