@@ -50,21 +50,20 @@ class ConnectionPool(Generic[C]):
         of_file: bool,
     ) -> None:
         self._connect, self._reset, self._close, self._of_file = connect, reset, close, of_file
-        self._free, self._used, self._closings = list[C](), 0, 0
+        self._free, self._closings = list[C](), 0
         self._returned = Condition(_LOCK)
-        self._held = dict[int, tuple[int, C]]()  # process and connection, by the thread that has one
+        # Process and connection, by the thread that has one; none while it is opened.
+        self._held = dict[int, tuple[int, C | None]]()
         with _LOCK:
             _POOLS.add(self)
 
     @property
     def held(self) -> C | None:
         """The connection that this thread has; raises `ScanConsumed` in a child that was forked meanwhile."""
-        held = self._held.get(get_ident())
-        if held is None:
-            return None
-        if held[0] != os.getpid():
+        process, connection = self._held.get(get_ident(), (os.getpid(), None))
+        if process != os.getpid():
             raise forked_amid_use()
-        return held[1]
+        return connection
 
     def check_process(self) -> None:
         """Raise `ScanConsumed` in a child that was forked while this thread had a connection."""
@@ -77,69 +76,65 @@ class ConnectionPool(Generic[C]):
         if held is not None:
             yield held
             return
-        connection, closings = self._take()
         process, thread = os.getpid(), get_ident()
-        try:
-            if connection is None:
-                connection = self._connect()
-            self._held[thread] = process, connection
-            yield connection
-        finally:
-            self._held.pop(thread, None)
-            if os.getpid() != process:  # the parent ends what was begun
-                _never_free(connection)
-                raise forked_amid_use()
-            self._give_back(connection, closings)
-
-    def _take(self) -> tuple[C | None, int]:
-        """Return a free connection, or None for leave to open one; and how often all were closed before."""
         with _LOCK:
             if self.is_barred and self._of_file:
                 raise forked_amid_use()
-            if not self._returned.wait_for(lambda: self._used < MOST, BUSY_SECONDS):
+            if not self._returned.wait_for(lambda: len(self._held) < MOST, BUSY_SECONDS):
                 raise CatalogUnavailable(
                     "too many threads of this process use the catalog at once; try again, or use fewer"
                 )
-            self._used += 1
-            return self._free.pop() if self._free else None, self._closings
+            connection, closings = self._free.pop() if self._free else None, self._closings
+            self._held[thread] = process, connection
+        try:
+            if connection is None:
+                connection = self._connect()
+                self._held[thread] = process, connection
+            yield connection
+        finally:
+            if os.getpid() != process:  # the parent ends what was begun
+                self._held.pop(thread, None)
+                _never_free(connection)
+                raise forked_amid_use()
+            self._give_back(thread, closings)
 
-    def _give_back(self, connection: C | None, closings: int) -> None:
-        is_usable = False
+    def _give_back(self, thread: int, closings: int) -> None:
+        (_, connection), is_usable = self._held[thread], False
         with suppress(Exception):
             is_usable = connection is not None and self._reset(connection)
         with _LOCK:
-            self._used -= 1
+            del self._held[thread]
             self._returned.notify()
+            back = [] if connection is None else [connection]
             if is_usable and closings == self._closings and len(self._free) < _MOST_FREE:
-                self._free.append(connection)  # type: ignore[arg-type]
+                self._free += back
             else:
-                self._close_one(connection)
+                self._close_all(back)
 
     def close(self) -> bool:
         """Close the connections that are free, and others once they are; return whether there are others."""
         with _LOCK:
             self._closings += 1
             self.close_free()
-            return self._used > 0
+            return bool(self._held)
 
     def close_free(self) -> None:
-        while self._free:
-            self._close_one(self._free.pop())
+        self._close_all(self._free)
 
-    def _close_one(self, connection: C | None) -> None:
-        with suppress(Exception):  # one that is broken already
-            if connection is not None:
-                self._close(connection)
+    def _close_all(self, connections: list[C]) -> None:
+        while connections:
+            with suppress(Exception):  # one that is broken already
+                self._close(connections.pop())
 
     def after_fork(self) -> None:
         """Begin again, in a child: what its parent has stays as it is."""
-        mine = self._held.get(get_ident())  # the other threads are not in this process
         for connection in (*self._free, *(connection for _, connection in self._held.values())):
             _never_free(connection)
-        if self._used and self._of_file:
+        if self._held and self._of_file:
             ConnectionPool.is_barred = True
-        self._held = {} if mine is None else {get_ident(): mine}
-        self._free, self._used, self._returned = [], 0, Condition(_LOCK)
+        mine = get_ident()  # the other threads are not in this process
+        self._held = {mine: self._held[mine]} if mine in self._held else {}
+        self._free, self._returned = [], Condition(_LOCK)
 
 
 def forked_amid_use() -> ScanConsumed:

@@ -15,12 +15,10 @@ now. Its process writes over it with its next transaction, before anything is co
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 from time import monotonic, sleep
 from typing import Any, Final, Self
 from weakref import WeakSet
@@ -30,6 +28,7 @@ import apsw
 from elasticscan.base.clock import Clock, SystemClock
 from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.errors import CatalogUnavailable
+from elasticscan.base.file_locks import locked
 from elasticscan.base.limits import BUSY_SECONDS, RECONNECT_SECONDS
 from elasticscan.catalog.database import NOTHING, LogHome, Row
 from elasticscan.catalog.entries import damaged_log
@@ -53,21 +52,6 @@ from elasticscan.catalog.sqlite_files import (
 
 _TRUSTED_SECONDS: Final = 0.01  # what readers save is a tenth of a first page
 _PAUSE_SECONDS: Final = 0.005
-_HANDLES: Final[set[int]] = set()  # of files whose locks this process holds, or waits for
-
-
-def _close(handle: int) -> None:
-    _HANDLES.discard(handle)
-    os.close(handle)
-
-
-def _leave_locks() -> None:
-    """Close a forked child's handles of its parent's locks, which it would hold for as long as it lives."""
-    while _HANDLES:
-        _close(next(iter(_HANDLES)))
-
-
-os.register_at_fork(after_in_child=_leave_locks)
 
 
 def _reset(connection: apsw.Connection) -> bool:
@@ -165,55 +149,26 @@ class SqliteHome(LogHome):
     def remove_empty(self) -> None:
         """Remove the file of a log that was not begun, unless another process has begun one in it."""
         with self._queue(at_once=False):
-            if self.look() and self.is_begun():
-                return
-            self.close()
-            for end in ("", "-wal", "-shm", ".lock"):
-                Path(f"{self.path}{end}").unlink(missing_ok=True)
-
-    # The queue of writers
+            if not (self.look() and self.is_begun()):
+                self.close()
+                for end in ("", "-wal", "-shm", ".lock"):
+                    Path(f"{self.path}{end}").unlink(missing_ok=True)
 
     @contextmanager
     def _queue(self, at_once: bool) -> Iterator[None]:
         """Hold the lock of writers; it ends with the process."""
-        process = os.getpid()
-        with translated_system():
-            handle = open_lock(self.path)
-        _HANDLES.add(handle)
-        try:
-            with translated_system():
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    self._wait_for_lock(handle, 0.0 if at_once else self.wait_seconds)
-            yield
-        finally:
-            if os.getpid() == process:
-                fcntl.flock(handle, fcntl.LOCK_UN)  # a child that is being forked may have it, too
-                _close(handle)
+        seconds = 0.0 if at_once else self.wait_seconds
 
-    def _wait_for_lock(self, handle: int, seconds: float) -> None:
-        """Wait for the lock of writers, in the order of the system's queue, and not for ever.
-
-        Another thread waits, with a handle of its own to the same lock. The lock ends when both are closed.
-        """
-        again = os.dup(handle)
-        _HANDLES.add(again)
-
-        def wait() -> None:
-            try:
-                fcntl.flock(again, fcntl.LOCK_EX)
-            finally:
-                _close(again)
-
-        waiting = Thread(target=wait, daemon=True)
-        waiting.start()
-        waiting.join(seconds)
-        if waiting.is_alive():
-            raise CatalogUnavailable(
+        def held_by_another() -> CatalogUnavailable:
+            return CatalogUnavailable(
                 f"the catalog is locked: another writer has held {self.path}.lock for {seconds:.0f} seconds; "
                 "try again, or end that process"
             )
+
+        with ExitStack() as lock:
+            with translated_system():
+                lock.enter_context(locked(open_lock(self.path), seconds, held_by_another))
+            yield
 
     # Connections
 

@@ -102,17 +102,15 @@ def make_file(path: Path, like_directory: bool) -> bool:
 
 def open_lock(path: Path) -> int:
     """Open the file that writers of a database lock, which has the mode and the owner of the database's."""
-    name = f"{path}.lock"
-    try:
-        handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with suppress(OSError):
-        status = path.stat()
-        with suppress(PermissionError):  # only root may give it away
+    name, flags = f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    with suppress(FileExistsError):
+        handle = os.open(name, flags | os.O_EXCL, 0o600)
+        with suppress(OSError):  # only root may give it away
+            status = path.stat()
+            os.fchmod(handle, status.st_mode & 0o777)
             os.fchown(handle, status.st_uid, status.st_gid)
-        os.fchmod(handle, status.st_mode & 0o777)
-    return handle
+        return handle
+    return os.open(name, flags, 0o600)
 
 
 def why_not_writable(path: Path) -> str | None:

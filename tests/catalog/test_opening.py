@@ -228,13 +228,15 @@ def test_a_locked_catalog_can_be_read_but_not_written(where: Path) -> None:
 
 def test_a_pool_without_a_free_connection_is_a_reason_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(pool, "MOST", 1)
     one = pool.ConnectionPool(object, lambda _: True, lambda _: None, of_file=False)
-    taken = [one._take()[0] for _ in range(pool.MOST)]
-    with pytest.raises(CatalogUnavailable, match="too many"), one.connection():
-        pass
-    one._give_back(taken[0], 0)
-    with one.connection() as connection, one.connection() as again:
-        assert connection is again, "a thread has one"
+    with ThreadPoolExecutor(1) as another:
+        with one.connection() as connection, one.connection() as again:
+            assert connection is again, "a thread has one"
+            with pytest.raises(CatalogUnavailable, match="too many"):
+                another.submit(one.connection().__enter__).result()
+        with one.connection() as next_one:
+            assert connection is next_one
 
 
 def test_a_record_of_a_newer_format_is_refused_and_left_alone(
