@@ -71,15 +71,6 @@ def take_lease(tx: Tx, lease: str, table: TableInfo, snapshot: int, purpose: str
     tx.put_lease(lease, Hold(table.id, snapshot, purpose), seconds)
 
 
-def renew_lease(tx: Tx, lease: str, seconds: float) -> bool:
-    """Prolong a lease; false when it is gone, or ended: then its snapshot may be gone too."""
-    held = tx.lease(Hold, lease)
-    if held is None or held.until / 1e6 < tx.times.stamp:
-        return False
-    tx.put_lease(lease, held.value, seconds)
-    return True
-
-
 def lease_end(tx: Tx, lease: str) -> float:
     """Return the time at which a lease ends or ended; 0 when there is none."""
     held = tx.lease(Hold, lease)
@@ -102,12 +93,7 @@ def is_kept(context: Context, tx: Tx, table: TableInfo, snapshot: int) -> bool:
 
 @retry_interrupted
 def lease_snapshot(context: Context, lease: str, table: TableInfo, snapshot: int) -> bool:
-    """Keep a snapshot readable for a scan; false where no lease can be written.
-
-    Raises:
-        TableChanged, NotFound, SnapshotExpired: it cannot be read.
-        DiskFull: there is no room for the lease.
-    """
+    """Keep a snapshot readable for a scan; false where no lease can be written. Raises as `take_lease`."""
     if context.catalog.read_only is not None:
         return False
     with context.catalog.leasing() as tx:
@@ -117,9 +103,7 @@ def lease_snapshot(context: Context, lease: str, table: TableInfo, snapshot: int
 
 @retry_interrupted
 def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
-    """Renew a scan's lease, or take it again if it ended and what it reads is still kept.
-
-    Returns the table as the scan began with it.
+    """Renew a scan's lease, also one that ended, and return the table as the scan began with it.
 
     Raises:
         TableChanged: the table was dropped.
@@ -127,7 +111,6 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
     """
     tx = context.catalog.newest()
     table = _readable_table(tx, key)
-    commit = _held_commit(table, key)
     # The stream that a scan without a lease is a part of holds what it reads. In a store that is open for
     # reading alone a scan goes on for as long as the snapshot is there. A task that begins soon after it
     # was planned has nothing to write.
@@ -135,15 +118,14 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
         not key.lease
         or not key.cursors
         or context.catalog.read_only is not None
-        or is_kept(context, tx, table, commit)
+        or is_kept(context, tx, table, _held_commit(table, key))
         or lease_end(tx, key.lease) - tx.times.stamp > FRESH_LEASE * LEASE_SECONDS
     ):
         return table.at(key.definition)
     with context.catalog.leasing() as tx:
         table = _readable_table(tx, key)
-        if not renew_lease(tx, key.lease, LEASE_SECONDS):
-            purpose = _SCAN if key.segments is None else _CHANGES
-            take_lease(tx, key.lease, table, commit, purpose, LEASE_SECONDS)
+        purpose = _SCAN if key.segments is None else _CHANGES
+        take_lease(tx, key.lease, table, _held_commit(table, key), purpose, LEASE_SECONDS)
     return table.at(key.definition)
 
 
@@ -156,7 +138,7 @@ def end_lease(context: Context, lease: str) -> None:
     if context.catalog.read_only is not None or not lease:
         return
     with suppress(TryAgain, OperatorNeeded):
-        if context.ask(lambda tx: lease_end(tx, lease)):
+        if context.ask(lambda tx: tx.lease(Hold, lease)):
             with context.catalog.leasing() as tx:
                 tx.remove_lease(Hold, lease)
 

@@ -9,7 +9,7 @@ from itertools import chain
 from threading import Lock
 from typing import Generic, TypeVar
 
-from elasticscan.base.errors import CatalogOutdated, SnapshotExpired, TableChanged
+from elasticscan.base.errors import SnapshotExpired, TableChanged
 from elasticscan.catalog import StoreState, Tx
 from elasticscan.metadata import (
     Bounds,
@@ -182,16 +182,6 @@ def live_table(tx: Tx, table: int) -> TableInfo:
     return info
 
 
-def check_reached(last_commit: int, upto: int) -> None:
-    """Raise `CatalogOutdated` when changes are asked for of commits that the catalog does not know."""
-    if upto > last_commit:
-        raise CatalogOutdated(
-            f"the catalog knows commits up to {last_commit}, this scan reads up to {upto}; put the newest "
-            "catalog back, or run `elasticscan adopt`",
-            known=upto,
-        )
-
-
 def oldest_kept(table: TableInfo) -> int:
     """Return the commit after which every change is still kept; 0 where all are that there ever were."""
     return 0 if table.oldest_snapshot <= table.created_commit else table.oldest_snapshot
@@ -199,9 +189,10 @@ def oldest_kept(table: TableInfo) -> int:
 
 def check_kept(table: TableInfo, after: int) -> None:
     """Raise `SnapshotExpired`, naming the gap, unless every change beyond a commit is still kept."""
-    oldest = table.oldest_snapshot
-    if after < oldest and after < table.created_commit:
-        after = table.created_commit  # before its creation a table had nothing to keep
+    oldest, after = (
+        table.oldest_snapshot,
+        max(after, table.created_commit),
+    )  # before, there was nothing to keep
     if after < oldest:
         raise SnapshotExpired(
             f"changes of table {table.name!r} after commit {after} are no longer kept: {after + 1} to "

@@ -15,13 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from elasticscan.catalog import InlineCommit, Tx
-from elasticscan.metadata import (
-    FragmentStatistics,
-    IndexInfo,
-    IndexRun,
-    TableInfo,
-    unpack_statistics,
-)
+from elasticscan.metadata import FragmentStatistics, IndexInfo, IndexRun, TableInfo, unpack_statistics
 from elasticscan.storage import (
     SLOT,
     CommittedRows,
@@ -85,6 +79,21 @@ class TableMemory:
             known = self._runs.setdefault((fragment.id, index.id), made)
         return known[0]
 
+    def as_of(self, tx: Tx, commits: tuple[InlineCommit, ...]) -> TableMemory:
+        """Return the memory of other commits, made of this one as far as they are the same."""
+        old, new = self._old, self._new
+        if commits[: len(old.commits)] != old.commits:
+            old = new = _NOTHING
+        rest = commits[len(old.commits) :]
+        if rest[: len(new.commits)] != new.commits:
+            new = _NOTHING
+        new = _with_more(tx, self.table, new, rest[len(new.commits) :])
+        if new.count > max(_FEW_ROWS, old.count // 8):
+            old, new = _together((*old.commits, *new.commits), [old.rows, new.rows]), _NOTHING
+        ids = {fragment.id for part in (old, new) for fragment in part.fragments}
+        runs = {key: made for key, made in list(self._runs.items()) if key[0] in ids}
+        return TableMemory(self.table, commits, old, new, runs)
+
 
 class Memories:
     """The memory of each table, as it was when it was last asked for; threads may share it."""
@@ -99,44 +108,16 @@ class Memories:
             Interrupted: a flush has moved them to files meanwhile; look again.
             StoreDamaged: they are not what was written.
         """
-        commits = tx.state.memory(table.id)
-        known = self._tables.get(table.id)
-        if known is not None and known.commits == commits and known.table.definition == table.definition:
-            return known
-        if not commits:
-            self._tables.pop(table.id, None)
-            return TableMemory(table)
-        # Threads may do this side by side. Which one's result stays does not matter: each has all it needs.
-        made = self._tables[table.id] = _made(tx, table, commits, known)
-        return made
+        commits, known = tx.state.memory(table.id), self._tables.get(table.id)
+        if known is None or known.table.definition != table.definition:
+            known = TableMemory(table)
+        if known.commits != commits:
+            # Threads may do this side by side. Which one's result stays does not matter: each has all.
+            known = self._tables[table.id] = known.as_of(tx, commits)
+        return known
 
 
-def _made(
-    tx: Tx, table: TableInfo, commits: tuple[InlineCommit, ...], known: TableMemory | None
-) -> TableMemory:
-    """Return the memory of a table, made of one that was known as far as its commits are the same."""
-    if known is None or known.table.definition != table.definition:
-        known = TableMemory(table)
-    old, new = known._old, known._new
-    if commits[: len(old.commits)] != old.commits:
-        old = new = _NOTHING
-    rest = commits[len(old.commits) :]
-    if rest[: len(new.commits)] != new.commits:
-        new = _NOTHING
-    new = _with_more(tx, table, new, rest[len(new.commits) :])
-    if new.count > max(_FEW_ROWS, old.count // 8):
-        old, new = _together((*old.commits, *new.commits), [old.rows, new.rows]), _NOTHING
-    ids = {fragment.id for part in (old, new) for fragment in part.fragments}
-    runs = {key: made for key, made in list(known._runs.items()) if key[0] in ids}
-    return TableMemory(table, commits, old, new, runs)
-
-
-def _with_more(
-    tx: Tx,
-    table: TableInfo,
-    before: _Commits,
-    commits: Sequence[InlineCommit],
-) -> _Commits:
+def _with_more(tx: Tx, table: TableInfo, before: _Commits, commits: Sequence[InlineCommit]) -> _Commits:
     """Return a part with more commits, whose rows are read from the log."""
     if not commits:
         return before
@@ -154,10 +135,7 @@ def _with_more(
     return _together((*before.commits, *commits), [before.rows, more])
 
 
-def _together(
-    commits: tuple[InlineCommit, ...],
-    parts: Sequence[Mapping[int, CommittedRows]],
-) -> _Commits:
+def _together(commits: tuple[InlineCommit, ...], parts: Sequence[Mapping[int, CommittedRows]]) -> _Commits:
     """Return commits with their rows: those of the same definition in one order."""
     rows, fragments = dict[int, CommittedRows](), list[MemoryFragment]()
     for definition in sorted({definition for part in parts for definition in part}):

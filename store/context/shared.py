@@ -35,7 +35,6 @@ from elasticscan.store.context.lookups import (
     LruCache,
     TableStatistics,
     check_kept,
-    check_reached,
     live_table,
     read_statistics,
 )
@@ -80,6 +79,8 @@ class Context:
         self.clock = clock
         self.open_disk = open_disk
         self.roots = RootMarks(catalog, location, open_disk)
+        # Of each shard, also of one that was removed; a disk is for reading, see `writable_disk`.
+        self.disk_of, self.root_of = self.roots.disk_of, self.roots.root_of
         self._sealer: StoreSealer | None = None
         self.looked: tuple[Placement, float] | None = None  # read last, by any thread, and when that began
         self._tables: dict[int, KnownTable] = {}
@@ -93,25 +94,16 @@ class Context:
 
     def here(self) -> Context:
         """Return the context of this process: a forked child, to which locks are of no use, opens its own."""
-        return self.here_if_open() or self._of_processes.setdefault(os.getpid(), self._reopen())
-
-    def here_if_open(self) -> Context | None:
-        return self._of_processes.get(os.getpid())
+        here = self._of_processes.get(os.getpid())
+        return here or self._of_processes.setdefault(os.getpid(), self._reopen())
 
     def close(self) -> None:
         """Close what this process has open: connections and files."""
-        here = self.here_if_open()
-        if here is not None:
+        if os.getpid() in self._of_processes:
+            here = self.here()
             here.roots.note_pending()
             here.catalog.close()
             here.readers.let_go()
-
-    def disk_of(self, shard: int) -> Disk:
-        """Return the disk of a shard for reading, also of one that was removed; see `writable_disk`."""
-        return self.roots.disk_of(shard)
-
-    def root_of(self, shard: int) -> str:
-        return self.roots.root_of(shard)
 
     @property
     def sealer(self) -> StoreSealer:
@@ -155,6 +147,10 @@ class Context:
         except (ShardUnavailable, WrongRoot, CatalogOutdated):
             return disk if self.is_succeeded(shard) else self.check_root(shard)
 
+    def check_root(self, shard: int) -> Disk:
+        """Return a shard's disk as `writable_disk` does, without the right to write."""
+        return self.roots.check(shard, self.state)
+
     def is_succeeded(self, shard: int) -> bool:
         """Return whether a shard was removed and a later one got its root, where files of both may be."""
         return self.roots.is_taken_over(shard) and self.has_left(shard)
@@ -171,10 +167,6 @@ class Context:
         except (OperatorNeeded, WriteConflict):
             if not self.has_left(shard):
                 raise
-
-    def check_root(self, shard: int) -> Disk:
-        """Return a shard's disk as `writable_disk` does, without the right to write."""
-        return self.roots.check(shard, self.state)
 
     def check_newest(self) -> None:
         """Check that the catalog's newest commit is the newest; raises `CatalogOutdated`."""
@@ -239,14 +231,17 @@ class Context:
             TableChanged: the table was dropped.
             SnapshotExpired: what is to be read is no longer kept.
         """
-        if layout is not None and snapshot is not None:
-            cached = self._tables.get(table_id)
-            if cached is not None and cached.layout == layout and cached.serves(snapshot, after):
-                return cached
+        cached = None if snapshot is None else self._cached(table_id, layout, snapshot, after)
         # The snapshot may be newer than the state that is known here.
-        return self.ask(
+        return cached or self.ask(
             lambda tx: self.table_in(tx, table_id, tx.state.commit if snapshot is None else snapshot, after)
         )
+
+    def _cached(
+        self, table_id: int, layout: int | None, snapshot: int, after: int | None
+    ) -> KnownTable | None:
+        cached = self._tables.get(table_id)
+        return cached if cached and cached.layout == layout and cached.serves(snapshot, after) else None
 
     def known_table(self, find: Find) -> KnownTable:
         """Return a table as it is now, as `table_state`, by how it is found."""
@@ -254,15 +249,20 @@ class Context:
 
     def table_in(self, tx: Tx, table_id: int, snapshot: int, after: int | None = None) -> KnownTable:
         """Return a table as a transaction sees it; arguments and errors as of `table_state`."""
-        cached = self._tables.get(table_id)
-        if cached is not None and cached.layout == tx.state.layout and cached.serves(snapshot, after):
+        cached = self._cached(table_id, tx.state.layout, snapshot, after)
+        if cached is not None:
             return cached
         table = live_table(tx, table_id)
         if after is None:
             tx.state.check_snapshot(table, snapshot)
         else:
             check_kept(table, after)
-            check_reached(tx.state.commit, snapshot)
+            if snapshot > tx.state.commit:
+                raise CatalogOutdated(
+                    f"the catalog knows commits up to {tx.state.commit}, this scan reads up to {snapshot}; "
+                    "put the newest catalog back, or run `elasticscan adopt`",
+                    known=snapshot,
+                )
         state = self._tables[table_id] = KnownTable(tx.state, table_id, self.memories.of(tx, table))
         return state
 

@@ -150,11 +150,9 @@ class Location:
 
     def check_not_bereft(self) -> None:
         """Raise `StoreNotFound` where the directory holds shards, but no catalog, or one without a store."""
-        if self.directory is None:
-            return
+        names = () if self.directory is None else (MARKER, "t[0-9]*/*.arrow")
         with self._looking():
-            left = (self.directory.glob(f"{SHARDS}/*/{name}") for name in (MARKER, "t[0-9]*/*.arrow"))
-            is_bereft = any(next(found, None) for found in left)
+            is_bereft = any(any(Path(self.uri).glob(f"{SHARDS}/*/{name}")) for name in names)
         if is_bereft:
             raise StoreNotFound(
                 f"{self.directory} holds shards, but {CATALOG_FILE} is missing or has no store; "
@@ -184,17 +182,14 @@ class Location:
             return root if "://" in root else str(Path(root).absolute())
         if self.directory is None:
             raise InvalidOption(
-                f"shard {shard!r} needs a root, because the catalog is in a database: name "
-                "a directory or a URI for it",
+                f"shard {shard!r} needs a root, as the catalog is in a database: name a directory or a URI",
                 option="shards",
             )
         return f"{SHARDS}/{shard}"
 
     def root(self, stored: str) -> str:
         """Return the full root of a shard."""
-        if "://" in stored or self.directory is None:
-            return stored
-        return str(self.directory / stored)
+        return stored if "://" in stored or self.directory is None else str(self.directory / stored)
 
     @contextmanager
     def with_directories(self, roots: Collection[str] = ()) -> Iterator[None]:
@@ -206,23 +201,21 @@ class Location:
         Raises:
             InvalidOption: a directory cannot be made, lies within a shard, or holds the store.
         """
-        made: list[Path] = []
-        for root in (*([] if self.directory is None else [str(self.directory)]), *roots):
-            _check_outside(root)
-        for root in (root for root in roots if "://" not in root and self.directory is not None):
-            if Path(os.path.realpath(self.uri)).is_relative_to(os.path.realpath(root)):
+        made, own = list[Path](), [] if self.directory is None else [self.directory]
+        paths = [Path(root) for root in roots if "://" not in root]
+        for path in (*own, *paths):
+            _check_outside(path)
+        for path in paths:
+            if own and Path(os.path.realpath(self.uri)).is_relative_to(os.path.realpath(path)):
                 raise InvalidOption(
-                    f"{brief(root, 200)} holds the store itself; choose a place within or outside of it",
+                    f"{brief(str(path), 200)} holds the store itself; choose a place within or outside of it",
                     option="uri",
                 )
         try:
-            if self.directory is not None:
-                _make_directory(self.directory, PRIVATE, self.directory, made)
-            for root in (root for root in roots if "://" not in root):
-                mode = PRIVATE
-                if self.directory is not None:
-                    mode = mode_within(self.directory.stat().st_mode, True)
-                _make_directory(Path(root), mode, self.directory, made)
+            for path in (*own, *paths):
+                is_shared = path in paths and own
+                mode = mode_within(own[0].stat().st_mode, True) if is_shared else PRIVATE
+                _make_directory(path, mode, self.directory, made)
             yield
         except BaseException:
             for path in sorted(made, key=lambda path: -len(path.parts)):
@@ -232,10 +225,10 @@ class Location:
             raise
 
 
-def _check_outside(root: str) -> None:
+def _check_outside(path: Path) -> None:
     """Raise `InvalidOption` for a directory within a shard's: it would be lost with the shard."""
-    place = Path(os.path.realpath(root))
-    for directory in place.parents if "://" not in root else ():
+    place = Path(os.path.realpath(path))
+    for directory in place.parents:
         if os.path.isfile(directory / MARKER):  # noqa: PTH113 - false where this user may not look
             raise InvalidOption(
                 f"{brief(str(place), 200)} lies within {directory}, the storage of a shard; choose a place "

@@ -94,7 +94,7 @@ from elasticscan.metadata import (
     TopologyEntered,
     file_changes,
 )
-from elasticscan.store.context.leases import Hold, renew_lease, take_lease
+from elasticscan.store.context.leases import Hold, take_lease
 from elasticscan.store.upkeep.horizons import horizon_of
 from elasticscan.topology import Placement, Shard, SlotSet, Tablet, Topology
 from tests.base.severed_line import SeveredLine
@@ -369,10 +369,11 @@ class World:
                     left[name] = Hold(table.info.id, snapshot, "scan"), until
                     take_lease(tx, name, table.info, snapshot, "scan", seconds)
                 elif how == "renew":
-                    lasts = name in left and left[name][1] / 1e6 >= tx.times.stamp
-                    if lasts:
-                        left[name] = left[name][0], until
-                    assert renew_lease(tx, name, seconds) == lasts
+                    held = tx.lease(Hold, name)
+                    assert (held and (held.value, held.until)) == left.get(name)
+                    if held and held.until / 1e6 >= tx.times.stamp:
+                        left[name] = held.value, until
+                        tx.put_lease(name, held.value, seconds)
                 elif how == "remove":
                     left.pop(name, None)
                     tx.remove_lease(Hold, name)
