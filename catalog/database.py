@@ -48,6 +48,10 @@ class LogHome(ABC):
     def make_tables(self) -> None:
         """Make the tables of a log, as far as they are not there."""
 
+    def remove_empty(self) -> None:
+        """Remove a log that was not begun, as far as it takes a place; not what others have begun there."""
+        return
+
     @abstractmethod
     def look(self) -> bool:
         """Return whether the tables of a log are there, and note who may write to them."""

@@ -21,7 +21,7 @@ from elasticscan.catalog.database import LogHome
 from elasticscan.catalog.entries import Append, damaged_log
 from elasticscan.catalog.secrets import KEYS, OFFSETS, new_secret
 from elasticscan.catalog.sqlite import SqliteHome
-from elasticscan.catalog.sqlite_files import make_file, why_not_writable
+from elasticscan.catalog.sqlite_files import make_file
 from elasticscan.catalog.tables import Dump
 from elasticscan.catalog.topology_history import first_topology
 from elasticscan.catalog.transaction import Tx
@@ -56,11 +56,9 @@ def open_home(url: str | Path, clock: Clock, where: str, read_only: bool = False
         StoreNotFound: there is no log in it.
         CatalogUnavailable: it cannot be reached.
     """
-    file, why = _file_of(url), "it was opened with read_only=True" if read_only else None
-    if file is not None:
-        why = why or why_not_writable(file)
-    home = _home_of(url, clock, why)
+    home = _home_of(url, clock)
     try:
+        home.why_read_only = "it was opened with read_only=True" if read_only else None
         if not home.look():
             raise StoreNotFound(
                 f"{where} holds no elasticscan store; "
@@ -70,7 +68,6 @@ def open_home(url: str | Path, clock: Clock, where: str, read_only: bool = False
     except BaseException:
         home.close()
         raise
-    home.why_read_only = why or home.why_read_only
     return home
 
 
@@ -80,16 +77,15 @@ def make_home(url: str | Path, clock: Clock) -> Iterator[LogHome]:
 
     Of processes that begin one at once, one succeeds (`Catalog.beginning`).
     """
-    file = _file_of(url)
-    # The mode of a store's directory says who may read the store; other directories' modes do not.
-    is_new = file is not None and make_file(file, like_directory=isinstance(url, Path))
     with closing(_home_of(url, clock)) as home:
+        # The mode of a store's directory says who may read the store; other directories' modes do not.
+        is_new = home.file is not None and make_file(home.file, like_directory=isinstance(url, Path))
         try:
             if not home.look():
                 home.make_tables()
             yield home
         except BaseException:
-            if is_new and isinstance(home, SqliteHome):
+            if is_new:
                 with suppress(ElasticScanError, OSError):
                     home.remove_empty()
             raise
@@ -151,28 +147,19 @@ def copy_catalog(
 
 def holds_store(url: str | Path) -> bool:
     """Return whether there is a store's log; makes nothing, not even an empty file, and changes none."""
-    file = _file_of(url)
-    if file is not None and not (file.exists() and file.stat().st_size):
-        return False
-    with closing(_home_of(url, None, "it is looked at")) as home:
+    with closing(_home_of(url)) as home:
+        home.why_read_only = "it is looked at"
+        if home.file is not None and not (home.file.exists() and home.file.stat().st_size):
+            return False
         return home.look() and home.is_begun()
 
 
-def _home_of(
-    url: str | Path, clock: Clock | None, why_read_only: str | None = None
-) -> SqliteHome | PostgresHome:
-    file = _file_of(url)
-    if file is None:
-        return _home_at_server(str(url), clock)
-    return SqliteHome(file, clock, why_read_only=why_read_only)
-
-
-def _file_of(url: str | Path) -> Path | None:
-    """Return the file of a log, or None for a server's. Raises `InvalidOption` for other URLs."""
+def _home_of(url: str | Path, clock: Clock | None = None) -> SqliteHome | PostgresHome:
+    """Return the home of a log, which is not looked at yet. Raises `InvalidOption` for other URLs."""
     if isinstance(url, Path):
-        return url
+        return SqliteHome(url, clock)
     if _POSTGRES.match(url):
-        return None
+        return _home_at_server(url, clock)
     scheme, _, file = url.partition(":///")
     if scheme != "sqlite" or file in ("", ":memory:") or "?" in file:
         raise InvalidOption(
@@ -180,7 +167,7 @@ def _file_of(url: str | Path) -> Path | None:
             "or postgresql+psycopg://…",
             option="uri",
         )
-    return Path(file)
+    return SqliteHome(Path(file), clock)
 
 
 def _home_at_server(url: str, clock: Clock | None) -> PostgresHome:

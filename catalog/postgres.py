@@ -200,13 +200,9 @@ class ImpatientConnection(psycopg.Connection[Row]):
 
 
 def _reset(connection: ImpatientConnection) -> bool:
-    if not connection.closed and not _is_idle(connection):
+    if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
         connection.execute("ROLLBACK")
-    return _is_idle(connection)
-
-
-def _is_idle(connection: ImpatientConnection) -> bool:
-    return not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    return connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
 class PostgresHome(LogHome):
@@ -243,10 +239,12 @@ class PostgresHome(LogHome):
         """
         ((is_there, self.is_follower, only_reads, may_write),) = self.execute(_LOOK)
         self.retry_seconds = RECONNECT_SECONDS
+        why = None
         if self.is_follower:
-            self.why_read_only = "the database server is a standby, which only reads"
+            why = "the database server is a standby, which only reads"
         elif only_reads == "on" or (is_there and not may_write):
-            self.why_read_only = "this database user may not change the catalog's tables"
+            why = "this database user may not change the catalog's tables"
+        self.why_read_only = self.why_read_only or why
         return bool(is_there)
 
     def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:

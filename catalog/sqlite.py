@@ -33,7 +33,6 @@ from elasticscan.base.limits import BUSY_SECONDS, RECONNECT_SECONDS
 from elasticscan.catalog.database import NOTHING, LogHome, Row
 from elasticscan.catalog.entries import damaged_log
 from elasticscan.catalog.failures import (
-    Interrupted,
     commit_unknown,
     not_writable,
     replaced_file,
@@ -48,6 +47,7 @@ from elasticscan.catalog.sqlite_files import (
     open_lock,
     translated,
     translated_system,
+    why_not_writable,
 )
 
 _TRUSTED_SECONDS: Final = 0.01  # what readers save is a tenth of a first page
@@ -64,8 +64,7 @@ class SqliteHome(LogHome):
     """A log in a SQLite database.
 
     Args:
-        path: of the database's file, which is there.
-        why_read_only: why nothing is written: not to the file, nor next to it.
+        path: of the database's file.
 
     Attributes:
         wait_seconds: for how long a writer waits for its turn.
@@ -74,9 +73,9 @@ class SqliteHome(LogHome):
     retry_seconds = 0.0  # what it says the first time holds
     types = {"BYTES": "BLOB", "NUMBER": "INTEGER", "GENESIS": "zeroblob(32)"}  # noqa: RUF012 - a `ClassVar`
 
-    def __init__(self, path: Path, clock: Clock | None = None, why_read_only: str | None = None) -> None:
+    def __init__(self, path: Path, clock: Clock | None = None) -> None:
         self.path, self.file, self.clock = path, path, clock or SystemClock()
-        self.why_read_only, self.wait_seconds = why_read_only, BUSY_SECONDS
+        self.wait_seconds = BUSY_SECONDS
         self._opened: OpenedFiles | None = None
         self._pool = ConnectionPool[apsw.Connection](
             self._connected, _reset, lambda connection: connection.close(True), of_file=True
@@ -92,6 +91,7 @@ class SqliteHome(LogHome):
                 self.execute(statement)
 
     def look(self) -> bool:
+        self.why_read_only = self.why_read_only or why_not_writable(self.path)
         return bool(self.execute("SELECT 1 FROM sqlite_master WHERE name = 'head'"))
 
     @retry_interrupted
@@ -177,12 +177,7 @@ class SqliteHome(LogHome):
         with translated(self.path), ExitStack() as lent:
             if self._pool.held is None and (writing or monotonic() >= self._trusted_until):
                 self._follow_file()
-            try:
-                connection = lent.enter_context(self._pool.connection())
-            except Interrupted:  # a new connection was the first that met other files
-                self._follow_file()
-                connection = lent.enter_context(self._pool.connection())
-            yield connection
+            yield lent.enter_context(self._pool.connection())
 
     def _follow_file(self) -> None:
         """Close all connections to files that are not the log's any more."""
@@ -215,6 +210,7 @@ class SqliteHome(LogHome):
             self._opened = opened
         elif self._opened != opened:
             connection.close(True)
+            self._trusted_until = 0.0
             raise replaced_file()
         return connection
 
