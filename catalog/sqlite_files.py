@@ -27,6 +27,7 @@ from elasticscan.base.resources import lack_in, lack_of_files, lack_of_memory
 from elasticscan.catalog.entries import damaged_log
 from elasticscan.catalog.failures import disk_full, not_writable, replaced_file, unavailable, unfit_value
 
+_ENDS: Final = ("", "-wal", "-shm")  # the database, its log, and the index of that
 _TRIES: Final = 50
 _PAUSE_SECONDS: Final = 0.02
 _SETTLED_NS: Final = 2_000_000_000  # two changes within a tick of the disk's clock look like one
@@ -49,15 +50,12 @@ class OpenedFiles:
 
     @staticmethod
     def look(path: str, is_copied: bool = False) -> OpenedFiles:
-        states = tuple(_state_of(path + end, is_copied) for end in ("", "-wal", "-shm"))
-        return OpenedFiles(path, is_copied, states)
+        return OpenedFiles(path, is_copied, tuple(_state_of(path + end, is_copied) for end in _ENDS))
 
     def are_there(self) -> bool:
-        return OpenedFiles.look(self.path, self.is_copied) == self and self._is_settled()
-
-    def _is_settled(self) -> bool:
-        newest = max((file[-1] for file in self.states if file is not None), default=0)
-        return not self.is_copied or newest < time.time_ns() - _SETTLED_NS
+        changed_at = max((file[-1] for file in self.states if file is not None), default=0)
+        is_settled = not self.is_copied or changed_at < time.time_ns() - _SETTLED_NS
+        return is_settled and OpenedFiles.look(self.path, self.is_copied) == self
 
 
 def _state_of(path: str, is_copied: bool) -> tuple[int, ...] | None:
@@ -116,16 +114,15 @@ def open_lock(path: Path) -> int:
 def why_not_writable(path: Path) -> str | None:
     """Return the reason why the database in a file cannot be written here; None when it can."""
     effective = os.access in os.supports_effective_ids
-    for file in (str(path.parent), *(f"{path}{end}" for end in ("", "-wal", "-shm", ".lock"))):
+    for file in (str(path.parent), *(f"{path}{end}" for end in (*_ENDS, ".lock"))):
         # The last process that closes the log removes two of these, and one that opens it makes them.
         if not any(
             os.access(file, os.W_OK, effective_ids=effective) or not os.path.exists(file)  # noqa: PTH110
             for _ in range(3)
         ):
             with translated_system():
-                is_mounted_so = os.statvfs(path).f_flag & os.ST_RDONLY
-            if is_mounted_so:
-                return f"{path} lies on a file system that is mounted read-only"
+                if os.statvfs(path).f_flag & os.ST_RDONLY:
+                    return f"{path} lies on a file system that is mounted read-only"
             return f"this user may not write {file}"
     return None
 
@@ -135,12 +132,12 @@ def connect(path: Path, wait_seconds: float) -> tuple[apsw.Connection, OpenedFil
 
     A database that is gone is not made again: its place may be about to be taken by a copy.
     """
-    before = OpenedFiles.look(str(path))
-    if before.states[0] is None:
+    before, *_ = OpenedFiles.look(str(path)).states
+    if before is None:
         raise unavailable(f"unable to open database file: no {path}")
     made = _connected(str(path), apsw.SQLITE_OPEN_READWRITE, wait_seconds, *_PRAGMAS)
     opened = OpenedFiles.look(str(path))
-    if opened.states[0] != before.states[0]:
+    if opened.states[0] != before:
         made.close(True)
         raise replaced_file()
     return made, opened
@@ -215,7 +212,6 @@ def _content(path: Path, opened: OpenedFiles) -> bytes:
 # no open files, no memory                 OutOfResources
 # its file makes no sense                  StoreDamaged; so it says of most reads that failed at the disk, too
 
-_FILES: Final = 3  # the database, its log, and the index of that
 _ROOM_BYTES: Final = 1 << 16  # twice what the index of a write-ahead log grows by
 
 _SQLITE: Final[dict[type[apsw.Error], Callable[[str], ElasticScanError]]] = {
@@ -224,7 +220,7 @@ _SQLITE: Final[dict[type[apsw.Error], Callable[[str], ElasticScanError]]] = {
     apsw.TooBigError: unfit_value,
     apsw.RangeError: unfit_value,
     apsw.NoMemError: lambda _: lack_of_memory(),
-    apsw.CantOpenError: lambda said: lack_of_files(_FILES) or unavailable(said),
+    apsw.CantOpenError: lambda said: lack_of_files(len(_ENDS)) or unavailable(said),
     **dict.fromkeys((apsw.CorruptError, apsw.NotADBError, apsw.FormatError, apsw.SQLError), damaged_log),
     **dict.fromkeys((apsw.ConstraintError, apsw.MismatchError, apsw.SchemaChangeError), damaged_log),
 }
