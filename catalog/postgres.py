@@ -301,9 +301,6 @@ class PostgresHome(LogHome):
             rows = _rows(_execute(connection, _APPEND, asked))
         return rows[0][:3] if rows else None
 
-    def check_sound(self) -> None:
-        """Do nothing: the server checks its files by itself."""
-
     # Connections
 
     @contextmanager

@@ -111,9 +111,8 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
     """
     tx = context.catalog.newest()
     table = _readable_table(tx, key)
-    # The stream that a scan without a lease is a part of holds what it reads. In a store that is open for
-    # reading alone a scan goes on for as long as the snapshot is there. A task that begins soon after it
-    # was planned has nothing to write.
+    # A scan without a lease is a part of a stream, which holds what it reads. A task that begins soon after
+    # it was planned has nothing to write.
     if (
         not key.lease
         or not key.cursors
@@ -132,8 +131,7 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
 def end_lease(context: Context, lease: str) -> None:
     """Release a scan's snapshot, if it was leased and the catalog is writable.
 
-    Else the lease runs out by itself. An error would stand for what was done under it, and say of a write
-    that was committed that it was not.
+    Else the lease runs out by itself: an error would say of a write that was committed that it was not.
     """
     if context.catalog.read_only is not None or not lease:
         return
@@ -164,8 +162,7 @@ def _held_commit(table: TableInfo, key: ContinuationKey) -> int:
 @retry_interrupted
 def hold_for_stream(context: Context, table_id: int, name: str, commit: int) -> None:
     """Keep the changes after a commit for a stream with a name, and nothing before them any longer."""
-    named = f"{context.known.store_id}/{table_id}/{name}"
-    lease = hashlib.sha256(named.encode()).hexdigest()[:32]
+    lease = hashlib.sha256(f"{context.known.store_id}/{table_id}/{name}".encode()).hexdigest()[:32]
     with context.catalog.leasing() as tx:
         table = tx.state.info(table_id)
         if table is not None:

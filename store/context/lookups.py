@@ -111,15 +111,15 @@ class KnownTable:
 
     def index(self, index_id: int) -> IndexInfo:
         """Raise `TableChanged` when the index is there no more."""
-        info = next((index for index in self.indexes if index.id == index_id), None)
-        if info is None:
-            raise TableChanged(
-                "the index that this scan reads was dropped, or dropped and made again, since it began; "
-                "start a new scan",
-                index=index_id,
-                kind="index",
-            )
-        return info
+        for index in self.indexes:
+            if index.id == index_id:
+                return index
+        raise TableChanged(
+            "the index that this scan reads was dropped, or dropped and made again, since it began; start a "
+            "new scan",
+            index=index_id,
+            kind="index",
+        )
 
     def runs(self, fragment: Fragment, index: IndexInfo) -> list[IndexRun]:
         """Return a fragment's entries in an index; every fragment has them once the index is ready."""

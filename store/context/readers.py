@@ -46,9 +46,8 @@ class Readers:
 
     def of_small(self, table: TableInfo, fragment: StagedFragment) -> FragmentReader | None:
         """Return a reader of all columns of a small fragment, for the next merge; None for others."""
-        if fragment.bytes > MOST_SMALL_BYTES:
-            return None
-        return self._open(table, fragment, tuple(table.schema.names))
+        is_small = fragment.bytes <= MOST_SMALL_BYTES
+        return self._open(table, fragment, tuple(table.schema.names)) if is_small else None
 
     def _open(
         self, table: TableInfo, fragment: Fragment | StagedFragment, columns: tuple[str, ...]

@@ -19,10 +19,7 @@ from elasticscan.protocol import ContinuationKey, Macs, Sealer
 
 
 class StoreSealer:
-    """Seals and opens continuation keys, and has the codes of offsets of streams (`offsets`).
-
-    Secrets are replaced while processes run, so one is used for as long as its state is the newest.
-    """
+    """Seals and opens continuation keys and offsets, for as long as its state is the newest."""
 
     def __init__(self, state: StoreState, clock: Clock) -> None:
         self.state, self._clock = state, clock

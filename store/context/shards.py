@@ -12,14 +12,7 @@ import pyarrow.compute as pc
 from elasticscan.base.errors import FragmentDamaged, TableChanged
 from elasticscan.base.limits import LOOK_SECONDS
 from elasticscan.metadata import COMMIT_VERSION, Fragment, TableInfo
-from elasticscan.protocol import (
-    IndexOrder,
-    KeyList,
-    PageRequest,
-    PageRows,
-    RowAnswer,
-    RowRequest,
-)
+from elasticscan.protocol import IndexOrder, KeyList, PageRequest, PageRows, RowAnswer, RowRequest
 from elasticscan.storage import (
     IndexSource,
     PageSource,
@@ -80,14 +73,12 @@ class LocalShards:
         self._context = context
 
     def read_page(self, request: PageRequest) -> PageRows:
-        changes = request.changes
-
         def read(state: KnownTable) -> PageRows:
             page = self._page(request, state)
-            rows = _rows_as_of(page.rows, state.table, request.definition, changes is not None)
-            return replace(page, rows=rows)
+            of_changes = request.changes is not None
+            return replace(page, rows=_rows_as_of(page.rows, state.table, request.definition, of_changes))
 
-        return self._read_newest(request, read, None if changes is None else changes.after)
+        return self._read_newest(request, read, None if request.changes is None else request.changes.after)
 
     def read_rows(self, request: RowRequest) -> RowAnswer:
         def read(state: KnownTable) -> RowAnswer:
@@ -106,8 +97,7 @@ class LocalShards:
         read: Callable[[KnownTable], Answer],
         after: int | None = None,
     ) -> Answer:
-        failed: KnownTable | None = None
-        layout = request.layout
+        failed, layout = 0, request.layout
         self._context.checkpoint("page asked for")
         while True:
             state = self._context.table_state(request.table, request.snapshot, after, layout)
@@ -117,10 +107,10 @@ class LocalShards:
             except FragmentDamaged:
                 # A file may have been collected between the lookup and the opening, by another
                 # process, after a compaction. Then there is a newer layout; otherwise it is damage.
-                if failed is not None and failed.layout == state.layout:
+                if failed == state.layout:
                     self._context.check_root(request.shard)  # a disk that is not mounted is no damage
                     raise
-                failed, layout = state, None
+                failed, layout = state.layout, None
             else:
                 self._context.checkpoint("page read")
                 return answer

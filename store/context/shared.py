@@ -18,13 +18,7 @@ from elasticscan.base.errors import (
     WriteConflict,
     WrongRoot,
 )
-from elasticscan.catalog import (
-    Catalog,
-    StoreState,
-    Tx,
-    base_topology,
-    retry_interrupted,
-)
+from elasticscan.catalog import Catalog, StoreState, Tx, base_topology, retry_interrupted
 from elasticscan.metadata import MEMORY, Fragment, IndexInfo, Origin, StagedFragment, TableInfo
 from elasticscan.protocol import Cluster
 from elasticscan.storage import Disk
@@ -56,11 +50,7 @@ Answer = TypeVar("Answer")
 
 
 class Context:
-    """State of an open store, shared by the threads of one process.
-
-    Tables, indexes, shards and the placement are parts of the log's state. Values derived from it are cached:
-    tables with their fragments, and statistics, by the layout at which they were read.
-    """
+    """State of an open store, shared by the threads of one process, and what is derived from it: caches."""
 
     def __init__(
         self,
@@ -73,11 +63,8 @@ class Context:
     ) -> None:
         self._of_processes, self._reopen = {os.getpid(): self}, reopen
         self.cluster: Cluster  # the layer above sets it
-        self.checkpoint = checkpoint
-        self.catalog = catalog
-        self.location = location
-        self.clock = clock
-        self.open_disk = open_disk
+        self.checkpoint, self.catalog, self.clock = checkpoint, catalog, clock
+        self.location, self.open_disk = location, open_disk
         self.roots = RootMarks(catalog, location, open_disk)
         # Of each shard, also of one that was removed; a disk is for reading, see `writable_disk`.
         self.disk_of, self.root_of = self.roots.disk_of, self.roots.root_of
@@ -161,7 +148,7 @@ class Context:
 
     @contextmanager
     def unless_left(self, shard: int) -> Iterator[None]:
-        """For a step at a shard: if that leaves the store meanwhile, the step ends, and nothing is wrong."""
+        """End a step at a shard that leaves the store meanwhile: nothing is wrong then."""
         try:
             yield
         except (OperatorNeeded, WriteConflict):
@@ -232,10 +219,7 @@ class Context:
             SnapshotExpired: what is to be read is no longer kept.
         """
         cached = None if snapshot is None else self._cached(table_id, layout, snapshot, after)
-        # The snapshot may be newer than the state that is known here.
-        return cached or self.ask(
-            lambda tx: self.table_in(tx, table_id, tx.state.commit if snapshot is None else snapshot, after)
-        )
+        return cached or self.ask(lambda tx: self.table_in(tx, table_id, snapshot, after))
 
     def _cached(
         self, table_id: int, layout: int | None, snapshot: int, after: int | None
@@ -245,10 +229,15 @@ class Context:
 
     def known_table(self, find: Find) -> KnownTable:
         """Return a table as it is now, as `table_state`, by how it is found."""
-        return self.ask(lambda tx: self.table_in(tx, find(tx)[0].id, tx.state.commit))
+        return self.ask(lambda tx: self.table_in(tx, find(tx)[0].id))
 
-    def table_in(self, tx: Tx, table_id: int, snapshot: int, after: int | None = None) -> KnownTable:
+    def table_in(
+        self, tx: Tx, table_id: int, snapshot: int | None = None, after: int | None = None
+    ) -> KnownTable:
         """Return a table as a transaction sees it; arguments and errors as of `table_state`."""
+        snapshot = (
+            tx.state.commit if snapshot is None else snapshot
+        )  # it may be newer than what is known here
         cached = self._cached(table_id, tx.state.layout, snapshot, after)
         if cached is not None:
             return cached
@@ -275,10 +264,7 @@ class Context:
         return kept
 
     def origin(
-        self,
-        operation: str,
-        replaces: Iterable[Fragment] = (),
-        state: StoreState | None = None,
+        self, operation: str, replaces: Iterable[Fragment] = (), state: StoreState | None = None
     ) -> Origin:
         """Return the origin that files staged from now on carry, by a state of just now."""
         state = state or self.state()
@@ -304,10 +290,9 @@ class Context:
         """
         fragments, now = list(staged), tx.state  # no other commits before this transaction ends
         disks = self.roots.check_all({fragment.shard for fragment in fragments}, lambda: now)
-        nothing_went = since == now.versions
         for fragment in fragments:
             disk = disks[fragment.shard]
-            if not (disk.is_far and nothing_went):
+            if not disk.is_far or since != now.versions:
                 for path in (fragment.path, *(run.path for run in fragment.runs)):
                     disk.uncached.open(path)
 
@@ -318,11 +303,10 @@ class Context:
             yield
         except FragmentMissing as error:
             path = str(error.fields["path"])
-            tx = self.catalog.newest()
-            shard = next((file.shard for file in tx.state.fragments() if path.endswith(file.path)), None)
-            if shard is not None:
-                self.check_root(shard)  # a disk that is not mounted is no damage
-                raise
+            for file in self.state().fragments():
+                if path.endswith(file.path):
+                    self.check_root(file.shard)  # a disk that is not mounted is no damage
+                    raise
             raise WriteConflict(
                 "files of this call were collected before it ended; nothing was changed: try again with "
                 "longer `gc --grace` and `--orphans`",

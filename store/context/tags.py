@@ -15,11 +15,7 @@ _TAKEN = frozenset({"earliest", "latest", "newest"})
 
 
 def check_tag_name(name: object) -> str:
-    """Return the name itself, if it is one of a tag; digits alone would be the number of a commit.
-
-    Raises:
-        InvalidOption: it is not.
-    """
+    """Return the name of a tag. Raises `InvalidOption`: digits alone would be the number of a commit."""
     text = check_name("tag", name)
     if text.isdecimal() or text in _TAKEN:
         raise InvalidOption(
@@ -32,13 +28,10 @@ def check_tag_name(name: object) -> str:
 
 
 def snapshot_of(tx: Tx, table: TableInfo, asked: int | str | datetime | None) -> int | None:
-    """Return the commit number that a number, a tag or a time with its zone stands for.
-
-    Of a time it is the newest snapshot then. None, for the newest, stays None.
+    """Return the commit number that a number, a tag or a time (the newest then) stands for; None stays None.
 
     Raises:
-        NotFound: there is no such tag.
-        NotFound: the table was made later, or the time is still to come.
+        NotFound: there is no such tag, the table was made later, or the time is still to come.
     """
     if isinstance(asked, str):
         return _tag(tx, table, asked).snapshot
@@ -70,8 +63,8 @@ def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datet
         context.check_newest()
     with context.catalog.writing() as tx:
         table = find(tx)[0]
-        at = snapshot_of(tx, table, snapshot)
-        at = tx.state.commit if at is None else at
+        asked = snapshot_of(tx, table, snapshot)
+        at = tx.state.commit if asked is None else asked
         # In one transaction with the entry: a merge that lets go of a snapshot looks for tags in its own.
         tx.state.check_snapshot(table, at)
         there = {tag.name: tag.snapshot for tag in tx.state.table(table.id).tags}
@@ -103,11 +96,7 @@ def tags_of(context: Context, find: Find) -> tuple[Tag, ...]:
 
 @retry_interrupted
 def drop_tag(context: Context, find: Find, name: str) -> None:
-    """Remove a tag.
-
-    Raises:
-        NotFound: there is none of this name.
-    """
+    """Remove a tag. Raises `NotFound`."""
     with context.catalog.writing() as tx:
         table = find(tx)[0]
         tx.append(TagChanged(table.id, _tag(tx, table, name).name, None))
@@ -116,9 +105,7 @@ def drop_tag(context: Context, find: Find, name: str) -> None:
 def _tag(tx: Tx, table: TableInfo, name: str) -> Tag:
     """Return a tag by its name. Raises `NotFound`, with a suggestion."""
     tags = {tag.name: tag for tag in tx.state.table(table.id).tags}
-    if name not in tags:
-        hint = suggest(name, tags) or "; list them by Table.tags() or `elasticscan tag list`"
-        raise NotFound(
-            f"table {table.name!r} has no tag {name!r}{hint}", table=table.name, tag=name, kind="tag"
-        )
-    return tags[name]
+    if name in tags:
+        return tags[name]
+    hint = suggest(name, tags) or "; list them by Table.tags() or `elasticscan tag list`"
+    raise NotFound(f"table {table.name!r} has no tag {name!r}{hint}", table=table.name, tag=name, kind="tag")
