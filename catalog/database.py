@@ -110,6 +110,6 @@ def micros(seconds: float) -> int:
 
 def head_in(rows: Sequence[Row]) -> Row:
     """Return number, digest, time and layout of the head."""
-    if len(rows) != 1:
-        raise damaged_log(f"it has {len(rows)} heads")
-    return rows[0]
+    if len(rows) == 1:
+        return rows[0]
+    raise damaged_log(f"it has {len(rows)} heads")

@@ -77,8 +77,8 @@ def _attempts(seconds: float) -> Iterator[bool]:
 def retry(home: LogHome, attempt: Callable[[], T]) -> T:
     """Return what an attempt returns, made again while the home cannot be reached, or an answer is lost.
 
-    The attempt does no harm if it is made twice. After a lost answer it is made once more at least, so that
-    it can look for what it did, and after an interruption.
+    The attempt does no harm if it is made twice. After a lost answer, or an interruption, it is made once
+    more at least, so that it can look for what it did.
     """
     looked = False
     for is_last in _attempts(home.retry_seconds):
@@ -106,10 +106,8 @@ def change(home: LogHome, statements: Iterable[tuple[str, Mapping[str, Any]]]) -
 def retry_interrupted(work: Callable[P, T]) -> Callable[P, T]:
     """Return a function that begins again when it is interrupted, for a minute.
 
-    It is needed around transactions that write, or that need more than one state: a statement outside of a
-    transaction is repeated by itself (`LogHome.execute`). The function may have staged files before, and
-    looked at things; what it changed is undone with its transaction. Within a transaction it does not begin
-    again: who began that does.
+    It is needed around transactions: a statement outside of them is repeated by itself (`LogHome.execute`).
+    What the function changed is undone with its transaction. Within another one it does not begin again.
     """
 
     @wraps(work)

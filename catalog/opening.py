@@ -54,7 +54,6 @@ def open_home(url: str | Path, clock: Clock, where: str, read_only: bool = False
     Raises:
         InvalidOption: the URL names no database that can hold a log.
         StoreNotFound: there is no log in it.
-        CatalogUnavailable: it cannot be reached.
     """
     home = _home_of(url, clock)
     try:
@@ -104,10 +103,7 @@ class NewStore:
 def create_catalog(
     url: str | Path, clock: Clock, new: NewStore, prepare: Callable[[Tx], None] = lambda _: None
 ) -> None:
-    """Make the tables and the first records, or nothing; refuses a log that is there already.
-
-    `prepare` is called before the commit; when it raises, there is no store.
-    """
+    """Make the tables and the first records, or nothing, where there is no log; `prepare` ends the commit."""
     with make_home(url, clock) as home, Catalog(home).beginning() as tx:
         now = home.clock.now()
         first = StoreCreated(
@@ -133,10 +129,7 @@ def copy_catalog(
 ) -> None:
     """As `create_catalog`, with what another log held, and roots for its shards by their ids.
 
-    It has the identity of the other one until `prepare` gives it its own.
-
-    Raises:
-        StoreDamaged: it is not what that log held.
+    It has the identity of the other one until `prepare` gives it its own. Raises `StoreDamaged`.
     """
     with make_home(url, clock) as home, Catalog(home).beginning(copied) as tx:
         for shard in tx.state.all_shards:

@@ -119,12 +119,10 @@ class ServerClock(SystemClock):
     what ends with time ends for every process by the same clock.
     """
 
-    def __init__(self) -> None:
-        self._ahead: float | None = None  # of the monotonic clock
+    _ahead: float | None = None  # of the monotonic clock
 
     def now(self) -> float:
-        ahead = self._ahead
-        return super().now() if ahead is None else time.monotonic() + ahead
+        return super().now() if self._ahead is None else time.monotonic() + self._ahead
 
     def note(self, message: float, asked_at: float, answered_at: float) -> None:
         """Follow the server's answer, between two readings of the monotonic clock.
@@ -239,12 +237,10 @@ class PostgresHome(LogHome):
         """
         ((is_there, self.is_follower, only_reads, may_write),) = self.execute(_LOOK)
         self.retry_seconds = RECONNECT_SECONDS
-        why = None
         if self.is_follower:
-            why = "the database server is a standby, which only reads"
+            self.why_read_only = "the database server is a standby, which only reads"
         elif only_reads == "on" or (is_there and not may_write):
-            why = "this database user may not change the catalog's tables"
-        self.why_read_only = self.why_read_only or why
+            self.why_read_only = "this database user may not change the catalog's tables"
         return bool(is_there)
 
     def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
@@ -290,7 +286,7 @@ class PostgresHome(LogHome):
             connection = tried.enter_context(self._connection())
             connection.begin(words)
             stack.push(tried.pop_all())
-            return connection
+        return connection
 
     def append_inline(self, values: Mapping[str, Any]) -> Row | None:
         if not isinstance(self.clock, ServerClock):  # the statement takes the server's time
@@ -309,18 +305,17 @@ class PostgresHome(LogHome):
             yield connection
 
     def _connected(self) -> ImpatientConnection:
-        connection = ImpatientConnection.connect(
-            self._address, autocommit=True, prepare_threshold=None, **self._signs_of_life
-        )
-        connection.answer_seconds = self.answer_seconds
-        if isinstance(self.clock, ServerClock):
-            try:
+        with ExitStack() as failed:
+            connection = ImpatientConnection.connect(
+                self._address, autocommit=True, prepare_threshold=None, **self._signs_of_life
+            )
+            failed.callback(connection.close)
+            connection.answer_seconds = self.answer_seconds
+            if isinstance(self.clock, ServerClock):
                 asked_at = time.monotonic()
                 ((message,),) = _rows(connection.execute(_TIME))
                 self.clock.note(message, asked_at, time.monotonic())
-            except BaseException:
-                connection.close()
-                raise
+            failed.pop_all()
         return connection
 
     @contextmanager
@@ -348,12 +343,10 @@ def _rows(cursor: psycopg.Cursor[Row]) -> list[Row]:
 
 def _meaning(error: psycopg.Error, text: str) -> ElasticScanError:
     state = error.sqlstate or ""
-    if not state and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
-        return interrupted(text)
-    if isinstance(error, psycopg.DataError):
-        return unfit_value(text)
     found = _MEANINGS.get(state) or _MEANINGS.get(state[:2]) or unavailable
-    return found(text)
+    if not state and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+        found = interrupted
+    return (unfit_value if isinstance(error, psycopg.DataError) else found)(text)
 
 
 @contextmanager

@@ -49,15 +49,14 @@ def adopt(context: Context) -> Adopted:
     context.catalog.check_whole()
     with context.catalog.leasing() as tx:
         before, active = tx.state, tx.state.shards
-        live = tx.state.known_paths() - {(file.shard, file.path) for file in tx.state.removed_files()}
-        known = [
-            _known_at(context, shard, {path for at, path in live if at == shard.id})
-            for shard in active.values()
-        ]
-        layout, commit = (max(numbers) for numbers in zip(seen, *known, strict=True))
+        gone, live = {(file.shard, file.path) for file in before.removed_files()}, dict[int, set[str]]()
+        for shard, path in before.known_paths() - gone:
+            live.setdefault(shard, set()).add(path)
+        known = [_known_at(context, shard, live.get(shard.id, set())) for shard in active.values()]
+        layout, commit = map(max, zip(seen, *known, strict=True))
         adopted = replace(before, incarnation=secrets.token_hex(16), layout=layout, commit=commit)
-        for shard in tx.state.all_shards:
-            _take_over(context, shard.id, adopted, shard.id in active)
+        for every in before.all_shards:
+            _take_over(context, every.id, adopted, every.id in active)
         take_incarnation(tx, adopted.incarnation, adopted.versions)
     context.roots.note_newest(active)
     return Adopted(adopted.incarnation, (before.commit, commit))
