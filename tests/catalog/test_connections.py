@@ -29,7 +29,6 @@ from tests.base.postgres import Server
 from tests.base.severed_line import SeveredLine
 from tests.catalog.logs import TIME, begin
 from tests.catalog.logs import append as append_to
-from tests.processes.test_forks import ended_well, forked
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
 INFO = TableInfo(1, "t", SCHEMA, ("k",), ("k",), None, 0, 0)
@@ -135,19 +134,13 @@ def test_a_commit_is_on_the_disk_where_the_database_does_not_wait_for_it(
     log: Catalog, postgres: Server, database: str
 ) -> None:
     """Such a server keeps what it acknowledged in memory, for up to three times `wal_writer_delay`."""
-    reload = "SELECT pg_reload_conf()"
+    settings = ("SYSTEM", "wal_writer_delay = '10s'"), (f"DATABASE {database}", "synchronous_commit = off")
     with ExitStack() as undone:
-        for setting, undo in (
-            ("ALTER SYSTEM SET wal_writer_delay = '10s'", "ALTER SYSTEM RESET wal_writer_delay"),
-            (
-                f"ALTER DATABASE {database} SET synchronous_commit = off",
-                f"ALTER DATABASE {database} RESET synchronous_commit",
-            ),
-        ):
-            undone.callback(postgres.execute, reload)
-            undone.callback(postgres.execute, undo)
-            postgres.execute(setting)
-        postgres.execute(reload)
+        for what, setting in settings:
+            undone.callback(postgres.execute, "SELECT pg_reload_conf()")
+            undone.callback(postgres.execute, f"ALTER {what} RESET {setting.split()[0]}")
+            postgres.execute(f"ALTER {what} SET {setting}")
+        postgres.execute("SELECT pg_reload_conf()")
         for commit in (lambda home: write(home, b"rows"), append):
             with closing(opened(postgres.url(database))) as own:
                 number = commit(own)
@@ -231,20 +224,6 @@ def test_more_writers_than_a_pooler_has_connections_get_one_number_each(
     log.check_whole()
 
 
-def test_a_child_looks_for_itself_and_leaves_its_parents_connections_alone(home: PostgresHome) -> None:
-    assert append(home) == 1
-
-    def work() -> None:
-        assert append(home) == 2
-        home.close()
-
-    assert ended_well(forked(work))
-    with home.reading() as transaction:
-        assert ended_well(forked(lambda: None))
-        assert transaction.execute(tables.HEAD)[0][0] == 2
-    assert append(home) == 3
-
-
 # ------------------------------------------------------------------------------------ who may do what
 
 
@@ -293,16 +272,10 @@ def test_the_time_told_is_followed_by_a_clock_that_nobody_sets(monkeypatch: pyte
     assert clock.now() == 1_011.0
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "postgresql+asyncpg://h/d",
-        "mysql://h/d",
-        "sqlite://host/x",
-        "sqlite:///x?mode=ro",
-        "sqlite:///:memory:",
-    ],
-)
+OTHERS = "postgresql+asyncpg://h/d mysql://h/d sqlite://host/x sqlite:///x?mode=ro sqlite:///:memory:"
+
+
+@pytest.mark.parametrize("url", OTHERS.split())
 def test_a_url_that_is_not_understood_is_a_wrong_option(url: str) -> None:
     for call in (lambda: open_home(url, CLOCK, "here"), lambda: holds_store(url)):
         with pytest.raises(InvalidOption, match="neither a directory nor the URL"):
