@@ -9,25 +9,19 @@ What this room promises:
 - **Snapshots that are read stay readable**: by retention, by a lease that ends, or by a tag that does not.
 - **A continuation key is valid only with its seal.** Any process with the store's secrets can open it.
 
-The words:
-
-context     the catalog, the clock, the disks and the caches of one open store
-lease       a promise with an end that something stays readable; a tag is one by name, without an end
-checkpoint  a named point between two steps, where a test lets other processes run
-
 The modules, from the bottom up:
 
 lookups    tables with their fragments and statistics, cached for one layout; readers: open files
 memory     rows of the log as fragments in memory
 high_water_marks  roots of shards: their owners, and the high-water marks in their markers
-upkeep     the interface of work that follows commits; sealing: continuation keys and their secrets
-shared     `Context`, which has all of these
-leases     promises with an end; tags: names that keep a snapshot
+sealing    continuation keys and their secrets
+shared     `Context`, which has all of these, and `Upkeep`, the interface of work that follows commits
+leases     promises with an end that something stays readable; tags: by name, without an end
 shards     the scan protocol in one process: placements from the catalog, pages from the disks
 
 Reads, writes and moves use a context, which does not know them.
 """
 
-from elasticscan.store.context.shared import Checkpoint, Context, Find
+from elasticscan.store.context.shared import Checkpoint, Context, Find, Upkeep
 
-__all__ = ["Checkpoint", "Context", "Find"]
+__all__ = ["Checkpoint", "Context", "Find", "Upkeep"]

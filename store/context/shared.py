@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -35,7 +35,6 @@ from elasticscan.store.context.lookups import (
 from elasticscan.store.context.memory import Memories
 from elasticscan.store.context.readers import Readers
 from elasticscan.store.context.sealing import StoreSealer
-from elasticscan.store.context.upkeep import Upkeep
 from elasticscan.store.roots import Location
 from elasticscan.topology import Placement, Topology
 
@@ -47,6 +46,28 @@ Checkpoint = Callable[[str], None]
 
 
 Answer = TypeVar("Answer")
+
+
+class Upkeep:
+    """Work that follows commits; by itself there is none, because keepers do all of it.
+
+    Attributes:
+        mode: "auto" or "off".
+        problem: why the last of it failed, if it did.
+    """
+
+    mode: str = "off"
+    problem: str | None = None
+
+    def pending(self, tx: Tx, table: int, staged: Collection[StagedFragment]) -> Sequence[tuple[int, int]]:
+        """Return the sites, (table, shard), where a commit of some fragments leaves something to be done."""
+        return ()
+
+    def after_commit(self, pending: Sequence[tuple[int, int]], committed_bytes: int) -> None:
+        """Do the work that is pending after a commit, as far as it is bounded."""
+
+    def after_moves(self) -> None:
+        """Do the work that follows moves of tablets."""
 
 
 class Context:

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from elasticscan.base.errors import TryAgain, UsageError
 from elasticscan.catalog import Tx
 from elasticscan.metadata import MEMORY, StagedFragment
-from elasticscan.store.context import Context
-from elasticscan.store.context.upkeep import Upkeep
+from elasticscan.store.context import Context, Upkeep
 from elasticscan.store.moves import elasticity
 from elasticscan.store.moves.balancing import tablet_bytes
 from elasticscan.store.moves.owners import moves_in, owner_is_gone, owning
