@@ -41,8 +41,7 @@ def adopt(context: Context) -> Adopted:
 
     Raises:
         ShardUnavailable: a shard is away, or has no marker and lacks files that the catalog refers to.
-        WrongRoot: a root is another store's, or another shard's.
-        StoreDamaged: the catalog is not as it was written.
+        WrongRoot, StoreDamaged: a root is another shard's, or the catalog is not as it was written.
     """
     seen = context.known.versions  # also beyond what the shards know
     context.roots.take_any_catalog()

@@ -99,7 +99,7 @@ class RootMarks:
 
         Raises:
             ShardUnavailable: the shard's disk is not mounted.
-            WrongRoot: another shard's is.
+            WrongRoot: another shard's is, or the catalog is a copy.
             CatalogOutdated: the catalog is an older copy.
         """
         disk, root = self.disk_of(shard), self.root_of(shard)
@@ -206,11 +206,7 @@ class RootMarks:
         return compare
 
     def check_newest(self) -> None:
-        """Check that the catalog's newest commit is the newest; costs nothing once that was found true.
-
-        Raises:
-            CatalogOutdated: shards know a newer one.
-        """
+        """Raise `CatalogOutdated` where shards know a newer commit; costs nothing once none did."""
         # A standby of a database server follows its server with a delay, which proves nothing.
         if not self._known_newest and not self._catalog.home.is_follower:
             self.look_at_marks()(self.state())

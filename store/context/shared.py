@@ -129,13 +129,8 @@ class Context:
     def writable_disk(self, shard: int) -> Disk:
         """Return the disk of a shard for writes, moves and deletions, after its root was verified.
 
-        Ask again for each file: a disk may be unmounted at any moment.
-
-        Raises:
-            ShardUnavailable: the shard's disk is not mounted.
-            WrongRoot: another shard's is, or the catalog is a copy.
-            CatalogOutdated: the catalog is an older copy.
-            ReadOnlyStore: it cannot be written.
+        Ask again for each file: a disk may be unmounted at any moment. Raises as `RootMarks.check`, and
+        `ReadOnlyStore`.
         """
         self.catalog.check_writable()
         return self.check_root(shard)
@@ -199,12 +194,7 @@ class Context:
     def table(
         self, tx: Tx, name: str, table_id: int | None = None
     ) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
-        """Return a table and its indexes, as a transaction sees them.
-
-        Raises:
-            NotFound: no table has the name.
-            TableChanged: the table that has it is not the one of the id.
-        """
+        """Return a table and its indexes, as a transaction sees them. Raises `NotFound`, `TableChanged`."""
         table = tx.state.table_named(name)
         if table_id not in (None, table.id):
             raise TableChanged(
@@ -230,7 +220,6 @@ class Context:
         """Return a table as it is now: its fragments, the places of its slots, what a snapshot excludes.
 
         Args:
-            table_id: the table.
             snapshot: what is to be read; the newest by default.
             after: for changes of the commits in (after, snapshot]: they are looked up, not the snapshot.
             layout: of the catalog at a check just made, which need not be repeated.

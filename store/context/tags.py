@@ -54,9 +54,7 @@ def snapshot_of(tx: Tx, table: TableInfo, asked: int | str | datetime | None) ->
 def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datetime | None) -> Tag:
     """Name a snapshot of a table, the newest for None, and keep it from here on.
 
-    Raises:
-        InvalidOption, AlreadyExists: another name is needed.
-        NotFound, SnapshotExpired: there is no such snapshot, or not any more.
+    Raises `InvalidOption`, `AlreadyExists` (for the name), `NotFound`, `SnapshotExpired`.
     """
     check_tag_name(name)
     if not isinstance(snapshot, int | str):

@@ -1,7 +1,6 @@
 """Places as users name them: of a store, of the roots of its shards, of backups and of files.
 
-No two texts are compared: a link, a mount or another name of a server makes them lead to one place. The
-marker in each root says whose it is (`store/roots/markers.py`).
+No two texts are compared: they may lead to one place. The marker in each root says whose it is.
 """
 
 from __future__ import annotations
@@ -36,10 +35,7 @@ _SHORT = re.compile(r"file:|[a-z][a-z0-9+.-]+:/(?!/)", re.IGNORECASE)
 
 
 def resolve(uri: str) -> str:
-    """Return the URI itself, or the one that an environment variable holds: `env:NAME`.
-
-    So a URL with a password need not stand in a command line, a notebook or a Spark plan.
-    """
+    """Return the URI itself, or the one in an environment variable (`env:NAME`), for URLs with passwords."""
     if not uri.startswith(FROM_ENVIRONMENT):
         return uri
     name = uri.removeprefix(FROM_ENVIRONMENT)
@@ -56,9 +52,7 @@ def resolve(uri: str) -> str:
 def path_or_uri(text: str) -> str:
     """Return the path that a user's text names, without `file:` and `~`, or the URI of another place.
 
-    Raises:
-        InvalidOption: it is no whole URI, and may hold a password: it would become a directory of that name;
-            or a `file:` URI of another machine.
+    Raises `InvalidOption` for a part of a URI: it may hold a password, and would become a directory's name.
     """
     if "://" in text.partition("?")[0].partition("=")[0] or text.startswith("file:/"):
         with suppress(ValueError):  # the host is not one
@@ -79,12 +73,7 @@ def path_or_uri(text: str) -> str:
 
 
 def file_system_at(text: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system and the path on it of a user's path or URI.
-
-    Raises:
-        InvalidOption: it is a URI of a kind that is not known, or not a whole one.
-        OSError: a server does not answer.
-    """
+    """Return the file system and the path on it of a user's text. Raises `InvalidOption`, `OSError`."""
     text = path_or_uri(text)
     if "://" not in text:
         return fs.LocalFileSystem(), str(Path(text).absolute())
@@ -104,12 +93,9 @@ def file_system_at(text: str) -> tuple[fs.FileSystem, str]:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A store directory, or the URL of a catalog database; also the place of a backup.
+    """A store directory, whose URI is its absolute path, or the URL of a catalog database; also of a backup.
 
-    The URI of a directory is its absolute path.
-
-    Roots of shards inside a store directory are kept relative to it, so that a store can be
-    moved or mounted elsewhere.
+    Roots of shards inside a store directory are kept relative to it, so that a store can be moved.
     """
 
     uri: str = field(repr=False)
@@ -133,12 +119,7 @@ class Location:
         return self.uri if self.directory is None else self.directory / CATALOG_FILE
 
     def exists(self) -> bool:
-        """Return whether there is a store.
-
-        Raises:
-            StoreDamaged: the catalog's file, which is there, was cut to nothing.
-            StoreNotFound: this user may not look, so it is as if there were none.
-        """
+        """Return whether there is a store. Raises `StoreNotFound` where this user may not look."""
         if self.directory is None:
             return True
         file = self.directory / CATALOG_FILE
@@ -193,13 +174,10 @@ class Location:
 
     @contextmanager
     def with_directories(self, roots: Collection[str] = ()) -> Iterator[None]:
-        """Make the store's directory, and those of full roots, where they are missing.
+        """Make the store's directory, and those of full roots, where they are missing, for a block.
 
-        Those in which the block, when it raises, has left no file are removed. What is made is this user's
-        alone, but shards are open to whom the store's directory is.
-
-        Raises:
-            InvalidOption: a directory cannot be made, lies within a shard, or holds the store.
+        When that raises, those in which no file is are removed. What is made is this user's alone, but shards
+        are open to whom the store's directory is.
         """
         made, own = list[Path](), [] if self.directory is None else [self.directory]
         paths = [Path(root) for root in roots if "://" not in root]

@@ -1,14 +1,11 @@
 """The owner of a shard's root: a marker file, which also says what is known there of the catalog.
 
-What a root *is* counts, never where it was found: a mount may be missing, or be another one's; two
-names may lead to one directory; a catalog may be a copy. So each write or delete at a shard reads
-the marker first (`Context.writable_disk`).
-
-The marker names store, shard and incarnation, and the newest (layout, commit) that was known at the root.
-That is a lower bound: a marker that is ahead of the catalog proves that the catalog is an older copy. A
-marker is replaced as a whole, flushed, and under a lock on its directory, so it never goes back within an
-incarnation, and what an owner of before wants to write late finds that the root is another's. Where a file
-system has no such locks (NFS), a process that is late may put back what it has just read there.
+Each write or delete at a shard reads the marker first (`Context.writable_disk`). It names store, shard and
+incarnation, and the newest (layout, commit) that was known at the root. That is a lower bound: a marker that
+is ahead of the catalog proves that the catalog is an older copy. A marker is replaced as a whole, flushed,
+and under a lock on its directory, so it never goes back within an incarnation, and what an owner of before
+wants to write late finds that the root is another's. Where a file system has no such locks (NFS), a process
+that is late may put back what it has just read there.
 """
 
 from __future__ import annotations
@@ -71,12 +68,7 @@ class Marker:
 
 
 def read_marker(disk: Disk, root: str) -> Marker | None:
-    """Return the marker in a root; None where there is none.
-
-    Raises:
-        WrongRoot: there is one that cannot be read.
-        ShardUnavailable: the root cannot be read.
-    """
+    """Return the marker in a root; None where there is none. Raises `WrongRoot` where it makes no sense."""
     try:
         file = disk.open(MARKER)
         return _unpack(bytes(file.read_at(0, min(file.size, MOST_BYTES))))
@@ -99,14 +91,9 @@ def write_marker(disk: Disk, marker: Marker) -> None:
 def raise_marker(
     disk: Disk, root: str, wanted: Marker, seen: Marker | None = None, again: bool = False
 ) -> None:
-    """Let a root know the versions in its owner's marker, if these are newer than those stored there.
+    """Let a root know the versions in its owner's marker, if these are newer, or write it `again`.
 
-    Args:
-        seen: the marker of a root in object storage, if it was just read.
-        again: write it also when it says nothing new.
-
-    Raises:
-        ShardUnavailable, WrongRoot: the root is not the shard's.
+    `seen` is the marker of a root in object storage, if it was just read. Raises as `check_owner`.
     """
     with alone_at(root):
         stored = check_owner(seen or read_marker(disk, root), root, wanted)
@@ -116,7 +103,7 @@ def raise_marker(
 
 
 def check_owner(marker: Marker | None, root: str, expected: Marker) -> Marker:
-    """Return the marker in a root, unless it is not that of the shard which the catalog takes it for.
+    """Return the marker in a root, if it is that of the shard which the catalog takes it for.
 
     Raises:
         ShardUnavailable: it has no marker: what is mounted there is not the shard's disk.
@@ -198,15 +185,11 @@ class Claims:
         self._taken: list[tuple[Disk, str, Marker]] = []
 
     def claim(self, disk: Disk, root: str, marker: Marker, taken: Collection[int]) -> None:
-        """Make a free root a shard's; that of a shard which was removed is free.
-
-        Args:
-            taken: ids of the store's shards.
+        """Make a free root a shard's; that of a shard which was removed, and is not in `taken`, is free.
 
         Raises:
             InvalidOption: it belongs to another store, to another copy of this one, or to another shard; or
                 holds files of a store, and no marker: they may be the only copies.
-            DiskFull, ShardUnavailable: it cannot be written.
         """
         with alone_at(root):
             found = read_marker(disk, root)
@@ -258,23 +241,15 @@ class Claims:
 
 @contextmanager
 def alone_at(root: str) -> Iterator[None]:
-    """Let no other process write the marker of a directory; where it cannot be locked, all may.
-
-    Raises:
-        ShardUnavailable: another process holds it for long.
-    """
-
-    def held_by_another() -> ShardUnavailable:
-        return ShardUnavailable(
-            f"another process has held {root} for {_LOCK_SECONDS:.0f} seconds; try again, or end it",
-            root=root,
-        )
-
+    """Let no other process write the marker of a directory; where it cannot be locked, all may."""
+    said = f"another process has held {root} for {_LOCK_SECONDS:.0f} seconds; try again, or end it"
     with ExitStack() as held:
         if "://" not in root:
             with suppress(OSError):  # its file system knows no locks, or using it tells what is wrong
                 directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                held.enter_context(locked(directory, _LOCK_SECONDS, held_by_another))
+                held.enter_context(
+                    locked(directory, _LOCK_SECONDS, lambda: ShardUnavailable(said, root=root))
+                )
         yield
 
 
