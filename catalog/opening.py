@@ -174,11 +174,10 @@ def _home_at_server(url: str, clock: Clock | None) -> PostgresHome:
             option="uri",
         ) from error
     place, _, query = _POSTGRES.sub("postgresql://", url, count=1).partition("?")
-    options = dict[str, list[str]]()
+    options = dict[str, str]()
     for name, value in parse_qsl(query, keep_blank_values=True):  # several hosts may be given one by one
-        options.setdefault(name, []).append(value)
-    given_once = {name: ",".join(values) for name, values in options.items()}
-    address, unclear = f"{place}?{urlencode(given_once, quote_via=quote)}", None
+        options[name] = f"{options[name]},{value}" if name in options else value
+    address, unclear = f"{place}?{urlencode(options, quote_via=quote)}", None
     try:
         given = conninfo.conninfo_to_dict(address)
     except Error as error:

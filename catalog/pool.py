@@ -109,19 +109,16 @@ class ConnectionPool(Generic[C]):
             if is_usable and closings == self._closings and len(self._free) < _MOST_FREE:
                 self._free += back
             else:
-                self._close_all(back)
+                self.close_all(back)
 
     def close(self) -> bool:
         """Close the connections that are free, and others once they are; return whether there are others."""
         with _LOCK:
             self._closings += 1
-            self.close_free()
+            self.close_all(self._free)
             return bool(self._held)
 
-    def close_free(self) -> None:
-        self._close_all(self._free)
-
-    def _close_all(self, connections: list[C]) -> None:
+    def close_all(self, connections: list[C]) -> None:
         while connections:
             with suppress(Exception):  # one that is broken already
                 self._close(connections.pop())
@@ -163,7 +160,7 @@ def _before() -> None:
     _LOCK.acquire()
     for pool in list(_POOLS):
         if pool._of_file:
-            pool.close_free()
+            pool.close_all(pool._free)
 
 
 def _in_child() -> None:

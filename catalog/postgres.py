@@ -1,8 +1,8 @@
 """A log at a PostgreSQL server, for stores that many machines share.
 
-Writers lock the row of the head, so waiters queue at the server, and a conflict is no error there. Each
-reading question is one statement, or a transaction that sees one snapshot. Errors are distinguished by
-SQLSTATE, never by their texts, which may be in any language; a server that refuses connections gives none.
+Writers lock the row of the head, so waiters queue at the server, and a conflict is no error there. Errors are
+distinguished by SQLSTATE, never by their texts, which may be in any language; a server that refuses
+connections gives none.
 
 A connection is lost in the midst of anything. One that was free may have been lost long before, so a
 transaction begins again on another one. Once it has begun, and until its commit is sent, nothing was done
@@ -125,10 +125,7 @@ class ServerClock(SystemClock):
         return super().now() if self._ahead is None else time.monotonic() + self._ahead
 
     def note(self, message: float, asked_at: float, answered_at: float) -> None:
-        """Follow the server's answer, between two readings of the monotonic clock.
-
-        The answer is as old as its way back, at most as the whole wait: it counts as given in the middle.
-        """
+        """Follow the server's answer: it counts as given in the middle between two monotonic times."""
         self._ahead = message - (asked_at + answered_at) / 2
 
 
@@ -150,12 +147,7 @@ class ImpatientConnection(psycopg.Connection[Row]):
     unsent: Sequence[Statement] = ()
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return super().wait(self._watched(gen), *args, **kwargs)
-        except TimeoutError:
-            self.close()
-            said = f"the server gave no answer for {self.answer_seconds:g} seconds"
-            raise psycopg.OperationalError(said) from None
+        return super().wait(self._watched(gen), *args, **kwargs)
 
     def _watched(self, steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
         try:
@@ -164,7 +156,9 @@ class ImpatientConnection(psycopg.Connection[Row]):
                 end = time.monotonic() + self.answer_seconds
                 while not (ready := (yield wanted)):
                     if time.monotonic() >= end:
-                        raise TimeoutError
+                        self.close()
+                        said = f"the server gave no answer for {self.answer_seconds:g} seconds"
+                        raise psycopg.OperationalError(said)
                 wanted = steps.send(ready)
         except StopIteration as done:
             return done.value
@@ -231,12 +225,8 @@ class PostgresHome(LogHome):
         self.execute("; ".join((_LOCK_CREATION, *self.definitions(), _INDEX)))  # one transaction
 
     def look(self) -> bool:
-        """Return whether the tables of a log are there, and note who may write to them.
-
-        An address that is wrong is not tried for long.
-        """
         ((is_there, self.is_follower, only_reads, may_write),) = self.execute(_LOOK)
-        self.retry_seconds = RECONNECT_SECONDS
+        self.retry_seconds = RECONNECT_SECONDS  # an address that is wrong is not tried for so long
         if self.is_follower:
             self.why_read_only = "the database server is a standby, which only reads"
         elif only_reads == "on" or (is_there and not may_write):
@@ -249,11 +239,11 @@ class PostgresHome(LogHome):
             with self._translated():
                 return list(held.ask(statement, values))
 
-        def attempt() -> list[Row]:
-            with self._connection() as connection:
-                return _rows(_execute(connection, statement, values))
+        return retry(self, lambda: self._executed(statement, values))
 
-        return retry(self, attempt)
+    def _executed(self, statement: str, values: Mapping[str, Any]) -> list[Row]:
+        with self._connection() as connection:
+            return _rows(_execute(connection, statement, values))
 
     @contextmanager
     def reading(self) -> Iterator[Self]:

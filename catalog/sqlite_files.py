@@ -85,8 +85,7 @@ def check_one_name(path: Path) -> None:
 def make_file(path: Path, like_directory: bool) -> bool:
     """Make an empty file for a new database; False if it is there, or SQLite is to raise why it cannot be.
 
-    It is its owner's, and that of a group to which its directory was opened, whatever the umask is. What
-    SQLite puts alongside it gets its mode.
+    Its mode, which SQLite gives to what it puts alongside, is for its owner, or as the directory's.
     """
     try:
         mode = mode_within(path.parent.stat().st_mode) if like_directory else 0o600
