@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from threading import Lock
 from typing import Generic, TypeVar
@@ -54,23 +54,6 @@ class LruCache(Generic[Key, Value]):
                 _, (_, gone) = self._values.popitem(last=False)
                 self._weight -= gone
         return made
-
-
-@dataclass(frozen=True, slots=True)
-class TableStatistics:
-    """Statistics of a table's fragments, by their ids.
-
-    Columns of `fragments` are named as `definition` of the table names them; in `bodies` they have the names
-    that files give them, and nothing of these ever changes.
-    """
-
-    definition: int
-    fragments: Mapping[int, FragmentStatistics]
-    bodies: Mapping[int, FragmentStatistics]
-
-    def fragments_of(self, definition: int) -> Mapping[int, FragmentStatistics]:
-        """Return statistics of fragments for the columns of a definition; none if it is another."""
-        return self.fragments if definition == self.definition else {}
 
 
 def by_shard(fragments: Iterable[Fragment]) -> dict[int, list[Fragment]]:
@@ -153,21 +136,19 @@ class KnownTable:
         return floor_at(self._overwrites, snapshot)
 
 
-NO_STATISTICS = TableStatistics(0, {}, {})
-
-
-def read_statistics(tx: Tx, state: KnownTable, kept: TableStatistics) -> TableStatistics:
-    """Statistics of a table's fragments; what is kept already is not read again."""
+def read_statistics(
+    tx: Tx, state: KnownTable, kept: Mapping[int, FragmentStatistics]
+) -> dict[int, FragmentStatistics]:
+    """Return statistics of a table's fragments, by their ids; what is kept already is not read again."""
     fragments = {fragment.id for fragment in state.fragments}
-    bodies = {of: kept.bodies[of] for of in fragments & kept.bodies.keys()}
-    bodies |= state.memory.statistics()
-    packed = tx.statistics(state.table.id, fragments - bodies.keys())
-    bodies |= {of: unpack_statistics(body) for of, body in packed.items()}
-    named = bodies
+    known = {of: kept[of] for of in fragments & kept.keys()}
+    new = {of: body for of, body in state.memory.statistics().items() if of not in known}
+    packed = tx.statistics(state.table.id, fragments - known.keys() - new.keys())
+    new |= {of: unpack_statistics(body) for of, body in packed.items()}
     if state.table.columns:
         names = {column.mark: name for name, column in state.table.by_name().items()}
-        named = {of: body.renamed(names) for of, body in bodies.items()}
-    return TableStatistics(state.table.definition, named, bodies)
+        new = {of: body.renamed(names) for of, body in new.items()}
+    return known | new
 
 
 def live_table(tx: Tx, table: int) -> TableInfo:

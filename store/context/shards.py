@@ -133,7 +133,7 @@ class LocalShards:
             return read_by_key(source, request)
         if request.key_sets and request.definition in (None, state.table.definition):
             # They name columns as the newest definition does.
-            statistics = self._context.statistics(state).fragments_of(state.table.definition)
+            statistics = self._context.statistics(state)
             source = replace(source, statistics=lambda fragment: statistics.get(fragment.id))
         return read_page(source, request) if request.changes is None else read_changes(source, request)
 

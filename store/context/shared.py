@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -19,15 +19,21 @@ from elasticscan.base.errors import (
     WrongRoot,
 )
 from elasticscan.catalog import Catalog, StoreState, Tx, base_topology, retry_interrupted
-from elasticscan.metadata import MEMORY, Fragment, IndexInfo, Origin, StagedFragment, TableInfo
+from elasticscan.metadata import (
+    MEMORY,
+    Fragment,
+    FragmentStatistics,
+    IndexInfo,
+    Origin,
+    StagedFragment,
+    TableInfo,
+)
 from elasticscan.protocol import Cluster
 from elasticscan.storage import Disk
 from elasticscan.store.context.high_water_marks import RootMarks
 from elasticscan.store.context.lookups import (
-    NO_STATISTICS,
     KnownTable,
     LruCache,
-    TableStatistics,
     check_kept,
     live_table,
     read_statistics,
@@ -98,7 +104,7 @@ class Context:
         # What follows from a scan's key and a table's definition alone, for the layers above.
         self.derived: LruCache[Hashable, Any] = LruCache()
         self.upkeep = Upkeep()
-        self._statistics: dict[int, tuple[KnownTable | None, TableStatistics]] = {}
+        self._statistics: dict[int, tuple[KnownTable, Mapping[int, FragmentStatistics]]] = {}
 
     def here(self) -> Context:
         """Return the context of this process: a forked child, to which locks are of no use, opens its own."""
@@ -265,11 +271,15 @@ class Context:
         state = self._tables[table_id] = KnownTable(tx.state, table_id, self.memories.of(tx, table))
         return state
 
-    def statistics(self, state: KnownTable, tx: Tx | None = None) -> TableStatistics:
-        """Return statistics of a table's fragments and runs; those read for an earlier layout are kept."""
-        before, kept = self._statistics.get(state.table.id, (None, NO_STATISTICS))
+    def statistics(self, state: KnownTable, tx: Tx | None = None) -> Mapping[int, FragmentStatistics]:
+        """Return statistics of a table's fragments, by their ids, with columns as its definition names them.
+
+        Those read for an earlier layout are kept.
+        """
+        before, kept = self._statistics.get(state.table.id, (None, {}))
         if before is not state:
-            kept = read_statistics(tx or self.catalog.newest(), state, kept)
+            is_same = before is not None and before.table.definition == state.table.definition
+            kept = read_statistics(tx or self.catalog.newest(), state, kept if is_same else {})
             self._statistics[state.table.id] = state, kept
         return kept
 

@@ -77,7 +77,7 @@ def choose_access(
             table.primary_key,
             columns,
             state.intervals_at(at),
-            statistics.fragments_of(table.definition),
+            statistics if table.definition == state.table.definition else {},
             [(index, [run.rows for _, run in read]) for index, read in runs.items()],
             access,
             lambda index, ranges: _count_entries(context, table, index, runs[index], ranges),
