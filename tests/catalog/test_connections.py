@@ -50,16 +50,12 @@ def database(postgres: Server) -> Iterator[str]:
         yield name
 
 
-@pytest.fixture
-def home(postgres: Server, database: str) -> Iterator[PostgresHome]:
+def one_more(postgres: Server, database: str) -> Iterator[PostgresHome]:
     with closing(opened(postgres.url(database))) as home:
         yield home
 
 
-@pytest.fixture
-def other(postgres: Server, database: str) -> Iterator[PostgresHome]:
-    with closing(opened(postgres.url(database))) as home:
-        yield home
+home, other = pytest.fixture(one_more, name="home"), pytest.fixture(one_more, name="other")
 
 
 def append(home: LogHome) -> int:
@@ -245,17 +241,6 @@ def test_a_user_who_may_only_read_reads(postgres: Server, database: str) -> None
         assert home.why_read_only == "this database user may not change the catalog's tables"
         assert Catalog(home).follow().number == 0
     postgres.execute(f"ALTER DATABASE {database} RESET default_transaction_read_only")
-
-
-def test_who_may_not_come_in_is_told_why(
-    postgres: Server, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("elasticscan.catalog.postgres.FIRST_CONNECT_SECONDS", 0.0)
-    user = postgres.checked_user("right")
-    with pytest.raises(CatalogUnavailable, match="password authentication failed"):
-        open_home(postgres.url(database, f"{user}:wrong"), CLOCK, "here")
-    with pytest.raises(CatalogUnavailable, match="nobody_s"):
-        open_home(postgres.url("nobody_s"), CLOCK, "here")
 
 
 # ------------------------------------------------------------------------------------------ clocks, URLs

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from time import sleep
@@ -39,27 +39,19 @@ WAYS: dict[str, Callable[[Path, Path], object]] = {
 }
 
 
-class Case:
+@contextmanager
+def opened_twice(place: Path, checkpoint: bool = False) -> Iterator[tuple[Store, Store]]:
     """A store whose catalog was saved before its newest commit, with handles that have seen that one."""
-
-    def __init__(self, place: Path, checkpoint: bool = False) -> None:
-        self.place = place / "store"
-        self.database = self.place / "catalog.db"
-        self.older = place / "older.db"
-        self.first = made(self.place)
-        copied(self.database, self.older)
-        self.second = Store.open(self.place)
-        for store in (self.first, self.second):
-            store.table("t").upsert(rows(value=NEWEST))
-        if checkpoint:  # all of the log is in the file, where it is about to be overwritten
-            with closing(apsw.Connection(str(self.database))) as connection:
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        for store in (self.first, self.second):
-            assert values(store) == {NEWEST}
-
-    def close(self) -> None:
-        self.first.close()
-        self.second.close()
+    with made(place / "store") as first:
+        copied(place / "store" / "catalog.db", place / "older.db")
+        with Store.open(place / "store") as second:
+            for store in (first, second):
+                store.table("t").upsert(rows(value=NEWEST))
+            if checkpoint:  # all of the log is in the file, where it is about to be overwritten
+                with closing(apsw.Connection(str(place / "store" / "catalog.db"))) as connection:
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            assert values(first) == values(second) == {NEWEST}
+            yield first, second
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
@@ -67,33 +59,32 @@ class Case:
 def test_a_store_that_has_seen_a_newer_catalog_never_reads_an_older_one_and_loses_no_commit(
     tmp_path: Path, way: str, checkpoint: bool
 ) -> None:
-    case = Case(tmp_path, checkpoint)
-    WAYS[way](case.older, case.database)
-    for store in (case.first, case.second, case.first):
-        for read in (values, get):
-            with suppress(CatalogOutdated, StoreDamaged):
-                assert read(store) == {NEWEST}
-    for number, store in enumerate((case.first, case.second)):
-        try:
-            store.table("t").upsert(rows(value=100 + number))
-        except (CatalogOutdated, StoreDamaged):
-            continue
-        with Store.open(case.place) as other:
-            assert values(other) == {100 + number}
-    case.close()
+    with opened_twice(tmp_path, checkpoint) as (first, second):
+        WAYS[way](tmp_path / "older.db", tmp_path / "store" / "catalog.db")
+        for store in (first, second, first):
+            for read in (values, get):
+                with suppress(CatalogOutdated, StoreDamaged):
+                    assert read(store) == {NEWEST}
+        for number, store in enumerate((first, second)):
+            try:
+                store.table("t").upsert(rows(value=100 + number))
+            except (CatalogOutdated, StoreDamaged):
+                continue
+            with Store.open(tmp_path / "store") as other:
+                assert values(other) == {100 + number}
 
 
 def test_a_catalog_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
-    case = Case(tmp_path)
-    sleep(0.02)
-    case.database.rename(tmp_path / "away.db")
-    for file in files_of(case.database):
-        file.unlink()
-    for use in (values, get, lambda store: store.table("t").upsert(rows())):
-        with pytest.raises(CatalogUnavailable, match=r"no .*catalog\.db"):
-            use(case.first)
-    assert not case.database.exists()
-    case.close()
+    database = tmp_path / "store" / "catalog.db"
+    with opened_twice(tmp_path) as (store, _):
+        sleep(0.02)
+        database.rename(tmp_path / "away.db")
+        for file in files_of(database):
+            file.unlink()
+        for use in (values, get, lambda store: store.table("t").upsert(rows())):
+            with pytest.raises(CatalogUnavailable, match=r"no .*catalog\.db"):
+                use(store)
+        assert not database.exists()
 
 
 def test_a_closed_store_has_told_its_shards_of_its_last_small_commits(tmp_path: Path) -> None:

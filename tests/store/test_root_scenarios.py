@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -312,9 +312,9 @@ def adopted_since(place: Path, where: str) -> Iterator[Store]:
 
 
 @contextmanager
-def copied(place: Path, shards: Any = ("a", "b")) -> Iterator[Store]:
-    """A copy, which is adopted then; the original goes on where it has shards of its own."""
-    made(place / "one", shards).close()
+def copied(place: Path, alone: bool = False) -> Iterator[Store]:
+    """A copy, `alone` or with its shards, which is adopted then; the original goes on if it has its own."""
+    made(place / "one", on_disks(place) if alone else ("a", "b")).close()
     shutil.copytree(place / "one", place / "two")
     with Store.open(place / "two") as two, Store.open(place / "two") as long_open:
         yield two
@@ -327,23 +327,17 @@ def copied(place: Path, shards: Any = ("a", "b")) -> Iterator[Store]:
         two.collect_garbage(grace_seconds=0)
         assert (two.verify(), count(two)) == ([], 2 * ROWS)
         original = place / "one"
-        if shards == ("a", "b"):  # a store that is moved is no copy
-            original = original.rename(place / "moved")
-        with Store.open(original) as one:
+        with Store.open(original if alone else original.rename(place / "moved")) as one:  # which is no copy
             assert one.resume(key).count() > 0
-            if shards == ("a", "b"):
+            if not alone:
                 one.table("t").upsert(rows(ROWS))
                 assert one.verify() == []
-
-
-def copied_alone(place: Path) -> AbstractContextManager[Store]:
-    return copied(place, on_disks(place))
 
 
 @contextmanager
 def taken_over(place: Path) -> Iterator[Store]:
     """An original whose shards a copy took over. Nothing is lost in it, and it is read."""
-    with copied_alone(place):
+    with copied(place, alone=True):
         pass
     with Store.open(place / "one") as one:
         yield one
@@ -393,22 +387,18 @@ def collection(store: Store) -> dict[str, Callable[[], Any]]:
 
 NOT_MARKED = {"none": None, "empty": b"", "zeros": b"\0" * 40, "wrong": b'{"version": 1} 00000000\n'}
 EVERYTHING = (collection, catalog_changes, newest_looks)
+LATER_COPY, NO_MARKER = (CatalogOutdated, WrongRoot), (WrongRoot, ShardUnavailable)
 # How a store comes into doubt, the error of what changes it, and what that is besides `changes`.
 DOUBTS: dict[str, tuple[Any, Any, str | None, tuple[Any, ...]]] = {
     **{
-        f"marked: {name}": (partial(marked, content=content), (WrongRoot, ShardUnavailable), MARKER, ())
+        f"marked: {name}": (partial(marked, content=content), NO_MARKER, MARKER, ())
         for name, content in NOT_MARKED.items()
     },
     "half adopted": (half_adopted, WrongRoot, "is a copy of", (catalog_changes,)),
     "set back": (set_back, CatalogOutdated, "put the newest", EVERYTHING),
     "older": (older, CatalogOutdated, "put the newest", (backup, *EVERYTHING)),
     **{
-        f"adopted {where}": (
-            partial(adopted_since, where=where),
-            (CatalogOutdated, WrongRoot),
-            None,
-            EVERYTHING,
-        )
+        f"adopted {where}": (partial(adopted_since, where=where), LATER_COPY, None, EVERYTHING)
         for where in ("within", "elsewhere", "of a copy")
     },
     "unmounted": (unmounted, ShardUnavailable, "not mounted", (backup,)),
@@ -416,15 +406,10 @@ DOUBTS: dict[str, tuple[Any, Any, str | None, tuple[Any, ...]]] = {
     "aliased": (aliased, WrongRoot, "no two shards", (collection,)),
     "copied": (copied, WrongRoot, "adopt", (collection, catalog_changes)),
     "copied, small": (copied, WrongRoot, "adopt", (collection, catalog_changes)),
-    "copied alone": (copied_alone, WrongRoot, "adopt", (collection, catalog_changes)),
+    "copied alone": (partial(copied, alone=True), WrongRoot, "adopt", (collection, catalog_changes)),
     "taken over": (taken_over, WrongRoot, "is a copy of", (collection, catalog_changes)),
     "linked": (partial(named_twice, link=os.link), WrongRoot, "real copy", (collection,)),
-    "symbolic": (
-        partial(named_twice, link=lambda of, at: at.symlink_to(of)),
-        WrongRoot,
-        "real copy",
-        (collection,),
-    ),
+    "symbolic": (partial(named_twice, link=os.symlink), WrongRoot, "real copy", (collection,)),
     "replaced": (replaced, TableChanged, "open it again", EVERYTHING),
 }
 
