@@ -246,15 +246,15 @@ def test_a_user_who_may_only_read_reads(postgres: Server, database: str) -> None
 # ------------------------------------------------------------------------------------------ clocks, URLs
 
 
-def test_the_time_told_is_followed_by_a_clock_that_nobody_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, monotonic = ServerClock(), [50.0]
+def test_the_time_is_the_server_s_and_nobody_sets_it(
+    home: PostgresHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, monotonic = time.time(), time.monotonic
     monkeypatch.setattr(time, "time", lambda: 7.0)
-    monkeypatch.setattr(time, "monotonic", lambda: monotonic[0])
-    assert clock.now() == 7.0
-    clock.note(1_000.0, 48.0, 50.0)
-    assert clock.now() == 1_001.0
-    monotonic[0] = 60.0
-    assert clock.now() == 1_011.0
+    assert ServerClock().now() == 7.0, "before the first answer"
+    assert abs(Catalog(home).clock.now() - right) < 60
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 3_600)
+    assert abs(home.clock.now() - right - 3_600) < 60
 
 
 OTHERS = "postgresql+asyncpg://h/d mysql://h/d sqlite://host/x sqlite:///x?mode=ro sqlite:///:memory:"

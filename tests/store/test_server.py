@@ -1,10 +1,8 @@
-"""A catalog at a database server: lost connections, crashes, standstills, standbys and clocks."""
+"""A catalog at a database server: lost connections, crashes, standstills and standbys."""
 
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -25,6 +23,7 @@ from elasticscan.base.errors import (
     ReadOnlyStore,
 )
 from elasticscan.base.limits import MAX_KEY_BYTES
+from elasticscan.catalog.postgres import ServerClock
 from elasticscan.store import Scan, Store
 from tests.base.postgres import Server, start_server
 from tests.base.severed_line import SeveredLine
@@ -76,6 +75,7 @@ def line(postgres: Server) -> Iterator[SeveredLine]:
 def store(database: str, line: SeveredLine, tmp_path: Path) -> Iterator[Store]:
     line.cut_at()
     with made(line.url(database), tmp_path) as store:
+        assert isinstance(store.context.clock, ServerClock), "leases of all processes end by one clock"
         yield store
     line.cut_at()
 
@@ -219,56 +219,6 @@ def check_follower(url: str) -> None:
                 return
         time.sleep(0.01)
     raise AssertionError("the standby lacks the rows")
-
-
-# Clocks: things end by the server's, whatever those of the processes say
-
-HOURS = 3_700.0  # a little more than a lease holds
-
-# A process whose clock is set otherwise writes all rows again, merges, and removes what no one needs.
-ELSEWHERE = """
-import sys, time
-right, skew = time.time, float(sys.argv[2])
-time.time = lambda: right() + skew
-import pyarrow as pa
-from elasticscan.store import Store
-with Store.open(sys.argv[1], upkeep="off") as store:
-    table = store.table("t")
-    for value in (101, 102):
-        table.upsert(pa.table({"id": range(30), "v": [value] * 30}, schema=table.schema))
-    table.compact()
-    store.collect_garbage(grace_seconds=0, orphan_seconds=0)
-    store.collect_garbage(grace_seconds=0, orphan_seconds=0)
-    scan = table.scan(page_rows=10)
-    next(scan)
-    print(scan.key, flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.mark.parametrize("skew", [HOURS, -HOURS])
-def test_leases_hold_by_the_clock_of_the_server(store: Store, skew: float) -> None:
-    """A process with another clock ends no lease, and no one ends its own."""
-    table = store.table("t")
-    table.set_retention("0s")
-    scan = table.scan(page_rows=10)
-    found = next(scan).rows.to_pylist()
-    command = [sys.executable, "-c", ELSEWHERE, store.uri, str(skew)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        key = other.stdout.readline().strip()
-        found += [row for page in scan for row in page.rows.to_pylist()]
-        table.upsert(pa.table({"id": range(30), "v": [103] * 30}, schema=SCHEMA))
-        table.compact()
-        store.collect_garbage(grace_seconds=0, orphan_seconds=0)
-        rest = store.resume(key).to_table()
-        other.communicate("")
-    assert sorted(row["id"] for row in found) == list(range(30))
-    assert max(row["v"] for row in found) < 100
-    assert rest.num_rows >= 10 and set(rest["v"].to_pylist()) == {102}
-    times = [commit.created_at for commit in table.history()]
-    assert times == sorted(times)
-    assert all(abs(at - time.time()) < HOURS / 2 for at in times), "a commit has another clock's time"
 
 
 # What lies alongside it, and how often it is asked
