@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
-import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import CatalogOutdated
@@ -19,45 +18,26 @@ from tests.catalog.test_sqlite_files import copied
 
 ROWS_IN_FILES = True
 
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
-
-
-def row(key: int) -> pa.Table:
-    return pa.table({"id": [key], "v": [key]}, SCHEMA)
-
 
 def made(place: Path, shards: int) -> Store:
     store = Store.create(place, [f"s{number}" for number in range(shards)], tablets=shards, slots=64)
-    store.create_table("t", SCHEMA, ["id"])
+    store.create_table("t", {"id": [0]}, "id")
     return store
 
 
 def shard_of(store: Store, key: int) -> int:
     """The shard where a commit of one row leaves its file."""
-    commit = store.table("t").upsert(row(key))
-    tx = store.context.catalog.newest()
-    return next(file.shard for file in tx.state.fragments() if file.max_commit == commit)
-
-
-def known(store: Store) -> dict[int, Marker]:
-    found = {
-        shard: read_marker(store.context.disk_of(shard), "") for shard in store.context.roots.local_shards()
-    }
-    return {shard: mark for shard, mark in found.items() if mark is not None}
-
-
-def beyond_the_witnesses(store: Store) -> int:
-    """A key whose shard is no witness."""
-    others = sorted(store.context.roots.local_shards())[WITNESSES:]
-    return next(key for key in range(500) if shard_of(store, key) in others)
+    commit = store.table("t").upsert([{"id": key}])
+    files = store.context.state().fragments()
+    return next(file.shard for file in files if file.max_commit == commit)
 
 
 def test_new_shards_are_reported_to_all(tmp_path: Path) -> None:
     with made(tmp_path / "s", 20) as store:
-        before = store.context.state().versions[0]
+        before, roots = store.context.state().layout, store.context.roots
         store.expand(["late"])
-        assert len(known(store)) == 21
-        assert min(mark.layout for mark in known(store).values()) > before
+        known = [roots.marker_at(shard) for shard in roots.local_shards()]
+        assert [mark is not None and mark.layout > before for mark in known] == [True] * 21
 
 
 @pytest.mark.parametrize("away", ["none", "a witness", "all witnesses", "the shard that was written"])
@@ -65,11 +45,11 @@ def test_an_older_catalog_is_noticed_by_who_looked_before_and_by_who_opens(tmp_p
     """The first has not seen the commit that is gone, which wrote to a shard that it does not look at."""
     place = tmp_path / "s"
     with made(place, 24) as store, Store.open(place) as other:
-        key = beyond_the_witnesses(store)
-        written, names = shard_of(store, key), store.context.shard_names()
-        witnesses = sorted(store.context.roots.local_shards())[:WITNESSES]
+        local, names = sorted(store.context.roots.local_shards()), store.context.shard_names()
+        witnesses, others = local[:WITNESSES], local[WITNESSES:]
+        key, written = next((key, at) for key in range(500) if (at := shard_of(store, key)) in others)
         older = copied(place / "catalog.db", tmp_path / "older.db")
-        other.table("t").upsert(row(key))
+        other.table("t").upsert([{"id": key}])
         gone = {"none": [], "a witness": witnesses[:1], "all witnesses": witnesses}.get(away, [written])
         for shard in gone:
             root = place / "shards" / names[shard]
