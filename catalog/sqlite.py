@@ -7,8 +7,7 @@ read transaction stays open between calls.
 **A file that is replaced.** A connection goes on with the file that it has opened, whatever lies at its path,
 and no other process sees what it writes there. So writers check before and after a transaction that the
 database, its log and the log's index are still the files that were opened; readers check every 10 ms. If not,
-all connections of this process are closed before a new one is opened: old and new would share a log. Until
-then the transaction is interrupted, and begins again.
+all connections of this process are closed before a new one is opened: old and new would share a log.
 
 **A commit that fails at its disk** may be found by a process that recovers the log, although it is not seen
 now. Its process writes over it with its next transaction, before anything is concluded from its absence.
@@ -20,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Lock
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Final, Self
 from weakref import WeakSet
 
@@ -30,7 +29,7 @@ from elasticscan.base.clock import Clock, SystemClock
 from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.errors import CatalogUnavailable
 from elasticscan.base.file_locks import locked
-from elasticscan.base.limits import BUSY_SECONDS
+from elasticscan.base.limits import BUSY_SECONDS, RECONNECT_SECONDS
 from elasticscan.catalog.database import NOTHING, LogHome, Row
 from elasticscan.catalog.entries import damaged_log
 from elasticscan.catalog.failures import (
@@ -52,6 +51,7 @@ from elasticscan.catalog.sqlite_files import (
 )
 
 _TRUSTED_SECONDS: Final = 0.01  # what readers save is a tenth of a first page
+_PAUSE_SECONDS: Final = 0.005
 
 
 def _reset(connection: apsw.Connection) -> bool:
@@ -181,11 +181,11 @@ class SqliteHome(LogHome):
 
     def _follow_file(self) -> None:
         """Close all connections to files that are not the log's any more."""
-        opened = self._opened
+        opened, now = self._opened, monotonic()
         if opened is None:
             return
         if opened.are_there():
-            self._trusted_until = 0.0 if opened.is_copied else monotonic() + _TRUSTED_SECONDS
+            self._trusted_until = 0.0 if opened.is_copied else now + _TRUSTED_SECONDS
             return
         with _following():
             if self._opened is not opened:  # another thread has done it
@@ -193,20 +193,19 @@ class SqliteHome(LogHome):
             # A reader's own connections leave the log alone; they are closed as they come back.
             every = [self] if self.why_read_only else list(_HOMES)
             homes = [home for home in every if home.path == self.path]
-            if True in [home._pool.close() for home in homes] and not self.why_read_only:
-                raise replaced_file()  # until the others have ended
+            while True in [home._pool.close() for home in homes] and not self.why_read_only:
+                if monotonic() > now + RECONNECT_SECONDS:
+                    raise replaced_file()
+                sleep(_PAUSE_SECONDS)
             for home in homes:
                 home._opened = None
 
     def _connected(self) -> apsw.Connection:
         """Open the file that is at the path now, and remember which that was."""
-        if self.why_read_only is None:
-            connection, opened = connect(self.path, self.wait_seconds)
-        else:
-            connection, opened = connect_read_only(self.path)
-        if self._opened is None:
-            self._opened = opened
-        elif self._opened != opened:
+        reads = self.why_read_only is not None
+        connection, opened = connect_read_only(self.path) if reads else connect(self.path, self.wait_seconds)
+        self._opened = self._opened or opened
+        if self._opened != opened:
             connection.close(True)
             self._trusted_until = 0.0
             raise replaced_file()
