@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -86,7 +87,7 @@ class LocalShards:
             if not request.columns:
                 return answer
             # Deleted rows are returned as nulls, so the columns are nullable here.
-            rows = _rows_as_of(answer.rows, state.table, request.definition, nullable=True)
+            rows = _rows_as_of(answer.rows, state.table, request.definition, False, nullable=True)
             return replace(answer, rows=rows)
 
         return self._read_newest(request, read)
@@ -150,11 +151,7 @@ class LocalShards:
 
 
 def _rows_as_of(
-    rows: pa.RecordBatch,
-    table: TableInfo,
-    definition: int | None,
-    changes: bool = False,
-    nullable: bool = False,
+    rows: pa.RecordBatch, table: TableInfo, definition: int | None, changes: bool, nullable: bool = False
 ) -> pa.RecordBatch:
     """Rows with the columns of an older definition, in its types.
 
@@ -164,34 +161,27 @@ def _rows_as_of(
     if definition is None or definition == table.definition:
         return rows
     then, columns = table.at(definition).schema, table.by_name(definition)
-    arrays, fields = list[pa.Array](), list[pa.Field]()
-    for array, field in zip(rows.columns, rows.schema, strict=True):
+    arrays, fields = list(rows.columns), list(rows.schema)
+    for at, field in enumerate(rows.schema):
         column = columns.get(field.name)
         if column is None:  # one that the store adds
-            arrays.append(array)
-            fields.append(field)
             continue
-        values = array
         if column.until is not None and changes:
             came_before = pc.less_equal(rows.column(COMMIT_VERSION), column.last_commit)
-            values = pc.if_else(came_before, array, pa.scalar(None, array.type))
+            arrays[at] = pc.if_else(came_before, arrays[at], pa.scalar(None, field.type))
         asked = then.field(field.name)
-        fields.append(asked.with_nullable(True) if nullable else asked)
-        arrays.append(_narrowed(values, fields[-1], table))
+        fields[at] = asked.with_nullable(True) if nullable else asked
+        arrays[at] = _narrowed(arrays[at], fields[at], table)
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def _narrowed(array: pa.Array, field: pa.Field, table: TableInfo) -> pa.Array:
-    try:
-        fits = field.nullable or not array.null_count
-        array = array if array.type == field.type else array.cast(field.type)
-    except pa.ArrowInvalid:
-        fits = False
-    if not fits:
-        raise TableChanged(
-            f"column {field.name!r} of table {table.name!r} was dropped or widened since this read began, "
-            f"and has values that are no {field.type}; begin again",
-            table=table.name,
-            column=field.name,
-        )
-    return array
+    with suppress(pa.ArrowInvalid):
+        if field.nullable or not array.null_count:
+            return array if array.type == field.type else array.cast(field.type)
+    raise TableChanged(
+        f"column {field.name!r} of table {table.name!r} was dropped or widened since this read began, "
+        f"and has values that are no {field.type}; begin again",
+        table=table.name,
+        column=field.name,
+    )
