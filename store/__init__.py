@@ -34,7 +34,6 @@ store           a store as users hold it; opening: its catalog and disks; status
 table           a table as users hold it
 schema_changes  columns added, dropped, renamed and widened
 verifying       checks of every file and row
-adoption        copies of a store, and older catalogs that were put back
 
 What all of them use, and what uses none of them:
 

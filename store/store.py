@@ -24,10 +24,10 @@ from elasticscan.base.redaction import shown
 from elasticscan.catalog import newest_topology, slot_map, topology_entries
 from elasticscan.storage import open_disk
 from elasticscan.store import arguments, verifying
-from elasticscan.store.adoption import Adopted, adopt
 from elasticscan.store.arguments import Columns, Names, Said, Shards
 from elasticscan.store.backend import EmbeddedBackend
 from elasticscan.store.context import Checkpoint, Context
+from elasticscan.store.context.high_water_marks import Adopted
 from elasticscan.store.context.sealing import rotate_secrets
 from elasticscan.store.copies.backup import BackedUp, back_up, restore_backup
 from elasticscan.store.copies.creation import Disks, first_contents, make_store, new_roots
@@ -462,7 +462,7 @@ class Store:
         Raises `ShardUnavailable` if a shard cannot be reached, `WrongRoot` if a root is another store's, or
         another shard's, and `StoreDamaged` if the catalog is not as it was written.
         """
-        return adopt(self.context)
+        return self.context.roots.adopt()
 
     def verify(self) -> list[verifying.Finding]:
         """Check the catalog, every root's marker and every file; return the findings."""

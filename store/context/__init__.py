@@ -13,7 +13,7 @@ The modules, from the bottom up:
 
 lookups    tables with their fragments and statistics, cached for one layout; readers: open files
 memory     rows of the log as fragments in memory
-high_water_marks  roots of shards: their owners, and the high-water marks in their markers
+high_water_marks  roots of shards: their owners, the high-water marks in their markers, and adoptions
 sealing    continuation keys and their secrets
 shared     `Context`, which has all of these, and `Upkeep`, the interface of work that follows commits
 leases     promises with an end that something stays readable; tags: by name, without an end

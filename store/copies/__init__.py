@@ -16,5 +16,5 @@ creation  a new store with its shards
 backup  a store copied to a place of its own, and made of one
 
 It leaves out: stores made again from damaged files (`elasticscan.store.repair`), and catalogs that were
-put back by hand (`adoption`, of the facade).
+put back by hand (`RootMarks.adopt` of `elasticscan.store.context`).
 """

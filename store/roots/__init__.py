@@ -9,7 +9,7 @@ location  places as users name them; `Location` is the place of a store, *roots*
 markers   the file in each root that names its store, its shard and the *incarnation* of its catalog (an
           adoption begins another one), and how far the catalog had got; claims of several roots
 
-Roots that a person claims again are compared with the catalog (`store/adoption.py`).
+Marks are compared with the catalog, and adoptions made, in `store/context/high_water_marks.py`.
 """
 
 from elasticscan.store.roots.location import Location

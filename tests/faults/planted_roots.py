@@ -9,7 +9,6 @@ from typing import Any
 from elasticscan.catalog import Append, Tx, sqlite
 from elasticscan.catalog.sqlite_files import OpenedFiles
 from elasticscan.metadata import StoreAdopted
-from elasticscan.store import adoption
 from elasticscan.store.context import Context, high_water_marks
 from elasticscan.store.context.high_water_marks import RootMarks
 from elasticscan.store.moves import mover
@@ -58,7 +57,7 @@ def files_are_removed_under_the_lock(honest: Any, self: Any, *arguments: Any) ->
 
 @fault("scenarios", "a copy of a store has secrets of its own once it is adopted")
 @found_by("test_a_store_answers_as_the_transcript_says[adopt]")
-@replacing(adoption, "take_incarnation")
+@replacing(high_water_marks, "take_incarnation")
 def copies_keep_their_secrets(_: Any, tx: Tx, incarnation: str, at_least: tuple[int, int]) -> None:
     tx.append(Append(StoreAdopted(incarnation, at_least[1]), beyond=max(at_least)))
 
