@@ -5,10 +5,9 @@ cluster_map   placements, from what nodes say
 values        values as rows
 pages         the rule: which commands read a page, and what their answers say
 connections   commands out, answers in
-cluster       placements and shards of one scan
 history       placements that were seen, as topologies
 options       options and URLs
-scan          a scan, as the embedded store's
+scan          a scan, as the embedded store's, with its placements and shards
 inference     columns, from a sample of keys
 store         a cluster and its tables, which Spark and the terminal read, too
 

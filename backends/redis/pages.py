@@ -22,8 +22,6 @@ Commands go out by an `Exchange`, so the same code runs against servers and agai
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -49,7 +47,7 @@ from redis.exceptions import (
 )
 
 from elasticscan.backends.redis.cluster_map import Address
-from elasticscan.backends.redis.names import SLOTS, probe_of, slot_of
+from elasticscan.backends.redis.names import probe_of
 from elasticscan.backends.redis.values import Model
 from elasticscan.base.errors import (
     ElasticScanError,
@@ -64,12 +62,10 @@ from elasticscan.topology import SlotSet
 
 PAGE_SLOTS = 256
 NAMES_AT_ONCE = 4_096  # of a slot, before it is known to have more
-SCANNED_NAMES = 50_000  # a slot with more is walked by SCAN where the server can: GETKEYSINSLOT blocks it
-SCAN_COUNT = 1_000
 FIRST_CHUNK, MOST_CHUNK = 4, 16_384  # keys of one exchange of values; each has at most twice those before
 CHUNK_BYTES = 4 << 20
 ACL = (
-    "+get +hmget +hscan +scan +exists +pttl +multi +exec +asking +ping +info +cluster|getkeysinslot "
+    "+get +hmget +hscan +exists +pttl +multi +exec +asking +ping +cluster|getkeysinslot "
     "+cluster|countkeysinslot +cluster|nodes"
 )
 
@@ -86,33 +82,18 @@ _MULTI, _EXEC, _ASKING = (b"MULTI",), (b"EXEC",), (b"ASKING",)
 
 
 @dataclass(slots=True)
-class Refusal:
-    """A slot that was not read when it was asked for.
-
-    Attributes:
-        error: the last one.
-        times: how often in a row it was refused.
-        since: when the time began that it may stay refused, in the seconds of a clock; far away before that.
-    """
-
-    error: Exception
-    times: int = 0
-    since: float = math.inf
-
-
-@dataclass(slots=True)
 class SlotProgress:
     """The state of a scan's slots between pages, in one process.
 
     Attributes:
         rest: the names that the last page did not read, with the slot of each.
-        refusals: of slots that were refused since they were last read.
+        refusals: how often slots were refused since they were last read, and the last error of each.
         row_bytes: the mean size of a row, as far as it is known.
         chunk: how many keys the next exchange of values may have.
     """
 
     rest: tuple[Slots, pa.Array] = NO_NAMES
-    refusals: dict[int, Refusal] = field(default_factory=dict)
+    refusals: dict[int, tuple[int, Exception]] = field(default_factory=dict)
     row_bytes: float = 0.0
     chunk: int = FIRST_CHUNK
 
@@ -120,9 +101,8 @@ class SlotProgress:
         """Record a refusal of a slot. Raises if waiting cannot help."""
         if isinstance(error, ResponseError) and not isinstance(error, _WAITS):
             raise unexpected(error)
-        refusal = self.refusals.setdefault(slot, Refusal(error))
-        refusal.error = error
-        refusal.times += 1
+        times, _ = self.refusals.get(slot, (0, None))
+        self.refusals[slot] = times + 1, error
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +113,7 @@ class KeySpace:
         prefix: what all names begin with; probes begin with it, too.
         pattern: a regular expression that whole names match; None if the prefix is enough.
         model: how a value becomes a row.
-        max_slot_keys: a slot with more keys is refused, where the server has no SCAN within a slot.
+        max_slot_keys: a slot with more keys is an error.
         probe_end: the end of the names of probes, which no key has.
         condition: a part of the scan's filter that the key's column alone decides.
     """
@@ -164,7 +144,7 @@ def read_page(
 ) -> PageRows:
     """Read a page at one master, `home`."""
     page = _SlotPage(request, space, progress, exchange, home, _first_slots(request.cursors))
-    half_moved = (slot for slot, refusal in progress.refusals.items() if _is_ask(refusal.error))
+    half_moved = (slot for slot, (_, error) in progress.refusals.items() if _is_ask(error))
     opened = next((slot for slot in half_moved if slot in page.positions), None)
     if opened is None:
         _read_names(page)
@@ -198,14 +178,6 @@ def results_of(answers: Answers) -> list[Any] | Exception:
     return results or TryAgainError("the transaction was discarded")
 
 
-def result_of(answers: Answers) -> list[Any] | Exception:
-    """Return the results of a guarded transaction without the guard's, or the error that refused it."""
-    results = results_of(answers)
-    if isinstance(results, Exception):
-        return results
-    return TryAgainError("the probe exists") if results[0] else results[1:]
-
-
 def _each(width: int, answers: Answers, before: int = 0) -> list[Any]:
     """Return the answer of each key, to one command or a guarded transaction; None for a deleted key."""
     if width == 1:
@@ -221,57 +193,28 @@ def names_of(slot: int, most: int) -> tuple[Command, Command]:
 
 
 def _read_names(page: _SlotPage) -> None:
-    """Read the names of a page's slots, all in one exchange."""
+    """Read the names of a page's slots, all in one exchange, and one slot that has many in another."""
     known = set(page.progress.rest[0].tolist())
-    large = _list_names(page, [slot for slot in page.positions if slot not in known], NAMES_AT_ONCE)
-    for slot in list(large)[1:]:  # a page has one at most: its names may take much memory
+    slots, most = [slot for slot in page.positions if slot not in known], page.space.max_slot_keys
+    large = _list_names(page, slots, NAMES_AT_ONCE)
+    for slot in large[1:]:  # a page has one at most: its names may take much memory
         del page.positions[slot]
-    for slot, count in list(large.items())[:1]:
-        most = page.space.max_slot_keys
-        if count > SCANNED_NAMES and _can_walk_slots(page):
-            page.enter(slot, _walk_slot(page, slot))
-        elif count > most or _list_names(page, [slot], most):
-            raise _too_large(slot, count, most)
+    if _list_names(page, large[:1], most):
+        raise _too_large(large[0], most)
 
 
-def _list_names(page: _SlotPage, slots: Sequence[int], most: int) -> dict[int, int]:
-    """Enter the names of slots; return for each slot with more than `most` keys how many it has."""
+def _list_names(page: _SlotPage, slots: Sequence[int], most: int) -> list[int]:
+    """Enter the names of slots; return the slots with more than `most` keys."""
     asked = [guarded(page.space.probe(slot), *names_of(slot, most)) for slot in slots]
     answers = page.exchange(page.home, [*chain.from_iterable(asked)])
-    large: dict[int, int] = {}
+    large = []
     for at, slot in enumerate(slots):
-        result = result_of(answers[5 * at : 5 * at + 5])
-        if not isinstance(result, Exception) and result[0] > len(result[1]):
-            large[slot] = result[0]
+        result = results_of(answers[5 * at : 5 * at + 5])
+        if not isinstance(result, Exception) and result[1] > len(result[2]):
+            large.append(slot)
         else:
-            page.enter(slot, result if isinstance(result, Exception) else result[1])
+            page.enter(slot, result if isinstance(result, Exception) else result[2])
     return large
-
-
-def _can_walk_slots(page: _SlotPage) -> bool:
-    """Return whether SCAN from a slot's number walks that slot: Redis 7.4, Valkey 8 and newer."""
-    (answer,) = page.exchange(page.home, [(b"INFO", b"server")])
-    said = b"" if isinstance(answer, Exception) else answer  # Valkey says of itself that it is Redis 7.2, too
-    versions = re.findall(rb"(?:redis|valkey)_version:(\d+)\.(\d+)", said)
-    return any((int(major), int(minor)) >= (7, 4) for major, minor in versions)
-
-
-def _walk_slot(page: _SlotPage, slot: int) -> list[bytes] | Exception:
-    """Return the names of a slot by SCAN, whose cursor has the slot in its lowest bits, or the refusal.
-
-    SCAN returns each key that exists throughout at least once; each of its steps is guarded.
-    """
-    names: set[bytes] = set()
-    cursor = slot
-    while True:
-        scan = (b"SCAN", b"%d" % cursor, b"COUNT", b"%d" % SCAN_COUNT)
-        result = result_of(page.exchange(page.home, guarded(page.space.probe(slot), scan)))
-        if isinstance(result, Exception):
-            return result
-        cursor = int(result[0][0])
-        names.update(result[0][1])
-        if cursor == 0 or cursor % SLOTS != slot:
-            return [name for name in names if slot_of(name) == slot]
 
 
 def _read_open_slot(page: _SlotPage, slot: int) -> None:
@@ -297,7 +240,7 @@ def _names_at(page: _SlotPage, slot: int, address: Address) -> tuple[Any, Any]:
     if isinstance(count, Exception) or isinstance(names, Exception):
         return count if isinstance(count, Exception) else names, guard
     if count > len(names) >= most:
-        raise _too_large(slot, count, most)
+        raise _too_large(slot, most)
     return names, guard if isinstance(guard, Exception) else TryAgainError("it was open")
 
 
@@ -436,7 +379,7 @@ class _SlotPage:
 
     def rows(self) -> PageRows:
         """Return the page, without rows of refused slots, whose position stays."""
-        refused = _slot_set(self.refused)
+        refused = slot_set(self.refused)
         rows = pa.Table.from_batches(self.batches, self.space.model.schema(self.request.columns))
         slots = np.concatenate([np.empty(0, dtype=np.uint16), *self.slots])
         if refused:
@@ -444,7 +387,7 @@ class _SlotPage:
             rows, slots = rows.filter(pa.array(stays)), slots[stays]
         for slot in self.positions.keys() - self.refused:
             self.progress.refusals.pop(slot, None)
-        asked = _slot_set(self.positions)
+        asked = slot_set(self.positions)
         after = [Cursor(cursor.slots - asked, cursor.position) for cursor in self.request.cursors]
         after += [Cursor(SlotSet.span(slot, slot + 1), position) for slot, position in self.left.items()]
         batches = rows.combine_chunks().to_batches()
@@ -458,25 +401,18 @@ def unexpected(error: Exception) -> ElasticScanError:
         return ShardUnavailable(
             f"the user lacks a permission ({error}); grant it: ACL SETUSER name {ACL} %R~<table>:*", acl=ACL
         )
-    if isinstance(error, AuthenticationError):
-        return ShardUnavailable(
-            f"a node refuses the login ({error!s:.200}); check user and password, which every node needs"
-        )
     if "cluster support disabled" in str(error):
         return InvalidOption(
             "the server is not in cluster mode; start it with cluster-enabled yes", option="url"
         )
-    if "unknown" in str(error):
-        return ShardUnavailable(
-            f"the server does not offer a command that scans need ({error!s:.200}); read another one: "
-            "docs/redis.md names the services"
-        )
-    return ShardUnavailable(f"a server of the cluster answered {error!s:.200}; look at its log")
+    is_login = isinstance(error, AuthenticationError)
+    hint = "check user and password, which every node needs" if is_login else "see docs/redis.md"
+    return ShardUnavailable(f"a server of the cluster refuses a request ({error!s:.200}); {hint}")
 
 
-def _too_large(slot: int, count: int, most: int) -> LimitExceeded:
+def _too_large(slot: int, most: int) -> LimitExceeded:
     return LimitExceeded(
-        f"slot {slot} holds {count:,} keys and maxSlotKeys is {most:,}; raise it, or spread the keys",
+        f"slot {slot} holds more keys than maxSlotKeys, {most:,}; raise it, or spread the keys",
         slot=slot,
         most=most,
     )
@@ -487,5 +423,5 @@ def _is_ask(answer: Any) -> bool:
     return isinstance(answer, AskError) and not isinstance(answer, MovedError)
 
 
-def _slot_set(slots: Iterable[int]) -> SlotSet:
+def slot_set(slots: Iterable[int]) -> SlotSet:
     return SlotSet.of((slot, slot + 1) for slot in slots)

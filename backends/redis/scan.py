@@ -1,25 +1,136 @@
-"""Scans of a table in a cluster."""
+"""Scans of a table in a cluster: placements by its nodes' views, pages by its masters."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from redis.exceptions import TryAgainError
 
-from elasticscan.backends.redis.cluster import ClusterShards
-from elasticscan.base.errors import ShardUnavailable
+from elasticscan.backends.redis.cluster_map import is_same_cluster
+from elasticscan.backends.redis.connections import UNREACHABLE, Connections
+from elasticscan.backends.redis.pages import NO_NAMES, KeySpace, SlotProgress, read_page, slot_set
+from elasticscan.base.errors import NotReady, ShardUnavailable, TableChanged
 from elasticscan.filters import Predicate
-from elasticscan.protocol import ContinuationKey, PageRequest, slots_of
+from elasticscan.protocol import ContinuationKey, PageRequest, PageRows, slots_of
 from elasticscan.reader import ScanPlan, ScanStats, drive
 from elasticscan.store import PagedScan
-from elasticscan.topology import SlotSet
+from elasticscan.topology import Placement, SlotSet
 
 if TYPE_CHECKING:
     from elasticscan.backends.redis.store import ClusterTable
 
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
+_TORN_LOOKS = 4
+_FEWEST_REFUSALS = 5  # before time counts
 _GUARANTEE = "each key that exists throughout exactly once, any other at most once; no snapshot"
+
+
+class ClusterShards:
+    """The placements and shards of one scan: implements `Placements` and `ShardReader`."""
+
+    def __init__(
+        self, connections: Connections, space: KeySpace, members: Collection[str] | None = None
+    ) -> None:
+        """Read keys; `members` are the nodes that the scan began with, None where it begins now."""
+        self._connections, self._space, self._map = connections, space, connections.map
+        self._members = self._map.members if members is None else members
+        self.progress = SlotProgress()
+        self._pause = _SHORTEST_PAUSE
+        self._late: dict[int, float] = {}  # when slots were refused for the fifth time in a row
+
+    def read(self) -> Placement:
+        """Return the placement by a node's view of the cluster."""
+        self._map = self._connections.read_map()
+        if not is_same_cluster(self._map.members, self._members):
+            raise TableChanged("the cluster was replaced by another one; begin another scan")
+        return self._map.placement
+
+    def current(self) -> Placement:
+        """Return the placement that planned the page: servers refuse slots in the page itself."""
+        return self._map.placement
+
+    def recent(self, looked: Placement | None) -> Placement:
+        """Read the placement at the beginning of each pass through the remaining slots."""
+        if looked is None:
+            if self.progress.refusals:  # all slots that are left were refused in the pass before
+                time.sleep(self._pause)
+                self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            with suppress(ShardUnavailable):  # no node answers just now: pages will find out, and wait
+                self.read()
+        return self._map.placement
+
+    def layout_of(self, _: Placement) -> None:
+        return None
+
+    def read_page(self, request: PageRequest) -> PageRows:
+        node = self._map.nodes.get(request.shard)
+        if node is None:
+            return self._refused(request, TryAgainError("no node serves it"))
+        try:
+            page = read_page(request, self._space, self.progress, self._connections.exchange, node.address)
+        except UNREACHABLE as error:
+            return self._refused(request, error)
+        self._check_time()
+        if page.rows.num_rows:
+            self._pause = _SHORTEST_PAUSE
+        return page
+
+    def _refused(self, request: PageRequest, error: Exception) -> PageRows:
+        """Return a page that refuses all requested slots."""
+        asked, self.progress.rest = slots_of(request.cursors), NO_NAMES
+        for start, end in asked:
+            for slot in range(start, end):
+                self.progress.refuse(slot, error)
+        self._check_time()
+        rows = pa.RecordBatch.from_pylist([], schema=self._space.model.schema(request.columns))
+        return PageRows(rows, pa.array([], pa.uint16()), (), refused=asked)
+
+    def _check_time(self) -> None:
+        """Raise `NotReady` if a slot has been refused for longer than `slot_timeout`.
+
+        The time begins with the fifth refusal in a row: passes, and so refusals, may be far apart if other
+        slots or the caller take long.
+        """
+        now, seconds = time.monotonic(), self._connections.options.slot_timeout
+        refusals = self.progress.refusals
+        often = [slot for slot, (times, _) in refusals.items() if times >= _FEWEST_REFUSALS]
+        self._late = {slot: self._late.get(slot, now) for slot in often}
+        late = [slot for slot, since in self._late.items() if now - since > seconds]
+        if late:
+            raise NotReady(
+                f"slots {slot_set(late)} could not be read for {seconds:,.0f} s "
+                f"({refusals[late[0]][1]!r:.200}); run redis-cli --cluster check",
+                kind="slots",
+            )
+
+    def torn_slots(self, slots: SlotSet) -> SlotSet:
+        """Return the slots with keys at masters that do not serve them, where no client sees them.
+
+        A failover during a move key by key leaves such keys. A slot is torn if it is not being moved and has
+        such keys in several checks in a row.
+        """
+        for number in range(_TORN_LOOKS):
+            time.sleep(_LONGEST_PAUSE if number else 0)
+            cluster = self._connections.read_map()
+            astray = set[int]()
+            for shard, node in cluster.nodes.items():
+                others = slots - cluster.placement.at(shard)
+                astray.update(self._connections.count_keys(node.address, others))
+            resting = []
+            for slot in astray:
+                owner = cluster.nodes.get(cluster.placement.tablet_of(slot).shard)
+                probe = (b"EXISTS", self._space.probe(slot))
+                if owner is not None and self._connections.try_exchange(owner.address, [probe]) == [0]:
+                    resting.append(slot)
+            slots = slot_set(resting)
+            if not slots:
+                break
+        return slots
 
 
 class ClusterScan(PagedScan):

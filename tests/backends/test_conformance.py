@@ -24,9 +24,9 @@ import pytest
 
 import elasticscan
 from elasticscan.backends import open_cluster
-from elasticscan.backends.redis.cluster import ClusterShards
 from elasticscan.backends.redis.names import slot_of
 from elasticscan.backends.redis.pages import ACL
+from elasticscan.backends.redis.scan import ClusterShards
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.hashing import slots_of as slots_of_keys
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, Placements, ShardReader

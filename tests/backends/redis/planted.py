@@ -26,7 +26,7 @@ def fault(plant: Plant) -> Plant:
 def no_guard(patch: pytest.MonkeyPatch) -> None:
     """The names at a server are taken although it does not serve the slot."""
     patch.setattr(pages, "guarded", lambda _, *commands: [(b"PING",), (b"PING",), *commands, (b"PING",)])
-    patch.setattr(pages, "result_of", lambda answers: answers[2:4])
+    patch.setattr(pages, "results_of", lambda answers: [0, *answers[2:4]])
 
 
 @fault
@@ -35,8 +35,8 @@ def names_before_the_guard(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         pages, "guarded", lambda probe, *commands: [(b"PING",), *commands, (b"EXISTS", probe), (b"PING",)]
     )
-    result = pages.result_of
-    patch.setattr(pages, "result_of", lambda answers: result([answers[0], answers[3], [0, *answers[1:3]]]))
+    results = pages.results_of
+    patch.setattr(pages, "results_of", lambda answers: results([answers[0], answers[3], [0, *answers[1:3]]]))
 
 
 @fault
@@ -65,13 +65,13 @@ def refused_slots_advance(patch: pytest.MonkeyPatch) -> None:
 @fault
 def rows_of_refused_slots_stay(patch: pytest.MonkeyPatch) -> None:
     """Rows that were read before their slot was refused leave with the page, and are read again."""
-    slot_set = pages._slot_set
+    slot_set = pages.slot_set
 
     class Blind(SlotSet):
         def mask(self, slots: Any) -> Any:
             return np.zeros(len(slots), dtype=bool)
 
-    patch.setattr(pages, "_slot_set", lambda slots: Blind(slot_set(slots).bits))
+    patch.setattr(pages, "slot_set", lambda slots: Blind(slot_set(slots).bits))
 
 
 @fault

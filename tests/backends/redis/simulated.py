@@ -14,17 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 from redis.exceptions import AskError, MovedError, ResponseError
 
-from elasticscan.backends.redis.cluster import ClusterShards
 from elasticscan.backends.redis.cluster_map import Address, ClusterMap, Node, merge_views
 from elasticscan.backends.redis.names import SLOTS, slot_of
 from elasticscan.backends.redis.options import ClusterOptions
 from elasticscan.backends.redis.pages import KeySpace
+from elasticscan.backends.redis.scan import ClusterShards
 from elasticscan.backends.redis.values import Kind, Model
 from elasticscan.protocol import Cursor, Cursors, PageRequest
 from elasticscan.reader import ScanPlan, ScanStats, drive
@@ -32,7 +31,6 @@ from elasticscan.topology import SlotSet
 
 FIELDS = pa.schema([("key", pa.string()), ("value", pa.string()), ("left", pa.int64())])
 PREFIXES = (b"t:", b"t:{", b"t:{1")  # the last two end within a hash tag
-BUCKETS = 4  # of a slot that is walked
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +53,6 @@ class SimulatedCluster:
         self.options = ClusterOptions(seeds=(), slot_timeout=1e9)
         self.changes_left = 0
         self.during: Callable[[], None] = lambda: None
-        self.can_walk_slots = chance.random() < 0.5
         self.leaves = 0.0  # how often copies of keys stay behind
         self.at_once = chance.choice([0.2, 0.9])  # how often a slot moves in one step
         self.writes = chance.choice([0.1, 0.5])  # how often a key is written in between
@@ -117,10 +114,6 @@ class SimulatedCluster:
         if command[0] == b"CLUSTER":
             here = master.keys.get(int(command[2]), {})
             return len(here) if command[1] == b"COUNTKEYSINSLOT" else list(here)[: int(command[3])]
-        if command[0] == b"INFO":
-            return b"redis_version:8.2.1\r\n" if self.can_walk_slots else b"redis_version:7.0.15\r\n"
-        if command[0] == b"SCAN":
-            return self._walk(master, int(command[1]))
         slot = slot_of(command[1])
         here = master.keys.get(slot, {})
         owner = self.owner_of(slot)
@@ -135,16 +128,6 @@ class SimulatedCluster:
         if command[0] == b"PTTL":
             return -2 if value is None else -1
         return value if command[0] == b"GET" else int(value is not None)
-
-    def _walk(self, master: Master, cursor: int) -> list[Any]:
-        """Return some keys of a slot and the cursor after them, which has the slot in its lowest bits.
-
-        Keys lie in buckets by their hash, as in a server, so that a walk meets every key that stays,
-        whatever is added.
-        """
-        slot, bucket = cursor % SLOTS, cursor // SLOTS
-        here = [key for key in master.keys.get(slot, {}) if crc32(key) % BUCKETS == bucket]
-        return [b"%d" % (0 if bucket + 1 == BUCKETS else slot + (bucket + 1) * SLOTS), here]
 
     # What happens to a cluster
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticscan.backends.redis import cluster, pages
+from elasticscan.backends.redis import pages, scan
 from elasticscan.base.errors import CoverageBroken
 from tests.backends.redis.planted import FAULTS, Plant
 from tests.backends.redis.simulated import Program
@@ -13,14 +13,13 @@ from tests.seeds import seeds
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster.time, "sleep", lambda _: None)
+    monkeypatch.setattr(scan.time, "sleep", lambda _: None)
 
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let some slots be large."""
     monkeypatch.setattr(pages, "NAMES_AT_ONCE", 5)
-    monkeypatch.setattr(pages, "SCANNED_NAMES", 7)
 
 
 def run_all(numbers: range) -> None:
