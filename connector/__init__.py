@@ -35,7 +35,7 @@ find again; an offset (`streams/offsets.py`) is a place in the snapshot or in th
 slot where a commit is larger than a micro-batch may be, and names no shard. Each micro-batch is
 planned from one look at the catalog: parts of the snapshot and changes (`streams/changes.py`) are cut
 and read exactly like a batch. A stream with a name holds a lease on
-what it has not read (`streams/lease.py`).
+what it has not read.
 
 Limits that Spark 4.3 sets, found by trying:
 

@@ -62,7 +62,7 @@ def cut(
     if len(places) > most:
         kinds = {kind: [place for place in places if place.kind == kind] for kind in (BASE, VIRTUAL)}
         unions = {kind: SlotSet.union(place.slots for place in found) for kind, found in kinds.items()}
-        places = [ScanPart(kind, slots, _size(slots, weights)) for kind, slots in unions.items() if slots]
+        places = [ScanPart(kind, slots, size_of(slots, weights)) for kind, slots in unions.items() if slots]
     counts = _counts(places, split_bytes, most, cores)
     return [
         part for place, count in zip(places, counts, strict=True) for part in _divide(place, count, weights)
@@ -76,11 +76,12 @@ def _places(now: Placement, base: Placement, weights: Weights, scanned: SlotSet)
         home = here & base.at(shard)
         for kind, slots in ((BASE, home), (VIRTUAL, here - home)):
             if slots:
-                places.append(ScanPart(kind, slots, _size(slots, weights)))
+                places.append(ScanPart(kind, slots, size_of(slots, weights)))
     return places
 
 
-def _size(slots: SlotSet, weights: Weights) -> float:
+def size_of(slots: SlotSet, weights: Weights) -> float:
+    """Return about how many bytes some slots hold."""
     return float(sum(weights[start:end].sum() for start, end in slots))
 
 
@@ -116,5 +117,5 @@ def _divide(place: ScanPart, count: int, weights: Weights) -> list[ScanPart]:
         if start < end:
             bounds = (int(slots[start]), int(slots[end - 1]) + 1)
             mine = place.slots & SlotSet.span(*bounds)
-            parts.append(ScanPart(place.kind, mine, _size(mine, weights)))
+            parts.append(ScanPart(place.kind, mine, size_of(mine, weights)))
     return parts

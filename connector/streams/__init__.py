@@ -1,7 +1,6 @@
 """Structured Streaming's source; the sink is `connector/stream_writing.py`.
 
-reader    what Spark calls: offsets, partitions of a micro-batch, commits
+reader    what Spark calls: offsets, partitions of a micro-batch, commits; the lease of a stream with a name
 offsets   a stream's offsets, their check, and the changes between two of them
 changes   micro-batches of the first snapshot and of the commits after it; batch reads of changes
-lease     what a stream with a name has not read is kept for it
 """

@@ -1,6 +1,4 @@
-"""Changes as Spark reads them: cut into few tasks, each reading commits in its slots. And the batch read.
-
-The snapshot with which a stream begins is cut in the same way (`plan_snapshot`).
+"""Micro-batches cut into few tasks: parts of the first snapshot, or commits in some slots. And batch reads:
 
 spark.read.format("elasticscan").option("readChangeFeed", "true").option("startingVersion", 7)
 """
@@ -25,17 +23,17 @@ from elasticscan.connector.option_values import EARLIEST
 from elasticscan.connector.options import Options
 from elasticscan.connector.partitions import ScanPartition, partitions_of, read_partition
 from elasticscan.connector.reading import offered_schema
-from elasticscan.connector.splits import cut
+from elasticscan.connector.splits import cut, size_of
 from elasticscan.connector.store_cache import open_store
-from elasticscan.connector.streams.offsets import InChanges, SnapshotPart, segments
-from elasticscan.metadata import Fragment, TableInfo
+from elasticscan.connector.streams.offsets import InChanges, Position, segments
+from elasticscan.metadata import TableInfo
 from elasticscan.store import Commit, Store, StreamState, slot_bytes
 from elasticscan.topology import SlotSet
 
 ROWS_PER_TASK = 250_000
 SLACK = 0.1  # of a task
 MANY_TASKS = 8  # beyond, tasks grow first, fourfold: each costs Spark as much as reading 300,000 rows
-_WHOLE = float(1 << 40)  # the size of all rows of a batch, when only shares of it matter
+_SHARE = 1024.0  # the size of a slot, where only shares of all slots matter
 
 _log = logging.getLogger(__name__)
 
@@ -95,85 +93,61 @@ def check_readable(table: TableInfo, commits: Sequence[Commit], options: Options
     return [commit for commit in commits if commit.number > oldest]
 
 
-def plan_changes(
+def plan_batch(
     store: Store,
     state: StreamState,
-    first: InChanges,
-    last: InChanges,
+    first: Position,
+    last: Position,
     columns: Sequence[str],
     options: Options,
     lease: str = "",
 ) -> list[ScanPartition]:
-    """Tasks that together read all changes between two positions once.
+    """Plan tasks that together read once all between two positions; a filter may leave slots out.
 
     Args:
-        state: a view of the catalog with the commits between the positions, at least.
+        state: a view of the catalog with the fragments, or the commits between the positions at least.
         columns: what Spark expects.
-        lease: of the scan; none for a stream, which holds what it reads itself.
-    """
-    table = state.table
-    commits = [c for c in state.commits if c.number <= last.commit + bool(last.slot)]
-    read = check_readable(table, [c for c in commits if is_change(c, options)], options)
-    # Deletes have no new rows: without a change feed, reading across them does no harm.
-    passed = [c.number for c in commits if _must_pass(c, options)]
-    parts = segments(sorted(c.number for c in read), passed, first, last, state.placement.slot_count)
-    scan = store.backend.changes.scan(
-        table,
-        state.base,
-        tuple(parts),
-        parts[-1].upto if parts else table.oldest_snapshot,
-        stored_columns(table, columns),
-        options.filter,
-        options.feed,
-        (options.batch_rows, DEFAULT_PAGE_BYTES),
-        lease,
-    )
-    rows = sum(change_rows(commit, options) for commit in read)
-    # Rows are taken to be spread evenly: hashing sees to that.
-    rows = rows * len(scan.slots) // state.placement.slot_count
-    weights = np.full(state.placement.slot_count, _WHOLE / max(len(scan.slots), 1))
-    limits = task_limits(_WHOLE, rows, options)
-    tasks = cut(state.placement, state.base.placement, weights, *limits, slots=scan.slots)
-    return partitions_of(store.backend, scan, tasks)
-
-
-def plan_snapshot(
-    store: Store, state: StreamState, part: SnapshotPart, columns: Sequence[str], options: Options
-) -> list[ScanPartition]:
-    """Plan tasks that read some slots of a snapshot once together; a filter may leave slots out.
-
-    Args:
-        state: a view of the catalog with the table's fragments.
-        columns: what Spark expects.
+        lease: of a scan of changes; none for a stream, which holds what it reads itself.
 
     Raises:
-        SnapshotExpired: the snapshot is no longer kept.
+        SnapshotExpired: the snapshot or the changes are no longer kept.
     """
-    scan = store.backend.changes.scan_snapshot(
-        state,
-        part.at,
-        SlotSet.span(part.start, part.end),
-        stored_columns(state.table, columns),
-        options.filter,
-        options.feed,
-        options.batch_rows,
+    table, slot_count = state.table, state.placement.slot_count
+    # At least one column, even if only a feed's own are wanted.
+    columns = [name for name in columns if name in table.schema.names] or [table.primary_key[0]]
+    if first.in_changes:
+        commits = [c for c in state.commits if c.number <= last.commit + bool(last.slot)]
+        read = check_readable(table, [c for c in commits if is_change(c, options)], options)
+        # Deletes have no new rows: without a change feed, reading across them does no harm.
+        passed = [c.number for c in commits if _must_pass(c, options)]
+        parts = segments(sorted(c.number for c in read), passed, first, last, slot_count)
+        scan = store.backend.changes.scan(
+            table,
+            state.base,
+            tuple(parts),
+            parts[-1].upto if parts else table.oldest_snapshot,
+            columns,
+            options.filter,
+            options.feed,
+            (options.batch_rows, DEFAULT_PAGE_BYTES),
+            lease,
+        )
+        # Rows are taken to be spread evenly: hashing sees to that.
+        rows = sum(change_rows(commit, options) for commit in read) * len(scan.slots) / slot_count
+        weights = np.full(slot_count, _SHARE)
+    else:
+        slots = SlotSet.span(first.slot, slot_count if last.in_changes else last.slot)
+        scan = store.backend.changes.scan_snapshot(
+            state, first.commit, slots, columns, options.filter, options.feed, options.batch_rows
+        )
+        shares = ((f.rows * len(f.slots & scan.slots), f) for f in state.fragments)
+        rows = sum(share / max(f.slots_written, len(f.slots), 1) for share, f in shares)
+        weights = slot_bytes(state.fragments, slot_count)
+    size, most = task_limits(size_of(scan.slots, weights), rows, options)
+    tasks = cut(
+        state.placement, state.base.placement, weights, min(size, options.split_bytes), most, scan.slots
     )
-    weights = slot_bytes(state.fragments, state.placement.slot_count)
-    size = float(sum(weights[start:end].sum() for start, end in scan.slots))
-    size, most = task_limits(size, _rows(state.fragments, scan.slots), options)
-    size = min(size, options.split_bytes)
-    parts = cut(state.placement, state.base.placement, weights, size, most, scan.slots)
-    return partitions_of(store.backend, scan, parts)
-
-
-def _rows(fragments: Sequence[Fragment], slots: SlotSet) -> float:
-    """About how many rows some slots hold."""
-    return sum(f.rows * len(f.slots & slots) / max(f.slots_written, len(f.slots), 1) for f in fragments)
-
-
-def stored_columns(table: TableInfo, columns: Sequence[str]) -> list[str]:
-    """Return the columns to read for some wanted ones: at least one, even if only a feed's own are wanted."""
-    return [name for name in columns if name in table.schema.names] or [table.primary_key[0]]
+    return partitions_of(store.backend, scan, tasks)
 
 
 def task_limits(size: float, rows: float, options: Options) -> tuple[int, int]:
@@ -207,7 +181,7 @@ class ChangeFeedReader(DataSourceReader):
         state = replace(state, table=state.table.at(self._definition))
         first, last = InChanges(start), InChanges(_end(store, state, options, start))
         lease = secrets.token_hex(8)
-        return list(plan_changes(store, state, first, last, self._columns, options, lease))
+        return list(plan_batch(store, state, first, last, self._columns, options, lease))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # For a read without partitions Spark makes one, whose value is None.
@@ -248,9 +222,7 @@ def commit_before_start(store: Store, table: TableInfo, options: Options) -> int
         NotFound: they ask for those of a time that is still to come.
     """
     if options.start_time is not None:
-        store.backend.changes.commit_at(
-            options.start_time
-        )  # else a slip of a year would be a feed without changes
+        store.backend.changes.commit_at(options.start_time)  # else a slip of a year would be an empty feed
         return store.backend.changes.commit_before(math.nextafter(options.start_time, -math.inf))
     if options.start == EARLIEST:
         return table.oldest_snapshot

@@ -23,42 +23,38 @@ verify until they are revoked, since a checkpoint may be continued after years.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from elasticscan.base.errors import ContinuationKeyError
 from elasticscan.base.formatting import brief
-from elasticscan.protocol import Segment
+from elasticscan.protocol import Macs, Segment
 
 OFFSET_VERSION = 1
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 
 
-@dataclass(frozen=True, slots=True)
-class InSnapshot:
-    """The rows of the slots [0, slot) of the snapshot of a commit were delivered."""
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """A place of a stream in a table's history.
 
+    Attributes:
+        in_changes: whether it is behind the snapshot; else in it.
+        commit: the snapshot's, or the last one whose changes were delivered; all after it are needed.
+        slot: the slots [0, slot) of the snapshot, or of the number after `commit`, were delivered.
+    """
+
+    in_changes: bool
     commit: int
     slot: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class InChanges:
-    """Commits up to `commit` were delivered, and the slots [0, slot) of the next number."""
-
-    commit: int
-    slot: int = 0
-
-    @property
-    def order(self) -> tuple[int, int]:
-        return self.commit, self.slot
-
-
-Position = InSnapshot | InChanges  # a stream that stands there needs all changes after its `commit`
+InSnapshot, InChanges = partial(Position, False), partial(Position, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +70,6 @@ class Offset:
         return self.since == self.position
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotPart:
-    """The rows of the slots [start, end) of a snapshot."""
-
-    at: int
-    start: int
-    end: int
-
-
 def canonical(content: Mapping[str, Any]) -> str:
     """Return the one JSON text that stands for plain values."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
@@ -90,17 +77,10 @@ def canonical(content: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFormat:
-    """Writes and reads the offsets of one store.
-
-    Attributes:
-        store_id: the store's id.
-        sign: gives the code of an offset's text.
-        is_signed: says whether a text has this code, by the secret of now or an older one.
-    """
+    """Writes and reads the offsets of one store, by its id and the codes that sign their texts."""
 
     store_id: str
-    sign: Callable[[str], str]
-    is_signed: Callable[[str, str], bool]
+    codes: Macs
 
     def write(self, offset: Offset) -> dict[str, Any]:
         content = {
@@ -113,7 +93,7 @@ class OffsetFormat:
         if offset.since is not None:
             assert offset.since.slot == 0, "a stream begins with whole commits or a whole snapshot"
             content["since"] = _number(offset.since)
-        return content | {"mac": self.sign(canonical(content))}
+        return content | {"mac": self.codes.of(canonical(content))}
 
     def read(self, offset: Any) -> Offset:
         """Return the inverse of `write`.
@@ -130,62 +110,47 @@ class OffsetFormat:
             )
         content = {name: value for name, value in offset.items() if name != "mac"}
         try:
-            signed = self.is_signed(canonical(content), offset["mac"])
+            is_signed = self.codes.verify(canonical(content), offset["mac"])
         except (TypeError, ValueError, RecursionError):  # a value that is no JSON
-            signed = False
-        if not signed:
+            is_signed = False
+        if not is_signed:
             raise _refusal(
                 "it was altered since it was handed out, or the secret that signed it was revoked "
                 "(rotate-secret --revoke); a new stream can go on by 'startingVersion' after its 'commit'"
             )
         # The signature is good: we wrote it, so its form is known.
-        since = None if "since" not in offset else _position(offset["since"], 0)
-        return Offset(offset["table"], _position(offset, offset["slot"]), since)
+        since = None if "since" not in offset else _position(offset["since"])
+        return Offset(offset["table"], _position(offset), since)
 
 
 def _number(position: Position) -> dict[str, int]:
-    return {"at": position.commit} if isinstance(position, InSnapshot) else {"commit": position.commit}
+    return {"commit" if position.in_changes else "at": position.commit}
 
 
-def _position(offset: Mapping[str, Any], slot: int) -> Position:
-    return InSnapshot(offset["at"], slot) if "at" in offset else InChanges(offset["commit"], slot)
+def _position(offset: Mapping[str, Any]) -> Position:
+    in_changes = "at" not in offset
+    return Position(in_changes, offset["commit" if in_changes else "at"], offset.get("slot", 0))
 
 
-def between(start: Offset, end: Offset, slots: int) -> SnapshotPart | tuple[InChanges, InChanges]:
-    """Return what lies between two offsets: a part of a snapshot, or two positions among the changes.
-
-    Args:
-        start, end: offsets of one table.
-        slots: how many slots the store has.
+def between(start: Offset, end: Offset) -> tuple[Position, Position]:
+    """Return the positions between which a micro-batch reads: in one snapshot or to its end, or in changes.
 
     Raises:
         ContinuationKeyError: the end lies before the start, or they are not of one stream.
     """
-    first = _begin(start, end)
-    last = end.position
-    if isinstance(first, InSnapshot):
-        stop = last.slot if isinstance(last, InSnapshot) else slots
-        is_inside = isinstance(last, InChanges) and last.slot
-        if last.commit != first.commit or stop < first.slot or is_inside:
-            raise _backwards_error(first, last)
-        return SnapshotPart(last.commit, first.slot, stop)
-    if isinstance(last, InSnapshot) or last.order < first.order:
-        raise _backwards_error(first, last)
+    first, last = start.position, end.position
+    if end.since is not None and start.is_initial:
+        first = end.since  # Spark repeats the first batch, perhaps with a new initial offset
+    elif end.since is not None and first != last:
+        raise _refusal(f"the batch that ends at {last} began at {end.since}, not at {first}")
+    in_another = last.commit != first.commit or (last.in_changes and last.slot > 0)
+    if last < first or (not first.in_changes and in_another):
+        raise _refusal(f"the batch would go back from {first} to {last}")
     return first, last
 
 
-def _begin(start: Offset, end: Offset) -> Position:
-    if end.since is None:
-        return start.position
-    if start.is_initial:  # Spark repeats the first batch, perhaps with a new initial offset
-        return end.since
-    if start.position == end.position:
-        return start.position
-    raise _refusal(f"the batch that ends at {end.position} began at {end.since}, not at {start.position}")
-
-
 def segments(
-    commits: Sequence[int], passed: Sequence[int], first: InChanges, last: InChanges, slots: int
+    commits: Sequence[int], passed: Sequence[int], first: Position, last: Position, slots: int
 ) -> list[Segment]:
     """Return the changes between two positions in the fewest possible ranges of commits.
 
@@ -231,7 +196,3 @@ def _refusal(why: str) -> ContinuationKeyError:
         "with a new one",
         why=why,
     )
-
-
-def _backwards_error(first: Position, last: Position) -> ContinuationKeyError:
-    return _refusal(f"the batch would go back from {first} to {last}")

@@ -14,6 +14,8 @@ confirm the last micro-batch, so nothing depends on `commit` and `stop`.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,12 +31,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import (
-    ContinuationKeyError,
-    NotFound,
-    SnapshotExpired,
-    TableChanged,
-)
+from elasticscan.base.errors import ContinuationKeyError, NotFound, StartAgain, TableChanged, TryAgain
 from elasticscan.base.limits import MAX_NUMBER
 from elasticscan.connector.conversion import match_columns
 from elasticscan.connector.option_values import EARLIEST, LATEST
@@ -47,10 +44,8 @@ from elasticscan.connector.streams.changes import (
     check_readable,
     commit_before_start,
     is_change,
-    plan_changes,
-    plan_snapshot,
+    plan_batch,
 )
-from elasticscan.connector.streams.lease import StreamLease
 from elasticscan.connector.streams.offsets import (
     Counts,
     InChanges,
@@ -58,7 +53,6 @@ from elasticscan.connector.streams.offsets import (
     Offset,
     OffsetFormat,
     Position,
-    SnapshotPart,
     between,
     cut_slots,
 )
@@ -66,6 +60,42 @@ from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.store import Commit, Store, StreamState
 
 _FEWEST_COMMITS, _MOST_COMMITS = 64, 8_192  # that the planning of a bounded micro-batch looks at
+RENEW_SECONDS = 60  # how often the catalog is written to by a stream with a name
+MOVED_SECONDS = 5  # the same after progress of the stream, which `status` shows
+
+_log = logging.getLogger(__name__)
+
+
+class StreamLease:
+    """Holds the changes after a commit for a stream with a name, while it runs and for a week after.
+
+    A lease only moves forward. It is some seconds behind the stream, and never ahead of it, so it never
+    lets go of changes that the stream still needs.
+    """
+
+    def __init__(self, name: str | None, table: int) -> None:
+        self._name, self._table = name, table
+        self._at: int | None = None
+        self._told: int | None = None
+        self._told_at = -math.inf
+
+    def reach(self, commit: int) -> None:
+        """Note that no commit up to this one is needed any more; `keep` tells the catalog."""
+        self._at = commit if self._at is None else max(self._at, commit)
+
+    def keep(self, store: Store, at_once: bool = False) -> None:
+        """Renew the lease, unless that was done a short while ago and not `at_once`."""
+        if self._name is None or self._at is None:
+            return
+        now = store.context.clock.now()
+        pause = RENEW_SECONDS if self._at == self._told else MOVED_SECONDS
+        if not at_once and self._told_at <= now < self._told_at + pause:  # and the clock was not set back
+            return
+        self._told, self._told_at = self._at, now
+        try:
+            store.backend.changes.hold(self._table, self._name, self._at)
+        except (TryAgain, StartAgain) as error:  # it is renewed long before it ends
+            _log.warning("the lease of stream %r could not be renewed: %s", self._name, error)
 
 
 class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -135,22 +165,27 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         offset = self._read_offset(store, start)
         self._lease.reach(offset.position.commit)  # Spark asks when all up to here is done
         self._lease.keep(store)
-        after = offset.position.commit if isinstance(offset.position, InChanges) else None
-
-        budget, most_bytes = self._limits(limit)
+        # Spark asks with the limit that it was given as the default, or for everything that there is.
+        budget, most_bytes = self._options.max_rows, self._options.max_bytes
+        if isinstance(limit, ReadAllAvailable):
+            budget = most_bytes = None
+        elif isinstance(limit, ReadMaxRows):
+            budget = limit.max_rows
+        elif isinstance(limit, ReadMaxBytes):
+            most_bytes = limit.max_bytes
+        is_bounded = budget is not None or most_bytes is not None
+        most = max(_FEWEST_COMMITS, min(budget or _MOST_COMMITS, _MOST_COMMITS))  # most have a row at least
         state = self._look(
             store,
-            after=after,
-            most=_most_commits(budget, most_bytes),
+            after=offset.position.commit if offset.position.in_changes else None,
+            most=most if is_bounded else MAX_NUMBER,
             fragments=most_bytes is not None,  # their sizes say how many rows a number of bytes is
         )
         if most_bytes is not None:
             budget = min(budget or MAX_NUMBER, _rows_of(most_bytes, state.fragments))
         _check_reached(offset.position, state.table, self._newest(state))
-        if isinstance(offset.position, InSnapshot):
-            position = self._next_in_snapshot(store, state, offset.position, budget)
-        else:
-            position = self._next_in_changes(store, state, offset.position, budget)
+        following = self._next_in_changes if offset.position.in_changes else self._next_in_snapshot
+        position = following(store, state, offset.position, budget)
         self._position = position
         if position == offset.position:
             self._unchanged = question
@@ -161,25 +196,11 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             Offset(offset.table, position, offset.since if offset.is_initial else None)
         )
 
-    def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
-        """Return the most rows and the most bytes of a micro-batch; None for no bound.
-
-        Spark asks with the limit that it was given as the default, or for everything that there is.
-        """
-        if isinstance(limit, ReadAllAvailable):  # whatever the options say
-            return None, None
-        rows = [self._options.max_rows, limit.max_rows if isinstance(limit, ReadMaxRows) else None]
-        sizes = [self._options.max_bytes, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None]
-        return min(filter(None, rows), default=None), min(filter(None, sizes), default=None)
-
     def _next_in_snapshot(
-        self, store: Store, state: StreamState, start: InSnapshot, budget: int | None
+        self, store: Store, state: StreamState, start: Position, budget: int | None
     ) -> Position:
         table, at, slots = state.table, start.commit, store.backend.slot_count
-        try:
-            store.backend.changes.hold_snapshot(state, at)
-        except SnapshotExpired as error:
-            raise _snapshot_gone(table, at) from error
+        store.backend.changes.hold_snapshot(state, at)
         end = slots
         if budget is not None:
             floor = store.backend.changes.floor(table.id, at, seen_from=at)
@@ -190,7 +211,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return InChanges(at) if end >= slots else InSnapshot(at, end)
 
     def _next_in_changes(
-        self, store: Store, state: StreamState, start: InChanges, budget: int | None
+        self, store: Store, state: StreamState, start: Position, budget: int | None
     ) -> Position:
         """Return the end of the next batch among the commits.
 
@@ -233,7 +254,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         )
         return counts * 2 if feed and commit.kind in ("write", "merge") else counts
 
-    def _cut(self, store: Store, table: TableInfo, commit: Commit, slot: int, most: int) -> InChanges:
+    def _cut(self, store: Store, table: TableInfo, commit: Commit, slot: int, most: int) -> Position:
         """Return the end of a micro-batch inside a commit that alone exceeds the budget."""
         counts = self._rows_given_by_slot(store, table, commit)
         end = cut_slots(counts, slot, most)
@@ -251,23 +272,18 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of the batch between two offsets."""
         store = self._open()
-        first, last = self._read_offset(store, start), self._read_offset(store, end)
-        span = between(first, last, store.backend.slot_count)
-        self._lease.reach(span.at if isinstance(span, SnapshotPart) else span[0].commit)
+        start_at, end_at = between(self._read_offset(store, start), self._read_offset(store, end))
+        self._lease.reach(start_at.commit)
         self._lease.keep(store)
-        self._position = last.position
-        if not isinstance(span, SnapshotPart):
-            state = self._look(store, after=span[0].commit, upto=span[1].commit + bool(span[1].slot))
-            _check_reached(last.position, state.table, state.newest)
-            return list(plan_changes(store, state, *span, self._columns, self._options))
-        state = self._look(store, fragments=True)
-        _check_reached(last.position, state.table, state.newest)
-        if span.start == span.end:
+        self._position = end_at
+        if start_at.in_changes:
+            state = self._look(store, after=start_at.commit, upto=end_at.commit + bool(end_at.slot))
+        else:
+            state = self._look(store, fragments=True)
+        _check_reached(end_at, state.table, state.newest)
+        if start_at == end_at:
             return []
-        try:
-            return list(plan_snapshot(store, state, span, self._columns, self._options))
-        except SnapshotExpired as error:
-            raise _snapshot_gone(state.table, span.at) from error
+        return list(plan_batch(store, state, start_at, end_at, self._columns, self._options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows, each once, wherever its slots are by now; every time the same."""
@@ -307,33 +323,15 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return state.newest if self._target is None else min(self._target, state.newest)
 
 
-def _most_commits(rows: int | None, size: int | None) -> int:
-    """Return how many commits a bounded micro-batch looks at: most have at least one row."""
-    if rows is None and size is None:
-        return MAX_NUMBER
-    return max(_FEWEST_COMMITS, min(rows or _MOST_COMMITS, _MOST_COMMITS))
-
-
 def _rows_of(size: int, fragments: Sequence[Fragment]) -> int:
     """About how many rows a number of bytes is."""
     row_bytes = sum(f.bytes for f in fragments) / max(sum(f.rows for f in fragments), 1)
     return max(int(size / max(row_bytes, 1e-9)), 1)
 
 
-def _snapshot_gone(table: TableInfo, snapshot: int) -> SnapshotExpired:
-    return SnapshotExpired(
-        f"snapshot {snapshot} of table {table.name!r}, which the stream reads, expired (oldest: "
-        f"{table.oldest_snapshot}); start again with a new checkpoint",
-        table=table.name,
-        snapshot=snapshot,
-        oldest=table.oldest_snapshot,
-    )
-
-
 def _format(store: Store) -> OffsetFormat:
     """Return the store's format, made again each time: readers travel to tasks and must not carry secrets."""
-    codes = store.context.sealer.offsets
-    return OffsetFormat(store.backend.identity, codes.of, codes.verify)
+    return OffsetFormat(store.backend.identity, store.context.sealer.offsets)
 
 
 def _check_reached(position: Position, table: TableInfo, newest: int) -> None:

@@ -272,8 +272,7 @@ def test_an_offset_of_another_store_or_state_or_one_that_was_edited_is_refused(
     stepped = query(history, maxRowsPerTrigger="100")
     stepped.step()
     context, table = history.store.context, history.store.table("t").definition.id
-    codes = context.sealer.offsets
-    form = OffsetFormat(history.store.backend.identity, codes.of, codes.verify)
+    form = OffsetFormat(history.store.backend.identity, context.sealer.offsets)
     ahead = form.write(Offset(table, InChanges(newest(history) + 5)))  # the store went back in time
     for offset, message in (
         (foreign, "store"),
