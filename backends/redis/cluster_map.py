@@ -1,7 +1,6 @@
 """Placements of a cluster, read from what its nodes say in `CLUSTER NODES`. Pure.
 
-Each node has a view of its own: which master serves which slots, with the config epoch by which it got
-them. Views are merged slot by slot, and the highest epoch wins. Any view may be old: it only chooses where
+Each node has a view of its own of which master serves which slots. Any view may be old: it only chooses where
 a page is read, and the server that is asked refuses slots that it does not serve.
 """
 
@@ -27,14 +26,13 @@ class Node:
 
     Attributes:
         id: 40 hexadecimal digits, for the life of the node.
-        epoch: the config epoch of a master, by which it claims `slots`.
+        slots: what a master serves, as ranges [start, end).
     """
 
     id: str
     address: Address
     is_master: bool
-    epoch: int
-    slots: tuple[tuple[int, int], ...]  # [start, end)
+    slots: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ def read_nodes(text: str, asked: Address) -> list[Node]:
     for line in text.splitlines():
         if not line:
             continue
-        node_id, place, flags, _, _, _, epoch, _, *slots = line.split(" ")
+        node_id, place, flags, _, _, _, _, _, *slots = line.split(" ")
         announced, _, hostname = place.partition(",")
         host, _, port = announced.partition("@")[0].rpartition(":")
         says = set(flags.split(","))
@@ -81,7 +79,7 @@ def read_nodes(text: str, asked: Address) -> list[Node]:
             continue
         host = hostname.partition(",")[0] or host or asked[0]
         ranges = tuple(_range(part) for part in slots if part[:1].isdigit())
-        nodes.append(Node(node_id, (host, int(port)), "master" in says, int(epoch), ranges))
+        nodes.append(Node(node_id, (host, int(port)), "master" in says, ranges))
     return nodes
 
 
@@ -93,28 +91,22 @@ def _range(text: str) -> tuple[int, int]:
     return start, end
 
 
-def merge_views(views: Iterable[Iterable[Node]], shards: dict[str, int]) -> ClusterMap:
-    """Return the placement that the newest views give.
+def map_of(view: Iterable[Node], shards: dict[str, int]) -> ClusterMap:
+    """Return the placement by what one node says of all.
 
     Args:
-        views: what nodes said, each a list of all nodes.
-        shards: the numbers of shards by node id; nodes that are new are entered.
+        view: the nodes.
+        shards: the numbers of shards by node id; masters that are new are entered.
     """
-    owners, epochs = np.full(SLOTS, UNSERVED), np.full(SLOTS, -1)
-    nodes: dict[int, Node] = {}
-    members = set()
-    for node in (node for view in views for node in view):
+    owners, masters, members = np.full(SLOTS, UNSERVED), dict[int, Node](), set[str]()
+    for node in view:
         members.add(node.id)
-        if not node.is_master:
-            continue
-        shard = shards.setdefault(node.id, len(shards) + 1)
-        if shard not in nodes or nodes[shard].epoch <= node.epoch:
-            nodes[shard] = node
-        for start, end in node.slots:
-            newer = epochs[start:end] < node.epoch
-            owners[start:end][newer] = shard
-            epochs[start:end][newer] = node.epoch
+        if node.is_master:
+            shard = shards.setdefault(node.id, len(shards) + 1)
+            masters[shard] = node
+            for start, end in node.slots:
+                owners[start:end] = shard
     changes = np.flatnonzero(np.diff(owners)) + 1
     ranges = pairwise([0, *changes.tolist(), SLOTS])
     tablets = (Tablet(number, *each, int(owners[each[0]]), 0) for number, each in enumerate(ranges, start=1))
-    return ClusterMap(Placement.of(tablets), nodes, frozenset(members))
+    return ClusterMap(Placement.of(tablets), masters, frozenset(members))

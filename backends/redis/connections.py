@@ -1,8 +1,7 @@
 """Connections to the nodes of a cluster: commands out, answers in, and placements. All I/O is here.
 
 A connection that fails, or takes longer than `timeout`, is closed, and the slots of its requests count as
-refused. The next pass reads the placement again, and asks the masters
-that serve them then.
+refused. The next pass reads the placement again, and asks the masters that serve them then.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from elasticscan.backends.redis.cluster_map import (
     ClusterMap,
     Node,
     is_same_cluster,
-    merge_views,
+    map_of,
     read_nodes,
 )
 from elasticscan.backends.redis.options import ClusterOptions
@@ -31,7 +30,6 @@ from elasticscan.backends.redis.pages import unexpected
 from elasticscan.base.errors import ShardUnavailable
 from elasticscan.topology import SlotSet
 
-_VIEWS = 3  # nodes that are asked for the placement
 UNREACHABLE = (RedisError, OSError)
 
 
@@ -50,11 +48,8 @@ class Connections:
             "protocol": 2,
         }
         if options.tls:
-            self._how |= {
-                "ssl_ca_certs": options.tls_ca_file,
-                "ssl_certfile": options.tls_cert_file,
-                "ssl_keyfile": options.tls_key_file,
-            }
+            files = options.tls_ca_file, options.tls_cert_file, options.tls_key_file
+            self._how |= zip(("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"), files, strict=True)
         self._lock = threading.Lock()
         self._shards: dict[str, int] = {}
         self._known: tuple[Address, ...] = ()
@@ -105,41 +100,40 @@ class Connections:
         return {slot: n for slot, n in zip(asked, counts, strict=True) if isinstance(n, int) and n}
 
     def read_map(self) -> ClusterMap:
-        """Read the placement from several nodes.
+        """Read the placement from a node, each time from another one: a view may be old.
+
+        A node that left may be in another cluster by now, at its old address: nodes of the cluster that was
+        there before are preferred. Each scan checks its own.
 
         Raises:
             ShardUnavailable, InvalidOption: no node answers, or one refuses to, or is in no cluster.
         """
-        views: list[list[Node]] = []
-        answered: list[Address] = []
+        asked = tuple(dict.fromkeys((*self._known, *self.options.seeds)))
+        views, late = list[list[Node]](), list[Address]()
         failed: Exception | None = None
-        for address in dict.fromkeys((*self._known, *self.options.seeds)):
+        for address in asked:
+            late.append(address)
             try:
                 (answer,) = self.exchange(address, [(b"CLUSTER", b"NODES")])
                 if isinstance(answer, Exception):
                     raise answer
                 views.append(read_nodes(answer.decode(), address))
-                answered.append(address)
             except (AuthenticationError, ResponseError) as error:
                 raise unexpected(error) from None
             except (*UNREACHABLE, ValueError) as error:
                 failed = error
-            if len(views) == _VIEWS:
+                continue
+            if not self._known or is_same_cluster({node.id for node in views[-1]}, self.map.members):
+                views = views[-1:]
                 break
         if not views:
             assert failed is not None, "there is a seed"
-            raise _unreachable(self.options.seeds, failed)
+            raise _unreachable(asked, failed)
         with self._lock:
-            # A node that left may be in another cluster by now, at its old address: only views of one cluster
-            # are merged, of the one that was there before if there are any. Each scan checks its own.
-            ids = [{node.id for node in view} for view in views]
-            known = self._known and any(is_same_cluster(each, self.map.members) for each in ids)
-            before = self.map.members if known else max(ids, key=len)
-            same = [view for view, each in zip(views, ids, strict=True) if is_same_cluster(each, before)]
-            self.map = merge_views(same, self._shards)
-            # Nodes that answered are asked first the next time: one that is down takes a time-out.
+            self.map = map_of(views[0], self._shards)
             masters = [node.address for node in self.map.nodes.values()]
-            self._known = tuple(dict.fromkeys([*answered, *masters]))
+            order = dict.fromkeys([*(each for each in (*asked, *masters) if each not in late), *late[::-1]])
+            self._known = tuple(each for each in order if each in masters)
             return self.map
 
     def check_masters(self) -> None:

@@ -15,12 +15,11 @@ import pyarrow as pa
 
 from elasticscan.backends.redis.connections import Connections
 from elasticscan.backends.redis.history import record_topology
-from elasticscan.backends.redis.inference import fields_of_hashes, fields_of_objects
 from elasticscan.backends.redis.names import SLOTS, expression_of, prefix_of, slot_of, slots_of_prefix
 from elasticscan.backends.redis.options import MODES, ClusterOptions, TableOptions, read_options, split_uri
 from elasticscan.backends.redis.pages import KeySpace
 from elasticscan.backends.redis.scan import ClusterScan
-from elasticscan.backends.redis.values import Kind, Model
+from elasticscan.backends.redis.values import Kind, Model, fields_of_hashes, fields_of_objects
 from elasticscan.base.errors import ContinuationKeyError, InvalidOption, NotFound, NotSupported
 from elasticscan.base.key_encoding import value_of
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER

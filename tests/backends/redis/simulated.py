@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from redis.exceptions import AskError, MovedError, ResponseError
 
-from elasticscan.backends.redis.cluster_map import Address, ClusterMap, Node, merge_views
+from elasticscan.backends.redis.cluster_map import Address, ClusterMap, Node, map_of
 from elasticscan.backends.redis.names import SLOTS, slot_of
 from elasticscan.backends.redis.options import ClusterOptions
 from elasticscan.backends.redis.pages import KeySpace
@@ -66,10 +66,10 @@ class SimulatedCluster:
         ends = [*np.flatnonzero(np.diff(self.owners)) + 1, SLOTS]
         ranges = [(int(self.owners[start]), (int(start), int(end))) for start, end in pairwise([0, *ends])]
         nodes = [
-            Node(f"id{number}", m.address, True, 1, tuple(r for owner, r in ranges if owner == number))
+            Node(f"id{number}", m.address, True, tuple(r for owner, r in ranges if owner == number))
             for number, m in enumerate(self.masters)
         ]
-        self.map = merge_views([nodes], {})
+        self.map = map_of(nodes, {})
         return self.map
 
     def exchange(self, address: Address, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:

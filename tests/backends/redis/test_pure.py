@@ -10,7 +10,7 @@ from redis.exceptions import ExecAbortError, ResponseError
 
 from elasticscan.backends import is_cluster
 from elasticscan.backends.redis import pages
-from elasticscan.backends.redis.cluster_map import UNSERVED, merge_views, read_nodes
+from elasticscan.backends.redis.cluster_map import UNSERVED, map_of, read_nodes
 from elasticscan.backends.redis.names import (
     SLOTS,
     expression_of,
@@ -29,8 +29,8 @@ from elasticscan.topology import SlotSet
 ID = "{:040x}".format
 
 
-def line(number: int, port: int, slots: str, epoch: int = 1, flags: str = "master") -> str:
-    return f"{ID(number)} 10.0.0.{number}:{port}@{port + 10_000} {flags} - 0 0 {epoch} connected {slots}"
+def line(number: int, port: int, slots: str, flags: str = "master") -> str:
+    return f"{ID(number)} 10.0.0.{number}:{port}@{port + 10_000} {flags} - 0 0 1 connected {slots}"
 
 
 @pytest.mark.parametrize("slot", [0, 1, 8_191, 16_383])
@@ -49,24 +49,16 @@ def test_a_prefix_with_a_hash_tag_and_its_probe_are_of_one_slot(prefix: bytes) -
         slots_of_prefix(b"t:{}")
 
 
-def test_the_newest_view_of_each_slot_wins_and_replicas_own_nothing() -> None:
-    old = read_nodes("\n".join([line(1, 7001, "0-16383", 1), line(2, 7002, "", 2)]), ("h", 1))
-    new = read_nodes(
-        "\n".join([line(1, 7001, "100-16383 [100->-abc]", 1, "myself,master"), line(2, 7002, "0-98", 3)]),
-        ("h", 1),
-    )
+def test_a_view_gives_slots_to_masters_and_none_to_replicas() -> None:
+    lines = [line(1, 7001, "100-16383 [100->-abc]", "myself,master"), line(2, 7002, "0-98")]
+    lines += [line(3, 7003, "", "slave"), line(4, 7004, "", "handshake")]
     shards: dict[str, int] = {}
-    cluster = merge_views([old, new], shards)
-    first, second = shards[ID(1)], shards[ID(2)]
-    assert cluster.placement.at(second) == SlotSet.span(0, 99)
-    assert cluster.placement.at(first) == SlotSet.span(99, SLOTS)
-    assert merge_views([read_nodes(line(1, 7001, "5"), ("h", 1))], {}).placement.at(UNSERVED) == SlotSet.of(
-        [(0, 5), (6, SLOTS)]
-    )
-    replicas = [line(1, 7001, "0-16383"), line(3, 7003, "", 1, "slave"), line(4, 7004, "", 0, "handshake")]
-    cluster = merge_views([read_nodes("\n".join(replicas), ("h", 1))], {})
-    assert {node.id for node in cluster.nodes.values()} == {ID(1)}
-    assert cluster.members == {ID(1), ID(3)}
+    cluster = map_of(read_nodes("\n".join(lines), ("h", 1)), shards)
+    assert cluster.placement.at(shards[ID(2)]) == SlotSet.span(0, 99)
+    assert cluster.placement.at(shards[ID(1)]) == SlotSet.span(100, SLOTS)
+    assert cluster.placement.at(UNSERVED) == SlotSet.span(99, 100)
+    assert {node.id for node in cluster.nodes.values()} == {ID(1), ID(2)}
+    assert cluster.members == {ID(1), ID(2), ID(3)}
 
 
 @pytest.mark.parametrize(
