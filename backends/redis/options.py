@@ -92,14 +92,10 @@ def _place(text: str) -> str:
     return text
 
 
-def _number(kind: type[int] | type[float]) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        number = kind(text)
-        if not 0 < number < 1e9:
-            raise ValueError(text)
-        return number
-
-    return read
+def _positive(number: float) -> float:
+    if not 0 < number < 1e9:
+        raise ValueError(number)
+    return number
 
 
 # The parser of an option's text and its description, by the option's name or else its type.
@@ -107,8 +103,8 @@ _FORMS: dict[str, tuple[Callable[[str], Any], str]] = {
     "str": (str, "text"),
     "str | None": (str, "text"),
     "bool": (lambda text: {"true": True, "false": False}[text.lower()], "true or false"),
-    "int": (_number(int), "a whole number above 0"),
-    "float": (_number(float), "a number of seconds above 0"),
+    "int": (lambda text: _positive(int(text)), "a whole number above 0"),
+    "float": (lambda text: _positive(float(text)), "a number of seconds above 0"),
     "Kind": (lambda text: KINDS[KINDS.index(text.lower())], ", ".join(KINDS)),
     "mode": (lambda text: MODES[MODES.index(text.upper())], ", ".join(MODES)),
     "key_secret": (resolve, "text"),

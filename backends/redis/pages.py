@@ -115,7 +115,7 @@ class KeySpace:
         model: how a value becomes a row.
         max_slot_keys: a slot with more keys is an error.
         probe_end: the end of the names of probes, which no key has.
-        condition: a part of the scan's filter that the key's column alone decides.
+        conditions: parts of the scan's filter that the key's column alone decides.
     """
 
     prefix: bytes
@@ -123,20 +123,20 @@ class KeySpace:
     model: Model
     max_slot_keys: int
     probe_end: bytes
-    condition: Predicate | None = None
+    conditions: tuple[Predicate, ...] = ()
 
     def probe(self, slot: int) -> bytes:
         return probe_of(self.prefix, slot, self.probe_end)
 
     def select(self, names: pa.Table) -> pa.Table:
-        """Return the names of keys of the table that meet its condition."""
+        """Return the names of keys of the table that meet its conditions."""
         matches = pc.starts_with if self.pattern is None else pc.match_substring_regex
         names = names.filter(matches(names.column("name"), self.pattern or self.prefix))
-        if self.condition is None or not names.num_rows:
-            return names
-        keys = self.model.keys(names.column("name").combine_chunks())
-        batch = pa.record_batch([keys], schema=self.model.schema([self.model.key]))
-        return names.filter(self.condition.mask(batch))
+        for condition in self.conditions:
+            keys = self.model.keys(names.column("name").combine_chunks())
+            batch = pa.record_batch([keys], schema=self.model.schema([self.model.key]))
+            names = names.filter(condition.mask(batch))
+        return names
 
 
 def read_page(

@@ -17,7 +17,7 @@ from elasticscan.backends.redis.connections import Connections
 from elasticscan.backends.redis.history import record_topology
 from elasticscan.backends.redis.names import SLOTS, expression_of, prefix_of, slot_of, slots_of_prefix
 from elasticscan.backends.redis.options import MODES, ClusterOptions, TableOptions, read_options, split_uri
-from elasticscan.backends.redis.pages import KeySpace
+from elasticscan.backends.redis.pages import KeySpace, slot_set
 from elasticscan.backends.redis.scan import ClusterScan
 from elasticscan.backends.redis.values import Kind, Model, fields_of_hashes, fields_of_objects
 from elasticscan.base.errors import ContinuationKeyError, InvalidOption, NotFound, NotSupported
@@ -38,7 +38,6 @@ from elasticscan.topology import SlotSet
 
 _MOST_KEYS = 10_000  # that a condition names
 _KEY_BYTES = 1_000  # about what a value takes, to weigh slots
-_PUBLIC, _SECRET = 1, 2  # numbers of secrets
 
 
 class ReadOnly:
@@ -67,9 +66,8 @@ class ClusterStore(ReadOnly):
         self.options = ClusterOptions(**of_uri | of_cluster)
         self.connections = Connections(self.options)
         # Without a secret of the user's, anyone who holds a key can read and forge it.
-        secret = self.options.key_secret
-        number = _PUBLIC if secret is None else _SECRET
-        self._sealer = Sealer("cluster", {number: hashlib.sha256((secret or "").encode()).digest()})
+        secret = hashlib.sha256((self.options.key_secret or "").encode()).digest()
+        self._sealer = Sealer("cluster", {1: secret})
 
     def __repr__(self) -> str:
         return f"<elasticscan.ClusterStore of {len(self.connections.map.nodes)} masters>"
@@ -161,8 +159,6 @@ class ClusterTable(ReadOnly):
                         f"the values have a field {column!r}, too; choose another name as {option}",
                         option=option,
                     )
-        elif not isinstance(schema, pa.Schema):
-            raise InvalidOption("schema must be a pyarrow.Schema", option="schema")
         self.schema = _with_key(schema, options)
 
     def _infer_fields(self) -> list[pa.Field]:
@@ -201,9 +197,8 @@ class ClusterTable(ReadOnly):
             FilterError, NotFound: the filter or a column is wrong.
             NotSupported: `embedded`, arguments of scans of an embedded store.
         """
-        for name, value in embedded.items():
-            if value is not None:
-                raise NotSupported(f"scan({name}=) is not supported for a Redis or Valkey cluster", name=name)
+        for name in (name for name, value in embedded.items() if value is not None):
+            raise NotSupported(f"scan({name}=) is not supported for a Redis or Valkey cluster", name=name)
         slots = self.slots
         if filter is not None:
             slots &= self._slots_of(Predicate.parse(filter, self.schema))
@@ -229,28 +224,23 @@ class ClusterTable(ReadOnly):
         """Return the slots of the keys that a filter names one by one; all where it does not."""
         field, start = self.schema.field(0), self._prefix[: self._key_start]
         named = single_values(value_set(predicate.condition, field).keys, field.type, _MOST_KEYS)
-        if named is None or field.type not in (
-            pa.string(),
-            pa.binary(),
-        ):  # others have several texts
+        if named is None or field.type not in (pa.string(), pa.binary()):  # others have several texts
             return self.slots
         values = [value_of(each.key, field.type).cast(pa.binary()).as_py() for each in named.intervals]
-        slots = [slot_of(start + value) for value in values if value is not None]
-        return SlotSet.of((slot, slot + 1) for slot in slots)
+        return slot_set(slot_of(start + value) for value in values if value is not None)
 
     def space(self, predicate: Predicate | None) -> KeySpace:
         """Return the keys to read, and how; names that a filter rules out need no values."""
-        options, condition = self.options, None
+        options, parts = self.options, tuple[Any, ...]()
         fail_fast = options.mode != MODES[0]
         model = Model(options.model, self.schema, self._key_start, options.ttl_column, fail_fast)
         if predicate is not None:
             both = predicate.condition
             parts = both.parts if isinstance(both, And) else (both,)
-            alone = tuple(part for part in parts if Predicate(part).columns == {model.key})
-            condition = Predicate(And(alone) if len(alone) > 1 else alone[0]) if alone else None
+        alone = tuple(each for part in parts if (each := Predicate(part)).columns == {model.key})
         end = b":elasticscan:" + os.urandom(6).hex().encode()
         expression = expression_of(self._pattern)
-        return KeySpace(self._prefix, expression, model, options.max_slot_keys, end, condition)
+        return KeySpace(self._prefix, expression, model, options.max_slot_keys, end, alone)
 
     def begin(self, read: ReadRequest) -> ScanStart:
         """Begin a scan that is divided among tasks."""
