@@ -195,63 +195,56 @@ class ToSpark:
             ) from error
 
 
-class FromSpark:
-    """Turns batches from Spark into a table's schema; every value is kept, or an error says why not.
+def spell(names: Sequence[str], columns: pa.Schema) -> list[str]:
+    """Return column names as a schema spells them, whatever their case; unknown ones as they are."""
+    by_name = {name.lower(): name for name in columns.names}
+    return [by_name.get(name.lower(), name) for name in names]
+
+
+def from_spark(
+    batch: pa.RecordBatch, schema: pa.Schema, fill: bool = False, table: TableInfo | None = None
+) -> pa.RecordBatch:
+    """Return a batch of Spark's in a table's schema, with every value kept.
 
     Args:
+        batch: the rows, whose columns have the table's names.
         schema: the table's, or some of its columns.
-        fill: whether nullable columns that the batches lack are null, instead of missing.
+        fill: whether nullable columns that the batch lacks are null, instead of missing.
         table: the table, if its key must be there in every row.
 
-    Raises on a call:
+    Raises:
         SchemaMismatch: columns are missing or unknown, or a value does not fit its column.
         InvalidKey: a column of the key has nulls.
     """
+    names, columns = list(batch.schema.names), []
+    for name, column in zip(names, batch.columns, strict=True):
+        columns.append(_narrow(column, schema.field(name)) if name in schema.names else column)
+    for field in schema if fill else ():
+        if field.nullable and field.name not in names:
+            names.append(field.name)
+            columns.append(pa.nulls(batch.num_rows, field.type))
+    named = pa.RecordBatch.from_arrays(columns, names)
+    if table is not None:  # else `conform` would find nulls that have no business in the column
+        check_keys_filled(named, table)
+    return conform(named, schema)
 
-    def __init__(self, schema: pa.Schema, fill: bool = False, table: TableInfo | None = None) -> None:
-        self._schema, self._fill, self._table = schema, fill, table
-        self._by_name = {field.name.lower(): field for field in schema}
 
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        named = self._named(batch)
-        if self._table is not None:  # else `conform` would find nulls that have no business in the column
-            check_keys_filled(named, self._table)
-        return conform(named, self._schema)
-
-    def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch's columns under the table's names; columns and nulls are still to be checked."""
-        columns, fields = [], []
-        for source, column in zip(batch.schema, batch.columns, strict=True):
-            field = self._by_name.get(source.name.lower())
-            columns.append(column if field is None else self._narrow(column, field))
-            fields.append(pa.field(field.name if field else source.name, columns[-1].type))
-        if self._fill:
-            present = {field.name for field in fields}
-            lacking = [absent for absent in self._schema if absent.nullable and absent.name not in present]
-            columns += [pa.nulls(batch.num_rows, field.type) for field in lacking]
-            fields += lacking
-        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
-
-    def _narrow(self, column: pa.Array, field: pa.Field) -> pa.Array:
-        """Return the column in the table's type, if that is one which Spark sees as the column's type."""
-        if column.type == field.type or not _same(
-            spark_type(field.name, column.type), spark_type(field.name, field.type)
-        ):
-            return column
-        try:
-            narrowed = pc.cast(column, field.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise SchemaMismatch(
-                f"column {field.name!r} has a value that the table's type {field.type} cannot hold: {error}",
-                column=field.name,
-            ) from error
+def _narrow(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Return the column in the table's type, if that is one which Spark sees as the column's type."""
+    if column.type == field.type or not _same(
+        spark_type(field.name, column.type), spark_type(field.name, field.type)
+    ):
+        return column
+    try:
+        narrowed = pc.cast(column, field.type)
         if "halffloat" in str(field.type) and not _is_exact(narrowed, column):
-            raise SchemaMismatch(
-                f"column {field.name!r} is {field.type} in the table, which cannot hold what Spark gives "
-                "without rounding",
-                column=field.name,
-            )
-        return narrowed
+            raise pa.ArrowInvalid("it would be rounded")
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaMismatch(
+            f"column {field.name!r} has a value that the table's type {field.type} cannot hold: {error}",
+            column=field.name,
+        ) from error
+    return narrowed
 
 
 def _is_exact(narrowed: pa.Array, column: pa.Array) -> bool:

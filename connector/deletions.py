@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from elasticscan.base.errors import InvalidOption, NotFound, SchemaMismatch
 from elasticscan.base.key_encoding import sort_codes
 from elasticscan.base.suggestions import suggest
-from elasticscan.connector.conversion import FromSpark
+from elasticscan.connector.conversion import from_spark, spell
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, TableInfo
 from elasticscan.storage import DELETE, DELETED, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE, Spool
 from elasticscan.store import tombstones_of, with_tombstones
@@ -34,57 +34,56 @@ _UPSERTS = (INSERT, "update", UPDATE_POSTIMAGE)
 class Deletions:
     """Turns rows that upsert or delete into rows of a table and tombstones.
 
+    Args:
+        column: the option's value.
+        rows: the columns of the rows, as the table spells them.
+        table: the table; None if it is still to be made.
+
+    Attributes:
+        stored: the columns that go into the table.
+        keys_alone: whether these are only the primary key, so that all rows must delete.
+
     Raises:
         NotFound: the rows have no column of that name.
         SchemaMismatch: it is neither boolean nor text, or `_commit_version` is no whole number.
+        InvalidOption: it belongs to the primary key.
     """
 
-    def __init__(self, column: str, rows: pa.Schema) -> None:
-        spelt = {name.lower(): name for name in rows.names}
-        if column.lower() not in spelt:
+    def __init__(self, column: str, rows: pa.Schema, table: TableInfo | None = None) -> None:
+        (self.column,) = spell([column], rows)
+        if self.column not in rows.names:
             hint = suggest(column, rows.names) or f"; they have {', '.join(rows.names)}"
             raise NotFound(
                 f"option 'deleteColumn'={column!r}: the rows have no such column{hint}",
                 column=column,
                 kind="column",
             )
-        self.column = spelt[column.lower()]
         kind = rows.field(self.column).type
-        self._words = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        self._words = pa.types.is_string(kind)
         if not self._words and not pa.types.is_boolean(kind):
             raise SchemaMismatch(
                 f"option 'deleteColumn'={column!r}: the column is {kind}; give a boolean one, true in rows "
                 "that delete, or a change feed's '_change_type'",
                 column=self.column,
             )
-        self.version = spelt.get(COMMIT_VERSION)
-        if self.version is not None and not pa.types.is_integer(rows.field(self.version).type):
+        self._has_versions = COMMIT_VERSION in rows.names
+        if self._has_versions and not pa.types.is_integer(rows.field(COMMIT_VERSION).type):
             raise SchemaMismatch(
-                f"column {self.version!r} is {rows.field(self.version).type}, but says which change of a key "
-                "is the newest; cast it to bigint",
-                column=self.version,
+                f"column {COMMIT_VERSION!r} is {rows.field(COMMIT_VERSION).type}, but says which change of a "
+                "key is the newest; cast it to bigint",
+                column=COMMIT_VERSION,
             )
-        self._feed = [spelt[name] for name in (COMMIT_VERSION, COMMIT_TIMESTAMP) if name in spelt]
-
-    def stored(self, rows: pa.Schema, table: pa.Schema | None = None) -> pa.Schema:
-        """Return the incoming columns that go into the table; `table` is None if it is still to be made."""
-        names = () if table is None else [name.lower() for name in table.names]
-        left_out = set(self._feed)
-        if self.column.lower() not in names:
-            left_out.add(self.column)
-        return pa.schema([field for field in rows if field.name not in left_out])
-
-    def has_keys_alone(self, rows: pa.Schema, table: TableInfo) -> bool:
-        """Return True if rows have only the primary key to store, so that all of them must delete."""
-        names = [name.lower() for name in self.stored(rows, table.schema).names]
-        return sorted(names) == sorted(key.lower() for key in table.primary_key)
-
-    def check(self, table: TableInfo) -> None:
-        if self.column.lower() in [name.lower() for name in table.primary_key]:
+        keys, names = (table.primary_key, table.schema.names) if table else ((), ())
+        if self.column in keys:
             raise InvalidOption(
                 f"option 'deleteColumn'={self.column!r} belongs to the primary key; use a column of its own",
                 option="deleteColumn",
             )
+        left_out = {COMMIT_VERSION, COMMIT_TIMESTAMP}
+        if self.column not in names:
+            left_out.add(self.column)
+        self.stored = pa.schema([field for field in rows if field.name not in left_out])
+        self.keys_alone = sorted(self.stored.names) == sorted(keys)
 
     def changes(
         self, batches: Iterable[pa.RecordBatch], table: TableInfo, replacing: bool, fill: bool = False
@@ -97,38 +96,36 @@ class Deletions:
         changed: Iterator[pa.RecordBatch] = (
             self._changes_of(batch, table, fill) for batch in batches if batch.num_rows
         )
-        if self.version is not None:
+        if self._has_versions:
             changed = newest_only(changed, table.primary_key)
         for rows in changed:
-            if not replacing:
+            if replacing:
+                living = rows.filter(pc.invert(rows.column(DELETED))).select(table.schema.names)
+                yield pa.RecordBatch.from_arrays(living.columns, schema=table.schema)
+            else:
                 yield rows
-                continue
-            living = rows.filter(pc.invert(rows.column(DELETED))).select(table.schema.names)
-            yield pa.RecordBatch.from_arrays(living.columns, schema=table.schema)
 
     def _changes_of(self, batch: pa.RecordBatch, table: TableInfo, fill: bool) -> pa.RecordBatch:
         """Return the table's columns, `_deleted`, and `_commit_version` if the rows have one."""
         batch, gone = self._find_deletes(batch)
-        names = self.stored(batch.schema, table.schema).names
-        living = batch.select(names).filter(pc.invert(gone))
-        if not living.num_rows and self.has_keys_alone(batch.schema, table):
+        stays = pc.invert(gone)
+        living = batch.select(self.stored.names).filter(stays)
+        if self.keys_alone and not living.num_rows:
             upserts = pa.RecordBatch.from_pylist([], schema=table.schema)
         else:
-            upserts = FromSpark(table.schema, fill, table)(living)
+            upserts = from_spark(living, table.schema, fill, table)
         key_schema = pa.schema([table.schema.field(name) for name in table.primary_key])
-        keys_only = {name.lower() for name in key_schema.names}
-        keys = batch.select([name for name in names if name.lower() in keys_only]).filter(gone)
-        tombstones = tombstones_of(FromSpark(key_schema, table=table)(keys), table)
-        rows = with_tombstones(upserts, tombstones)
-        if self.version is None:
+        keys = from_spark(batch.select(key_schema.names).filter(gone), key_schema, table=table)
+        rows = with_tombstones(upserts, tombstones_of(keys, table))
+        if not self._has_versions:
             return rows
-        versions = batch.column(self.version)
+        versions = batch.column(COMMIT_VERSION)
         if versions.null_count:
             raise SchemaMismatch(
-                f"column {self.version!r} has {versions.null_count} nulls; fill or drop them",
-                column=self.version,
+                f"column {COMMIT_VERSION!r} has {versions.null_count} nulls; fill or drop them",
+                column=COMMIT_VERSION,
             )
-        both = pa.concat_arrays([versions.filter(pc.invert(gone)), versions.filter(gone)])
+        both = pa.concat_arrays([versions.filter(stays), versions.filter(gone)])
         return rows.append_column(COMMIT_VERSION, both.cast(pa.int64()))
 
     def _find_deletes(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
@@ -148,19 +145,18 @@ class Deletions:
         return batch, pc.fill_null(pc.equal(batch.column(self.column), DELETE), False)
 
 
-def deletions_of(column: str | None, rows: pa.Schema) -> Deletions | None:
+def deletions_of(column: str | None, rows: pa.Schema, table: TableInfo | None = None) -> Deletions | None:
     """Return what the option's value means for rows of this schema; None where no row deletes.
 
     Raises:
         SchemaMismatch: the rows are a change feed, but nothing says that its deletes are meant.
     """
     if column is not None:
-        return Deletions(column, rows)
-    feed = [name for name in rows.names if name.lower() == CHANGE_TYPE]
-    if feed:
+        return Deletions(column, rows, table)
+    if CHANGE_TYPE in rows.names:
         raise SchemaMismatch(
-            f"the rows are a change feed; set the option deleteColumn={feed[0]!r}, or drop that column",
-            column=feed[0],
+            f"the rows are a change feed; set the option deleteColumn={CHANGE_TYPE!r}, or drop that column",
+            column=CHANGE_TYPE,
         )
     return None
 

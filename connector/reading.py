@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
-from elasticscan.connector.conversion import ToSpark, arrow_schema, match_columns, spark_schema
+from elasticscan.connector.conversion import ToSpark, arrow_schema, match_columns, spark_schema, spell
 from elasticscan.connector.options import Options
 from elasticscan.connector.partial_rows import PartialRows, read_partial_rows
 from elasticscan.connector.partitions import partitions_of, read_partition, resume, rows_of_task
@@ -50,11 +50,11 @@ def chosen_columns(table: NamedColumns, options: Options) -> list[str]:
     """Return the columns that the option `columns` names, as the table spells them."""
     if options.columns is None:
         return list(table.schema.names)
-    by_name = {name.lower(): name for name in table.schema.names}
-    for name in options.columns:
-        if name.lower() not in by_name:
+    names = spell(options.columns, table.schema)
+    for name in names:
+        if name not in table.schema.names:
             raise no_such_column(table.name, name, table.schema.names)
-    return [by_name[name.lower()] for name in options.columns]
+    return names
 
 
 class Explained(InputPartition):

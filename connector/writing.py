@@ -16,7 +16,7 @@ from elasticscan.base.errors import (
     SchemaMismatch,
     TableChanged,
 )
-from elasticscan.connector.conversion import FromSpark, arrow_schema
+from elasticscan.connector.conversion import arrow_schema, from_spark, spell
 from elasticscan.connector.deletions import deletions_of
 from elasticscan.connector.options import Options
 from elasticscan.connector.store_cache import open_store
@@ -63,26 +63,26 @@ class TableWriter:
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         """Run alongside the driver: checks that rows of `schema` can go into the table."""
-        rows = arrow_schema(schema)
         _check_mode(options, overwrite)
-        self._options, self._deletions = options, deletions_of(options.delete_column, rows)
-        store = open_store(options.store)
-        table = _table(store, options, self._deletions.stored(rows) if self._deletions else rows)
+        store, rows = open_store(options.store), arrow_schema(schema)
+        table = _table(store, options, rows)
+        spelt = dict(zip(rows.names, spell(rows.names, table.schema), strict=True))
+        rows = pa.schema([field.with_name(spelt[field.name]) for field in rows])
+        self._options, self._names = options, spelt
+        self._deletions = deletions_of(options.delete_column, rows, table)
         if self._deletions:
-            self._deletions.check(table)
-            rows = self._deletions.stored(rows, table.schema)
-            if not overwrite and self._deletions.has_keys_alone(rows, table):
+            rows = self._deletions.stored
+            if self._deletions.keys_alone and not overwrite:
                 # Rows that delete need nothing else; one that does not is refused where it is staged.
-                others = [field for field in table.schema if field.name not in table.primary_key]
-                rows = pa.schema([*rows, *others])
+                rows = table.schema
         table = _with_columns(store, table, rows, options)
         self.store_id, self.table_id, self._definition = store.backend.identity, table.id, table.definition
         self.replaces = overwrite and options.replace_where is None  # else the other rows stay
         self._since, self._given = options.unchanged_since, None
-        if options.partial_update:
-            self._given = _columns_given(table, rows)
-        if self._given is not None and self._since is None:
-            self._since = store.backend.newest()  # where tasks read what the rows keep
+        if options.partial_update and len(rows) < len(table.schema):
+            self._given = rows.names
+            if self._since is None:
+                self._since = store.backend.newest()  # where tasks read what the rows keep
         if options.replace_where is not None:
             Predicate.parse_for_change(options.replace_where, table.schema)
         with unchanged(store.context, table, self._since, options.txn):
@@ -94,15 +94,19 @@ class TableWriter:
         # Rows have the columns that the table had when the write was planned.
         table = self._find(store).at(self._definition)
         fill = options.merge_schema and not options.partial_update
+        batches = (
+            batch.rename_columns([self._names.get(name, name) for name in batch.schema.names])
+            for batch in batches
+        )
         if self._deletions:
             rows = self._deletions.changes(batches, table, self.replaces, fill)
         elif self._given is not None:
             assert self._since is not None, "what is kept is read at a snapshot"
             given = pa.schema([table.schema.field(name) for name in self._given])
-            some = map(FromSpark(given, table=table), batches)
+            some = (from_spark(batch, given, table=table) for batch in batches)
             rows = complete_rows(store.context, table, self._since, some, self._given)
         else:
-            rows = map(FromSpark(table.schema, fill, table), batches)
+            rows = (from_spark(batch, table.schema, fill, table) for batch in batches)
         if options.replace_where is not None:
             rows = rows_that_meet(options.replace_where, table, rows, "replaceWhere")
         staged = stage(store.context, table, rows, self._kind)
@@ -215,6 +219,8 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
                 table=options.table,
                 kind="table",
             ) from error
+        if deletions := deletions_of(options.delete_column, rows):
+            rows = deletions.stored
         shard_key = None if options.shard_key is None else spell(options.shard_key, rows)
         try:
             keys = spell(options.primary_key, rows)
@@ -241,10 +247,8 @@ def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, options: Opti
         SchemaMismatch: the rows do not fit; nothing was added.
     """
     merge, lacking = options.merge_schema, options.merge_schema or options.partial_update
-    columns = {name.lower() for name in table.schema.names}
-    unknown = [field for field in rows if field.name.lower() not in columns]
-    given = {name.lower() for name in rows.names}
-    absent = [field for field in table.schema if field.nullable and field.name.lower() not in given]
+    unknown = [field for field in rows if field.name not in table.schema.names]
+    absent = [field for field in table.schema if field.nullable and field.name not in rows.names]
     for what, fields, may_be, option in (
         ("have new columns,", unknown, merge, "mergeSchema"),
         ("lack the columns", absent, lacking, "partialUpdate"),
@@ -259,32 +263,9 @@ def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, options: Opti
     new = [field.with_nullable(True) for field in unknown]
     empty = [pa.array([], field.type) for field in rows]
     widened = pa.schema([*table.schema, *new])
-    FromSpark(widened, lacking)(pa.RecordBatch.from_arrays(empty, schema=rows))
+    from_spark(pa.RecordBatch.from_arrays(empty, schema=rows), widened, lacking)
     if not new:
         return table
     handle = store.table(table.name)
     handle.add_columns(new)
     return handle.definition
-
-
-def _columns_given(table: TableInfo, rows: pa.Schema) -> list[str] | None:
-    """Return the columns of the table that the rows have; None for all.
-
-    Raises:
-        SchemaMismatch: the rows lack their key.
-    """
-    names = {name.lower() for name in rows.names}
-    given = [name for name in table.schema.names if name.lower() in names]
-    lacking = [name for name in table.primary_key if name not in given]
-    if lacking:
-        raise SchemaMismatch(
-            f"the rows lack {', '.join(lacking)} of the primary key of table {table.name!r}; add it",
-            missing=lacking,
-        )
-    return given if len(given) < len(table.schema) else None
-
-
-def spell(names: Sequence[str], rows: pa.Schema) -> list[str]:
-    """Column names as the rows spell them."""
-    by_name = {name.lower(): name for name in rows.names}
-    return [by_name.get(name.lower(), name) for name in names]

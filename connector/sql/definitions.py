@@ -12,12 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import AlreadyExists, NotFound
-from elasticscan.connector.conversion import arrow_schema
+from elasticscan.connector.conversion import arrow_schema, spell
 from elasticscan.connector.options import SPARK_COMPRESSION
 from elasticscan.connector.sql.statements import Statement
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, tokens_of
 from elasticscan.connector.store_cache import open_store
-from elasticscan.connector.writing import spell
 from elasticscan.store import Store, Table
 
 PRIMARY_KEY, SHARD_KEY, COMPRESSION = "primaryKey", "shardKey", "compression"

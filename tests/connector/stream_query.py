@@ -191,7 +191,7 @@ class History:
         table = self.store.table("t").definition
         marked = table.schema.append(pa.field("gone", pa.bool_()))
         both = [*((*row, False) for row in rows.values()), *((key, None, None, True) for key in keys)]
-        changes = Deletions("gone", marked).changes([batch_of(both, marked)], table, replacing=False)
+        changes = Deletions("gone", marked, table).changes([batch_of(both, marked)], table, replacing=False)
         number = publish(self.store.context, table, stage(self.store.context, table, changes))
         return self._note(number, self._without(keys) | rows, rows)
 

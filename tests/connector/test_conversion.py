@@ -23,9 +23,9 @@ from pyspark.sql.types import (
 
 from elasticscan.base.errors import SchemaMismatch
 from elasticscan.connector.conversion import (
-    FromSpark,
     ToSpark,
     arrow_schema,
+    from_spark,
     match_columns,
     spark_schema,
 )
@@ -115,7 +115,7 @@ def test_every_type_reaches_spark_as_it_is_expected_and_comes_back(
     sent.validate(full=True)
     assert sent.schema.equals(to_arrow_schema(schema, timezone="UTC"))
     assert sent.column(0).to_pylist() == batch.column(0).to_pylist()
-    returned = FromSpark(batch.schema)(sent)
+    returned = from_spark(sent, batch.schema)
     returned.validate(full=True)
     assert returned.equals(batch)
 
@@ -190,19 +190,19 @@ def test_a_value_that_the_table_cannot_hold_is_refused_and_narrower_ones_widen(
 ) -> None:
     schema, given = pa.schema([pa.field("c", table)]), pa.record_batch([pa.array([value], kind)], names=["c"])
     if is_held:
-        found = FromSpark(schema)(given)
+        found = from_spark(given, schema)
         assert found.schema == schema
         assert str(found.column(0)[0].as_py()) == str(given.column(0).cast(table)[0].as_py())
         return
     with pytest.raises(SchemaMismatch, match="'c'"):
-        FromSpark(schema)(given)
+        from_spark(given, schema)
 
 
 @pytest.mark.parametrize("columns", [{"id": [1], "x": [1]}, {"id": [1], "ID": [1]}, {"x": [1]}, {}])
 def test_missing_and_unknown_columns_are_refused(columns: dict[str, list[int]]) -> None:
     schema = pa.schema([pa.field("id", pa.int64())])
     with pytest.raises(SchemaMismatch, match="other columns than id"):
-        FromSpark(schema)(pa.record_batch(columns))
+        from_spark(pa.record_batch(columns), schema)
 
 
 # Schemas that users give
