@@ -12,10 +12,9 @@ import base64
 import hmac
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import astuple, dataclass, fields, replace
-from typing import Any, TypeVar
 
 import msgpack
 from cryptography.exceptions import InvalidTag
@@ -32,8 +31,6 @@ _NONCE_BYTES, _TAG_BYTES = 12, 16
 _BODY = _HEADER_BYTES + _NONCE_BYTES
 _NEVER = 1 << 62
 _MAC_CHARS = 16
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +105,25 @@ class ContinuationKey:
 
 def pack(key: ContinuationKey, expires_at: int) -> bytes:
     """msgpack of a flat list: when the key's time is up, then all fields in their order."""
-    packed = msgpack.packb([expires_at, *(write(getattr(key, name)) for name, write, _ in _FIELDS)])
-    assert isinstance(packed, bytes)
-    return packed
+    plain = {
+        "slots": _flat(key.slots),
+        "cursors": [(_flat(cursor.slots), cursor.position) for cursor in key.cursors],
+        "segments": key.segments and [astuple(segment) for segment in key.segments],
+    }
+    values = (plain.get(name, getattr(key, name)) for name in _FIELDS)
+    return bytes(msgpack.packb([expires_at, *values]))
 
 
 def unpack(packed: bytes) -> tuple[ContinuationKey, int]:
-    """Return the inverse of `pack`; trusts nothing, although only we can have sealed it."""
+    """Return the inverse of `pack`. Only we can have sealed it, so its form is known."""
     try:
-        expires_at, *values = msgpack.unpackb(packed, strict_map_key=True, max_ext_len=0, max_map_len=0)
-        values = (read(value) for (_, _, read), value in zip(_FIELDS, values, strict=True))
-        return ContinuationKey(*values), _whole(expires_at)
+        expires_at, *values = msgpack.unpackb(packed, max_ext_len=0, max_map_len=0)
+        plain = dict(zip(_FIELDS, values, strict=True))
+        plain["slots"], plain["columns"] = _slots(plain["slots"]), tuple(plain["columns"])
+        plain["cursors"] = tuple(Cursor(_slots(flat), position) for flat, position in plain["cursors"])
+        if plain["segments"] is not None:
+            plain["segments"] = tuple(Segment(*each) for each in plain["segments"])
+        return ContinuationKey(**plain), expires_at
     except (ValueError, TypeError, AssertionError, msgpack.UnpackException) as error:
         raise _refusal("its content has another form than this release writes") from error
 
@@ -128,57 +133,10 @@ def _flat(slots: SlotSet) -> list[int]:
 
 
 def _slots(flat: list[int]) -> SlotSet:
-    bounds = [_whole(bound) for bound in flat]
-    return SlotSet.of(zip(bounds[::2], bounds[1::2], strict=True))
+    return SlotSet.of(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _cursors(pairs: list[Any]) -> Cursors:
-    return tuple(Cursor(_slots(flat), _optional(_BYTES)(position)) for flat, position in pairs)
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError("not a whole number")
-    return value
-
-
-def _exactly(kind: type[T]) -> Callable[[Any], T]:
-    """Return what refuses values of other types, where a class would convert them: `bytes(n)` is n zeros."""
-
-    def read(value: Any) -> T:
-        if not isinstance(value, kind):
-            raise ValueError(f"not of type {kind.__name__}")
-        return value
-
-    return read
-
-
-def _optional(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
-    return lambda value: None if value is None else read(value)
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-_BYTES, _TEXT = _exactly(bytes), _exactly(str)
-# By the types of fields: how a value is packed, and how it is read and checked.
-_FORMS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "int": (_as_it_is, _whole),
-    "int | None": (_as_it_is, _optional(_whole)),
-    "bool": (_as_it_is, _exactly(bool)),
-    "bytes": (_as_it_is, _BYTES),
-    "str": (bytes.fromhex, lambda value: _BYTES(value).hex()),
-    "str | None": (_as_it_is, _optional(_TEXT)),
-    "tuple[str, ...]": (list, lambda names: tuple(map(_TEXT, names))),
-    "SlotSet": (_flat, _slots),
-    "Cursors": (lambda cursors: [[_flat(c.slots), c.position] for c in cursors], _cursors),
-    "Segments | None": (
-        _optional(lambda segments: [astuple(segment) for segment in segments]),
-        _optional(lambda lists: tuple(Segment(*map(_whole, each)) for each in lists)),
-    ),
-}
-_FIELDS = [(each.name, *_FORMS[str(each.type)]) for each in fields(ContinuationKey)]
+_FIELDS = [each.name for each in fields(ContinuationKey)]
 
 
 class Sealer:

