@@ -60,7 +60,7 @@ in aggregates unless `spark.sql.timeType.enabled` is set.
 
 The modules, from the bottom up:
 
-options         options, parsed and checked; option_values: parsers of their texts
+options         options, parsed and checked
 conversion      the types of Arrow and of Spark
 store_cache     stores, kept open where tasks run
 splits          a scan, cut into few and large parts; partitions: what tasks get of them

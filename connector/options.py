@@ -6,33 +6,44 @@ docs/options.md; a test compares the table there with them.
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from elasticscan.backends import is_cluster
-from elasticscan.base.errors import InvalidOption
+from elasticscan.base.errors import InvalidOption, UsageError
 from elasticscan.base.formatting import brief
-from elasticscan.base.limits import DEFAULT_PAGE_ROWS, DEFAULT_SPLIT_BYTES, MAX_NUMBER, MAX_PAGE_ROWS
-from elasticscan.base.suggestions import suggest
-from elasticscan.connector.option_values import (
-    LATEST,
-    PartialAggregates,
-    bad_value,
-    byte_count,
-    column_list,
-    first_commit,
-    flag,
-    index_name,
-    metadata_of_commit,
-    moment,
-    partial_aggregates,
-    snapshot,
-    some_text,
-    whole,
+from elasticscan.base.limits import (
+    DEFAULT_PAGE_ROWS,
+    DEFAULT_SPLIT_BYTES,
+    MAX_NUMBER,
+    MAX_PAGE_ROWS,
+    check_name,
 )
+from elasticscan.base.suggestions import suggest
 from elasticscan.metadata import AUTO
-from elasticscan.store import FROM_ENVIRONMENT, IdempotencyKey, Location, application, file_form, resolve
+from elasticscan.store import (
+    FROM_ENVIRONMENT,
+    IdempotencyKey,
+    Location,
+    application,
+    check_tag_name,
+    file_form,
+    resolve,
+    user_metadata,
+    whole_number,
+)
+
+EARLIEST, LATEST = "earliest", "latest"
+
+_BYTES = re.compile(r"([0-9]{1,19})\s*([kmgt]?)i?b?")
+_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_LAST_SECOND = datetime.max.replace(tzinfo=UTC).timestamp()
 
 # Spark adds these to what the user gave; all keys reach us in lower case from SQL.
 _FROM_SPARK = frozenset(
@@ -70,25 +81,126 @@ SPARK_COMPRESSION = "lz4"  # of tables that Spark makes: it does not feel it (de
 _WRITES = (WRITE, STREAM_WRITE)
 
 
+# A parser, which raises an error of a user or of Python's for a text that has another form, and
+# what the text must be, for the error.
+Form = tuple[Callable[[str], Any], str]
+
+
+def whole(least: int, most: int = MAX_NUMBER) -> Form:
+    return lambda text: whole_number("", int(text), least, most), f"a whole number from {least} to {most}"
+
+
+def _some_text(text: str) -> str:
+    if not text.strip():
+        raise ValueError
+    return text
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names) or len({part.lower() for part in names}) < len(names):
+        raise ValueError
+    return names
+
+
+def _first_commit(text: str) -> int | str:
+    word = text.strip().lower()
+    return word if word in (EARLIEST, LATEST) else whole_number("", int(word), 0, MAX_NUMBER)
+
+
+def _byte_count(text: str) -> int:
+    match = _BYTES.fullmatch(text.strip().lower())
+    return whole_number("", int(match[1]) * _FACTORS[match[2]] if match else 0, 1, MAX_NUMBER)
+
+
+def _snapshot(text: str) -> int | str:
+    """Return a commit number or a tag, which is looked up when a read is planned."""
+    word = text.strip()
+    return whole_number("", int(word), 0, MAX_NUMBER) if word.isdecimal() else check_tag_name(word)
+
+
+def _moment(text: str) -> float:
+    """Return seconds since the epoch. Digits alone are seconds; a time without a zone is in UTC."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        time = datetime.fromisoformat(text.strip())
+        seconds = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    if not math.isfinite(seconds) or seconds > _LAST_SECOND:
+        raise ValueError
+    return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PartialAggregates:
+    """Aggregates that each task computes over its rows: texts as in `Table.aggregate`, and groups."""
+
+    values: tuple[str, ...]
+    by: tuple[str, ...]
+
+    def text(self) -> str:
+        return json.dumps({"values": self.values, "by": self.by})
+
+
+def _partial_aggregates(text: str) -> PartialAggregates:
+    asked = json.loads(text)
+    values, by = asked.pop("values", []), asked.pop("by", [])
+    every = [*values, *by]
+    is_list_of_texts = isinstance(values, list) and isinstance(by, list) and set(map(type, every)) == {str}
+    if asked or not is_list_of_texts or len(set(every)) < len(every):
+        raise ValueError
+    return PartialAggregates(tuple(values), tuple(by))
+
+
+some_text = (_some_text, "text that is not empty")
+column_list = (_columns, "distinct column names such as 'id, name'")
+index_name = (  # the index itself is looked up when a read is planned
+    lambda text: check_name("index", text.strip().lower()),
+    "'auto', 'none' or the name of an index",
+)
+first_commit = (_first_commit, "the number of a commit, 'earliest' or 'latest'")
+flag = (lambda text: {"true": True, "false": False}[text.strip().lower()], "true or false")
+byte_count = (_byte_count, "a number of bytes of at least 1, such as 67108864, 64m or 1g")
+snapshot = (_snapshot, "a commit number or a tag; a time goes into 'timestampAsOf'")
+moment = (_moment, "an ISO date or time such as '2026-01-31T12:00:00Z', or seconds since 1970")
+application_name = (partial(application, "txnAppId"), "text of 1 to 1,024 bytes")
+compression = (partial(file_form, "compression"), "'lz4', 'zstd' or 'none'")
+metadata_of_commit = (
+    lambda text: user_metadata(json.loads(text)),
+    'a JSON object of texts, such as \'{"job": "nightly"}\'',
+)
+partial_aggregates = (
+    _partial_aggregates,
+    'a JSON object such as {"values": ["count(*)", "sum(km)"], "by": ["city"]}',
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """An option as users know it.
 
     Attributes:
-        parse: (name, text) -> value; raises `InvalidOption`.
+        form: the parser of its text.
         where: some of `READ`, `FEED`, `STREAM`, `WRITE`, `STREAM_WRITE`.
     """
 
     name: str
-    parse: Callable[[str, str], Any]
+    form: Form
     where: tuple[str, ...]
 
+    def parse(self, text: str) -> Any:
+        """Return the value of a text. Raises `InvalidOption`."""
+        parse, allowed = self.form
+        try:
+            text.encode()  # no lone surrogate
+            return parse(text)
+        except (UsageError, ValueError, TypeError, AttributeError, LookupError, RecursionError):
+            raise _bad_value(self.name, text, allowed) from None
 
-def _option(
-    name: str, parse: Callable[[str, str], Any], default: Any, where: Collection[str], shown: bool = True
-) -> Any:
+
+def _option(name: str, form: Form, default: Any, where: Collection[str], shown: bool = True) -> Any:
     """Make a field for an option; `default` is its value where it is not given."""
-    return field(default=default, repr=shown, metadata={"option": Option(name, parse, tuple(where))})
+    return field(default=default, repr=shown, metadata={"option": Option(name, form, tuple(where))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +227,11 @@ class Options:
         "partialAggregates", partial_aggregates, None, (READ,)
     )
     metadata: bool = _option("includeMetadata", flag, False, (READ,))
-    app_id: str | None = _option("txnAppId", application, None, _WRITES)
+    app_id: str | None = _option("txnAppId", application_name, None, _WRITES)
     txn_version: int | None = _option("txnVersion", whole(0, MAX_NUMBER), None, (WRITE,))
     primary_key: tuple[str, ...] | None = _option("primaryKey", column_list, None, _WRITES)
     shard_key: tuple[str, ...] | None = _option("shardKey", column_list, None, _WRITES)
-    compression: str | None = _option("compression", file_form, SPARK_COMPRESSION, _WRITES)
+    compression: str | None = _option("compression", compression, SPARK_COMPRESSION, _WRITES)
     delete_column: str | None = _option("deleteColumn", some_text, None, _WRITES)
     merge_schema: bool = _option("mergeSchema", flag, False, _WRITES)
     partial_update: bool = _option("partialUpdate", flag, False, (WRITE,))
@@ -180,11 +292,7 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
     """
     texts, own = _by_name(spark_options)
     texts |= _where(texts)
-    values = {
-        one.name: option.parse(option.name, texts[option.name])
-        for one, option in _FIELDS
-        if option.name in texts
-    }
+    values = {one.name: option.parse(texts[option.name]) for one, option in _FIELDS if option.name in texts}
     options = Options(**values, own=own)
     chosen = {option.name for option in _chosen_options(options)}
     for first, second in _APART:
@@ -224,6 +332,10 @@ def _by_name(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]
 
 def _refusal(name: str, why: str) -> InvalidOption:
     return InvalidOption(f"option {name!r} {why}", option=name)
+
+
+def _bad_value(name: str, value: str, allowed: str) -> InvalidOption:
+    return InvalidOption(f"option {name!r}={brief(value, 200)} must be {allowed}", option=name)
 
 
 # Options that may be given where they have no effect, since a view has one set of options for all uses.
@@ -266,7 +378,7 @@ def _where(values: Mapping[str, str]) -> dict[str, str]:
         if table is not None and table.rstrip("/") != tail:  # the path is the store, as its users have it
             head, tail = path.rstrip("/") or path, table
         if not head and store is None:
-            raise bad_value("path", path, f"'uri/table', as in load({f'{path}/TABLE'!r})")
+            raise _bad_value("path", path, f"'uri/table', as in load({f'{path}/TABLE'!r})")
         if store is not None and head and store.rstrip("/") != head:
             raise InvalidOption(
                 f"option 'store'={store!r} contradicts load({path!r}); give one of them",

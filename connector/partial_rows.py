@@ -17,8 +17,7 @@ from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.connector.conversion import ToSpark
-from elasticscan.connector.option_values import PartialAggregates
-from elasticscan.connector.options import Options
+from elasticscan.connector.options import Options, PartialAggregates
 from elasticscan.connector.partitions import resume
 from elasticscan.filters import AVG, COUNT_DISTINCT, COUNT_ROWS, Aggregate, Fold, check_groupable
 from elasticscan.metadata import no_such_column

@@ -19,8 +19,7 @@ from pyspark.sql.types import StructType
 from elasticscan.base.errors import InvalidOption, NotFound, SnapshotExpired
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.connector.conversion import match_columns
-from elasticscan.connector.option_values import EARLIEST
-from elasticscan.connector.options import Options
+from elasticscan.connector.options import EARLIEST, Options
 from elasticscan.connector.partitions import ScanPartition, partitions_of, read_partition
 from elasticscan.connector.reading import offered_schema
 from elasticscan.connector.splits import cut, size_of

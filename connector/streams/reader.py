@@ -34,8 +34,7 @@ from pyspark.sql.types import StructType
 from elasticscan.base.errors import ContinuationKeyError, NotFound, StartAgain, TableChanged, TryAgain
 from elasticscan.base.limits import MAX_NUMBER
 from elasticscan.connector.conversion import match_columns
-from elasticscan.connector.option_values import EARLIEST, LATEST
-from elasticscan.connector.options import STREAM, Options, check_use
+from elasticscan.connector.options import EARLIEST, LATEST, STREAM, Options, check_use
 from elasticscan.connector.partitions import read_partition
 from elasticscan.connector.reading import offered_schema
 from elasticscan.connector.store_cache import open_store

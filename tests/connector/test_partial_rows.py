@@ -11,8 +11,7 @@ import pytest
 
 from elasticscan.base.errors import FilterError, InvalidOption, NotFound
 from elasticscan.connector import ElasticScanSource
-from elasticscan.connector.option_values import PartialAggregates
-from elasticscan.connector.options import parse_options
+from elasticscan.connector.options import PartialAggregates, parse_options
 from elasticscan.connector.sql import driver_reads
 from elasticscan.connector.store_cache import open_store
 from elasticscan.filters import folding
