@@ -63,8 +63,8 @@ The modules, from the bottom up:
 options         options, parsed and checked
 conversion      the types of Arrow and of Spark
 store_cache     stores, kept open where tasks run
-splits          a scan, cut into few and large parts; partitions: what tasks get of them
-partial_rows    what tasks fold, for Spark to add up
+splits          a scan, cut into few and large parts
+partitions      what tasks get of them: rows, or partial rows for Spark to add up
 reading         batch reads, and the option `explain`
 deletions       rows that delete, apart from rows that upsert
 writing         batch writes; stream_writing: micro-batches, each a commit

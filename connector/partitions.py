@@ -3,21 +3,29 @@
 A partition is a base-shard scan (its slots are where the newest topology of the history has them) or a
 virtual scan (they have left since), and carries a continuation key of its own. Only the store can seal a
 key, and a task resumes the scan from it as a client does. A partition never says where to read.
+
+A task may give partial rows in place of rows, for Spark to add up (`PartialRows`). A page is folded when it
+leaves the scan, after the second placement check, so every row is in one partial row, wherever it was read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from elasticscan.base.errors import InvalidOption
 from elasticscan.connector.conversion import ToSpark
-from elasticscan.connector.options import Options
+from elasticscan.connector.options import Options, PartialAggregates
 from elasticscan.connector.splits import ScanPart
 from elasticscan.connector.store_cache import open_backend
+from elasticscan.filters import AVG, COUNT_DISTINCT, COUNT_ROWS, Aggregate, Fold, check_groupable
+from elasticscan.metadata import no_such_column
 from elasticscan.protocol import Backend, PartScan, of_another_read
 from elasticscan.store import FirstRows
 
@@ -84,3 +92,68 @@ def rows_of_task(scan: PartScan, options: Options) -> Iterator[pa.RecordBatch]:
             left -= min(rows.num_rows, left)
             if not left:
                 return
+
+
+@dataclass(frozen=True, slots=True)
+class PartialRows:
+    """The groups and values of partial rows.
+
+    Attributes:
+        by: columns whose values make a group.
+        values: counts, sums, least and greatest values; of an average the sum, as a double.
+        schema: of the partial rows.
+    """
+
+    by: tuple[str, ...]
+    values: tuple[Aggregate, ...]
+    schema: pa.Schema
+
+    @classmethod
+    def of(cls, table: str, stored: pa.Schema, asked: PartialAggregates) -> PartialRows:
+        """Those of the option `partialAggregates`; raises where it does not fit the columns."""
+        for name in asked.by:
+            if name not in stored.names:
+                raise no_such_column(table, name, stored.names)
+            check_groupable(name, stored.field(name).type, "partialAggregates")
+        values = tuple(Aggregate.parse(text, stored) for text in asked.values)
+        for value in values:
+            if value.function == COUNT_DISTINCT or (value.function == AVG and pt.is_decimal(value.type)):
+                raise InvalidOption(
+                    f"partialAggregates: {value} cannot be added up from parts; take the sum and the count, "
+                    "or group by the column",
+                    option="partialAggregates",
+                )
+        fields = [stored.field(name) for name in asked.by]
+        fields += [pa.field(f"partial {value}", value.type) for value in values]
+        return cls(asked.by, values, pa.schema(fields))
+
+    def columns(self, primary_key: Sequence[str]) -> list[str]:
+        """Return the columns to scan; rows are counted by some column."""
+        used = [name for value in self.values for name in value.columns]
+        return list(dict.fromkeys([*self.by, *used])) or list(primary_key[:1])
+
+    @property
+    def counts_rows(self) -> bool:
+        """True if all values are the number of rows, of one group."""
+        return not self.by and all(value.function == COUNT_ROWS for value in self.values)
+
+    def of_count(self, count: int) -> pa.RecordBatch:
+        """Return the partial row of so many rows."""
+        return pa.RecordBatch.from_arrays(
+            [pa.array([count], pa.int64())] * len(self.values), schema=self.schema
+        )
+
+    def of_scan(self, scan: PartScan, most_rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield the partial rows of a task's scan."""
+        if self.counts_rows:
+            yield self.of_count(scan.count())
+            return
+        fold = Fold(self.values, self.by, scan.schema)
+        for rows in scan.batches():
+            fold.add(rows)
+            if fold.is_full:
+                yield from self._batches(fold, most_rows)
+        yield from self._batches(fold, most_rows)
+
+    def _batches(self, fold: Fold, most_rows: int) -> Iterator[pa.RecordBatch]:
+        yield from fold.partial_rows().rename_columns(self.schema.names).to_batches(most_rows)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -17,8 +18,7 @@ from pyspark.sql.types import StructType
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.connector.conversion import ToSpark, arrow_schema, match_columns, spark_schema, spell
 from elasticscan.connector.options import Options
-from elasticscan.connector.partial_rows import PartialRows, read_partial_rows
-from elasticscan.connector.partitions import partitions_of, read_partition, resume, rows_of_task
+from elasticscan.connector.partitions import PartialRows, partitions_of, resume, rows_of_task
 from elasticscan.connector.splits import NOTHING, cut, most_index_parts
 from elasticscan.connector.store_cache import open_backend, open_store
 from elasticscan.metadata import SHARD_COLUMN, SLOT_COLUMN, no_such_column
@@ -32,6 +32,7 @@ EXPLANATION = pa.schema([
     ("access", pa.string()), ("kind", pa.string()), ("condition", pa.string()), ("remainder", pa.string()),
     ("rows_scanned", pa.int64()), ("cost", pa.float64()), ("chosen", pa.bool_()), ("reason", pa.string()),
 ])  # fmt: skip
+_MEASURED = "rows_scanned", "cost"
 
 
 def offered_schema(table: NamedColumns, options: Options) -> StructType:
@@ -55,21 +56,6 @@ def chosen_columns(table: NamedColumns, options: Options) -> list[str]:
         if name not in table.schema.names:
             raise no_such_column(table.name, name, table.schema.names)
     return names
-
-
-class Explained(InputPartition):
-    """The answer as a partition: the driver finds it, and a task only returns it."""
-
-    def __init__(self, paths: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__("explanation")
-        self.rows = [_row(path) for path in paths]
-
-
-def _row(path: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an access path; rows scanned and cost are null for one that cannot be taken at all."""
-    if math.isfinite(path["cost"]):
-        return {**path, "rows_scanned": round(path["rows_scanned"])}
-    return {**path, "rows_scanned": None, "cost": None}
 
 
 class ElasticScanReader(DataSourceReader):
@@ -99,7 +85,8 @@ class ElasticScanReader(DataSourceReader):
         table = self._table(backend)
         read = self._request()
         if options.explain:
-            return [Explained(_embedded_table(options).access_paths(read))]
+            # The driver finds the answer, and a task only returns it.
+            return [InputPartition(_embedded_table(options).access_paths(read))]
         start, most, cores = table.begin(read), options.partitions, os.cpu_count() or 1
         if start.entries is not None:
             most, cores = most_index_parts(len(start.placement.shards), start.entries, most), 1
@@ -111,24 +98,20 @@ class ElasticScanReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's rows; of a snapshot every time the same."""
-        if isinstance(partition, Explained):
-            batch = pa.RecordBatch.from_pylist(partition.rows, schema=EXPLANATION)
-            yield ToSpark(EXPLANATION, self._columns, self._schema)(batch)
-        elif self._options.partial is not None:
-            yield from read_partial_rows(partition, self._options, self._columns, self._schema)
-        elif self._wants_metadata:
-            yield from self._read_with_metadata(partition)
+        options = self._options
+        batches: Iterable[pa.RecordBatch]
+        if options.explain:
+            schema, batches = EXPLANATION, [_explanation(partition.value)]
         else:
-            yield from read_partition(partition, self._options, self._columns, self._schema)
-
-    def _read_with_metadata(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        scan, table = resume(partition, self._options), _embedded_table(self._options)
-        schema = pa.schema([*scan.schema, *_METADATA])
-        convert = ToSpark(schema, self._columns, self._schema)
-        for rows in rows_of_task(scan, self._options):
-            shards, slots = table.places(rows)
-            arrays = [*rows.columns, shards, pa.array(slots.astype(np.int32))]
-            yield convert(pa.RecordBatch.from_arrays(arrays, schema=schema))
+            scan = resume(partition, options)
+            schema, batches = scan.schema, rows_of_task(scan, options)
+            if options.partial is not None:
+                partial = PartialRows.of(options.table, scan.schema, options.partial)
+                schema, batches = partial.schema, partial.of_scan(scan, options.batch_rows)
+            elif self._wants_metadata:
+                schema = pa.schema([*scan.schema, *_METADATA])
+                batches = map(functools.partial(_with_places, _embedded_table(options), schema), batches)
+        yield from map(ToSpark(schema, self._columns, self._schema), batches)
 
     @property
     def _wants_metadata(self) -> bool:
@@ -142,6 +125,23 @@ class ElasticScanReader(DataSourceReader):
         if self._wants_metadata:
             columns += [name for name in _embedded_table(self._options).shard_key if name not in columns]
         return request_of(self._options, columns, _page_rows(self._options))
+
+
+def _explanation(paths: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    """Return access paths as rows; rows scanned and cost are null for one that cannot be taken at all."""
+    rows = []
+    for path in paths:
+        is_possible = math.isfinite(path["cost"])
+        known = {"rows_scanned": round(path["rows_scanned"])} if is_possible else dict.fromkeys(_MEASURED)
+        rows.append({**path, **known})
+    return pa.RecordBatch.from_pylist(rows, schema=EXPLANATION)
+
+
+def _with_places(table: EmbeddedTable, schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:
+    shards, slots = table.places(rows)
+    return pa.RecordBatch.from_arrays(
+        [*rows.columns, shards, pa.array(slots.astype(np.int32))], schema=schema
+    )
 
 
 def request_of(

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.connector.conversion import ToSpark
 from elasticscan.connector.options import Options
-from elasticscan.connector.partial_rows import PartialRows
+from elasticscan.connector.partitions import PartialRows
 from elasticscan.connector.reading import chosen_columns, offered_schema, request_of
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.store_cache import open_store
