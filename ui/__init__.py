@@ -12,8 +12,7 @@
   none and loads nothing from elsewhere; all names are escaped.
 
 sections  the sections of a status, as titles and cells
-page      the page as HTML
-server    the server, its headers, and the host names that it answers to
+server    the page as HTML, its headers, and the host names that are answered
 
 It leaves out: passwords and TLS (put a proxy in front of it that has both).
 """
