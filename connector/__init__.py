@@ -9,33 +9,14 @@ What it promises:
 - A DataFrame is a snapshot, fixed when its first action plans it. Every action returns each row
   of it exactly once, while tablets move, until the snapshot is no longer kept; then a typed error
   says to load it again. Tasks that are tried again or run twice return the same rows.
-- A write is one commit over all shards, or nothing. Tasks only stage files; the driver checks
-  that no key came from two tasks and commits what Spark names as successful. With `txnAppId` and
-  `txnVersion` a write that was committed under this pair before is not done again.
-- A stream's micro-batch is one commit as well, under the stream's id and the batch's number, so
-  a batch that Spark replays after a crash is there once. Output mode append upserts, complete
-  replaces the table. With `deleteColumn` rows delete, in batches and in streams.
+- A write is one commit over all shards, or nothing. Tasks only stage files; the driver checks that no key
+  came from two tasks and commits what Spark names as successful. With `txnAppId` and `txnVersion` a write
+  that was committed under this pair before is not done again; so is a micro-batch, by its stream and number.
+- A stream reads a snapshot in bounded micro-batches, and then every commit after it. Two offsets alone
+  decide the rows between them, so whatever Spark replays is the same again.
 - Rows cross as whole Arrow batches in both directions, in exactly the types that Spark expects.
-  Types that need no change pass without a copy.
 
-- A stream reads a snapshot in bounded micro-batches, and then every commit after it, without a gap
-  or a repeat between the two. Two offsets alone decide the rows between them, so whatever Spark
-  replays is the same again; what is no longer kept is a typed error, never a silent gap.
-
-How a read works: planning (`reading.py`) fixes the snapshot, leases it if need be, sees in one look where
-slots live and cuts the scan into few, large partitions (`splits.py`): base-shard scans, for slots
-that are where the newest topology of the history has them, and virtual scans, for slots that have
-left since. Each (`partitions.py`) carries a sealed continuation key over slots of its own. A task
-resumes the scan from that key, so a tablet that moves after planning is followed like in any scan,
-and each task proves at its end that it covered its slots. The scan protocol itself is in
-`elasticscan.reader`.
-
-How a stream works: its reader alongside the driver (`streams/reader.py`) keeps nothing that it could not
-find again; an offset (`streams/offsets.py`) is a place in the snapshot or in the order of commits, by
-slot where a commit is larger than a micro-batch may be, and names no shard. Each micro-batch is
-planned from one look at the catalog: parts of the snapshot and changes (`streams/changes.py`) are cut
-and read exactly like a batch. A stream with a name holds a lease on
-what it has not read.
+docs/architecture.md says how a read works; the scan protocol is in `elasticscan.reader`.
 
 Limits that Spark 4.3 sets, found by trying:
 
@@ -47,9 +28,7 @@ Limits that Spark 4.3 sets, found by trying:
   again. Newer rows need a new `load()`, or `attach` again.
 - **`CREATE TABLE ... USING elasticscan OPTIONS (...)` loses its options** when the table is read.
   Use temporary views, or `SELECT ... FROM t WITH (store = '...', table = '...')`.
-- **Only the modes append and overwrite**; Spark refuses the others. Append upserts by primary
-  key. Overwrite replaces the whole table, in one commit; nothing asks twice, and the rows before
-  stay readable through `versionAsOf` for the retention period. A view with `filter` or a fixed
+- **Only the modes append and overwrite**; Spark refuses the others. A view with `filter` or a fixed
   snapshot is refused as a target.
 - **No statistics** reach the planner: wrap small tables in `broadcast()`.
 - Only the text of an error survives between Spark's processes, so each begins with its code.

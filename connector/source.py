@@ -7,13 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOption, NotSupported
@@ -64,14 +58,14 @@ class ElasticScanSource(DataSource):
             return ChangeFeedReader(check_use(options, FEED), schema)
         return ElasticScanReader(check_use(options, READ), schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> ElasticScanStreamReader:
         return ElasticScanStreamReader(self._options("streams"), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> ElasticScanWriter:
         options = check_use(self._options("writes"), WRITE)
         return ElasticScanWriter(options, schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ElasticScanStreamWriter:
         options = check_use(self._options("writes", stream_write=True), STREAM_WRITE)
         return ElasticScanStreamWriter(options, schema, overwrite)
 

@@ -102,13 +102,10 @@ def batch_end(checkpoint: str | None, number: int) -> str | None:
     try:
         text = _read(checkpoint, f"offsets/{number}")
     except (OSError, ValueError, pa.ArrowException, ElasticScanError) as error:
+        text = "the checkpoint %s cannot be read in the driver (%s); batches are known by number alone"
         if checkpoint not in _unreadable:  # else each batch would say so
             _unreadable.add(checkpoint)
-            _log.warning(
-                "the checkpoint %s cannot be read in the driver (%s); batches are known by number alone",
-                shown(checkpoint),
-                without(error, checkpoint),
-            )
+            _log.warning(text, shown(checkpoint), without(error, checkpoint))
         return None
     # The lines are: the log's version, facts of the planning such as its time, an offset for each source.
     offsets = text.split("\n", 2)[2:]

@@ -37,23 +37,17 @@ _SHARE = 1024.0  # the size of a slot, where only shares of all slots matter
 _log = logging.getLogger(__name__)
 
 
+def _has_rows(commit: Commit, options: Options) -> bool:
+    return commit.kind in ("write", "merge", "overwrite") or (commit.kind == "delete" and options.feed)
+
+
 def is_change(commit: Commit, options: Options) -> bool:
-    """Return True if a commit may have changes to return with these options."""
-    if commit.kind == "delete":
-        return options.feed and not options.skip_change_commits
-    if commit.kind in ("overwrite", "merge"):
-        return not options.skip_change_commits
-    return commit.kind == "write"
-
-
-def _must_pass(commit: Commit, options: Options) -> bool:
-    """Return True if a segment must not reach over a commit, because it would return unwanted rows.
+    """Return True if a commit may have changes to return with these options.
 
     With `skipChangeCommits`, commits 5 (write), 6 (merge) and 7 (write) are read as the segments (4, 5]
     and (6, 7]: one segment (4, 7] would return the rows of the merge, too.
     """
-    has_rows = commit.kind in ("overwrite", "merge") or (commit.kind == "delete" and options.feed)
-    return has_rows and not is_change(commit, options)
+    return _has_rows(commit, options) and (commit.kind == "write" or not options.skip_change_commits)
 
 
 def change_rows(commit: Commit, options: Options) -> int:
@@ -83,12 +77,8 @@ def check_readable(table: TableInfo, commits: Sequence[Commit], options: Options
             kind="changes",
         )
     if lost:
-        _log.warning(
-            "changes of table %r of commits %d to %d are no longer kept and left out",
-            table.name,
-            lost[0],
-            oldest,
-        )
+        text = "changes of table %r of commits %d to %d are no longer kept and left out"
+        _log.warning(text, table.name, lost[0], oldest)
     return [commit for commit in commits if commit.number > oldest]
 
 
@@ -118,7 +108,7 @@ def plan_batch(
         commits = [c for c in state.commits if c.number <= last.commit + bool(last.slot)]
         read = check_readable(table, [c for c in commits if is_change(c, options)], options)
         # Deletes have no new rows: without a change feed, reading across them does no harm.
-        passed = [c.number for c in commits if _must_pass(c, options)]
+        passed = [c.number for c in commits if _has_rows(c, options) and not is_change(c, options)]
         parts = segments(sorted(c.number for c in read), passed, first, last, slot_count)
         scan = store.backend.changes.scan(
             table,

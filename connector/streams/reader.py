@@ -212,11 +212,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def _next_in_changes(
         self, store: Store, state: StreamState, start: Position, budget: int | None
     ) -> Position:
-        """Return the end of the next batch among the commits.
-
-        Raises:
-            SnapshotExpired: changes of some commits are no longer kept, and that is not allowed.
-        """
+        """Return the end of the next batch among the commits. Raises as `check_readable`."""
         table, options, newest = state.table, self._options, self._newest(state)
         # Commits that made the table have no changes.
         commits = [c for c in state.commits if c.number <= newest and c.kind != "create"]
