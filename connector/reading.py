@@ -118,7 +118,11 @@ class ElasticScanReader(DataSourceReader):
         return not {SHARD_COLUMN, SLOT_COLUMN}.isdisjoint(self._scanned)
 
     def _table(self, backend: Backend) -> ReadableTable:
-        return backend.table(self._options.table, given_schema(self._options, self._schema))
+        options = self._options
+        # A store that does not know its columns has those that Spark expects. With `columns` or aggregates
+        # the filter or the values may need others, whose types only the rows tell.
+        is_given = not (options.is_embedded or options.columns or options.partial)
+        return backend.table(options.table, arrow_schema(self._schema) if is_given else None)
 
     def _request(self) -> ReadRequest:
         columns = [name for name in self._scanned if name not in (SHARD_COLUMN, SLOT_COLUMN)]
@@ -148,26 +152,10 @@ def request_of(
     options: Options, columns: Sequence[str], page_rows: int, page_bytes: int = DEFAULT_PAGE_BYTES
 ) -> ReadRequest:
     """Return the read that options ask for, of these columns."""
-    return ReadRequest(
-        columns, options.filter, page_rows, page_bytes, options.index, snapshot_chosen(options)
+    snapshot = (
+        options.version if options.timestamp is None else datetime.fromtimestamp(options.timestamp, UTC)
     )
-
-
-def snapshot_chosen(options: Options) -> int | str | datetime | None:
-    """Return the snapshot that the options name; None for the newest."""
-    if options.timestamp is None:
-        return options.version
-    return datetime.fromtimestamp(options.timestamp, UTC)
-
-
-def given_schema(options: Options, schema: StructType) -> pa.Schema | None:
-    """Return the columns as Spark expects them, for a store that does not know its own.
-
-    With `columns` or aggregates the filter or the values may need others, whose types only the rows tell.
-    """
-    if options.is_embedded or options.columns or options.partial:
-        return None
-    return arrow_schema(schema)
+    return ReadRequest(columns, options.filter, page_rows, page_bytes, options.index, snapshot)
 
 
 def _embedded_table(options: Options) -> EmbeddedTable:

@@ -14,7 +14,6 @@ from collections.abc import Collection
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -71,24 +70,18 @@ def _enter(nodes: Collection[str], tablets: str, place: str | None) -> str | Non
     uri = resolve(place)
     if "://" not in uri and not Path(uri).is_dir():
         return enter_foreign_topology(uri, nodes, tablets)
-    return _enter_table(uri, nodes, tablets)
-
-
-def _enter_table(uri: str, nodes: Collection[str], tablets: str) -> str | None:
     with Store.open(uri) as store:
         with suppress(AlreadyExists):
             store.create_table(_TABLE, _COLUMNS, ["cluster", "number"])
         table, these = store.table(_TABLE), {"nodes": list(nodes)}
         for _ in range(_ATTEMPTS):
-            found = table.scan(None, "cluster IN :nodes", parameters=these, order_by="number DESC", limit=1)
-            newest: dict[str, Any] = next(
-                iter(found.to_table().to_pylist()), {"cluster": min(nodes), "number": 0}
-            )
-            before: str | None = newest.get("tablets")
-            if tablets == before:
-                return before
-            row = newest | {"number": newest["number"] + 1, "seen_at": datetime.now(UTC), "tablets": tablets}
+            scan = table.scan(None, "cluster IN :nodes", parameters=these, order_by="number DESC", limit=1)
+            (newest,) = scan.to_table().to_pylist() or [{"cluster": min(nodes), "number": 0, "tablets": None}]
+            if tablets == newest["tablets"]:
+                return tablets
+            changed = {"number": newest["number"] + 1, "seen_at": datetime.now(UTC), "tablets": tablets}
             with suppress(AlreadyExists):  # of another driver
-                table.insert([row])
-                return before
+                table.insert([newest | changed])
+                known: str | None = newest["tablets"]
+                return known
     raise WriteConflict("others wrote the topologyHistory each time that it was read; start the read again")

@@ -180,7 +180,7 @@ class ClusterTable(ReadOnly):
         return (fields_of_hashes if is_hash else fields_of_objects)(values, options.infer_schema)
 
     def __repr__(self) -> str:
-        return f"<elasticscan.ClusterTable {self.name!r} of keys {self.options.keys_pattern}>"
+        return f"<elasticscan.ClusterTable {self.name!r}>"
 
     def scan(
         self,
@@ -257,7 +257,7 @@ class ClusterTable(ReadOnly):
 
 def _with_key(columns: Iterable[pa.Field], options: TableOptions) -> pa.Schema:
     """Return the columns with the key's first, and the time to live last."""
-    named = {field.name: field for field in columns}
+    named = {field.name: field.with_nullable(True) for field in columns}
     key = named.pop(options.key_column, pa.field(options.key_column, pa.string()))
     if options.ttl_column is not None:
         named.pop(options.ttl_column, None)
@@ -266,6 +266,5 @@ def _with_key(columns: Iterable[pa.Field], options: TableOptions) -> pa.Schema:
             f"a string has one column, and the schema names {len(named)} besides the key; name one",
             option="schema",
         )
-    if options.ttl_column is not None:
-        named[options.ttl_column] = pa.field(options.ttl_column, pa.int64())
-    return pa.schema([key.with_nullable(False), *(field.with_nullable(True) for field in named.values())])
+    left = [] if options.ttl_column is None else [pa.field(options.ttl_column, pa.int64())]
+    return pa.schema([key.with_nullable(False), *named.values(), *left])

@@ -203,9 +203,8 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         end = slots
         if budget is not None:
             floor = store.backend.changes.floor(table.id, at, seen_from=at)
-            counts = store.backend.changes.count_rows(
-                table, Bounds(floor, at, since=at), self._options.filter
-            )
+            bounds = Bounds(floor, at, since=at)
+            counts = store.backend.changes.count_rows(table, bounds, self._options.filter)
             end = cut_slots(counts, start.slot, budget)
         return InChanges(at) if end >= slots else InSnapshot(at, end)
 
@@ -223,8 +222,11 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
                 slot = start.slot if commit.number == start.commit + 1 else 0
                 rows = self._rows_given(store, table, commit, slot)
                 if rows > left:
-                    if position == start:
-                        position = self._cut(store, table, commit, slot, left)
+                    if position == start:  # a commit that alone exceeds the budget is cut
+                        counts = self._rows_by_slot(store, table, commit)
+                        end = cut_slots(counts, slot, left)
+                        whole = end >= len(counts)
+                        position = InChanges(commit.number) if whole else InChanges(commit.number - 1, end)
                     break
                 left -= rows
             position = InChanges(commit.number)
@@ -237,23 +239,15 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             return 0
         if not slot and not (options.feed and commit.kind == "overwrite"):
             return change_rows(commit, options)
-        return int(self._rows_given_by_slot(store, table, commit)[slot:].sum())
+        return int(self._rows_by_slot(store, table, commit)[slot:].sum())
 
-    def _rows_given_by_slot(self, store: Store, table: TableInfo, commit: Commit) -> Counts:
-        number, feed = commit.number, self._options.feed
+    def _rows_by_slot(self, store: Store, table: TableInfo, commit: Commit) -> Counts:
+        number, feed, changes = commit.number, self._options.feed, store.backend.changes
         floor = number
         if feed and commit.kind == "overwrite":  # its changes include the rows that it deletes
-            floor = store.backend.changes.floor(table.id, number, seen_from=number - 1)
-        counts = store.backend.changes.count_rows(
-            table, Bounds(floor, number, since=number - 1), self._options.filter
-        )
+            floor = changes.floor(table.id, number, seen_from=number - 1)
+        counts = changes.count_rows(table, Bounds(floor, number, since=number - 1), self._options.filter)
         return counts * 2 if feed and commit.kind in ("write", "merge") else counts
-
-    def _cut(self, store: Store, table: TableInfo, commit: Commit, slot: int, most: int) -> Position:
-        """Return the end of a micro-batch inside a commit that alone exceeds the budget."""
-        counts = self._rows_given_by_slot(store, table, commit)
-        end = cut_slots(counts, slot, most)
-        return InChanges(commit.number) if end >= len(counts) else InChanges(commit.number - 1, end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Measure the stream's distance behind the table: for people, in the query's progress."""
