@@ -56,7 +56,7 @@ _FROM_SPARK_PREFIXES = ("option.", "spark.sql.")
 URL = "url"
 
 # Options that say where to read; reads of a cluster take further ones.
-_PLACES = ("store", "path", URL)
+_PLACES = ("store", URL, "path")
 _OF_CLUSTERS = frozenset({
     *_PLACES, "table", "columns", "filter", "batchSize", "splitSize", "numPartitions",
     "maxRowsPerTask", "taskOrder", "partialAggregates",
@@ -309,17 +309,17 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
 
 def _by_name(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the options by their names here, and the options of clusters alone."""
-    names = {option.name.lower(): option.name for option in OPTIONS} | {"path": "path", URL: "store"}
-    texts: dict[str, str] = {}
-    own: dict[str, str] = {}
+    names = {option.name.lower(): option.name for option in OPTIONS} | dict(
+        zip(_PLACES, _PLACES, strict=True)
+    )
+    texts, own = dict[str, str](), dict[str, str]()
     of_cluster = any(is_cluster(text) for name, text in options.items() if name.lower() in _PLACES)
     for key, text in options.items():
         lower = key.lower()
         if lower in names:
             if of_cluster and names[lower] not in _OF_CLUSTERS:
                 raise _refusal(names[lower], "is not for a Redis or Valkey cluster; leave it out")
-            if texts.setdefault(names[lower], text) != text:
-                raise InvalidOption("options 'store' and 'url' both choose the store; give one", option=URL)
+            texts[names[lower]] = text
         elif lower in _FROM_SPARK or lower.startswith(_FROM_SPARK_PREFIXES):
             continue
         elif of_cluster:
@@ -367,28 +367,26 @@ def check_use(options: Options, use: str) -> Options:
 
 def _where(values: Mapping[str, str]) -> dict[str, str]:
     """Return the options `store` and `table`, also where a path gives them: "uri/table", or "uri" alone."""
-    store, table, path = (values.get(name) for name in ("store", "table", "path"))
-    places = {place for place in (store, path) if place is not None}
-    if any(map(is_cluster, places)):  # whose URL may end with the table
-        if len(places) > 1:
-            raise InvalidOption("url, store and path name several stores; give one of them", option=URL)
-        return {"store": places.pop()}
-    if path is not None:
-        head, _, tail = path.rstrip("/").rpartition("/")
-        if table is not None and table.rstrip("/") != tail:  # the path is the store, as its users have it
-            head, tail = path.rstrip("/") or path, table
-        if not head and store is None:
-            raise _bad_value("path", path, f"'uri/table', as in load({f'{path}/TABLE'!r})")
-        if store is not None and head and store.rstrip("/") != head:
-            raise InvalidOption(
-                f"option 'store'={store!r} contradicts load({path!r}); give one of them",
-                option="store",
-            )
-        store, table = head or store, tail
-    if not store or not table:
-        name = "table" if store else "store"
+    named = {name: values[name] for name in _PLACES if name in values}
+    if len(set(named.values())) > 1:
         raise InvalidOption(
-            f"no {name} is given; set the options 'store' and 'table', or use load('uri/table')",
+            f"options {' and '.join(named)} all choose the store; give one", option=[*named][-1]
+        )
+    store, table = next(iter(named.values()), ""), values.get("table", "")
+    if is_cluster(store):  # whose URL may end with the table
+        return {"store": store}
+    if "path" in named:
+        path = store.rstrip("/")
+        head, _, tail = path.rpartition("/")
+        if tail == table.rstrip("/") or not table:
+            store, table = head, tail
+        elif path:
+            store = path
+    if not store or not table:
+        name = "path" if "path" in named else "table" if store else "store"
+        raise InvalidOption(
+            f"no {'table' if store else 'store'} is given; set the options 'store' and 'table', or use "
+            "load('uri/table')",
             option=name,
         )
     return {"store": _absolute(store), "table": table}

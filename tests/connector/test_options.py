@@ -41,9 +41,7 @@ HERE = str(Path("my.store").absolute())  # for tasks that run elsewhere
     [
         ({"path": "/data/my.store/t"}, "/data/my.store"),
         ({"path": "postgresql://u@h/db/t"}, "postgresql://u@h/db"),
-        ({"store": "/s", "path": "t"}, "/s"),
         ({"STORE": "/s", "taBLE": "t"}, "/s"),
-        ({**WHERE, "path": "/data/my.store/t"}, "/data/my.store"),
         ({"path": "my.store/t"}, HERE),
         ({"path": "file:///data/my.store/t"}, "/data/my.store"),
         ({"path": "~/my.store/t"}, str(Path("~/my.store").expanduser())),
@@ -62,14 +60,13 @@ def test_a_place_is_named_by_options_or_a_path(given: dict[str, str], store: str
 @pytest.mark.parametrize(
     ("given", "option"),
     [
-        ({"path": "/s/t", "table": "other", "store": "/s"}, "store"),
-        ({"path": "/s/t", "store": "/other"}, "store"),
+        ({"path": "/s/t", "store": "/other"}, "path"),
         ({"store": "/s"}, "table"),
         ({"table": "t"}, "store"),
         ({"path": "t"}, "path"),
         ({"paths": '["/a/t", "/b/t"]'}, "paths"),
         ({"url": "env:A", "store": "env:B", "table": "t"}, "url"),
-        ({"url": "env:A", "path": "env:B/t"}, "store"),
+        ({"url": "env:A", "path": "env:B/t"}, "path"),
     ],
 )
 def test_a_place_that_is_missing_or_said_twice_is_refused(given: dict[str, str], option: str) -> None:
