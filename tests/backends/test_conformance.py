@@ -1,4 +1,4 @@
-"""The promises of every back end behind the cursor rule, each with its letter, against four of them.
+"""The promises of every back end behind the cursor rule, each with its letter, against three of them.
 
 F1  a finished slot is whole
 F2  one order at every shard
@@ -32,9 +32,8 @@ from elasticscan.base.hashing import slots_of as slots_of_keys
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, Placements, ShardReader
 from elasticscan.reader.cursor import Accepted, accept_page, plan_read, remaining
 from elasticscan.reader.scan import drop_moved
-from elasticscan.topology import Placement, SlotSet, Tablet
+from elasticscan.topology import SlotSet
 from tests.backends.redis.servers import ServerCluster
-from tests.reader.memory import SCHEMA, MemoryCluster
 
 KEYS, VALUE = 60, "v" * 200
 LARGEST = 300  # more bytes than a row has
@@ -100,34 +99,6 @@ class EmbeddedStore:
             (self.place / f"{name}-away").rename(self.place / name)
 
 
-class Twin:
-    def __init__(self) -> None:
-        placement = Placement.of(Tablet(slot + 1, slot, slot + 1, slot % 3 + 1, 1) for slot in range(8))
-        self.cluster = MemoryCluster(placement)
-        self.snapshot = self.cluster.write({number: number for number in range(KEYS)})
-        self.expected = {slot: [str(n) for n in range(KEYS) if n % 8 == slot] for slot in range(8)}
-
-    def open(self) -> tuple[Placements, ShardReader]:
-        return self.cluster, self.cluster
-
-    def request(self, shard: int, cursors: Cursors, rows: int, size: int) -> PageRequest:
-        return PageRequest(1, shard, cursors, self.snapshot, tuple(SCHEMA.names), rows, size)
-
-    def move(self, slot: int) -> None:
-        tablet = self.cluster.current().tablet_of(slot)
-        self.cluster.move(tablet.id, tablet.shard % 3 + 1)
-
-    def begin_move(self, slot: int) -> Callable[[], None]:
-        self.cluster.refuses = lambda: True
-        return lambda: setattr(self.cluster, "refuses", lambda: False)
-
-    @contextmanager
-    def broken(self) -> Iterator[None]:
-        self.cluster.refuses = lambda: True
-        yield
-        self.cluster.refuses = lambda: False
-
-
 NAMES = [f"person:{{{number % 8}}}{number:03}" for number in range(KEYS)]
 CLUSTER_SCHEMA = pa.schema([("key", pa.string()), ("value", pa.string())])
 
@@ -189,13 +160,11 @@ class Servers:
             self.cluster.settle()
 
 
-@pytest.fixture(params=["embedded", "twin", "redis", "valkey"], scope="module")
+@pytest.fixture(params=["embedded", "redis", "valkey"], scope="module")
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
     match request.param:
         case "embedded":
             yield EmbeddedStore(tmp_path_factory.mktemp("embedded"))
-        case "twin":
-            yield Twin()
         case kind:
             with ServerCluster(kind) as cluster:
                 yield Servers(cluster)

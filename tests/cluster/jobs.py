@@ -32,12 +32,6 @@ def sql(spark: SparkSession, query: str, store: str, gate: str | None = None) ->
     return _answer(attach(spark, store).sql(query), gate)
 
 
-def attached(spark: SparkSession, store: str, query: str) -> list[list[Any]]:
-    """What Spark's own SQL gives of an attached store's views."""
-    attach(spark, store)
-    return [list(row) for row in spark.sql(query).collect()]
-
-
 def write(
     spark: SparkSession,
     path: str,
@@ -149,5 +143,5 @@ def _held(frame: DataFrame, gate: str | None, slow: int | None = None) -> DataFr
 
 
 JOBS: dict[str, Callable[..., Any]] = {
-    job.__name__: job for job in (read, sql, attached, write, stream, follow, shown, stop)
+    job.__name__: job for job in (read, sql, write, stream, follow, shown, stop)
 }

@@ -14,25 +14,6 @@ pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.timeout(900)]
 SMALL = {"batchSize": "500", "splitSize": "60k"}
 
 
-def test_batches_and_sql_are_exact_on_both_workers_while_tablets_move(
-    driver: Driver, server_store: Store
-) -> None:
-    uri, before = server_store.uri, contents(server_store)
-    with moving(server_store):
-        seen = driver.ask("read", path=f"{uri}/t", options=SMALL)
-        assert seen["rows"] == before
-        query = "SELECT id, v + 1 AS w FROM t WHERE id % 7 = 3 AND id < 9000"
-        asked = driver.ask("sql", store=uri, query=query)
-        assert asked["rows"] == [[key, 2] for key in range(3, 9_000, 7)]
-        driver.ask("write", path=f"{uri}/t", ids=[10_000, 30_000], v=2)
-        (counted,) = driver.ask("attached", store=uri, query="SELECT count(*), sum(v), sum(id) FROM t")
-        assert counted == [30_000, 10_000 + 40_000, sum(range(30_000))]
-        again = driver.ask("read", path=f"{uri}/t", options={**SMALL, "versionAsOf": "2"})
-        assert again["rows"] == before
-    assert {Path(place).parents[1].name for place in seen["places"]} == {"worker-0", "worker-1"}
-    assert contents(server_store) == before[:10_000] + [[key, 2] for key in range(10_000, 30_000)]
-
-
 def test_a_scan_is_exact_though_an_executor_and_then_its_worker_are_killed(
     cluster: Cluster, driver: Driver, store: Store, tmp_path: Path
 ) -> None:

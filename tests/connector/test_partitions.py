@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from elasticscan.base.errors import ContinuationKeyError, StoreDamaged
+from elasticscan.base.errors import ContinuationKeyError
 from elasticscan.connector.partitions import ScanPartition
 from elasticscan.connector.splits import BASE, VIRTUAL
 from elasticscan.store import Store
@@ -98,29 +95,6 @@ def test_partitions_are_base_shard_scans_and_virtual_scans_with_keys(
     history.write(rows(0, 1_000, v=9.0))
     store.table("t").compact()
     assert read(partitions) == expected
-
-
-@pytest.mark.parametrize(
-    "statement", ["DELETE FROM topology_history", "UPDATE topology_history SET bytes = x'9190'"]
-)
-def test_without_a_topology_history_nothing_is_planned(history: History, statement: str) -> None:
-    table, reader = (
-        history.store.table("t"),
-        source(history.store).streamReader(source(history.store).schema()),
-    )
-    begun, (_, planned) = carried(reader.initialOffset()), plan(history, False, {})
-    with closing(sqlite3.connect(Path(history.store.uri) / "catalog.db")) as catalog:
-        catalog.executescript(statement)
-    asked: list[Callable[[], object]] = [
-        table.scan,
-        planned,
-        lambda: table.changes(1),
-        lambda: plan(history, True, {}),
-        lambda: reader.latestOffset(begun, ReadAllAvailable()),
-    ]
-    for ask in asked:
-        with pytest.raises(StoreDamaged):
-            ask()
 
 
 def test_a_partition_is_read_by_its_own_read_alone(history: History) -> None:
