@@ -143,10 +143,6 @@ class ClusterScan(PagedScan):
         self._predicate = None if state.filter is None else Predicate.parse(state.filter, table.schema)
         self.stats = ScanStats()
 
-    def __repr__(self) -> str:
-        left, every = len(slots_of(self.standing.cursors)), len(self.standing.slots)
-        return f"<elasticscan.ClusterScan of {self._name!r}: {left:,} of {every:,} slots left>"
-
     @property
     def schema(self) -> pa.Schema:
         return pa.schema([self.table.schema.field(name) for name in self.standing.columns])

@@ -69,9 +69,6 @@ class ClusterStore(ReadOnly):
         secret = hashlib.sha256((self.options.key_secret or "").encode()).digest()
         self._sealer = Sealer("cluster", {1: secret})
 
-    def __repr__(self) -> str:
-        return f"<elasticscan.ClusterStore of {len(self.connections.map.nodes)} masters>"
-
     def __enter__(self) -> ClusterStore:
         return self
 
@@ -178,9 +175,6 @@ class ClusterTable(ReadOnly):
                 kind="table",
             )
         return (fields_of_hashes if is_hash else fields_of_objects)(values, options.infer_schema)
-
-    def __repr__(self) -> str:
-        return f"<elasticscan.ClusterTable {self.name!r}>"
 
     def scan(
         self,

@@ -184,15 +184,8 @@ def _end(store: Store, state: StreamState, options: Options, after: int) -> int:
     A commit or time that is still to come is refused: the next read would begin behind it, and what is
     committed until then would never be read.
     """
-    for name, number in (("startingVersion", options.start), ("endingVersion", options.end)):
-        if isinstance(number, int) and number > state.newest:
-            raise NotFound(
-                f"option {name!r}={number} names a commit that there is not yet, the newest is "
-                f"{state.newest}",
-                table=state.table.name,
-                snapshot=number,
-                kind="snapshot",
-            )
+    check_known("startingVersion", options.start, state.newest)
+    check_known("endingVersion", options.end, state.newest)
     upto = state.newest if options.end is None else options.end
     if options.end_time is not None:
         upto = store.backend.changes.commit_at(options.end_time)
@@ -202,6 +195,16 @@ def _end(store: Store, state: StreamState, options: Options, after: int) -> int:
             option="endingVersion" if options.end_time is None else "endingTimestamp",
         )
     return max(after, upto)
+
+
+def check_known(name: str, number: int | str | None, newest: int) -> None:
+    """Raise `NotFound` if an option names a commit after the newest that it may name."""
+    if isinstance(number, int) and number > newest:
+        raise NotFound(
+            f"option {name!r}={number} names a commit that there is not yet; name one up to {newest}",
+            snapshot=number,
+            kind="snapshot",
+        )
 
 
 def commit_before_start(store: Store, table: TableInfo, options: Options) -> int:

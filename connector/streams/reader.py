@@ -31,7 +31,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import ContinuationKeyError, NotFound, StartAgain, TableChanged, TryAgain
+from elasticscan.base.errors import ContinuationKeyError, StartAgain, TableChanged, TryAgain
 from elasticscan.base.limits import MAX_NUMBER
 from elasticscan.connector.conversion import match_columns
 from elasticscan.connector.options import EARLIEST, LATEST, STREAM, Options, check_use
@@ -40,6 +40,7 @@ from elasticscan.connector.reading import offered_schema
 from elasticscan.connector.store_cache import open_store
 from elasticscan.connector.streams.changes import (
     change_rows,
+    check_known,
     check_readable,
     commit_before_start,
     is_change,
@@ -129,14 +130,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def _first_position(self, store: Store, state: StreamState) -> Position:
         options, table, newest = self._options, state.table, self._newest(state)
-        if isinstance(options.start, int) and options.start > newest + 1:
-            raise NotFound(
-                f"option 'startingVersion'={options.start} is newer than the newest commit, {newest}; "
-                "'latest' waits for new commits",
-                table=table.name,
-                snapshot=options.start,
-                kind="snapshot",
-            )
+        check_known("startingVersion", options.start, newest + 1)
         if options.start_time is not None or isinstance(options.start, int):
             return InChanges(min(commit_before_start(store, table, options), newest))
         if options.start == LATEST:
