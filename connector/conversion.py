@@ -216,13 +216,14 @@ def from_spark(
         SchemaMismatch: columns are missing or unknown, or a value does not fit its column.
         InvalidKey: a column of the key has nulls.
     """
-    names, columns = list(batch.schema.names), []
-    for name, column in zip(names, batch.columns, strict=True):
-        columns.append(_narrow(column, schema.field(name)) if name in schema.names else column)
-    for field in schema if fill else ():
-        if field.nullable and field.name not in names:
-            names.append(field.name)
-            columns.append(pa.nulls(batch.num_rows, field.type))
+    fields = {field.name: field for field in schema}
+    names, columns = list(batch.schema.names), batch.columns
+    for at, name in enumerate(names):
+        columns[at] = _narrow(columns[at], fields[name]) if name in fields else columns[at]
+    lacking = fields.keys() - set(names) if fill else ()
+    for field in (fields[name] for name in lacking if fields[name].nullable):
+        names.append(field.name)
+        columns.append(pa.nulls(batch.num_rows, field.type))
     named = pa.RecordBatch.from_arrays(columns, names)
     if table is not None:  # else `conform` would find nulls that have no business in the column
         check_keys_filled(named, table)

@@ -247,8 +247,9 @@ def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, options: Opti
         SchemaMismatch: the rows do not fit; nothing was added.
     """
     merge, lacking = options.merge_schema, options.merge_schema or options.partial_update
-    unknown = [field for field in rows if field.name not in table.schema.names]
-    absent = [field for field in table.schema if field.nullable and field.name not in rows.names]
+    known, given = set(table.schema.names), set(rows.names)
+    unknown = [field for field in rows if field.name not in known]
+    absent = [field for field in table.schema if field.nullable and field.name not in given]
     for what, fields, may_be, option in (
         ("have new columns,", unknown, merge, "mergeSchema"),
         ("lack the columns", absent, lacking, "partialUpdate"),

@@ -218,6 +218,7 @@ REFUSED: list[Any] = [
     (APPEND, SCHEMA.remove(2).remove(1), PARTIAL | {"table": "u"}, SchemaMismatch, "missing: v"),
     (APPEND, SCHEMA.set(2, pa.field("v", pa.string())), MERGE, SchemaMismatch, "'v' is .*cast it first"),
     (APPEND, SCHEMA.append(pa.field("_slot", pa.int8())), MERGE, SchemaMismatch, "taken by the store"),
+    (APPEND, SCHEMA.append(pa.field("ID", pa.int64())), {}, SchemaMismatch, "one is repeated"),
     (APPEND, column(VariantType()), {}, SchemaMismatch, "'w' is variant"),
     *[
         # Columns that could never hold a value are in no table, whether it is there or not.
