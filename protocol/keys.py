@@ -109,6 +109,7 @@ def pack(key: ContinuationKey, expires_at: int) -> bytes:
         "slots": _flat(key.slots),
         "cursors": [(_flat(cursor.slots), cursor.position) for cursor in key.cursors],
         "segments": key.segments and [astuple(segment) for segment in key.segments],
+        "lease": bytes.fromhex(key.lease),
     }
     values = (plain.get(name, getattr(key, name)) for name in _FIELDS)
     return bytes(msgpack.packb([expires_at, *values]))
@@ -121,10 +122,11 @@ def unpack(packed: bytes) -> tuple[ContinuationKey, int]:
         plain = dict(zip(_FIELDS, values, strict=True))
         plain["slots"], plain["columns"] = _slots(plain["slots"]), tuple(plain["columns"])
         plain["cursors"] = tuple(Cursor(_slots(flat), position) for flat, position in plain["cursors"])
+        plain["lease"] = plain["lease"].hex()
         if plain["segments"] is not None:
             plain["segments"] = tuple(Segment(*each) for each in plain["segments"])
         return ContinuationKey(**plain), expires_at
-    except (ValueError, TypeError, AssertionError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, AttributeError, AssertionError, msgpack.UnpackException) as error:
         raise _refusal("its content has another form than this release writes") from error
 
 
