@@ -46,7 +46,7 @@ splits          a scan, cut into few and large parts
 partitions      what tasks get of them: rows, or partial rows for Spark to add up
 reading         batch reads, and the option `explain`
 deletions       rows that delete, apart from rows that upsert
-writing         batch writes; stream_writing: micro-batches, each a commit
+writing         batch writes, and micro-batches, each a commit
 streams         Structured Streaming's source
 source          the entry: what Spark asks for a schema, a reader, a writer
 sql             conditions and columns, taken out of queries, and statements about tables of a store

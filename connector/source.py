@@ -23,10 +23,9 @@ from elasticscan.connector.options import (
 )
 from elasticscan.connector.reading import ElasticScanReader, offered_schema
 from elasticscan.connector.store_cache import open_backend
-from elasticscan.connector.stream_writing import ElasticScanStreamWriter
 from elasticscan.connector.streams.changes import ChangeFeedReader
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
-from elasticscan.connector.writing import ElasticScanWriter
+from elasticscan.connector.writing import ElasticScanStreamWriter, ElasticScanWriter
 from elasticscan.filters import Predicate
 
 if TYPE_CHECKING:  # tasks need none of it

@@ -1,4 +1,4 @@
-"""Structured Streaming's source; the sink is `connector/stream_writing.py`.
+"""Structured Streaming's source; the sink is in `connector/writing.py`.
 
 reader    what Spark calls: offsets, partitions of a micro-batch, commits; the lease of a stream with a name
 offsets   a stream's offsets, their check, and the changes between two of them

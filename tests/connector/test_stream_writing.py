@@ -21,7 +21,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.conversion import spark_schema
-from elasticscan.connector.stream_writing import ElasticScanStreamWriter
+from elasticscan.connector.writing import ElasticScanStreamWriter
 from elasticscan.storage import spill
 from elasticscan.store import Store
 from tests.connector.conftest import SCHEMA, contents, kinds

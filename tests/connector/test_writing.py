@@ -40,8 +40,7 @@ from elasticscan.base.errors import (
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector import store_cache as access
 from elasticscan.connector.conversion import spark_schema
-from elasticscan.connector.stream_writing import ElasticScanStreamWriter
-from elasticscan.connector.writing import ElasticScanWriter, StagedMessage
+from elasticscan.connector.writing import ElasticScanStreamWriter, ElasticScanWriter, StagedMessage
 from elasticscan.store import Store
 from tests.base.topology_changes import change_topology
 from tests.connector.conftest import SCHEMA, contents, files, kinds, made_again

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import elasticscan.connector.streams.reader as streaming
-from elasticscan.connector.stream_writing import ElasticScanStreamWriter
 from elasticscan.connector.streams.offsets import InChanges, Position
+from elasticscan.connector.writing import ElasticScanStreamWriter
 from tests.faults.planted import Patch, fault
 
 
