@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 from pyspark.sql.datasource import InputPartition
@@ -23,11 +24,15 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.connector.conversion import ToSpark
 from elasticscan.connector.options import Options, PartialAggregates
 from elasticscan.connector.splits import ScanPart
-from elasticscan.connector.store_cache import open_backend
+from elasticscan.connector.store_cache import open_backend, open_store
 from elasticscan.filters import AVG, COUNT_DISTINCT, COUNT_ROWS, Aggregate, Fold, check_groupable
-from elasticscan.metadata import no_such_column
+from elasticscan.metadata import SHARD_COLUMN, SLOT_COLUMN, no_such_column
 from elasticscan.protocol import Backend, PartScan, of_another_read
-from elasticscan.store import FirstRows
+from elasticscan.store import EmbeddedTable, FirstRows
+
+PLACES = pa.schema(
+    [pa.field(SHARD_COLUMN, pa.string(), nullable=False), pa.field(SLOT_COLUMN, pa.int32(), nullable=False)]
+)
 
 
 class ScanPartition(InputPartition):
@@ -71,9 +76,25 @@ def read_partition(
     stop reading at any point; nothing has to be closed.
     """
     scan = resume(partition, options)
-    convert = ToSpark(scan.schema, columns, schema)
-    for rows in rows_of_task(scan, options):
-        yield convert(rows)
+    stored, batches = scan.schema, rows_of_task(scan, options)
+    if options.partial is not None:
+        partial = PartialRows.of(options.table, stored, options.partial)
+        stored, batches = partial.schema, partial.of_scan(scan, options.batch_rows)
+    elif not set(PLACES.names).isdisjoint(columns):
+        stored, batches = pa.schema([*stored, *PLACES]), _with_places(batches, options)
+    yield from map(ToSpark(stored, columns, schema), batches)
+
+
+def _with_places(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[pa.RecordBatch]:
+    table = embedded_table(options)
+    for rows in batches:
+        shards, slots = table.places(rows)
+        places = [shards, pa.array(slots.astype(np.int32))]
+        yield pa.RecordBatch.from_arrays([*rows.columns, *places], schema=pa.schema([*rows.schema, *PLACES]))
+
+
+def embedded_table(options: Options) -> EmbeddedTable:
+    return open_store(options.store).backend.table(options.table)
 
 
 def rows_of_task(scan: PartScan, options: Options) -> Iterator[pa.RecordBatch]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -18,21 +16,23 @@ from pyspark.sql.types import StructType
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.connector.conversion import ToSpark, arrow_schema, match_columns, spark_schema, spell
 from elasticscan.connector.options import Options
-from elasticscan.connector.partitions import PartialRows, partitions_of, resume, rows_of_task
-from elasticscan.connector.splits import NOTHING, cut, most_index_parts
-from elasticscan.connector.store_cache import open_backend, open_store
-from elasticscan.metadata import SHARD_COLUMN, SLOT_COLUMN, no_such_column
-from elasticscan.protocol import Backend, NamedColumns, ReadableTable, ReadRequest
-from elasticscan.store import EmbeddedTable, feed_fields
-
-_METADATA = pa.schema(
-    [pa.field(SHARD_COLUMN, pa.string(), nullable=False), pa.field(SLOT_COLUMN, pa.int32(), nullable=False)]
+from elasticscan.connector.partitions import (
+    PLACES,
+    PartialRows,
+    embedded_table,
+    partitions_of,
+    read_partition,
 )
+from elasticscan.connector.splits import NOTHING, cut, most_index_parts
+from elasticscan.connector.store_cache import open_backend
+from elasticscan.metadata import no_such_column
+from elasticscan.protocol import Backend, NamedColumns, ReadableTable, ReadRequest
+from elasticscan.store import feed_fields
+
 EXPLANATION = pa.schema([
     ("access", pa.string()), ("kind", pa.string()), ("condition", pa.string()), ("remainder", pa.string()),
     ("rows_scanned", pa.int64()), ("cost", pa.float64()), ("chosen", pa.bool_()), ("reason", pa.string()),
 ])  # fmt: skip
-_MEASURED = "rows_scanned", "cost"
 
 
 def offered_schema(table: NamedColumns, options: Options) -> StructType:
@@ -43,7 +43,7 @@ def offered_schema(table: NamedColumns, options: Options) -> StructType:
     if options.partial is not None:
         return spark_schema(PartialRows.of(table.name, table.schema, options.partial).schema)
     feed = feed_fields() if options.feed else []
-    metadata = _METADATA if options.metadata else []
+    metadata = PLACES if options.metadata else []
     return spark_schema(pa.schema([*(table.schema.field(name) for name in chosen), *feed, *metadata]))
 
 
@@ -86,7 +86,7 @@ class ElasticScanReader(DataSourceReader):
         read = self._request()
         if options.explain:
             # The driver finds the answer, and a task only returns it.
-            return [InputPartition(_embedded_table(options).access_paths(read))]
+            return [InputPartition(embedded_table(options).access_paths(read))]
         start, most, cores = table.begin(read), options.partitions, os.cpu_count() or 1
         if start.entries is not None:
             most, cores = most_index_parts(len(start.placement.shards), start.entries, most), 1
@@ -98,24 +98,11 @@ class ElasticScanReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's rows; of a snapshot every time the same."""
-        options = self._options
-        batches: Iterable[pa.RecordBatch]
-        if options.explain:
-            schema, batches = EXPLANATION, [_explanation(partition.value)]
+        if self._options.explain:
+            rows = pa.RecordBatch.from_pylist(list(map(_explanation, partition.value)), schema=EXPLANATION)
+            yield ToSpark(EXPLANATION, self._columns, self._schema)(rows)
         else:
-            scan = resume(partition, options)
-            schema, batches = scan.schema, rows_of_task(scan, options)
-            if options.partial is not None:
-                partial = PartialRows.of(options.table, scan.schema, options.partial)
-                schema, batches = partial.schema, partial.of_scan(scan, options.batch_rows)
-            elif self._wants_metadata:
-                schema = pa.schema([*scan.schema, *_METADATA])
-                batches = map(functools.partial(_with_places, _embedded_table(options), schema), batches)
-        yield from map(ToSpark(schema, self._columns, self._schema), batches)
-
-    @property
-    def _wants_metadata(self) -> bool:
-        return not {SHARD_COLUMN, SLOT_COLUMN}.isdisjoint(self._scanned)
+            yield from read_partition(partition, self._options, self._columns, self._schema)
 
     def _table(self, backend: Backend) -> ReadableTable:
         options = self._options
@@ -125,27 +112,17 @@ class ElasticScanReader(DataSourceReader):
         return backend.table(options.table, arrow_schema(self._schema) if is_given else None)
 
     def _request(self) -> ReadRequest:
-        columns = [name for name in self._scanned if name not in (SHARD_COLUMN, SLOT_COLUMN)]
-        if self._wants_metadata:
-            columns += [name for name in _embedded_table(self._options).shard_key if name not in columns]
+        columns = [name for name in self._scanned if name not in PLACES.names]
+        if len(columns) < len(self._scanned):
+            columns += [name for name in embedded_table(self._options).shard_key if name not in columns]
         return request_of(self._options, columns, _page_rows(self._options))
 
 
-def _explanation(paths: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Return access paths as rows; rows scanned and cost are null for one that cannot be taken at all."""
-    rows = []
-    for path in paths:
-        is_possible = math.isfinite(path["cost"])
-        known = {"rows_scanned": round(path["rows_scanned"])} if is_possible else dict.fromkeys(_MEASURED)
-        rows.append({**path, **known})
-    return pa.RecordBatch.from_pylist(rows, schema=EXPLANATION)
-
-
-def _with_places(table: EmbeddedTable, schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:
-    shards, slots = table.places(rows)
-    return pa.RecordBatch.from_arrays(
-        [*rows.columns, shards, pa.array(slots.astype(np.int32))], schema=schema
-    )
+def _explanation(path: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an access path; rows scanned and cost are null for one that cannot be taken at all."""
+    if math.isfinite(path["cost"]):
+        return {**path, "rows_scanned": round(path["rows_scanned"])}
+    return {**path, "rows_scanned": None, "cost": None}
 
 
 def request_of(
@@ -158,10 +135,6 @@ def request_of(
     return ReadRequest(columns, options.filter, page_rows, page_bytes, options.index, snapshot)
 
 
-def _embedded_table(options: Options) -> EmbeddedTable:
-    return open_store(options.store).backend.table(options.table)
-
-
 def _page_rows(options: Options) -> int:
     """Return the length of a page: no longer than what a task gives, unless a filter may drop some of it."""
     most = options.task_rows
@@ -172,5 +145,5 @@ def _page_rows(options: Options) -> int:
 
 def check_snapshot(options: Options) -> None:
     """Raise what a scan would whose snapshot is none, or none any more."""
-    table = _embedded_table(options)
+    table = embedded_table(options)
     table.scan(request_of(options, table.primary_key, 1)).close()
