@@ -11,11 +11,8 @@ from elasticscan.base.errors import NotFound, SchemaMismatch, TableChanged
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
-from elasticscan.store import Store
 from tests.connector.conftest import SCHEMA
-from tests.connector.conftest import batch as batch_of
 from tests.connector.stream_query import History, Query, rows
-from tests.connector.test_writing import staged, writer
 
 pytestmark = pytest.mark.usefixtures("unflushed")
 
@@ -101,20 +98,3 @@ def test_a_read_that_was_planned_goes_on_with_its_columns(history: History, feed
     assert sorted(message) == sorted(rows(0, 1_000).values())
     with pytest.raises(SchemaMismatch, match="names a column 'name'"):
         source.reader(spark_schema(SCHEMA))
-
-
-def test_rows_of_a_write_that_was_planned_are_committed_in_the_columns_of_now(store: Store) -> None:
-    write = writer(store, spark_schema(SCHEMA))
-    first = staged(write, batch_of(0, 10))
-    table = store.table("t")
-    table.rename_column("name", "called")
-    table.drop_columns(["v"])
-    table.add_columns([pa.field("v", pa.string())])
-    table.create_index("by_v", ["v"], include=["called"])
-    write.commit([first, staged(write, batch_of(995, 1_005))])
-    got = table.scan().to_table()
-    assert got.schema.names == ["id", "called", "v"]
-    assert (got.num_rows, got["v"].null_count) == (1_005, 1_005)
-    assert table.scan(["called"], "v IS NULL", index="by_v").count() == 1_005
-    with pytest.raises(SchemaMismatch):
-        writer(store, spark_schema(SCHEMA))
