@@ -71,6 +71,7 @@ _APART = (
     ("maxRowsPerTask", "partialAggregates"), ("includeMetadata", "partialAggregates"),
 )  # fmt: skip
 _NEEDS = (("taskOrder", "maxRowsPerTask"), ("shardKey", "primaryKey"), ("compression", "primaryKey"))
+_APPEND_ALONE = frozenset({"insertOnly", "ifUnchangedSince", "partialUpdate"})  # replaced rows keep nothing
 _BATCH_ALONE = frozenset({"txnVersion", "partialUpdate"})
 
 # The uses of options. A batch read of changes takes some options that other reads do not, and
@@ -363,6 +364,14 @@ def check_use(options: Options, use: str) -> Options:
     if use == FEED and options.start == LATEST:
         raise _refusal("startingVersion", "= 'latest' is for readStream; name a commit")
     return options
+
+
+def check_mode(options: Options, overwrite: bool) -> None:
+    """Refuse options of the other mode."""
+    for option in _chosen_options(options):
+        if option.name in (_APPEND_ALONE if overwrite else ("replaceWhere",)):
+            mode = "append" if overwrite else "overwrite"
+            raise _refusal(option.name, f"is for mode {mode}; leave it out")
 
 
 def _where(values: Mapping[str, str]) -> dict[str, str]:

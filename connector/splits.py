@@ -115,7 +115,6 @@ def _divide(place: ScanPart, count: int, weights: Weights) -> list[ScanPart]:
     parts = []
     for start, end in itertools.pairwise(cuts):
         if start < end:
-            bounds = (int(slots[start]), int(slots[end - 1]) + 1)
-            mine = place.slots & SlotSet.span(*bounds)
+            mine = place.slots & SlotSet.span(int(slots[start]), int(slots[end - 1]) + 1)
             parts.append(ScanPart(place.kind, mine, size_of(mine, weights)))
     return parts

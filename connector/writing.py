@@ -43,7 +43,7 @@ from elasticscan.base.errors import (
 from elasticscan.base.redaction import shown, without
 from elasticscan.connector.conversion import arrow_schema, from_spark, spell
 from elasticscan.connector.deletions import deletions_of
-from elasticscan.connector.options import Options
+from elasticscan.connector.options import Options, check_mode
 from elasticscan.connector.store_cache import open_store
 from elasticscan.filters import Predicate
 from elasticscan.metadata import StagedFragment, TableInfo
@@ -93,7 +93,7 @@ class TableWriter:
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         """Run alongside the driver: checks that rows of `schema` can go into the table."""
-        _check_mode(options, overwrite)
+        check_mode(options, overwrite)
         store, rows = open_store(options.store), arrow_schema(schema)
         table = _table(store, options, rows)
         spelt = dict(zip(rows.names, spell(rows.names, table.schema), strict=True))
@@ -271,18 +271,6 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
 def messages_of(messages: Iterable[Any]) -> list[StagedMessage]:
     """Messages of tasks that ended; Spark gives None for the others."""
     return [message for message in messages if isinstance(message, StagedMessage)]
-
-
-def _check_mode(options: Options, overwrite: bool) -> None:
-    """Refuse options of the other mode: rows that are replaced keep nothing and are not compared."""
-    for name, is_given, mode in (
-        ("insertOnly", options.insert_only, "append"),
-        ("ifUnchangedSince", options.unchanged_since is not None, "append"),
-        ("partialUpdate", options.partial_update, "append"),
-        ("replaceWhere", options.replace_where is not None, "overwrite"),
-    ):
-        if is_given and overwrite == (mode == "append"):
-            raise InvalidOption(f"option {name!r} is for mode {mode}; leave it out", option=name)
 
 
 def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:

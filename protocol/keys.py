@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from elasticscan.base.errors import ContinuationKeyError, LimitExceeded, SnapshotExpired
 from elasticscan.base.limits import MAX_KEY_CHARS
-from elasticscan.protocol.cursors import Cursor, Cursors, Segment, Segments
+from elasticscan.protocol.cursors import Cursor, Cursors, Segment, Segments, restrict
 from elasticscan.topology import SlotSet
 
 KEY_VERSION = 1
@@ -84,8 +84,7 @@ class ContinuationKey:
             # Of a slot in no cursor a part of the first segment was read: the key does not say how much.
             assert self == self.begin(self.segments), "a scan of changes is divided before it has begun"
             return replace(self, slots=slots).begin(self.segments)
-        cursors = tuple(Cursor(here, c.position) for c in self.cursors if (here := c.slots & slots))
-        return replace(self, slots=slots, cursors=cursors)
+        return replace(self, slots=slots, cursors=restrict(self.cursors, slots))
 
     def advance(self, cursors: Cursors, upto: int | None = None) -> ContinuationKey:
         """Return the state after a page; without cursors the changes up to commit `upto` are read."""
