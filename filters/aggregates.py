@@ -20,7 +20,7 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.formatting import brief
 from elasticscan.base.limits import MAX_DECIMAL_DIGITS, MAX_FILTER_BYTES
 from elasticscan.filters.coercion import computed_type
-from elasticscan.filters.expression import Column
+from elasticscan.filters.expression import COLUMN
 from elasticscan.filters.parser import STUMBLES, FilterSql, check_quotes, parse_value
 
 COUNT_ROWS, COUNT, COUNT_DISTINCT = "count(*)", "count", "count distinct"
@@ -83,9 +83,9 @@ class Aggregate:
         if argument is None or isinstance(argument, (exp.Star, exp.Distinct)):
             raise _refused(text, "is not supported")
         value = parse_value(argument.sql(dialect=FilterSql, comments=False), schema)
-        if not isinstance(value, Column) or len(value.path) > 1:
+        if value.op != COLUMN or len(value.value) > 1:
             raise _refused(text, "is not of a column as a whole")
-        (column,) = value.path
+        (column,) = value.value
         stored = schema.field(column).type
         check_groupable(column, stored, text)
         function = COUNT_DISTINCT if is_distinct and function == COUNT else function

@@ -19,7 +19,7 @@ import pyarrow.types as pt
 from elasticscan.base.errors import FilterError
 from elasticscan.filters.casts import can_cast, cast_array
 from elasticscan.filters.coercion import computed_type, is_integer, is_number, type_name
-from elasticscan.filters.expression import Column, Expression, Literal, column_names, shortened, to_text
+from elasticscan.filters.expression import COLUMN, Expression, column_names, shortened, to_text
 from elasticscan.filters.kernels import ARROW_REFUSALS, Evaluator, compile_expression, needed_rows
 from elasticscan.filters.nodes import convert
 from elasticscan.filters.parser import parse_value
@@ -62,8 +62,8 @@ class Assignment:
 
         Raises `FilterError` where Spark would fail too, as in an overflow, and where a value would change.
         """
-        if isinstance(self.value, Column) and len(self.value.path) == 1:
-            copied = batch.column(self.value.path[0])
+        if self.value.op == COLUMN and len(self.value.value) == 1:
+            copied = batch.column(self.value.value[0])
             if copied.type == self.field.type:
                 return copied  # also what Spark has no match for, as nanoseconds
         rows = needed_rows(batch, self.columns)
@@ -89,7 +89,7 @@ def _fitting(value: Expression, field: pa.Field) -> Expression:
     computed = computed_type(field.type)
     if value.type == computed or pt.is_null(value.type):
         return value
-    if isinstance(value, Literal) and pt.is_string(value.type) and any(kind(computed) for kind in _DATES):
+    if value.is_literal and pt.is_string(value.type) and any(kind(computed) for kind in _DATES):
         return convert(value, computed)
     if pt.is_date32(value.type) and pt.is_timestamp(computed):
         return convert(value, computed)

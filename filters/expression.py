@@ -1,7 +1,7 @@
 """The typed expression tree of a filter, and its normalised SQL text.
 
 Nodes are frozen values that know the type they compute. Conversions that Spark would insert by
-itself are nodes too (`Cast` with `implicit`), so evaluation never has to guess; the text leaves
+itself are nodes too (`CAST` with `implicit`), so evaluation never has to guess; the text leaves
 them out, since reading it again puts them back.
 """
 
@@ -10,19 +10,26 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 
 from elasticscan.filters.coercion import decimal_type, type_name
 
+COLUMN, LITERAL, CAST = "COLUMN", "LITERAL", "CAST"
+COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "<=>")
+
 Value = None | bool | int | float | Decimal | str | bytes | datetime.date | datetime.datetime
 
 # How tightly operators bind in Spark's grammar; an operand that binds less tightly gets parentheses.
 _OR, _AND, _NOT, _TEST, _ADD, _MULTIPLY, _UNARY, _ATOM = range(8)
-_BINDING = {"+": _ADD, "-": _ADD, "*": _MULTIPLY, "/": _MULTIPLY, "%": _MULTIPLY, "DIV": _MULTIPLY}
+_BINDING = {
+    "OR": _OR, "AND": _AND, "+": _ADD, "-": _ADD, "*": _MULTIPLY, "/": _MULTIPLY, "%": _MULTIPLY,
+    "DIV": _MULTIPLY, **dict.fromkeys(COMPARISONS, _TEST),
+}  # fmt: skip
 _SUFFIXES = {pa.int8(): "Y", pa.int16(): "S", pa.int64(): "L"}
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # Words that mean something else than a column of that name where they stand without quotes.
@@ -35,127 +42,57 @@ _RESERVED = re.compile(
     r"then|true|uncache|union|using|vacuum|values|when|where|with|xor)\Z",
     re.IGNORECASE,
 )
-_BOOLEAN = pa.bool_()
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column of the table, or a field inside a struct column."""
+class Expression:
+    """An operator or a function over its arguments, or a leaf.
 
-    path: tuple[str, ...]
-    type: pa.DataType
-
-
-@dataclass(frozen=True, slots=True)
-class Literal:
-    value: Value
-    type: pa.DataType
-    implicit: bool = field(default=False, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Cast:
-    child: Expression
-    type: pa.DataType
-    implicit: bool = field(default=False, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Arithmetic or a function."""
-
-    name: str
-    args: tuple[Expression, ...]
-    type: pa.DataType
-
-
-@dataclass(frozen=True, slots=True)
-class Compare:
-    """`op` is one of `= <> < <= > >= <=>`; both sides have the same type."""
+    Attributes:
+        op: `COLUMN`, `LITERAL`, `CAST`, or the operator (`=`, `AND`, `IN`, `LIKE`, `CASE`, ...) or function.
+        args: what it is computed of: of IN the operand, then constants; of CASE each condition and value,
+            and the default at the end.
+        type: what it computes.
+        value: the path of a column or of a field inside a struct; a literal's value; None, True or False
+            that IS tests for; the pattern of LIKE.
+        implicit: a conversion that Spark inserts by itself; a number whose text shows no type.
+    """
 
     op: str
-    left: Expression
-    right: Expression
-    type: pa.DataType = _BOOLEAN
-
-
-@dataclass(frozen=True, slots=True)
-class Not:
-    child: Expression
-    type: pa.DataType = _BOOLEAN
-
-
-@dataclass(frozen=True, slots=True)
-class And:
-    parts: tuple[Expression, ...]
-    type: pa.DataType = _BOOLEAN
-
-
-@dataclass(frozen=True, slots=True)
-class Or:
-    parts: tuple[Expression, ...]
-    type: pa.DataType = _BOOLEAN
-
-
-@dataclass(frozen=True, slots=True)
-class Is:
-    """`child IS NULL`, `IS TRUE` or `IS FALSE`: never null itself."""
-
-    child: Expression
-    state: bool | None
-    type: pa.DataType = _BOOLEAN
-
-
-@dataclass(frozen=True, slots=True)
-class In:
-    """Membership among constants, all of the child's type; a list with other members is an `Or`."""
-
-    child: Expression
-    values: tuple[Literal, ...]
-    type: pa.DataType = _BOOLEAN
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A text that is LIKE a constant pattern; with `ignore_case` it is ILIKE."""
-
-    child: Expression
-    pattern: str
-    ignore_case: bool = False
-    type: pa.DataType = _BOOLEAN
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    branches: tuple[tuple[Expression, Expression], ...]
-    default: Expression
+    args: tuple[Expression, ...]
     type: pa.DataType
+    value: Any = None
+    implicit: bool = field(default=False, compare=False)
+
+    @property
+    def is_literal(self) -> bool:
+        return self.op == LITERAL
 
 
-Expression = Column | Literal | Cast | Call | Compare | Not | And | Or | Is | In | Match | Case
+def literal(value: Value, kind: pa.DataType, implicit: bool = False) -> Expression:
+    return Expression(LITERAL, (), kind, value, implicit)
 
 
-def children(node: Expression) -> Iterator[Expression]:
-    match node:
-        case Cast() | Not() | Is() | In() | Match():
-            yield node.child
-        case Call(args=parts) | And(parts=parts) | Or(parts=parts):
-            yield from parts
-        case Compare():
-            yield from (node.left, node.right)
-        case Case():
-            for branch in node.branches:
-                yield from branch
-            yield node.default
-        case Column() | Literal():
-            pass
+def condition(op: str, *args: Expression, value: Any = None) -> Expression:
+    """Return an operator whose result is a boolean."""
+    return Expression(op, args, pa.bool_(), value)
+
+
+def all_of(parts: Sequence[Expression]) -> Expression:
+    """Return the condition that holds where all parts do."""
+    return parts[0] if len(parts) == 1 else condition("AND", *parts)
+
+
+def parts_of(node: Expression) -> tuple[Expression, ...]:
+    """Return the conditions that all hold where this one does."""
+    return node.args if node.op == "AND" else (node,)
 
 
 def column_names(node: Expression) -> frozenset[str]:
     """Return the top-level columns that an expression reads."""
-    if isinstance(node, Column):
-        return frozenset({node.path[0]})
-    return frozenset().union(*(column_names(child) for child in children(node)))
+    if node.op == COLUMN:
+        return frozenset(node.value[:1])
+    return frozenset().union(*map(column_names, node.args))
 
 
 def to_sql(node: Expression) -> str:
@@ -178,59 +115,48 @@ def _wrap(node: Expression, least: int) -> str:
 
 
 def _render(node: Expression) -> tuple[str, int]:
-    match node:
-        case Column():
-            return ".".join(map(quote_name, node.path)), _ATOM
-        case Literal():
+    args, op = node.args, node.op
+    binding = _BINDING.get(op, _ATOM)
+    match op:
+        case "COLUMN":
+            return ".".join(map(quote_name, node.value)), _ATOM
+        case "LITERAL":
             text = _render_literal(node)
             return text, _UNARY if text.startswith("-") else _ATOM
-        case Cast(implicit=True):
-            return _render(node.child)
-        case Cast():
-            return f"CAST({to_sql(node.child)} AS {type_name(node.type)})", _ATOM
-        case Compare():
-            return f"{_wrap(node.left, _ADD)} {node.op} {_wrap(node.right, _ADD)}", _TEST
-        case Not():
-            return f"NOT {_wrap(node.child, _TEST)}", _NOT
-        case And():
-            return " AND ".join(_wrap(part, _NOT) for part in node.parts), _AND
-        case Or():
-            return " OR ".join(_wrap(part, _AND) for part in node.parts), _OR
-        case Is():
-            state = "NULL" if node.state is None else str(node.state).upper()
-            return f"{_wrap(node.child, _ADD)} IS {state}", _TEST
-        case In():
-            return f"{_wrap(node.child, _ADD)} IN ({', '.join(map(to_sql, node.values))})", _TEST
-        case Match():
-            operator = "ILIKE" if node.ignore_case else "LIKE"
-            return f"{_wrap(node.child, _ADD)} {operator} {_quote_text(node.pattern)}", _TEST
-        case Case():
-            branches = " ".join(f"WHEN {to_sql(when)} THEN {to_sql(then)}" for when, then in node.branches)
-            return f"CASE {branches} ELSE {to_sql(node.default)} END", _ATOM
-        case Call():
-            return _render_call(node)
+        case "CAST" if node.implicit:
+            return _render(args[0])
+        case "CAST":
+            return f"CAST({to_sql(args[0])} AS {type_name(node.type)})", _ATOM
+        case "NOT":
+            return f"NOT {_wrap(args[0], _TEST)}", _NOT
+        case "AND" | "OR":
+            return f" {op} ".join(_wrap(part, binding + 1) for part in args), binding
+        case "IS":
+            state = "NULL" if node.value is None else str(node.value).upper()
+            return f"{_wrap(args[0], _ADD)} IS {state}", _TEST
+        case "IN":
+            return f"{_wrap(args[0], _ADD)} IN ({', '.join(map(to_sql, args[1:]))})", _TEST
+        case "LIKE" | "ILIKE":
+            return f"{_wrap(args[0], _ADD)} {op} {_quote_text(node.value)}", _TEST
+        case "CASE":
+            *branches, default = map(to_sql, args)
+            pairs = zip(branches[::2], branches[1::2], strict=True)
+            whens = " ".join(f"WHEN {when} THEN {then}" for when, then in pairs)
+            return f"CASE {whens} ELSE {default} END", _ATOM
+        case "NEGATE":
+            return f"-{_wrap(args[0], _ATOM)}", _UNARY
+    if binding < _ATOM:  # comparisons do not chain
+        return f"{_wrap(args[0], max(binding, _ADD))} {op} {_wrap(args[1], binding + 1)}", binding
+    return f"{op}({', '.join(map(to_sql, args))})", _ATOM
 
 
-def _render_call(node: Call) -> tuple[str, int]:
-    binding = _BINDING.get(node.name)
-    if binding is not None:
-        left, right = node.args
-        return f"{_wrap(left, binding)} {node.name} {_wrap(right, binding + 1)}", binding
-    if node.name == "NEGATE":
-        return f"-{_wrap(node.args[0], _ATOM)}", _UNARY
-    return f"{node.name}({', '.join(map(to_sql, node.args))})", _ATOM
-
-
-def _render_literal(node: Literal) -> str:
-    value = node.value
+def _render_literal(node: Expression) -> str:
+    value: Value = node.value
     match value:
         case None | bool():
             text = "NULL" if value is None else str(value).upper()
-            return (
-                text
-                if node.implicit or value is not None or pa.types.is_null(node.type)
-                else _cast_text(text, node)
-            )
+            is_typed = node.implicit or value is not None or pa.types.is_null(node.type)
+            return text if is_typed else _cast_text(text, node)
         case int():
             return f"{value}{'' if node.implicit else _SUFFIXES.get(node.type, '')}"
         case float():
@@ -251,7 +177,7 @@ def _render_literal(node: Literal) -> str:
             return f"DATE '{value.isoformat()}'"
 
 
-def _render_float(value: float, node: Literal) -> str:
+def _render_float(value: float, node: Expression) -> str:
     if not math.isfinite(value):
         return _cast_text(
             f"'{'NaN' if math.isnan(value) else 'Infinity' if value > 0 else '-Infinity'}'", node
@@ -271,7 +197,7 @@ def decimal_literal_type(value: Decimal) -> pa.DataType:
     return decimal_type(max(len(digits) + max(exponent, 0), scale), scale)
 
 
-def _cast_text(text: str, node: Literal) -> str:
+def _cast_text(text: str, node: Expression) -> str:
     return f"CAST({text} AS {type_name(node.type)})"
 
 

@@ -20,23 +20,7 @@ import pyarrow.types as pt
 from elasticscan.base.errors import FilterError, NotFound
 from elasticscan.filters.casts import always_fits, cast_array, is_narrow, to_units
 from elasticscan.filters.coercion import computed_type, is_float, is_integer, type_name
-from elasticscan.filters.expression import (
-    And,
-    Call,
-    Case,
-    Cast,
-    Column,
-    Compare,
-    Expression,
-    In,
-    Is,
-    Literal,
-    Match,
-    Not,
-    Or,
-    children,
-    column_names,
-)
+from elasticscan.filters.expression import COMPARISONS, Expression, column_names, literal
 
 # Errors of values and types that the kernels do not take.
 ARROW_REFUSALS = (
@@ -100,36 +84,21 @@ def compile_expression(node: Expression) -> Evaluator:
 
 
 def _compiled(node: Expression) -> Evaluator:
-    match node:
-        case Column():
-            return lambda rows: rows.column(node.path, node.type)
-        case Literal():
+    match node.op:
+        case "COLUMN":
+            return lambda rows: rows.column(node.value, node.type)
+        case "LITERAL":
             scalar = pa.scalar(node.value, node.type)
             return lambda rows: scalar
-        case Cast():
-            child, kind = compile_expression(node.child), node.type
-            return lambda rows: cast_array(rows.array(child(rows)), kind)
-        case Compare():
-            return _compare(node)
-        case Not():
-            negated = compile_expression(node.child)
-            return lambda rows: pc.invert(negated(rows))
-        case And():
-            return _connective(node.parts, pc.and_kleene, decided_by=False)
-        case Or():
-            return _connective(node.parts, pc.or_kleene, decided_by=True)
-        case Is():
-            return _is(compile_expression(node.child), node.state)
-        case In():
-            return _in(node)
-        case Match():
-            return _match(node)
-        case Case():
+        case "AND":
+            return _connective(node.args, pc.and_kleene, decided_by=False)
+        case "OR":
+            return _connective(node.args, pc.or_kleene, decided_by=True)
+        case "CASE":
             return _case(node)
-        case Call(name="COALESCE"):
+        case "COALESCE":
             return _coalesce(node)
-        case Call():
-            return _call(node)
+    return _call(node)
 
 
 def needed_rows(batch: pa.RecordBatch, columns: frozenset[str]) -> Rows:
@@ -141,29 +110,29 @@ def needed_rows(batch: pa.RecordBatch, columns: frozenset[str]) -> Rows:
     return Rows(batch.select(needed) if needed else batch)
 
 
-def constant_of(node: Expression) -> Literal | None:
+def constant_of(node: Expression) -> Expression | None:
     """Return the value of an expression that reads no column; None where it reads one, or fails."""
-    if isinstance(node, Literal):
+    if node.is_literal:
         return node
     if column_names(node):
         return None
     try:
         rows = Rows(pa.record_batch([pa.nulls(1)], names=["none"]))
-        return Literal(rows.array(_compiled(node)(rows))[0].as_py(), node.type, implicit=True)
+        return literal(rows.array(_compiled(node)(rows))[0].as_py(), node.type, implicit=True)
     except (FilterError, pa.ArrowException):
         return None
 
 
 def can_fail(node: Expression) -> bool:
     """Return True if some value could make the evaluation raise."""
-    match node:
-        case Cast() if not always_fits(node.child.type, node.type):
+    match node.op:
+        case "CAST" if not always_fits(node.args[0].type, node.type):
             return True
-        case Call(name="/" | "DIV" | "%"):
+        case "/" | "DIV" | "%":
             return True
-        case Call(name="+" | "-" | "*" | "NEGATE" | "ABS") if is_integer(node.type):
+        case "+" | "-" | "*" | "NEGATE" | "ABS" if is_integer(node.type):
             return True
-    return any(map(can_fail, children(node)))
+    return any(map(can_fail, node.args))
 
 
 # ------------------------------------------------------------------ rows that are left to look at
@@ -207,9 +176,9 @@ def _connective(
     return evaluate
 
 
-def _case(node: Case) -> Evaluator:
-    branches = [(_lazily(when), _lazily(then)) for when, then in node.branches]
-    default = _lazily(node.default)
+def _case(node: Expression) -> Evaluator:
+    *parts, default = map(_lazily, node.args)
+    branches = list(zip(parts[::2], parts[1::2], strict=True))
 
     def evaluate(rows: Rows) -> Datum:
         left = pa.repeat(True, rows.length)
@@ -223,7 +192,7 @@ def _case(node: Case) -> Evaluator:
     return evaluate
 
 
-def _coalesce(node: Call) -> Evaluator:
+def _coalesce(node: Expression) -> Evaluator:
     choices = [_lazily(choice) for choice in node.args]
 
     def evaluate(rows: Rows) -> Datum:
@@ -239,18 +208,16 @@ def _coalesce(node: Call) -> Evaluator:
 # ----------------------------------------------------------------------------------- comparisons
 
 
-def _compare(node: Compare) -> Evaluator:
-    left, right = compile_expression(node.left), compile_expression(node.right)
-    compare = _COMPARISONS[node.op]
-    if is_float(node.left.type):
-        compare = _FLOAT_COMPARISONS[node.op]
-    if pt.is_null(node.left.type):
+def _comparison(node: Expression) -> Callable[[Datum, Datum], Datum]:
+    kind = node.args[0].type
+    compare = (_FLOAT_COMPARISONS if is_float(kind) else _COMPARISONS)[node.op]
+    if pt.is_null(kind):
         # Arrow does not compare nothing with nothing.
         unknown = pa.scalar(True if node.op == "<=>" else None, pa.bool_())
-        return lambda rows: unknown
-    if is_narrow(node.left.type):
-        return lambda rows: compare(to_units(left(rows)), to_units(right(rows)))
-    return lambda rows: compare(left(rows), right(rows))
+        return lambda left, right: unknown
+    if is_narrow(kind):
+        return lambda left, right: compare(to_units(left), to_units(right))
+    return compare
 
 
 def _null_safe(equal: Callable[[Datum, Datum], Datum], left: Datum, right: Datum) -> Datum:
@@ -289,41 +256,36 @@ _FLOAT_COMPARISONS: dict[str, Callable[[Datum, Datum], Datum]] = {
 }
 
 
-def _is(child: Evaluator, state: bool | None) -> Evaluator:
+def _is(state: bool | None) -> Callable[[Datum], Datum]:
     if state is None:
-        return lambda rows: pc.is_null(child(rows))
-    return lambda rows: pc.fill_null(pc.equal(child(rows), state), False)
+        return pc.is_null  # type: ignore[no-any-return]
+    return lambda child: pc.fill_null(pc.equal(child, state), False)
 
 
-def _in(node: In) -> Evaluator:
-    child, kind = compile_expression(node.child), node.child.type
-    values = pa.array([literal.value for literal in node.values if literal.value is not None], kind)
-    has_null = len(values) < len(node.values)
+def _in(node: Expression) -> Callable[[Datum], Datum]:
+    members, kind = node.args[1:], node.args[0].type
+    values = pa.array([member.value for member in members if member.value is not None], kind)
+    has_null = len(values) < len(members)
     if is_float(kind):
         # Adding zero turns -0.0, which hashes differently, into 0.0.
         values = pc.add(values, pa.scalar(0.0, kind))
 
-    def evaluate(rows: Rows) -> Datum:
-        operand = child(rows)
+    def is_in(operand: Datum) -> Datum:
         sought = pc.add(operand, pa.scalar(0.0, kind)) if is_float(kind) else operand
         hit = pc.is_in(sought, value_set=values)
         unknown = pc.and_not(pc.is_valid(operand), hit) if has_null else pa.scalar(False)
         return pc.if_else(pc.or_(pc.is_null(operand), unknown), pa.scalar(None, pa.bool_()), hit)
 
-    return evaluate
+    return is_in
 
 
 # -------------------------------------------------------------------------------------- patterns
 
 
-def _match(node: Match) -> Evaluator:
-    child, pattern = compile_expression(node.child), node.pattern
-    if node.ignore_case:
-        lower = pattern.lower()
-        return lambda rows: pc.match_like(_change_case(rows.array(child(rows)), "lower"), lower)
+def _like(pattern: str) -> Callable[[Datum], Datum]:
     # Arrow looks at a pattern only when there is text to match: one that is too large is to fail now.
     pc.match_like(pa.array(["x"]), pattern)
-    return lambda rows: pc.match_like(child(rows), pattern)
+    return lambda text: pc.match_like(text, pattern)
 
 
 def _change_case(text: pa.Array, case: str) -> pa.Array:
@@ -338,15 +300,17 @@ def _change_case(text: pa.Array, case: str) -> pa.Array:
 # ------------------------------------------------------------------------ arithmetic and functions
 
 
-def _call(node: Call) -> Evaluator:
-    first, others = compile_expression(node.args[0]), [_lazily(arg) for arg in node.args[1:]]
-    is_risky = any(map(can_fail, node.args[1:]))
+def _call(node: Expression) -> Evaluator:
+    operands = node.args[:1] if node.op == "IN" else node.args
+    first, others = compile_expression(operands[0]), [_lazily(arg) for arg in operands[1:]]
+    is_risky, takes_null = any(map(can_fail, operands[1:])), node.op == "<=>"
     function = _function(node)
 
     def evaluate(rows: Rows) -> Datum:
         values = [first(rows)]
-        # As in Spark, the other sides are not looked at where the first is null.
-        mask = rows.array(pc.is_valid(values[0])) if is_risky else None
+        mask = None
+        if is_risky:  # as in Spark, the other sides are not looked at where the first is null
+            mask = rows.array(pa.scalar(True) if takes_null else pc.is_valid(values[0]))
         values += [arg(rows, mask) for arg in others]
         if not any(isinstance(value, pa.Array) for value in values):
             values = [rows.array(value) for value in values]
@@ -355,11 +319,25 @@ def _call(node: Call) -> Evaluator:
     return evaluate
 
 
-def _function(node: Call) -> Callable[..., Datum]:
-    if node.name == "LENGTH" and pt.is_binary(node.args[0].type):
-        return _FUNCTIONS["LENGTH OF BYTES"]
-    functions = _FUNCTIONS if is_float(node.type) else _FUNCTIONS | _CHECKED
-    return functions[node.name]
+def _function(node: Expression) -> Callable[..., Datum]:
+    op, kind = node.op, node.type
+    if op in COMPARISONS:
+        return _comparison(node)
+    match op:
+        case "CAST":
+            return lambda child: cast_array(child, kind)
+        case "IS":
+            return _is(node.value)
+        case "IN":
+            return _in(node)
+        case "LIKE":
+            return _like(node.value)
+        case "ILIKE":
+            pattern = node.value.lower()
+            return lambda text: pc.match_like(_change_case(text, "lower"), pattern)
+        case "LENGTH" if pt.is_binary(node.args[0].type):
+            return pc.binary_length  # type: ignore[no-any-return]
+    return (_FUNCTIONS if is_float(kind) else _FUNCTIONS | _CHECKED)[op]
 
 
 def _refuse_zero(operation: str, compute: Callable[[Datum, Datum], Datum]) -> Callable[..., Datum]:
@@ -389,6 +367,7 @@ _CHECKED: dict[str, Callable[..., Datum]] = {
     "ABS": pc.abs_checked,
 }
 _FUNCTIONS: dict[str, Callable[..., Datum]] = {
+    "NOT": pc.invert,
     "+": pc.add,
     "-": pc.subtract,
     "*": pc.multiply,
@@ -405,7 +384,6 @@ _FUNCTIONS: dict[str, Callable[..., Datum]] = {
     "LTRIM": partial(pc.utf8_ltrim, characters=" "),
     "RTRIM": partial(pc.utf8_rtrim, characters=" "),
     "LENGTH": pc.utf8_length,
-    "LENGTH OF BYTES": pc.binary_length,
     "ISNAN": lambda number: pc.fill_null(pc.is_nan(number), False),
     "YEAR": lambda date: pc.year(date).cast(pa.int32()),
     "MONTH": lambda date: pc.month(date).cast(pa.int32()),

@@ -28,21 +28,16 @@ from elasticscan.filters.coercion import (
     type_name,
 )
 from elasticscan.filters.expression import (
-    Call,
-    Case,
-    Cast,
-    Compare,
+    CAST,
     Expression,
-    In,
-    Literal,
-    Match,
-    Or,
+    condition,
     decimal_literal_type,
+    literal,
     to_text,
 )
 from elasticscan.filters.patterns import check_pattern, escaped, prefix_of
 
-NULL = Literal(None, pa.null())
+NULL = literal(None, pa.null())
 _AROUND = {"STARTSWITH": ("", "%"), "ENDSWITH": ("%", ""), "CONTAINS": ("%", "%")}
 _WHOLE = re.compile(r"[+-]?[0-9]{1,8}\Z")
 _INT32_BOUND = 1 << 31
@@ -50,16 +45,16 @@ _INT64_BOUND = 1 << 63
 _INT64_DIGITS = 19
 
 
-def number(text: str) -> Literal:
+def number(text: str) -> Expression:
     """Return a number as Spark types it: INT, BIGINT or DECIMAL by size, DOUBLE with an exponent."""
     digits = text.lstrip("-")
     # Longer ones fit no integer; Python refuses to read very long ones at all.
     if digits.isascii() and digits.isdigit() and len(digits) <= _INT64_DIGITS:
         whole = int(text)
         if -_INT32_BOUND <= whole < _INT32_BOUND:
-            return Literal(whole, pa.int32())
+            return literal(whole, pa.int32())
         if -_INT64_BOUND <= whole < _INT64_BOUND:
-            return Literal(whole, pa.int64())
+            return literal(whole, pa.int64())
     elif "e" in text.lower():
         try:
             value = float(text)
@@ -67,12 +62,12 @@ def number(text: str) -> Literal:
             raise FilterError(f"{text} is no number") from None
         if math.isinf(value):
             raise FilterError(f"{text} is out of the range of DOUBLE")
-        return Literal(value, pa.float64())
+        return literal(value, pa.float64())
     try:
         exact = Decimal(text)
     except InvalidOperation:
         raise FilterError(f"{text[:40]} is no number") from None
-    return Literal(exact, decimal_literal_type(exact))
+    return literal(exact, decimal_literal_type(exact))
 
 
 def convert(value: Expression, kind: pa.DataType, *, implicit: bool = True) -> Expression:
@@ -82,30 +77,30 @@ def convert(value: Expression, kind: pa.DataType, *, implicit: bool = True) -> E
         raise FilterError(
             f"{to_text(value)} is {type_name(value.type)}, which does not convert to {type_name(kind)}"
         )
-    if not isinstance(value, Literal):
-        return Cast(value, kind, implicit)
+    if not value.is_literal:
+        return Expression(CAST, (value,), kind, implicit=implicit)
     try:
         converted = cast_array(pa.array([value.value], value.type), kind)[0].as_py()
     except (pa.ArrowInvalid, ValueError, OverflowError) as error:
         raise FilterError(f"{to_text(value)} does not convert to {type_name(kind)}: {error}") from None
     if isinstance(converted, float) and math.isnan(converted):
         converted = math.nan  # one object, so that equal conditions are equal
-    return Literal(converted, kind, implicit)
+    return literal(converted, kind, implicit)
 
 
 def explicit_cast(value: Expression, kind: pa.DataType) -> Expression:
-    if isinstance(value, Literal) and isinstance(value.value, str) and pt.is_decimal128(kind):
+    if value.is_literal and isinstance(value.value, str) and pt.is_decimal128(kind):
         value = _decimal_text(value.value.strip())
     converted = convert(value, kind, implicit=False)
     # The literal loses a mark `implicit`: the user wrote this conversion, so the text repeats it.
-    return Literal(converted.value, kind) if isinstance(converted, Literal) else converted
+    return literal(converted.value, kind) if converted.is_literal else converted
 
 
-def _decimal_text(text: str) -> Literal:
+def _decimal_text(text: str) -> Expression:
     exact = Decimal(text) if text.lstrip("+-").replace(".", "", 1).isdecimal() and text.isascii() else None
     if exact is None:
         raise FilterError(f"{text!r} is no DECIMAL")
-    return Literal(exact, decimal_literal_type(exact))
+    return literal(exact, decimal_literal_type(exact))
 
 
 def boolean(value: Expression) -> Expression:
@@ -152,10 +147,10 @@ def _shared_type(values: Sequence[Expression]) -> pa.DataType:
 
 def _with_digits(left: Expression, right: Expression) -> tuple[Expression, Expression]:
     """Return both sides; an integer literal next to a decimal becomes one of its digits, as in Spark."""
-    if pt.is_decimal128(left.type) and isinstance(right, Literal) and is_integer(right.type):
+    if pt.is_decimal128(left.type) and right.is_literal and is_integer(right.type):
         exact = Decimal(str(right.value)) if right.value is not None else None
         if exact is not None:
-            right = Literal(exact, decimal_literal_type(exact), implicit=True)
+            right = literal(exact, decimal_literal_type(exact), implicit=True)
     return left, right
 
 
@@ -168,36 +163,36 @@ def _pair(left: Expression, right: Expression) -> tuple[Expression, Expression]:
 def compare(op: str, left: Expression, right: Expression) -> Expression:
     left, right = _pair(left, right)
     kind = _shared_type([left, right])
-    return Compare(op, convert(left, kind), convert(right, kind))
+    return condition(op, convert(left, kind), convert(right, kind))
 
 
 def member(child: Expression, values: Sequence[Expression]) -> Expression:
     kind = _shared_type([child, *values])
     if pt.is_null(kind):
-        return Literal(None, pa.bool_())
+        return literal(None, pa.bool_())
     # With a column in the list it becomes separate comparisons, whose text has to name the conversions.
-    implicit = all(isinstance(value, Literal) for value in values)
+    implicit = all(value.is_literal for value in values)
     child, *members = (convert(value, kind, implicit=implicit) for value in (child, *values))
-    constants = tuple(value for value in members if isinstance(value, Literal))
-    parts: list[Expression] = [In(child, constants)] if constants else []
-    parts += [Compare("=", child, value) for value in members if not isinstance(value, Literal)]
-    return parts[0] if len(parts) == 1 else Or(tuple(parts))
+    constants = tuple(value for value in members if value.is_literal)
+    parts = [condition("IN", child, *constants)] if constants else []
+    parts += [condition("=", child, value) for value in members if not value.is_literal]
+    return parts[0] if len(parts) == 1 else condition("OR", *parts)
 
 
 def match(operator: str, child: Expression, pattern: Expression) -> Expression:
     """Return a test by LIKE or ILIKE, or by a function that looks for a text in another."""
     child, pattern = text(child), text(pattern)
-    if not isinstance(pattern, Literal):
+    if not pattern.is_literal:
         raise FilterError(f"the pattern of {operator} must be a constant, not {to_text(pattern)}")
     if pattern.value is None:
-        return Literal(None, pa.bool_())
+        return literal(None, pa.bool_())
     wanted = str(pattern.value)
     if operator in _AROUND:
         wanted = escaped(wanted).join(_AROUND[operator])
     check_pattern(wanted)
     if operator != "ILIKE" and not prefix_of(wanted)[1]:
-        return Compare("=", child, Literal(prefix_of(wanted)[0], pa.string()))
-    return Match(child, wanted, operator == "ILIKE")
+        return condition("=", child, literal(prefix_of(wanted)[0], pa.string()))
+    return condition("ILIKE" if operator == "ILIKE" else "LIKE", child, value=wanted)
 
 
 def arithmetic(op: str, left: Expression, right: Expression) -> Expression:
@@ -217,7 +212,7 @@ def arithmetic(op: str, left: Expression, right: Expression) -> Expression:
         return _decimal_arithmetic(op, _as_decimal(left, kind), _as_decimal(right, kind))
     if op == "/":
         kind = pa.float64()
-    return Call(op, (convert(left, kind), convert(right, kind)), kind)
+    return Expression(op, (convert(left, kind), convert(right, kind)), kind)
 
 
 def _as_decimal(value: Expression, kind: pa.DataType) -> Expression:
@@ -231,7 +226,7 @@ def _decimal_arithmetic(op: str, left: Expression, right: Expression) -> Express
         raise FilterError(
             f"{op} is not supported between decimals; CAST one side to DOUBLE, and the result to DECIMAL"
         )
-    return Call(op, (left, right), computed_decimal(op, left.type, right.type))
+    return Expression(op, (left, right), computed_decimal(op, left.type, right.type))
 
 
 def shifted_date(op: str, day: Expression, number: str, unit: str) -> Expression:
@@ -241,15 +236,15 @@ def shifted_date(op: str, day: Expression, number: str, unit: str) -> Expression
         raise FilterError(
             f"INTERVAL {number!r} {unit} is not supported; a whole number of days, months or years is"
         )
-    if not isinstance(day, Literal) or not isinstance(day.value, date) or not pt.is_date32(day.type):
+    if not day.is_literal or not isinstance(day.value, date) or not pt.is_date32(day.type):
         raise FilterError(f"an INTERVAL is added to a date that is a constant, not to {to_text(day)}")
     count = int(number) * size * (-1 if op == "-" else 1)
     try:
         if unit.upper().startswith("DAY"):
-            return Literal(day.value + timedelta(days=count), pa.date32())
+            return literal(day.value + timedelta(days=count), pa.date32())
         year, month = divmod(day.value.year * 12 + day.value.month - 1 + count, 12)
         last = monthrange(year, month + 1)[1]
-        return Literal(date(year, month + 1, min(day.value.day, last)), pa.date32())
+        return literal(date(year, month + 1, min(day.value.day, last)), pa.date32())
     except (OverflowError, ValueError):
         raise FilterError("the sum of a date and an INTERVAL is outside of the years 1 to 9999") from None
 
@@ -259,20 +254,20 @@ def sign(name: str, value: Expression) -> Expression:
         value = convert(value, pa.float64())
     if not is_number(value.type):
         raise _misplaced(value, "a number is needed")
-    return Call(name, (value,), value.type)
+    return Expression(name, (value,), value.type)
 
 
 def case(branches: Sequence[tuple[Expression, Expression]], default: Expression) -> Expression:
     if any(pt.is_null(when.type) for when, _ in branches):
         raise FilterError("a condition of CASE or IF cannot be a bare NULL; CAST it to BOOLEAN")
     kind = _shared_type([default, *(then for _, then in branches)])
-    converted = tuple((boolean(when), convert(then, kind)) for when, then in branches)
-    return Case(converted, convert(default, kind), kind)
+    flat = [part for when, then in branches for part in (boolean(when), convert(then, kind))]
+    return Expression("CASE", (*flat, convert(default, kind)), kind)
 
 
 def coalesce(values: Sequence[Expression]) -> Expression:
     kind = _shared_type(values)
-    return Call("COALESCE", tuple(convert(value, kind) for value in values), kind)
+    return Expression("COALESCE", tuple(convert(value, kind) for value in values), kind)
 
 
 def concat(parts: Sequence[Expression]) -> Expression:
@@ -280,5 +275,5 @@ def concat(parts: Sequence[Expression]) -> Expression:
         raise FilterError("concat needs at least one value")
     flat: list[Expression] = []
     for part in map(text, parts):
-        flat.extend(part.args if isinstance(part, Call) and part.name == "CONCAT" else [part])
-    return Call("CONCAT", tuple(flat), pa.string())
+        flat.extend(part.args if part.op == "CONCAT" else [part])
+    return Expression("CONCAT", tuple(flat), pa.string())

@@ -19,7 +19,7 @@ from elasticscan.base.errors import FilterError
 from elasticscan.base.formatting import brief
 from elasticscan.base.limits import MAX_FILTER_PARTS
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ
-from elasticscan.filters.expression import Literal, decimal_literal_type, to_sql
+from elasticscan.filters.expression import Expression, decimal_literal_type, literal, to_sql
 from elasticscan.filters.parser import FilterSql, not_closed
 
 
@@ -104,13 +104,13 @@ def _literal_of(name: str, value: Any) -> str:
 
 def _literal(name: str, value: Any) -> str:
     """Return the literal of one value."""
-    literal = _of(value.as_py() if isinstance(value, pa.Scalar) else value)
-    if literal is None:
+    found = _of(value.as_py() if isinstance(value, pa.Scalar) else value)
+    if found is None:
         raise FilterError(
             f"parameter {name!r}={brief(value)} ({type(value).__name__}) has no literal; "
             "give a plain value, a time to the microsecond"
         )
-    text = to_sql(literal)
+    text = to_sql(found)
     return f"({text})" if text.startswith("-") else text  # else `x -:n` would begin a comment
 
 
@@ -126,10 +126,10 @@ def _items(value: Any) -> Collection[Any] | None:
     return list(value) if is_listed else None
 
 
-def _of(value: Any) -> Literal | None:
+def _of(value: Any) -> Expression | None:
     """Return the literal of a value; None if it has none."""
     if value is None or isinstance(value, bool):
-        return Literal(value, pa.null() if value is None else pa.bool_())
+        return literal(value, pa.null() if value is None else pa.bool_())
     if isinstance(value, np.datetime64):
         moment = value.astype("datetime64[us]")  # of finer ones, item() would be a number
         return _of(moment.item()) if moment == value or np.isnat(value) else None
@@ -138,21 +138,21 @@ def _of(value: Any) -> Literal | None:
     if isinstance(value, Integral):
         number = operator.index(value)
         if -(2**63) <= number < 2**63:
-            return Literal(number, pa.int64(), implicit=True)
+            return literal(number, pa.int64(), implicit=True)
         value = Decimal(number)
     if isinstance(value, Decimal):
         fits = value.is_finite() and len(value.as_tuple().digits) <= 38
-        return Literal(value, decimal_literal_type(value)) if fits else None
+        return literal(value, decimal_literal_type(value)) if fits else None
     if isinstance(value, Real):
-        return Literal(float(value), pa.float64())
+        return literal(float(value), pa.float64())
     if isinstance(value, str | bytes):
-        return Literal(value, pa.string() if isinstance(value, str) else pa.binary())
+        return literal(value, pa.string() if isinstance(value, str) else pa.binary())
     if isinstance(value, datetime):
         if value != value:  # pandas' NaT, which is no time
-            return Literal(None, pa.null())
+            return literal(None, pa.null())
         if getattr(value, "nanosecond", 0):  # of pandas: a literal has microseconds
             return None
         if value.tzinfo is None:
-            return Literal(value, TIMESTAMP_NTZ)
-        return Literal(value.astimezone(UTC), TIMESTAMP)
-    return Literal(value, pa.date32()) if isinstance(value, date) else None
+            return literal(value, TIMESTAMP_NTZ)
+        return literal(value.astimezone(UTC), TIMESTAMP)
+    return literal(value, pa.date32()) if isinstance(value, date) else None

@@ -23,14 +23,10 @@ from elasticscan.base.suggestions import suggest
 from elasticscan.filters import nodes
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, computed_type, decimal_type, type_name
 from elasticscan.filters.expression import (
-    And,
-    Call,
-    Column,
+    COLUMN,
     Expression,
-    Is,
-    Literal,
-    Not,
-    Or,
+    condition,
+    literal,
     quote_name,
     shortened,
 )
@@ -225,32 +221,32 @@ class _TreeBuilder:
             field = _find_field(name, fields, path)
             path.append(field.name)
             kind = field.type
-        return Column(tuple(path), computed_type(kind))
+        return Expression(COLUMN, (), computed_type(kind), tuple(path))
 
     def literal(self, node: exp.Expr) -> Expression:
-        return Literal(node.this, pa.string()) if node.args.get("is_string") else nodes.number(node.this)
+        return literal(node.this, pa.string()) if node.args.get("is_string") else nodes.number(node.this)
 
     def constant(self, node: exp.Expr) -> Expression:
         if isinstance(node, exp.Null):
             return nodes.NULL
-        return Literal(bool(node.this), pa.bool_())
+        return literal(bool(node.this), pa.bool_())
 
     def binary(self, node: exp.Expr) -> Expression:
         digits = str(node.this)
-        return Literal(bytes.fromhex(digits if len(digits) % 2 == 0 else f"0{digits}"), pa.binary())
+        return literal(bytes.fromhex(digits if len(digits) % 2 == 0 else f"0{digits}"), pa.binary())
 
     # ----------------------------------------------------------------------------- conditions
 
     def connective(self, node: exp.Expr) -> Expression:
-        make = And if isinstance(node, exp.And) else Or
+        op = "AND" if isinstance(node, exp.And) else "OR"
         parts: list[Expression] = []
         for operand in _flatten(node):
             part = nodes.boolean(self.read(operand))
-            parts.extend(part.parts if isinstance(part, make) else [part])
-        return make(tuple(parts))
+            parts += part.args if part.op == op else [part]
+        return condition(op, *parts)
 
     def negation(self, node: exp.Expr) -> Expression:
-        return Not(nodes.boolean(self.read(node.this)))
+        return condition("NOT", nodes.boolean(self.read(node.this)))
 
     def comparison(self, node: exp.Expr) -> Expression:
         right = node.args["expression"]
@@ -265,14 +261,14 @@ class _TreeBuilder:
     def test(self, node: exp.Expr) -> Expression:
         child, state = self.read(node.this), node.args["expression"]
         if isinstance(state, exp.Null):
-            return Is(child, None)
+            return condition("IS", child)
         if not isinstance(state, exp.Boolean):
             raise _unsupported(node)
-        return Is(nodes.boolean(child), bool(state.this))
+        return condition("IS", nodes.boolean(child), value=bool(state.this))
 
     def between(self, node: exp.Expr) -> Expression:
         child, low, high = (self.read(node.args[key]) for key in ("this", "low", "high"))
-        return And((nodes.compare(">=", child, low), nodes.compare("<=", child, high)))
+        return condition("AND", nodes.compare(">=", child, low), nodes.compare("<=", child, high))
 
     def membership(self, node: exp.Expr) -> Expression:
         values = [self.read(value) for value in node.expressions]
@@ -282,7 +278,7 @@ class _TreeBuilder:
 
     def pattern(self, node: exp.Expr) -> Expression:
         match = nodes.match(_PATTERNS[type(node)], *self.operands(node))
-        return Not(match) if node.args.get("negate") else match
+        return condition("NOT", match) if node.args.get("negate") else match
 
     # --------------------------------------------------------------------- values and functions
 
@@ -347,7 +343,7 @@ class _TreeBuilder:
 
     def null_if(self, node: exp.Expr) -> Expression:
         left, right = self.operands(node)
-        return nodes.case([(nodes.compare("=", left, right), Literal(None, left.type, implicit=True))], left)
+        return nodes.case([(nodes.compare("=", left, right), literal(None, left.type, implicit=True))], left)
 
     def concat(self, node: exp.Expr) -> Expression:
         if isinstance(node, exp.DPipe) and isinstance(node.args["expression"], exp.Add | exp.Sub):
@@ -357,11 +353,11 @@ class _TreeBuilder:
 
     def function(self, node: exp.Expr) -> Expression:
         name, convert, kind = _FUNCTIONS[type(node)]
-        return Call(name, (convert(self.read(node.this)),), kind)
+        return Expression(name, (convert(self.read(node.this)),), kind)
 
     def trim(self, node: exp.Expr) -> Expression:
         side = {"": "TRIM", "BOTH": "TRIM", "LEADING": "LTRIM", "TRAILING": "RTRIM"}[node.text("position")]
-        return Call(side, (nodes.text(self.read(node.this)),), pa.string())
+        return Expression(side, (nodes.text(self.read(node.this)),), pa.string())
 
 
 def _flatten(node: exp.Expr) -> Iterator[exp.Expr]:

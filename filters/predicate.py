@@ -19,11 +19,11 @@ import pyarrow as pa
 from sqlglot import exp
 
 from elasticscan.base.errors import FilterError
-from elasticscan.filters.expression import Expression, Literal, column_names, shortened, to_sql, to_text
+from elasticscan.filters.expression import Expression, column_names, literal, shortened, to_sql, to_text
 from elasticscan.filters.kernels import ARROW_REFUSALS, Evaluator, compile_expression, needed_rows
 from elasticscan.filters.parser import condition_of, parse_condition
 
-_TRUE = Literal(True, pa.bool_())
+_TRUE = literal(True, pa.bool_())
 # A filter is read when a query is planned, by each of its tasks, and whenever its key is resumed. Long ones
 # take megabytes each.
 _KEPT = 16

@@ -16,20 +16,7 @@ import pyarrow as pa
 from elasticscan.base.key_encoding import END, VALUES
 from elasticscan.filters.bounds import Axis, TextAxis, axis_of, keeps_order, normalise
 from elasticscan.filters.coercion import computed_type
-from elasticscan.filters.expression import (
-    And,
-    Cast,
-    Column,
-    Compare,
-    Expression,
-    In,
-    Is,
-    Literal,
-    Match,
-    Not,
-    Or,
-    column_names,
-)
+from elasticscan.filters.expression import CAST, COLUMN, COMPARISONS, Expression, column_names, literal
 from elasticscan.filters.kernels import constant_of
 from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NOTHING, NULLS, Interval, KeySet, KeySets
 from elasticscan.filters.patterns import prefix_of
@@ -104,58 +91,56 @@ class _ColumnMeaning:
         self.field, self.axis = field, axis
 
     def truth(self, node: Expression) -> _Truth:
-        names = column_names(node) if not isinstance(node, And | Or) else None
-        if names is not None and self.field.name not in names:
-            return _UNKNOWN if names else _constant(node)
-        match node:
-            case Not():
-                return self.truth(node.child).negated
-            case And():
-                return _all_of([self.truth(part) for part in node.parts])
-            case Or():
-                return _all_of([self.truth(part).negated for part in node.parts]).negated
-            case Is():
+        if node.op not in ("AND", "OR"):
+            names = column_names(node)
+            if self.field.name not in names:
+                return _UNKNOWN if names else _constant(node)
+        match node.op:
+            case "NOT":
+                return self.truth(node.args[0]).negated
+            case "AND":
+                return _all_of([self.truth(part) for part in node.args])
+            case "OR":
+                return _all_of([self.truth(part).negated for part in node.args]).negated
+            case "IS":
                 return self.test(node)
-            case Column():
-                return self.comparison("=", node, Literal(True, pa.bool_()))
-            case Compare():
-                return self.compare(node)
-            case In():
+            case "COLUMN":
+                return self.comparison("=", node, literal(True, pa.bool_()))
+            case "IN":
                 return self.membership(node)
-            case Match():
+            case "LIKE" | "ILIKE":
                 return self.match(node)
-        return _UNKNOWN
+        return self.compare(node) if node.op in COMPARISONS else _UNKNOWN
 
     def chain(self, node: Expression) -> list[pa.DataType] | None:
         """Return the types of the column's conversions, its own first; None if they lose the order."""
-        match node:
-            case Column(path=path) if path == (self.field.name,):
-                return [node.type] if node.type == computed_type(self.field.type) else None
-            case Cast():
-                types = self.chain(node.child)
-                return [*types, node.type] if types and keeps_order(types[-1], node.type) else None
+        if node.op == COLUMN and node.value == (self.field.name,):
+            return [node.type] if node.type == computed_type(self.field.type) else None
+        if node.op == CAST:
+            types = self.chain(node.args[0])
+            return [*types, node.type] if types and keeps_order(types[-1], node.type) else None
         return None
 
-    def test(self, node: Is) -> _Truth:
-        if node.state is None and self.chain(node.child) is not None:
+    def test(self, node: Expression) -> _Truth:
+        if node.value is None and self.chain(node.args[0]) is not None:
             return _Truth(NULLS, NOT_NULL, NOTHING)
-        if node.child.type != pa.bool_():
+        if node.args[0].type != pa.bool_():
             return _UNKNOWN
-        child = self.truth(node.child)
+        child = self.truth(node.args[0])
         by_state = {None: child.null, True: child.true, False: child.false}
-        hit = by_state.pop(node.state)
+        hit = by_state.pop(node.value)
         return _Truth(hit, KeySet.union_of(by_state.values()), NOTHING, child.exact)
 
-    def compare(self, node: Compare) -> _Truth:
+    def compare(self, node: Expression) -> _Truth:
         # Arithmetic of constants that fails is left to the evaluation, which fails as Spark does.
-        right, left = constant_of(node.right), constant_of(node.left)
+        left, right = map(constant_of, node.args)
         if right is not None:
-            return self.comparison(node.op, node.left, right)
+            return self.comparison(node.op, node.args[0], right)
         if left is not None:
-            return self.comparison(_MIRRORED.get(node.op, node.op), node.right, left)
+            return self.comparison(_MIRRORED.get(node.op, node.op), node.args[1], left)
         return _UNKNOWN
 
-    def comparison(self, op: str, side: Expression, constant: Literal) -> _Truth:
+    def comparison(self, op: str, side: Expression, constant: Expression) -> _Truth:
         types = self.chain(side)
         if types is None or self.axis is None:
             return _UNKNOWN
@@ -171,27 +156,27 @@ class _ColumnMeaning:
         )
         return _Truth(hit, missed | NULLS, NOTHING) if op == "<=>" else _Truth(hit, missed, NULLS)
 
-    def membership(self, node: In) -> _Truth:
-        types = self.chain(node.child)
+    def membership(self, node: Expression) -> _Truth:
+        types = self.chain(node.args[0])
         if types is None or self.axis is None:
             return _UNKNOWN
-        constants = [pa.scalar(value.value, value.type) for value in node.values if value.value is not None]
+        constants = [pa.scalar(value.value, value.type) for value in node.args[1:] if value.value is not None]
         quick = [self.axis.quick_cuts(types, value) for value in constants]
         if quick.count(None) > _MOST_BISECTIONS:
             return _UNKNOWN
         cuts = [ends or self.axis.cuts(types, value) for ends, value in zip(quick, constants, strict=True)]
         hit = KeySet.of(filter(None, (self.axis.normal(Interval(*ends)) for ends in cuts)))
         missed = (hit | NULLS).complement()
-        if len(constants) < len(node.values):
+        if len(constants) < len(node.args) - 1:
             return _Truth(hit, NOTHING, missed | NULLS)
         return _Truth(hit, missed, NULLS)
 
-    def match(self, node: Match) -> _Truth:
-        if not isinstance(node.child, Column) or not self.chain(node.child):
+    def match(self, node: Expression) -> _Truth:
+        if node.args[0].op != COLUMN or not self.chain(node.args[0]):
             return _UNKNOWN
-        if not isinstance(self.axis, TextAxis) or node.ignore_case:  # any text may have it
+        if not isinstance(self.axis, TextAxis) or node.op == "ILIKE":  # any text may have it
             return _Truth(NOT_NULL, NOT_NULL, NULLS, exact=False)
-        prefix, rest = prefix_of(node.pattern)
+        prefix, rest = prefix_of(node.value)
         hit = KeySet.of([Interval(*self.axis.prefixed(prefix.encode()))])
         if not rest.strip("%"):
             return _Truth(hit, (hit | NULLS).complement(), NULLS)

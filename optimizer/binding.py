@@ -20,14 +20,14 @@ import pyarrow as pa
 from elasticscan.base.key_encoding import END, can_be_encoded, encode_value, index_hash, successor, value_of
 from elasticscan.filters import (
     EVERYTHING,
-    And,
     ColumnDomain,
     Expression,
     KeySet,
-    Or,
+    all_of,
     axis_of,
     column_names,
     normalise,
+    parts_of,
     shortened,
     to_text,
     value_set,
@@ -89,9 +89,7 @@ class Conjuncts:
 
     def __init__(self, condition: Expression | None, schema: pa.Schema) -> None:
         self.schema = schema
-        self.parts: tuple[Expression, ...] = ()
-        if condition is not None:
-            self.parts = condition.parts if isinstance(condition, And) else (condition,)
+        self.parts = () if condition is None else parts_of(condition)
         self.names = [column_names(part) for part in self.parts]
         self._domains: dict[str, list[ColumnDomain]] = {}
         self._keys: dict[str, KeySet] = {}
@@ -121,12 +119,12 @@ class Conjuncts:
             for at, part in enumerate(self.parts)
             if not any(self.domains(name)[at].exact for name in columns)
         ]
-        return left[0] if len(left) == 1 else And(tuple(left)) if left else None
+        return all_of(left) if left else None
 
     def text_limiting(self, columns: Sequence[str]) -> str:
         """Return the parts that limit these columns, cut where they are long."""
         texts = [
-            f"({to_text(part)})" if len(self.parts) > 1 and isinstance(part, Or) else to_text(part)
+            f"({to_text(part)})" if len(self.parts) > 1 and part.op == "OR" else to_text(part)
             for at, part in enumerate(self.parts)
             if any(self.domains(name)[at].keys != EVERYTHING for name in columns)
         ]

@@ -23,7 +23,7 @@ from elasticscan.backends.redis.values import Kind, Model, fields_of_hashes, fie
 from elasticscan.base.errors import ContinuationKeyError, InvalidOption, NotFound, NotSupported
 from elasticscan.base.key_encoding import value_of
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
-from elasticscan.filters import And, Predicate, single_values, value_set
+from elasticscan.filters import Predicate, all_of, parts_of, single_values, value_set
 from elasticscan.protocol import (
     ContinuationKey,
     Cursor,
@@ -229,9 +229,9 @@ class ClusterTable(ReadOnly):
         fail_fast = options.mode != MODES[0]
         model = Model(options.model, self.schema, self._key_start, options.ttl_column, fail_fast)
         if predicate is not None:
-            both = predicate.condition
-            parts = both.parts if isinstance(both, And) else (both,)
-        alone = tuple(each for part in parts if (each := Predicate(part)).columns == {model.key})
+            parts = parts_of(predicate.condition)
+            alone = [part for part in parts if Predicate(part).columns == {model.key}]
+            condition = Predicate(all_of(alone)) if alone else None
         end = b":elasticscan:" + os.urandom(6).hex().encode()
         expression = expression_of(self._pattern)
         return KeySpace(self._prefix, expression, model, options.max_slot_keys, end, alone)

@@ -19,22 +19,16 @@ from elasticscan.base.errors import FilterError, NotFound
 from elasticscan.connector.sql.joins import Condition, SelectBlock
 from elasticscan.connector.sql.query import Query, Reference, Session
 from elasticscan.filters import (
+    CAST,
+    COLUMN,
+    COMPARISONS,
+    LITERAL,
     TIMESTAMP,
-    And,
-    Cast,
-    Column,
-    Compare,
     Expression,
     FilterSql,
-    In,
-    Is,
-    Literal,
-    Match,
-    Not,
-    Or,
     Predicate,
+    all_of,
     always_fits,
-    children,
     constant_of,
     is_number,
     shortened,
@@ -42,6 +36,8 @@ from elasticscan.filters import (
     type_name,
 )
 
+# What is tested where a table is read: it cannot fail.
+_TESTS = {COLUMN, LITERAL, *COMPARISONS, "NOT", "AND", "OR", "IS", "IN", "LIKE", "ILIKE"}
 _NOT_ANSI = "it converts values, and this session does not follow the ANSI rules"
 
 
@@ -90,7 +86,7 @@ def _combine(parts: list[Predicate], schema: pa.Schema) -> str | None:
     if not parts:
         return None
     conditions = tuple(dict.fromkeys(part.condition for part in parts))
-    text = str(Predicate(conditions[0] if len(conditions) == 1 else And(conditions)))
+    text = str(Predicate(all_of(conditions)))
     try:
         Predicate.parse(text, schema)
     except FilterError:
@@ -197,44 +193,38 @@ class _PushdownRules:
 
     def _check(self, node: Expression) -> None:
         """Let through what cannot fail on any row and means the same in this session."""
-        if isinstance(node, Is) and node.state is None and isinstance(node.child, Column):
+        if node.op == "IS" and node.value is None and node.args[0].op == COLUMN:
             return
-        computed = self.session.ansi and not isinstance(node, Literal) and constant_of(node) is not None
+        computed = self.session.ansi and node.op != LITERAL and constant_of(node) is not None
         if computed and (self.session.utc or all(part.type != TIMESTAMP for part in _parts(node))):
             return  # its value is the same in this session
-        match node:
-            case Cast():
-                self._check_cast(node)
-            case Literal(implicit=True) if not self.session.ansi and not self._counts(node):
-                raise _StaysError(_NOT_ANSI)
-            case Column() | Literal() | Compare() | Not() | And() | Or() | Is() | In() | Match():
-                pass
-            case _:
-                raise _StaysError(f"{to_text(node)} is computed, not compared")
+        if node.op == CAST:
+            self._check_cast(node)
+        elif node.op not in _TESTS:
+            raise _StaysError(f"{to_text(node)} is computed, not compared")
+        if node.op == LITERAL and node.implicit and not self.session.ansi and not self._counts(node):
+            raise _StaysError(_NOT_ANSI)
         if node.type == TIMESTAMP and not self.session.utc:
             raise _StaysError("it depends on the session's time zone, which is not UTC")
-        for child in children(node):
+        for child in node.args:
             self._check(child)
-        if isinstance(node, In):
-            for value in node.values:
-                self._check(value)
 
-    def _counts(self, node: Literal) -> bool:
+    def _counts(self, node: Expression) -> bool:
         """Return True for a number in a condition without quoted text: a wider type holds the same number."""
         return is_number(node.type) and not any(
             literal.is_string for literal in self.condition.node.find_all(exp.Literal)
         )
 
-    def _check_cast(self, node: Cast) -> None:
-        source, target = node.child.type, node.type
+    def _check_cast(self, node: Expression) -> None:
+        source, target = node.args[0].type, node.type
         if not self.session.ansi:
             raise _StaysError(_NOT_ANSI)
         keeps = is_number(source) and is_number(target) and always_fits(source, target)
         if not node.implicit or not keeps or (pt.is_decimal128(source) and not pt.is_decimal128(target)):
-            raise _StaysError(f"it converts {to_text(node.child)} to {type_name(target)}")
+            raise _StaysError(f"it converts {to_text(node.args[0])} to {type_name(target)}")
 
 
 def _parts(node: Expression) -> Iterator[Expression]:
     yield node
-    for child in children(node):
+    for child in node.args:
         yield from _parts(child)

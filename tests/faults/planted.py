@@ -30,7 +30,6 @@ from elasticscan.catalog import (
 from elasticscan.catalog import catalog as catalogs
 from elasticscan.catalog.store_time import Belief
 from elasticscan.filters import value_sets
-from elasticscan.filters.expression import Not
 from elasticscan.filters.key_sets import NOTHING, NULLS
 from elasticscan.metadata import (
     Bounds,
@@ -640,7 +639,7 @@ def newer_fragments_are_passed_over(patch: Patch) -> None:
 @replacing(value_sets._ColumnMeaning, "truth")
 def not_takes_nulls_for_matches(honest: Any, self: Any, node: Any) -> Any:
     found = honest(self, node)
-    return replace(found, true=found.true | NULLS, null=NOTHING) if isinstance(node, Not) else found
+    return replace(found, true=found.true | NULLS, null=NOTHING) if node.op == "NOT" else found
 
 
 @fault("programs", "a scan whose index was dropped ends, even if there is one of the same name")
