@@ -50,7 +50,7 @@ from elasticscan.filters.expression import (
 from elasticscan.filters.folding import Fold, ordered_floats
 from elasticscan.filters.kernels import constant_of
 from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NULLS, KeySet, KeySets
-from elasticscan.filters.parameters import with_parameters
+from elasticscan.filters.parameters import literal_of, parameter_at, with_parameters
 from elasticscan.filters.parser import STUMBLES, FilterSql, parse_value
 from elasticscan.filters.predicate import Predicate
 from elasticscan.filters.value_sets import ColumnDomain, column_sets, value_set

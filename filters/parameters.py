@@ -40,7 +40,7 @@ def with_parameters(text: str, parameters: Mapping[str, Any]) -> str:
         raise FilterError(f"cannot read the filter: {error}", filter=text) from None
     pieces, end, used = [], 0, set()
     for number, token in enumerate(tokens):
-        name = _name_at(tokens, number, text)
+        name = parameter_at(tokens, number, text)
         if name is None:
             continue
         if name not in parameters:
@@ -48,7 +48,7 @@ def with_parameters(text: str, parameters: Mapping[str, Any]) -> str:
                 f"the parameter :{name} has no value; add it to parameters, which has {_listed(parameters)}",
                 filter=text,
             )
-        literal = _literal_of(name, parameters[name])
+        literal = _written(name, parameters[name])
         if _stands_alone(tokens, number) and _items(parameters[name]) is not None:
             literal = literal[1:-1]  # the parentheses of `IN (:name)` are those of the list
         pieces += [text[end : token.start], literal]
@@ -63,7 +63,7 @@ def with_parameters(text: str, parameters: Mapping[str, Any]) -> str:
     return "".join([*pieces, text[end:]])
 
 
-def _name_at(tokens: list[Token], number: int, text: str) -> str | None:
+def parameter_at(tokens: list[Token], number: int, text: str) -> str | None:
     """Return the name of the parameter that begins at a token; None for other colons, as in `a:b`."""
     token = tokens[number]
     if token.token_type != TokenType.COLON or number + 1 == len(tokens):
@@ -87,11 +87,11 @@ def _listed(names: Any) -> str:
     return ", ".join(map(str, names)) or "none"
 
 
-def _literal_of(name: str, value: Any) -> str:
+def _written(name: str, value: Any) -> str:
     """Return the literal of a value, or the list of an IN; `name` is for an error."""
     items = _items(value)
     if items is None:
-        return _literal(name, value)
+        return literal_of(name, value)
     some = list(islice(items, MAX_FILTER_PARTS + 1))  # no more: a range may be without end
     if not some:
         raise FilterError(f"parameter {name!r} is an empty list, and IN needs at least one value")
@@ -99,10 +99,10 @@ def _literal_of(name: str, value: Any) -> str:
         raise FilterError(
             f"parameter {name!r} has more than {MAX_FILTER_PARTS:,} values; use get(keys), or join the rows"
         )
-    return f"({', '.join(_literal(name, item) for item in some)})"
+    return f"({', '.join(literal_of(name, item) for item in some)})"
 
 
-def _literal(name: str, value: Any) -> str:
+def literal_of(name: str, value: Any) -> str:
     """Return the literal of one value."""
     found = _of(value.as_py() if isinstance(value, pa.Scalar) else value)
     if found is None:
