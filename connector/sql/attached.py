@@ -25,12 +25,12 @@ from elasticscan.base.errors import NotFound, NotSupported
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.options import URL, parse_options
 from elasticscan.connector.reading import check_snapshot
-from elasticscan.connector.sql.changing import CHANGES, Target, read_change
+from elasticscan.connector.sql.changing import CHANGES, read_change
 from elasticscan.connector.sql.definitions import Creation, create, maintain, nothing, read_creation
 from elasticscan.connector.sql.driver_reads import FewRows, few_as_relation, read_few
 from elasticscan.connector.sql.explain import explain_plan, left_alone
 from elasticscan.connector.sql.parameters import with_literals
-from elasticscan.connector.sql.plan import QueryPlan, TableShape, plan_query
+from elasticscan.connector.sql.plan import QueryPlan, plan_query
 from elasticscan.connector.sql.query import Session, UnreadableError
 from elasticscan.connector.sql.row_changes import (
     change_counts,
@@ -43,6 +43,7 @@ from elasticscan.connector.sql.table_read import TableRead
 from elasticscan.connector.sql.tokens import NotUnderstoodError
 from elasticscan.connector.sql.views import FORMAT, TableViews
 from elasticscan.connector.store_cache import open_store
+from elasticscan.metadata import TableInfo
 from elasticscan.store import until_unchanged
 
 # Settings that change how Spark reads a text, each with the only value that is supported here.
@@ -146,10 +147,7 @@ class AttachedStore:
 
     def _change(self, statement: Statement, session: Session) -> DataFrame:
         kind, store, table = statement.kind, open_store(self._uri), self._views.tables[statement.view]
-        definition = store.table(table).definition
-        names = tuple(definition.schema.names)
-        target = Target(statement.view, names, tuple(definition.primary_key))
-        change = read_change(kind, statement.reader, target)
+        change = read_change(kind, statement.reader, statement.view, store.table(table).definition)
 
         def attempt() -> Counter[str]:
             plan, snapshot = self._plan(change.query, session)
@@ -197,20 +195,16 @@ class AttachedStore:
     def _plan(self, text: str | None, session: Session) -> tuple[QueryPlan, int]:
         if text is None:
             raise UnreadableError("it has parameters whose values cannot be written as literals")
-        shapes, snapshot = self._shapes()
+        shapes, snapshot = self._live()
         return plan_query(text, shapes, session), snapshot
 
-    def _shapes(self) -> tuple[dict[str, TableShape], int]:
+    def _live(self) -> tuple[dict[str, TableInfo], int]:
         """Return the current tables and the newest snapshot, from one read of the catalog."""
         backend = open_store(self._uri).backend
         backend.newest()
         tables, snapshot = backend.tables()
         by_name = {table.name: table for table in tables}
-        return {
-            view: TableShape(by_name[name].schema, by_name[name].primary_key[0])
-            for view, name in self._views.tables.items()
-            if name in by_name
-        }, snapshot
+        return {view: by_name[name] for view, name in self._views.tables.items() if name in by_name}, snapshot
 
     def _reads(self, plan: QueryPlan, snapshot: int) -> list[Read]:
         """Return the reads of a plan, in its order; equal ones have one relation, which Spark reads once."""
@@ -255,7 +249,7 @@ class AttachedStore:
         views: Collection[str] | None = None,
     ) -> DataFrame:
         """Run the text in Spark over the newest rows of these views, or of all that it may mention."""
-        words, (live, _) = text.lower(), self._shapes()
+        words, (live, _) = text.lower(), self._live()
         mentioned = [view for view in live if (view.lower() in words if views is None else view in views)]
         columns = {view: live[view].schema.names for view in mentioned}
         found = insertion(text, columns)

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
 from sqlglot.errors import SqlglotError
 
 from elasticscan.connector.sql.aggregates import (
@@ -32,14 +31,7 @@ from elasticscan.connector.sql.joins import SelectBlock, blocks_of
 from elasticscan.connector.sql.limits import RowLimit, can_be_listed, ordered_tail, row_limit
 from elasticscan.connector.sql.query import Query, Reference, Session, UnreadableError, read_query
 from elasticscan.connector.sql.tokens import quoted
-
-
-@dataclass(frozen=True, slots=True)
-class TableShape:
-    """A plan's view of a table."""
-
-    schema: pa.Schema
-    key: str
+from elasticscan.metadata import TableInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +51,7 @@ class TableScan:
     """
 
     reference: Reference
-    table: TableShape
+    table: TableInfo
     columns: tuple[str, ...] | None
     why_all: str | None
     filter: str | None
@@ -122,7 +114,7 @@ class QueryPlan:
         return "".join([*pieces, self.text[at:]])
 
 
-def plan_query(text: str, tables: Mapping[str, TableShape], session: Session) -> QueryPlan:
+def plan_query(text: str, tables: Mapping[str, TableInfo], session: Session) -> QueryPlan:
     """Decide what each reference of a table reads.
 
     Raises:
@@ -137,7 +129,7 @@ def plan_query(text: str, tables: Mapping[str, TableShape], session: Session) ->
 
 
 def _scans(
-    query: Query, block: SelectBlock, tables: Mapping[str, TableShape], session: Session
+    query: Query, block: SelectBlock, tables: Mapping[str, TableInfo], session: Session
 ) -> Iterator[TableScan]:
     schemas = {reference.table: tables[reference.table].schema for reference in block.references}
     conditions = push_conditions(query, block, schemas, session)
@@ -169,7 +161,7 @@ def _scans(
 
 
 def _columns(
-    query: Query, block: SelectBlock, reference: Reference, table: TableShape
+    query: Query, block: SelectBlock, reference: Reference, table: TableInfo
 ) -> tuple[tuple[str, ...] | None, str | None]:
     """Return the columns to read, and why that is all of them."""
     names = table.schema.names
@@ -181,4 +173,4 @@ def _columns(
     if len(needed) == len(names):
         return None, "all are used"
     # Rows are counted by some column.
-    return tuple(name for name in names if name in needed) or (table.key,), None
+    return tuple(name for name in names if name in needed) or table.primary_key[:1], None

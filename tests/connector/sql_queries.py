@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.connector.sql.plan import TableShape
+from elasticscan.metadata import TableInfo
 from elasticscan.store import Store
 
 FLIGHTS = pa.schema([
@@ -122,7 +122,13 @@ def fill(store: Store) -> None:
 
 
 SCHEMAS = {"flights": FLIGHTS, "ports": PORTS, "tiny": TINY, "wide": WIDE}
-SHAPES = {name: TableShape(schema, KEYS[name]) for name, schema in SCHEMAS.items()}
+
+
+def table_of(schema: pa.Schema, *key: str) -> TableInfo:
+    return TableInfo(1, "t", schema, key, key, None, 1, 1)
+
+
+TABLES = {name: table_of(schema, KEYS[name]) for name, schema in SCHEMAS.items()}
 
 
 def blocks_of(file: Path) -> Iterator[tuple[list[str], str]]:

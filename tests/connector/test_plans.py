@@ -14,19 +14,19 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import NotSupported
-from elasticscan.connector.sql.changing import CHANGES, Target, read_change
+from elasticscan.connector.sql.changing import CHANGES, read_change
 from elasticscan.connector.sql.definitions import read_creation
 from elasticscan.connector.sql.explain import explain_plan
-from elasticscan.connector.sql.plan import TableShape, plan_query
+from elasticscan.connector.sql.plan import plan_query
 from elasticscan.connector.sql.query import Session, UnreadableError
 from elasticscan.connector.sql.statements import insertion, statement_about
 from elasticscan.connector.sql.tokens import NotUnderstoodError
-from tests.connector.sql_queries import SHAPES, blocks_of
+from tests.connector.sql_queries import TABLES, blocks_of, table_of
 
 TARGETS = {
-    "trips": Target("trips", ("day", "id", "km", "to"), ("day", "id")),
-    "odd`name": Target("odd`name", ("id", "a b"), ("id",)),
-    "update": Target("update", ("id",), ("id",)),
+    "trips": table_of(pa.schema({name: pa.int32() for name in ("day", "id", "km", "to")}), "day", "id"),
+    "odd`name": table_of(pa.schema({"id": pa.int32(), "a b": pa.int32()}), "id"),
+    "update": table_of(pa.schema({"id": pa.int32()}), "id"),
 }
 
 
@@ -35,7 +35,7 @@ def query_plan(text: str) -> str:
     name, _, value = setting.partition("=")
     session = Session(**({name: value if name == "unusual" else False} if name else {}))  # type: ignore[arg-type]
     try:
-        plan = plan_query(query, SHAPES, session)
+        plan = plan_query(query, TABLES, session)
     except UnreadableError as why:
         return f"left to Spark: {why}"
     by_tasks, here = ([ended] * len(plan.scans) for ended in (False, True))
@@ -51,12 +51,12 @@ def statement_plan(text: str) -> str:
     try:
         statement = statement_about(text, TARGETS)
         if statement is None:
-            found = insertion(text, {view: target.columns for view, target in TARGETS.items()})
+            found = insertion(text, {view: table.schema.names for view, table in TARGETS.items()})
             return "Spark's" if found is None else f"partial update of {found.view}: {found.into('x')}"
         if statement.kind == "CREATE TABLE":
             return str(read_creation(statement.reader))
         if statement.kind in CHANGES:
-            change = read_change(statement.kind, statement.reader, TARGETS[statement.view])
+            change = read_change(statement.kind, statement.reader, statement.view, TARGETS[statement.view])
             return f"{', '.join(change.actions)} by {change.query}"
         return f"{statement.kind} of {statement.view}{' if it exists' * statement.if_exists}"
     except (NotUnderstoodError, NotSupported) as why:
@@ -78,7 +78,7 @@ def test_texts_are_planned_as_the_file_says(name: str, shown: Callable[[str], st
 
 def test_a_filter_that_would_be_too_long_is_left_out_and_the_others_go() -> None:
     long = ", ".join(f"'{i:06}'" for i in range(8_000))
-    (scan,) = plan_query(f"SELECT 1 FROM flights WHERE s IN ({long}) AND g", SHAPES, Session()).scans
+    (scan,) = plan_query(f"SELECT 1 FROM flights WHERE s IN ({long}) AND g", TABLES, Session()).scans
     assert scan.filter == "g"
 
 
@@ -90,7 +90,7 @@ def test_a_query_that_is_nested_too_deeply_is_left_to_spark() -> None:
 
 def test_names_that_cannot_be_listed_or_told_apart_are_not_chosen_among() -> None:
     for names in (["a", "b,c"], ["a", " b"], ["a", "A"]):
-        tables = {"t": TableShape(pa.schema([(name, pa.int32()) for name in names]), "a")}
+        tables = {"t": table_of(pa.schema([(name, pa.int32()) for name in names]), "a")}
         assert plan_query("SELECT a FROM t", tables, Session()).scans[0].columns is None
     with pytest.raises(UnreadableError):
-        plan_query("SELECT code FROM t", {"T": SHAPES["ports"], "t": SHAPES["ports"]}, Session())
+        plan_query("SELECT code FROM t", {"T": TABLES["ports"], "t": TABLES["ports"]}, Session())

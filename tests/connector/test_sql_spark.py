@@ -33,7 +33,7 @@ from elasticscan.filters import quote_name
 from elasticscan.store import Store
 from tests.base.examples import QUERIES
 from tests.connector.conftest import by_tasks, small
-from tests.connector.sql_queries import SCHEMAS, SHAPES, Generator, blocks_of, fill
+from tests.connector.sql_queries import SCHEMAS, TABLES, Generator, blocks_of, fill
 
 pytestmark = pytest.mark.spark
 
@@ -169,7 +169,7 @@ def test_a_random_query_gives_sparks_rows_while_tablets_move(
 def test_the_random_queries_push_enough_to_be_worth_comparing() -> None:
     def scans(kind: Callable[[Generator], str]) -> list[Any]:
         texts = [kind(Generator(seed)) for seed in range(60)]
-        return [scan for text in texts for scan in plan_query(text, SHAPES, Session()).scans]
+        return [scan for text in texts for scan in plan_query(text, TABLES, Session()).scans]
 
     found = scans(Generator.query)
     assert len(found) > 150
