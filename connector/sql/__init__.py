@@ -13,5 +13,5 @@ joins        the conditions of each reference of a table, by the rules of its jo
              tested there; columns: which it may need; limits: how many rows suffice
 aggregates   what tasks can compute of their own rows, for Spark to add up
 driver_reads  reads that are made alongside the driver, since a task would take longer to begin
-plan         the needs of a whole query; explain: the same for people
+plan         the needs of a whole query, also as text for people
 """

@@ -16,7 +16,6 @@ certain is left alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -27,7 +26,14 @@ from elasticscan.base.limits import MAX_DECIMAL_DIGITS
 from elasticscan.connector.options import PartialAggregates
 from elasticscan.connector.sql.joins import SelectBlock
 from elasticscan.connector.sql.limits import PLAIN_NODES, is_of, reads_alone
-from elasticscan.connector.sql.query import Query, Reference, Session, call_at, clauses_behind
+from elasticscan.connector.sql.query import (
+    LeftToSparkError,
+    Query,
+    Reference,
+    Session,
+    call_at,
+    clauses_behind,
+)
 from elasticscan.filters import Aggregate, FilterSql, quote_name
 
 _SELECT_PARTS = frozenset(
@@ -51,34 +57,8 @@ _FOLDABLE = (
     pt.is_binary, pt.is_large_binary, pt.is_date, pt.is_timestamp,
 )  # fmt: skip
 
-Edit = tuple[int, int, str]
-
-
-class NotFoldedError(Exception):
-    """Aggregates are left to Spark; says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceAggregates:
-    """The partial rows that tasks make for a SELECT, and the changes of its text.
-
-    Attributes:
-        partial: as the option `partialAggregates` takes it.
-        edits: (start, end, text) of places to replace.
-        edits_of_whole: the same where the relation has each group once; None if Spark has to group even so.
-    """
-
-    partial: PartialAggregates
-    edits: tuple[Edit, ...]
-    edits_of_whole: tuple[Edit, ...] | None
-
-    def are_whole(self, rows: pa.Table) -> bool:
-        """Return True if partial rows are the groups themselves, so that `edits_of_whole` are right."""
-        if self.edits_of_whole is None:
-            return False
-        by = list(self.partial.by)
-        groups = rows.select(by).group_by(by).aggregate([]).num_rows if by else 1
-        return bool(rows.num_rows == groups)  # a sum that does not fit its type has more than one row
+Edit = tuple[int, int, str]  # where, and the text to put there
+Rewritten = tuple[PartialAggregates, tuple[Edit, ...], tuple[Edit, ...] | None]
 
 
 def is_aggregated(select: exp.Select) -> bool:
@@ -91,16 +71,18 @@ def is_aggregated(select: exp.Select) -> bool:
 
 def source_aggregates(
     query: Query, block: SelectBlock, reference: Reference, schema: pa.Schema, session: Session
-) -> SourceAggregates:
-    """Return the aggregates of a SELECT of one table as tasks can compute them.
+) -> Rewritten:
+    """Return the aggregates of a SELECT of one table as tasks can compute them, and the changes of its text.
 
-    It is for its callers to see that all conditions of the SELECT are tested where the table is read.
+    There are two sets of changes, as in `TableScan`: over partial rows, and where each group is there once;
+    None for these if Spark has to group even so. It is for the callers to see that all conditions of the
+    SELECT are tested where the table is read.
 
     Raises:
-        NotFoldedError: they are left to Spark.
+        LeftToSparkError: they are left to Spark.
     """
     if not reads_alone(block.select, reference, _SELECT_PARTS):
-        raise NotFoldedError("the SELECT has more than a table, conditions, groups and an order")
+        raise LeftToSparkError("the SELECT has more than a table, conditions, groups and an order")
     return _Rewriting(query, block.select, reference, schema, session).result()
 
 
@@ -116,7 +98,7 @@ class _Rewriting:
         }
         self._partial: dict[str, str] = {}  # the text of each partial aggregate, by its column
 
-    def result(self) -> SourceAggregates:
+    def result(self) -> Rewritten:
         clauses = clauses_behind(self._query.tokens, self._reference.start)
         without = {clause: [(*place, "")] for clause, place in clauses.items()}
         where, group = (without.get(clause, []) for clause in (TokenType.WHERE, TokenType.GROUP_BY))
@@ -124,15 +106,15 @@ class _Rewriting:
         aggregates = [node for part in self._parts() for node in part.find_all(*_AGGREGATES)]
         calls = [self._edits(node) for node in aggregates if not _is_distinct(node)]
         if not by and not self._partial:
-            raise NotFoldedError("it has no groups and no aggregates")
+            raise LeftToSparkError("it has no groups and no aggregates")
         for name in self._partial:
             if name.lower() in {*self._columns, *self._aliases}:
-                raise NotFoldedError(f"something has the name {name}")
+                raise LeftToSparkError(f"something has the name {name}")
         whole = None
         if len(calls) == len(aggregates) and self._groups_are(by):
             whole = (*(edit for _, edit in calls), *where, *group)
         partial = PartialAggregates(tuple(self._partial.values()), by)
-        return SourceAggregates(partial, (*(edit for edit, _ in calls), *where), whole)
+        return partial, (*(edit for edit, _ in calls), *where), whole
 
     def _parts(self) -> Iterator[exp.Expr]:
         yield from self._select.expressions
@@ -144,13 +126,13 @@ class _Rewriting:
         """Return the columns that are named outside of aggregates."""
         distinct, group = self._select.args.get("distinct"), self._select.args.get("group")
         if distinct is not None and distinct.args.get("on"):
-            raise NotFoldedError("it has DISTINCT ON")
+            raise LeftToSparkError("it has DISTINCT ON")
         if group is not None and {key for key, value in group.args.items() if value} - {"expressions", "all"}:
-            raise NotFoldedError("it groups in several ways")
+            raise LeftToSparkError("it groups in several ways")
         for name in ("limit", "offset"):
             clause = self._select.args.get(name)
             if clause is not None and not isinstance(clause.args.get("expression"), exp.Literal):
-                raise NotFoldedError("its LIMIT is computed")
+                raise LeftToSparkError("its LIMIT is computed")
         by = dict[str, None]()
         for part in self._parts():
             self._check_nodes(part)
@@ -176,9 +158,9 @@ class _Rewriting:
         for node in part.walk():
             is_of_count = isinstance(node, exp.Star) and isinstance(node.parent, exp.Count)
             if not isinstance(node, _PLAIN) and not (is_of_count and not any(node.args.values())):
-                raise NotFoldedError(f"{_shown(node)} may depend on more than groups")
+                raise LeftToSparkError(f"{_shown(node)} may depend on more than groups")
             if isinstance(node, _AGGREGATES) and node.parent is not None and node.find_ancestor(*_AGGREGATES):
-                raise NotFoldedError(f"{_shown(node)} stands in another aggregate")
+                raise LeftToSparkError(f"{_shown(node)} stands in another aggregate")
 
     def _group(self, node: exp.Column) -> str | None:
         """Return the column that a name outside of aggregates means; None for one inside, or an alias."""
@@ -189,18 +171,18 @@ class _Rewriting:
         if bare and not inside and name in self._aliases and name not in self._columns:
             return None
         if not is_of(node, self._reference) or name not in self._columns:
-            raise NotFoldedError(f"{_shown(node)} is not a column of the table")
+            raise LeftToSparkError(f"{_shown(node)} is not a column of the table")
         column: str = self._columns[name]
         if bare and behind is not None and not self._is_it(self._aliases.get(name), column):
             if isinstance(node.parent, exp.Ordered):
                 return None  # sorts by what the SELECT calls so
-            raise NotFoldedError(f"{_shown(node)} is a column, and another name in the SELECT")
+            raise LeftToSparkError(f"{_shown(node)} is a column, and another name in the SELECT")
         if inside:
             return None
         if not is_foldable(self._schema.field(column).type):
-            raise NotFoldedError(f"{column} has a type that is not grouped here")
+            raise LeftToSparkError(f"{column} has a type that is not grouped here")
         if pt.is_floating(self._schema.field(column).type) and not isinstance(node.parent, _WHOLE):
-            raise NotFoldedError(f"{_shown(node)} is computed with, and 0.0 and -0.0 are one group")
+            raise LeftToSparkError(f"{_shown(node)} is computed with, and 0.0 and -0.0 are one group")
         return column
 
     def _is_it(self, meant: exp.Expr | None, column: str) -> bool:
@@ -216,10 +198,10 @@ class _Rewriting:
         )
         written = argument.name if isinstance(argument, exp.Column) else "1"
         if others or not (counts_rows or isinstance(argument, exp.Column)):
-            raise NotFoldedError(f"{_shown(node)} is not of a column")
+            raise LeftToSparkError(f"{_shown(node)} is not of a column")
         place = call_at(self._query.tokens, function, node.meta.get("start"))
         if place is None:
-            raise NotFoldedError(f"the place of {_shown(node)} is unknown")
+            raise LeftToSparkError(f"the place of {_shown(node)} is unknown")
         column = "*" if counts_rows else self._columns[written.lower()]
         name = self._name(node, f"{function}({written})")
         adding, whole = (f"{text}{name}" for text in self._finished(function, column))
@@ -233,15 +215,15 @@ class _Rewriting:
         if item.arg_key != "expressions" or isinstance(item, exp.Alias):
             return ""
         if item is not node:
-            raise NotFoldedError(f"{_shown(item)} has no name; give it one with AS")
+            raise LeftToSparkError(f"{_shown(item)} has no name; give it one with AS")
         if name.lower() in self._columns:
-            raise NotFoldedError(f"a column has the name {name}")
+            raise LeftToSparkError(f"a column has the name {name}")
         return f" AS {quote_name(name)}"
 
     def _finished(self, function: str, name: str) -> tuple[str, str]:
         """Return an aggregate of a column or of rows, `*`: over partial rows, and over a group's only one."""
         if name != "*" and not is_foldable(self._schema.field(name).type):
-            raise NotFoldedError(f"{name} has a type that is not folded here")
+            raise LeftToSparkError(f"{name} has a type that is not folded here")
         column = "*" if name == "*" else quote_name(name)
         if function == "count":
             added, whole = self._sums(f"count({column})")
@@ -252,11 +234,11 @@ class _Rewriting:
         kind = self._aggregate(f"sum({column})").type
         if function == "avg":
             if pt.is_decimal(kind):
-                raise NotFoldedError(f"the average of {column}, a decimal, is left to Spark")
+                raise LeftToSparkError(f"the average of {column}, a decimal, is left to Spark")
             (added, whole), rows = self._sums(f"avg({column})", True), self._sums(f"count({column})")
             return f"({added} / {rows[0]})", f"({whole} / {rows[1]})"
         if not self._session.ansi and not pt.is_floating(kind):
-            raise NotFoldedError("sums that overflow are no errors in this session")
+            raise LeftToSparkError("sums that overflow are no errors in this session")
         added, whole = self._sums(f"sum({column})", pt.is_floating(kind))
         if pt.is_decimal(kind) and kind.precision < MAX_DECIMAL_DIGITS:
             return f"CAST({added} AS DECIMAL({kind.precision}, {kind.scale}))", whole
@@ -278,7 +260,7 @@ class _Rewriting:
         try:
             return Aggregate.parse(text, self._schema)
         except ElasticScanError as why:
-            raise NotFoldedError(why.message) from None
+            raise LeftToSparkError(why.message) from None
 
 
 def is_foldable(kind: pa.DataType) -> bool:

@@ -27,11 +27,10 @@ from elasticscan.connector.options import URL, parse_options
 from elasticscan.connector.reading import check_snapshot
 from elasticscan.connector.sql.changing import CHANGES, read_change
 from elasticscan.connector.sql.definitions import Creation, create, maintain, nothing, read_creation
-from elasticscan.connector.sql.driver_reads import FewRows, few_as_relation, read_few
-from elasticscan.connector.sql.explain import explain_plan, left_alone
+from elasticscan.connector.sql.driver_reads import FewRows, are_groups, few_as_relation, read_few
 from elasticscan.connector.sql.parameters import with_literals
 from elasticscan.connector.sql.plan import QueryPlan, plan_query
-from elasticscan.connector.sql.query import Session, UnreadableError
+from elasticscan.connector.sql.query import LeftToSparkError, Session
 from elasticscan.connector.sql.row_changes import (
     change_counts,
     changed_in_store,
@@ -118,11 +117,11 @@ class AttachedStore:
                 if complete is None:
                     raise NotUnderstoodError("a parameter has no literal here; write its value into the text")
                 return self._execute(statement, session)
-            except (NotUnderstoodError, UnreadableError) as why:
+            except (NotUnderstoodError, LeftToSparkError) as why:
                 raise statement.refused(str(why)) from None
         try:
             plan, snapshot = self._plan(complete, session)
-        except UnreadableError:
+        except LeftToSparkError:
             return self._run_unchanged(text, args)
         references = [scan.reference for scan in plan.scans]
         try:
@@ -185,16 +184,16 @@ class AttachedStore:
         self._views.look()
         try:
             plan, snapshot = self._plan(with_literals(text, args) if args else text, session)
-        except UnreadableError as why:
-            return left_alone(text, str(why))
+        except LeftToSparkError as why:
+            return f"given to Spark as it is, over the plain views: {why}\n\n{text.strip()}"
         reads = self._reads(plan, snapshot)
         few = [read.few and read.few.rows.num_rows for read in reads]
         here = [None if rows is None else f"alongside the driver: {rows:,} rows" for rows in few]
-        return explain_plan(plan, snapshot, here, [read.ended for read in reads])
+        return plan.explained(snapshot, here, [read.ended for read in reads])
 
     def _plan(self, text: str | None, session: Session) -> tuple[QueryPlan, int]:
         if text is None:
-            raise UnreadableError("it has parameters whose values cannot be written as literals")
+            raise LeftToSparkError("it has parameters whose values cannot be written as literals")
         shapes, snapshot = self._live()
         return plan_query(text, shapes, session), snapshot
 
@@ -219,8 +218,7 @@ class AttachedStore:
             if key not in found:
                 found[key] = f"elasticscan_{unique}_{number}", read_few(parsed, scan.limit)
             name, few = found[key]
-            whole = scan.aggregates is not None and few is not None and scan.aggregates.are_whole(few.rows)
-            ended = few is not None and (scan.tail is not None or whole)
+            ended = few is not None and scan.ended is not None and are_groups(few.rows, scan.partial)
             reads.append(Read(name, options, few, ended))
         return reads
 

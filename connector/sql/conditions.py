@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from elasticscan.base.errors import FilterError, NotFound
 from elasticscan.connector.sql.joins import Condition, SelectBlock
-from elasticscan.connector.sql.query import Query, Reference, Session
+from elasticscan.connector.sql.query import LeftToSparkError, Query, Reference, Session
 from elasticscan.filters import (
     CAST,
     COLUMN,
@@ -39,10 +39,6 @@ from elasticscan.filters import (
 # What is tested where a table is read: it cannot fail.
 _TESTS = {COLUMN, LITERAL, *COMPARISONS, "NOT", "AND", "OR", "IS", "IN", "LIKE", "ILIKE"}
 _NOT_ANSI = "it converts values, and this session does not follow the ANSI rules"
-
-
-class _StaysError(Exception):
-    """A condition is left to Spark; says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +66,7 @@ def push_conditions(
         rules = _PushdownRules(query, block, condition, schemas, session)
         try:
             reference, predicate = rules.judge()
-        except _StaysError as why:
+        except LeftToSparkError as why:
             for ref in rules.mentioned():
                 stayed[ref].append((_show(condition.node), str(why)))
         else:
@@ -122,41 +118,43 @@ class _PushdownRules:
         """Return the reference that the condition can be handed to, and the filter that it becomes there.
 
         Raises:
-            _StaysError: it can be handed to none.
+            LeftToSparkError: it can be handed to none.
         """
         node = self.condition.node
         if node.find(exp.Query) is not None:
-            raise _StaysError("it holds a sub-query")
+            raise LeftToSparkError("it holds a sub-query")
         reference = self._only_reference()
         bare = node.copy()
         for column in list(bare.find_all(exp.Column)):
             if self._owners_by_alias(column):
                 column.set(next(key for key in ("catalog", "db", "table") if column.args.get(key)), None)
         if not self.session.ansi and bare.find(exp.Cast) is not None:
-            raise _StaysError(_NOT_ANSI)
+            raise LeftToSparkError(_NOT_ANSI)
         try:
             schema = self.schemas[reference.table]
             predicate = Predicate.of_tree(bare, schema)
             Predicate.parse(str(predicate), schema)  # refuses what is too long for a filter
         except (FilterError, NotFound) as error:
-            raise _StaysError(error.message) from None
+            raise LeftToSparkError(error.message) from None
         self._check(predicate.condition)
         if reference not in self.condition.free:
-            raise _StaysError("an outer join gives rows for which it is not true, or fills them with nulls")
+            raise LeftToSparkError(
+                "an outer join gives rows for which it is not true, or fills them with nulls"
+            )
         return reference, predicate
 
     # ------------------------------------------------------------------ whose columns these are
 
     def _only_reference(self) -> Reference:
         if not self.columns:
-            raise _StaysError("it names no column")
+            raise LeftToSparkError("it names no column")
         found = [self._owners(column) for column in self.columns]
         for column, owners in zip(self.columns, found, strict=True):
             if len(owners) != 1:
                 where = "more than one table" if owners else "no single table that it could be handed to"
-                raise _StaysError(f"{_show(column)} is a column of {where}")
+                raise LeftToSparkError(f"{_show(column)} is a column of {where}")
         if any(owners != found[0] for owners in found):
-            raise _StaysError("it compares tables with each other")
+            raise LeftToSparkError("it compares tables with each other")
         return found[0][0]
 
     def _owners(self, column: exp.Column) -> list[Reference]:
@@ -201,11 +199,11 @@ class _PushdownRules:
         if node.op == CAST:
             self._check_cast(node)
         elif node.op not in _TESTS:
-            raise _StaysError(f"{to_text(node)} is computed, not compared")
+            raise LeftToSparkError(f"{to_text(node)} is computed, not compared")
         if node.op == LITERAL and node.implicit and not self.session.ansi and not self._counts(node):
-            raise _StaysError(_NOT_ANSI)
+            raise LeftToSparkError(_NOT_ANSI)
         if node.type == TIMESTAMP and not self.session.utc:
-            raise _StaysError("it depends on the session's time zone, which is not UTC")
+            raise LeftToSparkError("it depends on the session's time zone, which is not UTC")
         for child in node.args:
             self._check(child)
 
@@ -218,10 +216,10 @@ class _PushdownRules:
     def _check_cast(self, node: Expression) -> None:
         source, target = node.args[0].type, node.type
         if not self.session.ansi:
-            raise _StaysError(_NOT_ANSI)
+            raise LeftToSparkError(_NOT_ANSI)
         keeps = is_number(source) and is_number(target) and always_fits(source, target)
         if not node.implicit or not keeps or (pt.is_decimal128(source) and not pt.is_decimal128(target)):
-            raise _StaysError(f"it converts {to_text(node.args[0])} to {type_name(target)}")
+            raise LeftToSparkError(f"it converts {to_text(node.args[0])} to {type_name(target)}")
 
 
 def _parts(node: Expression) -> Iterator[Expression]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from elasticscan.connector.sql.query import Query, Reference, UnreadableError
+from elasticscan.connector.sql.query import LeftToSparkError, Query, Reference
 
 _SELECT_PARTS = frozenset(
     """
@@ -83,14 +83,14 @@ def blocks_of(query: Query) -> list[SelectBlock]:
     """Every SELECT that reads a table of the store; each reference is in one of them.
 
     Raises:
-        UnreadableError: one has a clause or a join that is not followed here.
+        LeftToSparkError: one has a clause or a join that is not followed here.
     """
     by_node = {id(reference.node): reference for reference in query.references}
     owners = {id(reference.node.find_ancestor(exp.Select)) for reference in query.references}
     selects = [select for select in query.tree.find_all(exp.Select) if id(select) in owners]
     blocks = [_FromWalk(select, by_node).block for select in selects]
     if sum(len(block.references) for block in blocks) != len(query.references):
-        raise UnreadableError("a table stands where none was expected")
+        raise LeftToSparkError("a table stands where none was expected")
     return blocks
 
 
@@ -121,7 +121,7 @@ class _FromWalk:
     def _source(self, node: exp.Expr) -> _Group:
         """Return what stands at one place of a FROM, with what is joined to it."""
         if node.args.get("pivots"):
-            raise UnreadableError("it has a PIVOT")
+            raise LeftToSparkError("it has a PIVOT")
         return self._joins(self._table(node) if isinstance(node, exp.Table) else _NO_TABLE, node)
 
     def _table(self, node: exp.Table) -> _Group:
@@ -131,7 +131,7 @@ class _FromWalk:
         self.block.references.append(reference)
         alias = node.args.get("alias")
         if alias is not None and alias.args.get("columns"):
-            raise UnreadableError("it has a table whose columns are renamed")
+            raise LeftToSparkError("it has a table whose columns are renamed")
         _check(node, _TABLE_PARTS, "a table")
         return (reference,), frozenset({reference})
 
@@ -144,7 +144,7 @@ class _FromWalk:
         _check(join, _JOIN_PARTS, "JOIN")
         kind = _KINDS.get((join.side.upper(), join.kind.upper()))
         if kind is None:
-            raise UnreadableError(f"it has a {join.side} {join.kind} JOIN")
+            raise LeftToSparkError(f"it has a {join.side} {join.kind} JOIN")
         right = self._source(join.this)
         self.block.merged += [
             (name.name.lower(), frozenset(right[0])) for name in join.args.get("using") or []
@@ -162,4 +162,4 @@ class _FromWalk:
 def _check(node: exp.Expr, understood: frozenset[str], clause: str) -> None:
     for name, value in node.args.items():
         if value and name not in understood:
-            raise UnreadableError(f"it has {clause} with {name.strip('_').upper()}")
+            raise LeftToSparkError(f"it has {clause} with {name.strip('_').upper()}")

@@ -14,7 +14,7 @@ import pyarrow as pa
 from sqlglot import TokenType, exp
 
 from elasticscan.connector.sql.joins import SelectBlock
-from elasticscan.connector.sql.query import Place, Query, Reference, clauses_behind
+from elasticscan.connector.sql.query import Query, Reference, clauses_behind
 from elasticscan.store import MOST_FIRST, can_be_sorted
 
 _SELECT_PARTS = frozenset({"with_", "expressions", "from_", "where", "order", "limit", "offset"})
@@ -65,15 +65,17 @@ def row_limit(block: SelectBlock, reference: Reference, schema: pa.Schema) -> Ro
     return RowLimit(rows, names) if certain and can_be_sorted(names, schema) else None
 
 
-def ordered_tail(query: Query, select: exp.Select, reference: Reference) -> Place | None:
-    """Return the place of `ORDER BY … LIMIT n` at the end of a query that is this SELECT; None without it.
+def ordered_tail(
+    query: Query, select: exp.Select, reference: Reference
+) -> tuple[tuple[int, int, str], ...] | None:
+    """Return what takes `ORDER BY … LIMIT n` from the end of a query that is this SELECT; None without it.
 
     Without them a relation of the first n rows, in their order, is the answer.
     """
     if select is not query.tree or not select.args.get("order") or select.args.get("offset"):
         return None
     clauses = clauses_behind(query.tokens, reference.start)
-    return clauses[TokenType.ORDER_BY][0], clauses[TokenType.LIMIT][1]
+    return ((clauses[TokenType.ORDER_BY][0], clauses[TokenType.LIMIT][1], ""),)
 
 
 def reads_alone(select: exp.Select, reference: Reference, understood: frozenset[str]) -> bool:

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 
 from sqlglot.errors import SqlglotError
 
+from elasticscan.connector.option_values import PartialAggregates
 from elasticscan.connector.sql.aggregates import (
     Edit,
-    NotFoldedError,
-    SourceAggregates,
     is_aggregated,
     source_aggregates,
 )
@@ -29,7 +28,7 @@ from elasticscan.connector.sql.columns import needed_columns
 from elasticscan.connector.sql.conditions import push_conditions
 from elasticscan.connector.sql.joins import SelectBlock, blocks_of
 from elasticscan.connector.sql.limits import RowLimit, can_be_listed, ordered_tail, row_limit
-from elasticscan.connector.sql.query import Query, Reference, Session, UnreadableError, read_query
+from elasticscan.connector.sql.query import LeftToSparkError, Query, Reference, Session, read_query
 from elasticscan.connector.sql.tokens import quoted
 from elasticscan.metadata import TableInfo
 
@@ -45,9 +44,11 @@ class TableScan:
         filter: a condition that every row needed meets; None when there is none.
         complete: true if `filter` is all that the SELECT requires of a row.
         limit: the rows that suffice; None where the query may need all that meet the filter.
-        aggregates: what tasks can compute of their own rows; None where Spark needs the rows.
+        partial: aggregates that tasks can compute of their own rows; None where Spark needs the rows.
         stayed: (condition, why) of conditions that Spark alone tests, and of aggregates that it computes.
-        tail: where the query's last words stand, ORDER BY … LIMIT n, if the rows of `limit` are its answer.
+        edits: (start, end, text) of places to replace where Spark gets partial rows.
+        ended: the same where the relation is complete, so that nothing is left to Spark of the query's last
+            words, ORDER BY … LIMIT n, or of its groups; None where something always is.
     """
 
     reference: Reference
@@ -57,38 +58,57 @@ class TableScan:
     filter: str | None
     complete: bool
     limit: RowLimit | None
-    aggregates: SourceAggregates | None
+    partial: PartialAggregates | None
     stayed: tuple[tuple[str, str], ...]
-    tail: tuple[int, int] | None
+    edits: tuple[Edit, ...] = ()
+    ended: tuple[Edit, ...] | None = None
 
     def options(self, newest: int) -> dict[str, str]:
         """Return the options of a read by tasks, each of which gives the first rows of a limit; of the newest
         snapshot, unless the query names another."""
-        as_of, folded = self.reference.as_of, self.aggregates
+        as_of = self.reference.as_of
         order = () if self.limit is None else self.limit.order
         choices = {
-            "columns": None if folded or self.columns is None else ",".join(self.columns),
+            "columns": None if self.partial or self.columns is None else ",".join(self.columns),
             "filter": self.filter,
             "timestampAsOf" if as_of and as_of.is_time else "versionAsOf": as_of.text
             if as_of
             else str(newest),
             "maxRowsPerTask": None if self.limit is None else str(self.limit.rows),
             "taskOrder": ",".join(order) or None,
-            "partialAggregates": None if folded is None else folded.partial.text(),
+            "partialAggregates": None if self.partial is None else self.partial.text(),
         }
         return {name: value for name, value in choices.items() if value is not None}
 
-    def edits(self, name: str, ended: bool) -> Iterator[Edit]:
-        """Yield the changes of the query's text over a relation of this name, for `QueryPlan.rewritten`."""
+    def renamed(self, name: str) -> Iterator[Edit]:
+        """Yield the changes of the query's text that put a relation of this name in the table's place."""
         reference = self.reference
         yield reference.start, reference.end, quoted(name)
         if reference.alias_at is not None:
             yield reference.alias_at, reference.alias_at, f" AS {quoted(reference.alias)}"
-        if self.aggregates is not None:
-            whole = self.aggregates.edits_of_whole
-            yield from whole if ended and whole is not None else self.aggregates.edits
-        if ended and self.tail is not None:
-            yield *self.tail, ""
+
+    def explained(self, name: str, read_here: str | None, ended: bool) -> str:
+        """Describe the read for people, as `QueryPlan.explained`."""
+        reference, total = self.reference, len(self.table.schema)
+        lines = [name if reference.alias == reference.table else f"{name} AS {reference.alias}"]
+        if reference.as_of is not None:
+            lines.append(f"  as of    {reference.as_of.text}")
+        if self.columns is None:
+            lines.append(f"  columns  all {total}: {self.why_all}")
+        else:
+            lines.append(f"  columns  {', '.join(self.columns)} ({len(self.columns)} of {total})")
+        lines.append(f"  filter   {self.filter or 'none'}")
+        if self.limit is not None:
+            order = f" in the order of {', '.join(self.limit.order)}" if self.limit.order else ""
+            lines.append(f"  limit    {self.limit.rows:,}{order}")
+        if self.partial is not None:
+            by = f" by {', '.join(self.partial.by)}" if self.partial.by else ""
+            rest = "each group once" if ended else "partial rows, added up by Spark"
+            lines.append(f"  folded   {', '.join(self.partial.values) or 'rows'}{by}: {rest}")
+        if read_here is not None:
+            lines.append(f"  read     {read_here}")
+        lines += [f"  stays    {condition}: {why}" for condition, why in self.stayed]
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,26 +125,41 @@ class QueryPlan:
             ended: whether a relation has the rows of a limit, in that order, so that the query's last words
                 can go; or each group once, so that nothing is left to add up.
         """
-        given = zip(self.scans, names, ended, strict=True)
-        edits = [edit for scan, name, is_ended in given for edit in scan.edits(name, is_ended)]
+        edits: list[Edit] = []
+        for scan, name, is_ended in zip(self.scans, names, ended, strict=True):
+            whole = scan.ended if is_ended else None
+            edits += [*scan.renamed(name), *(scan.edits if whole is None else whole)]
         pieces, at = [], 0
         for start, end, text in sorted(edits, key=lambda edit: edit[:2]):
             pieces += [self.text[at:start], text]
             at = end
         return "".join([*pieces, self.text[at:]])
 
+    def explained(self, snapshot: int, reads: Sequence[str | None], ended: Sequence[bool]) -> str:
+        """Return the scans and the query that Spark runs, as text for people.
+
+        Args:
+            snapshot: of the reads.
+            reads: for each scan what is read alongside the driver; None for one that tasks make.
+            ended: as for `rewritten`.
+        """
+        names = [f"{scan.reference.table}#{number}" for number, scan in enumerate(self.scans, 1)]
+        given = zip(self.scans, names, reads, ended, strict=True)
+        parts = [scan.explained(name, read, is_ended) for scan, name, read, is_ended in given]
+        return "\n\n".join([f"snapshot {snapshot}", *parts, self.rewritten(names, ended).strip()])
+
 
 def plan_query(text: str, tables: Mapping[str, TableInfo], session: Session) -> QueryPlan:
     """Decide what each reference of a table reads.
 
     Raises:
-        UnreadableError: the text is no query, or not one that can be taken apart for certain.
+        LeftToSparkError: the text is no query, or not one that can be taken apart for certain.
     """
     try:
         query = read_query(text, tables, session)
         scans = [scan for block in blocks_of(query) for scan in _scans(query, block, tables, session)]
     except (SqlglotError, RecursionError):
-        raise UnreadableError("it is nested too deeply") from None
+        raise LeftToSparkError("it is nested too deeply") from None
     return QueryPlan(text, tuple(sorted(scans, key=lambda scan: scan.reference.start)))
 
 
@@ -135,28 +170,30 @@ def _scans(
     conditions = push_conditions(query, block, schemas, session)
     for reference in block.references:
         pushed, table = conditions[reference], tables[reference.table]
-        limit = aggregates = tail = None
-        stayed = pushed.stayed
+        limit = partial = ended = None
+        stayed, edits = pushed.stayed, tuple[Edit, ...]()
         if is_aggregated(block.select):
             try:
                 if len(block.references) == 1 and not pushed.complete:
-                    raise NotFoldedError("Spark tests a condition first")
-                aggregates = source_aggregates(query, block, reference, table.schema, session)
-            except NotFoldedError as error:
+                    raise LeftToSparkError("Spark tests a condition first")
+                partial, edits, ended = source_aggregates(query, block, reference, table.schema, session)
+            except LeftToSparkError as error:
                 stayed = (*stayed, ("aggregates", str(error)))
-        if pushed.complete:
-            limit = row_limit(block, reference, table.schema)
-            tail = None if limit is None else ordered_tail(query, block.select, reference)
+        elif pushed.complete and (limit := row_limit(block, reference, table.schema)) is not None:
+            ended = ordered_tail(query, block.select, reference)
+        columns, why_all = _columns(query, block, reference, table)
         yield TableScan(
             reference,
             table,
-            *_columns(query, block, reference, table),
+            columns,
+            why_all,
             pushed.filter,
             pushed.complete,
             limit,
-            aggregates,
+            partial,
             stayed,
-            tail,
+            edits,
+            ended,
         )
 
 

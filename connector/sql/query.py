@@ -37,8 +37,8 @@ _VIEW_SCHEMAS = frozenset({"session", "system"})
 _ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)\s*$")
 
 
-class UnreadableError(Exception):
-    """The text is no query, or not one that can be taken apart for certain; says why."""
+class LeftToSparkError(Exception):
+    """A text, a condition or aggregates that Spark gets as they are; says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +109,18 @@ class Query:
 
 
 def read_query(text: str, views: Iterable[str], session: Session) -> Query:
-    """Take a query apart. Raises `UnreadableError` where anything about it is doubtful."""
+    """Take a query apart. Raises `LeftToSparkError` where anything about it is doubtful."""
     tokens = _tokens(text, session)
     try:
         tree = parse_one(text, dialect=FilterSql)
     except (SqlglotError, RecursionError, *STUMBLES) as error:
-        raise UnreadableError(f"it is not understood: {_first_line(error)}") from None
+        raise LeftToSparkError(f"it is not understood: {_first_line(error)}") from None
     if not isinstance(tree, exp.Query):
-        raise UnreadableError("it is no query")
+        raise LeftToSparkError("it is no query")
     nodes = list(tree.walk())
     references = _references(text, nodes, tokens, tuple(views), session)
     if not references:
-        raise UnreadableError("it reads no table of the store")
+        raise LeftToSparkError("it reads no table of the store")
     names = {node.name.lower() for node in nodes if isinstance(node, exp.Identifier)}
     return Query(text, tuple(tokens), tree, references, _words(tokens) - names, _qualifiers(nodes))
 
@@ -131,23 +131,23 @@ def _first_line(error: Exception) -> str:
 
 def _tokens(text: str, session: Session) -> list[Token]:
     if session.unusual is not None:
-        raise UnreadableError(f"{session.unusual} changes how it reads")
+        raise LeftToSparkError(f"{session.unusual} changes how it reads")
     if "${" in text:
-        raise UnreadableError("it holds a ${variable}")
+        raise LeftToSparkError("it holds a ${variable}")
     try:
         tokens = list(FilterSql().tokenize(text))
     except (SqlglotError, *STUMBLES) as error:
-        raise UnreadableError(f"it is not understood: {_first_line(error)}") from None
+        raise LeftToSparkError(f"it is not understood: {_first_line(error)}") from None
     if not tokens or tokens[0].token_type not in _BEGINNINGS:
-        raise UnreadableError("it is no query")
+        raise LeftToSparkError("it is no query")
     for token in tokens:
         if token.text == "|>":
-            raise UnreadableError("it is written with pipes")
+            raise LeftToSparkError("it is written with pipes")
         if token.text.upper() in _DYNAMIC_WORDS and token.token_type not in (
             *_VALUES,
             TokenType.IDENTIFIER,
         ):
-            raise UnreadableError(f"it uses {token.text.upper()}")
+            raise LeftToSparkError(f"it uses {token.text.upper()}")
     return tokens
 
 
@@ -184,7 +184,7 @@ def _references(
         if not node.db and _is_cte(node):
             continue
         if node.db or len(meant) > 1 or not isinstance(node.this, exp.Identifier):
-            raise UnreadableError(f"{node.name} is named in a way that may mean something else")
+            raise LeftToSparkError(f"{node.name} is named in a way that may mean something else")
         start, end = _place(text, node.this)
         at, as_of = after[start], _as_of(node, session)
         if as_of is not None:
@@ -203,7 +203,7 @@ def _place(text: str, name: exp.Identifier) -> tuple[int, int]:
         plain = written[1:-1].replace("``", "`") if written.startswith("`") else written
         if plain == name.name:
             return start, end + 1
-    raise UnreadableError(f"the place of {name.name} is unknown")
+    raise LeftToSparkError(f"the place of {name.name} is unknown")
 
 
 def _as_of(node: exp.Table, session: Session) -> AsOf | None:
@@ -213,12 +213,12 @@ def _as_of(node: exp.Table, session: Session) -> AsOf | None:
     named, is_time = version.expression, version.name.upper() == "TIMESTAMP"
     if version.args.get("kind") != "AS OF" or not isinstance(named, exp.Literal):
         written = named.sql(dialect=FilterSql) if isinstance(named, exp.Expr) else "…"
-        raise UnreadableError(
+        raise LeftToSparkError(
             f"the snapshot of {node.name}, {written}, is not written as a number or a string"
         )
     # Spark would read a time without a zone in the session's.
     if is_time and not (session.utc or _ZONE.search(named.this)):
-        raise UnreadableError(f"the time of {node.name} has no zone, and the session's is not UTC")
+        raise LeftToSparkError(f"the time of {node.name} has no zone, and the session's is not UTC")
     return AsOf(named.this, is_time)
 
 
@@ -226,7 +226,7 @@ def _behind_as_of(tokens: Sequence[Token], at: int) -> int:
     """Return which token ends `t [FOR] VERSION AS OF 2`, of which `t` is one."""
     at += 1 + (tokens[at + 1].text.upper() == "FOR")
     if [token.text.upper() for token in tokens[at + 1 : at + 3]] != ["AS", "OF"]:
-        raise UnreadableError("the place of a snapshot is unknown")
+        raise LeftToSparkError("the place of a snapshot is unknown")
     return at + 3
 
 
@@ -241,7 +241,7 @@ def _is_cte(node: exp.Table) -> bool:
             place = next(i for i, cte in enumerate(outer.expressions) if cte is inner)
             visible = outer.expressions[:place]
             if outer.recursive and inner.alias.lower() == sought:
-                raise UnreadableError(f"{node.name} may mean the table or the recursion")
+                raise LeftToSparkError(f"{node.name} may mean the table or the recursion")
         elif (clause := outer.args.get("with_")) is not None and clause is not inner:
             visible = clause.expressions
         if any(cte.alias.lower() == sought for cte in visible):

@@ -16,9 +16,8 @@ import pytest
 from elasticscan.base.errors import NotSupported
 from elasticscan.connector.sql.changing import CHANGES, read_change
 from elasticscan.connector.sql.definitions import read_creation
-from elasticscan.connector.sql.explain import explain_plan
 from elasticscan.connector.sql.plan import plan_query
-from elasticscan.connector.sql.query import Session, UnreadableError
+from elasticscan.connector.sql.query import LeftToSparkError, Session
 from elasticscan.connector.sql.statements import insertion, statement_about
 from elasticscan.connector.sql.tokens import NotUnderstoodError
 from tests.connector.sql_queries import TABLES, blocks_of, table_of
@@ -36,10 +35,10 @@ def query_plan(text: str) -> str:
     session = Session(**({name: value if name == "unusual" else False} if name else {}))  # type: ignore[arg-type]
     try:
         plan = plan_query(query, TABLES, session)
-    except UnreadableError as why:
+    except LeftToSparkError as why:
         return f"left to Spark: {why}"
     by_tasks, here = ([ended] * len(plan.scans) for ended in (False, True))
-    shown = explain_plan(plan, 1, [None] * len(plan.scans), by_tasks)
+    shown = plan.explained(1, [None] * len(plan.scans), by_tasks)
     names = [f"{scan.reference.table}#{number}" for number, scan in enumerate(plan.scans, 1)]
     ended = plan.rewritten(names, here)
     if ended != plan.rewritten(names, by_tasks):
@@ -92,5 +91,5 @@ def test_names_that_cannot_be_listed_or_told_apart_are_not_chosen_among() -> Non
     for names in (["a", "b,c"], ["a", " b"], ["a", "A"]):
         tables = {"t": table_of(pa.schema([(name, pa.int32()) for name in names]), "a")}
         assert plan_query("SELECT a FROM t", tables, Session()).scans[0].columns is None
-    with pytest.raises(UnreadableError):
+    with pytest.raises(LeftToSparkError):
         plan_query("SELECT code FROM t", {"T": TABLES["ports"], "t": TABLES["ports"]}, Session())

@@ -176,7 +176,7 @@ def test_the_random_queries_push_enough_to_be_worth_comparing() -> None:
     assert sum(scan.filter is not None for scan in found) > len(found) // 4
     assert sum(scan.columns is not None for scan in found) > len(found) // 2
     assert sum(scan.limit is not None for scan in scans(Generator.limited)) > 20
-    assert sum(scan.aggregates is not None for scan in scans(Generator.aggregated)) > 40
+    assert sum(scan.partial is not None for scan in scans(Generator.aggregated)) > 40
 
 
 # Planted faults: were the rules weaker, the comparison above would fail
