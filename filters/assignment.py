@@ -10,6 +10,7 @@ every other change of a type needs a CAST. What is beyond a column's bounds is a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from elasticscan.base.errors import FilterError
 from elasticscan.filters.casts import can_cast, cast_array
 from elasticscan.filters.coercion import computed_type, is_integer, is_number, type_name
 from elasticscan.filters.expression import COLUMN, Expression, column_names, shortened, to_text
-from elasticscan.filters.kernels import ARROW_REFUSALS, Evaluator, compile_expression, needed_rows
+from elasticscan.filters.kernels import ARROW_REFUSALS, evaluator_of
 from elasticscan.filters.nodes import convert
 from elasticscan.filters.parser import parse_value
 
@@ -38,11 +39,11 @@ class Assignment:
     value: Expression
     text: str = field(compare=False)
     columns: frozenset[str] = field(init=False, compare=False)
-    _evaluate: Evaluator = field(init=False, compare=False, repr=False)
+    _evaluate: Callable[[pa.RecordBatch], pa.Array] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", column_names(self.value))
-        object.__setattr__(self, "_evaluate", compile_expression(self.value))
+        object.__setattr__(self, "_evaluate", evaluator_of(self.value))
 
     @classmethod
     def parse(cls, text: str, field: pa.Field, schema: pa.Schema) -> Assignment:
@@ -66,9 +67,8 @@ class Assignment:
             copied = batch.column(self.value.value[0])
             if copied.type == self.field.type:
                 return copied  # also what Spark has no match for, as nanoseconds
-        rows = needed_rows(batch, self.columns)
         try:
-            return self._stored(rows.array(self._evaluate(rows)))
+            return self._stored(self._evaluate(batch))
         except FilterError as error:
             raise FilterError(f"{error.message} (in {self})", column=self.field.name) from None
         except ARROW_REFUSALS as error:

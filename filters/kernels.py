@@ -101,13 +101,17 @@ def _compiled(node: Expression) -> Evaluator:
     return _call(node)
 
 
-def needed_rows(batch: pa.RecordBatch, columns: frozenset[str]) -> Rows:
-    """Return the rows of a batch with the columns that an expression reads.
+def evaluator_of(node: Expression) -> Callable[[pa.RecordBatch], pa.Array]:
+    """Return a function from batches with the columns that the expression reads to its values."""
+    columns, evaluate = column_names(node), compile_expression(node)
 
-    Parts that are evaluated on some rows only take these rows of every column.
-    """
-    needed = [name for name in batch.schema.names if name in columns]
-    return Rows(batch.select(needed) if needed else batch)
+    def values(batch: pa.RecordBatch) -> pa.Array:
+        # Parts that are evaluated on some rows only take these rows of every column.
+        needed = [name for name in batch.schema.names if name in columns]
+        rows = Rows(batch.select(needed) if needed else batch)
+        return rows.array(evaluate(rows))
+
+    return values
 
 
 def constant_of(node: Expression) -> Expression | None:

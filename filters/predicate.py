@@ -11,6 +11,7 @@ be given exactly that meaning is refused when the text is read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -20,7 +21,7 @@ from sqlglot import exp
 
 from elasticscan.base.errors import FilterError
 from elasticscan.filters.expression import Expression, column_names, literal, shortened, to_sql, to_text
-from elasticscan.filters.kernels import ARROW_REFUSALS, Evaluator, compile_expression, needed_rows
+from elasticscan.filters.kernels import ARROW_REFUSALS, evaluator_of
 from elasticscan.filters.parser import condition_of, parse_condition
 
 _TRUE = literal(True, pa.bool_())
@@ -41,11 +42,11 @@ class Predicate:
     condition: Expression
     text: str = field(default="", compare=False, repr=False)
     columns: frozenset[str] = field(init=False, compare=False)
-    _evaluate: Evaluator = field(init=False, compare=False, repr=False)
+    _evaluate: Callable[[pa.RecordBatch], pa.Array] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", column_names(self.condition))
-        object.__setattr__(self, "_evaluate", compile_expression(self.condition))
+        object.__setattr__(self, "_evaluate", evaluator_of(self.condition))
 
     @classmethod
     def parse(cls, text: str, schema: pa.Schema) -> Predicate:
@@ -93,9 +94,8 @@ class Predicate:
 
         Raises `FilterError` where Spark would fail too, as in a division by zero or an overflow.
         """
-        rows = needed_rows(batch, self.columns)
         try:
-            return rows.array(self._evaluate(rows))
+            return self._evaluate(batch)
         except FilterError as error:
             raise FilterError(f"{error.message} (in the filter {self._show()})", filter=str(self)) from None
         except ARROW_REFUSALS as error:

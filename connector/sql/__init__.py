@@ -10,8 +10,8 @@ statements   statements about tables of the store that are no query, recognised 
              that leaves columns out, which rows that are there keep
 query        a query's text, tree, references and places; what cannot be read for certain is left alone
 joins        the conditions of each reference of a table, by the rules of its joins; conditions: which may be
-             tested there; columns: which it may need; limits: how many rows suffice
+             tested there; limits: how many rows suffice
 aggregates   what tasks can compute of their own rows, for Spark to add up
 driver_reads  reads that are made alongside the driver, since a task would take longer to begin
-plan         the needs of a whole query, also as text for people
+plan         the needs of a whole query, columns among them, also as text for people
 """

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.connector import AttachedStore
 from elasticscan.connector.conversion import spark_schema
-from elasticscan.connector.sql import aggregates, columns, conditions, joins, limits, plan, query
+from elasticscan.connector.sql import aggregates, conditions, joins, limits, plan, query
 from elasticscan.connector.sql.plan import plan_query
 from elasticscan.connector.sql.query import Session
 from elasticscan.filters import quote_name
@@ -237,7 +237,7 @@ FAULTS: list[tuple[str, Callable[[Patch], None], str]] = [
         _put(query, "_is_cte", _always(False)),
         "WITH x AS (SELECT id FROM tiny), tiny AS (SELECT 5 AS id) SELECT x.id, tiny.id FROM x, tiny",
     ),
-    ("a star takes nothing", _put(columns, "_takes_all", _always(False)), "SELECT * FROM flights"),
+    ("a star takes nothing", _put(plan, "_takes_all", _always(False)), "SELECT * FROM flights"),
     (
         "words are never columns",
         _put(query, "_words", _always(frozenset())),
