@@ -11,8 +11,8 @@ from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import AlreadyExists, NotFound
-from elasticscan.connector.conversion import arrow_schema, spell
+from elasticscan.base.errors import AlreadyExists
+from elasticscan.connector.conversion import arrow_schema
 from elasticscan.connector.options import SPARK_COMPRESSION
 from elasticscan.connector.sql.statements import Statement
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, tokens_of
@@ -155,7 +155,8 @@ def create(uri: str, table: str, made: Creation, query: Callable[[str], DataFram
     Spark gets the store's URI as it was given: `env:NAME` keeps a password out of its plans.
     """
     store = open_store(uri)
-    if made.if_missing and _is_there(store, table):
+    is_there = table in {each.name for each in store.tables()}
+    if made.if_missing and is_there:
         return
     if made.columns is not None:
         schema = pa.schema(columns_of(made.columns))
@@ -163,20 +164,12 @@ def create(uri: str, table: str, made: Creation, query: Callable[[str], DataFram
         store.create_table(table, schema, key, shard_key=shard_key or None, compression=made.compression)
         return
     assert made.query is not None, "a creation has columns or a query"
-    if _is_there(store, table):
+    if is_there:
         raise AlreadyExists(f"table {table!r} exists; choose another name", table=table)
     options = {PRIMARY_KEY: ",".join(made.primary_key), COMPRESSION: made.compression}
     options |= {SHARD_KEY: ",".join(made.shard_key)} if made.shard_key else {}
     writer = query(made.query).write.format("elasticscan").mode("append").options(**options)
     writer.options(url=uri, table=table).save()
-
-
-def _is_there(store: Store, table: str) -> bool:
-    try:
-        store.table(table)
-    except NotFound:
-        return False
-    return True
 
 
 def maintain(spark: SparkSession, store: Store, name: str, statement: Statement) -> DataFrame:

@@ -88,7 +88,6 @@ def reads_alone(select: exp.Select, reference: Reference, understood: frozenset[
         and parts <= TABLE_PARTS
         and source is not None
         and source.this is reference.node
-        and not any(value for name, value in source.args.items() if name != "this")
     )
 
 

@@ -118,7 +118,7 @@ def read_query(text: str, views: Iterable[str], session: Session) -> Query:
     if not isinstance(tree, exp.Query):
         raise LeftToSparkError("it is no query")
     nodes = list(tree.walk())
-    references = _references(text, nodes, tokens, tuple(views), session)
+    references = _references(text, nodes, tokens, views, session)
     if not references:
         raise LeftToSparkError("it reads no table of the store")
     names = {node.name.lower() for node in nodes if isinstance(node, exp.Identifier)}
@@ -168,11 +168,9 @@ def _qualifiers(nodes: Sequence[exp.Expr]) -> frozenset[str]:
 
 
 def _references(
-    text: str, nodes: Sequence[exp.Expr], tokens: Sequence[Token], views: Sequence[str], session: Session
+    text: str, nodes: Sequence[exp.Expr], tokens: Sequence[Token], views: Iterable[str], session: Session
 ) -> tuple[Reference, ...]:
-    by_name: dict[str, list[str]] = {}
-    for view in views:
-        by_name.setdefault(view.lower(), []).append(view)
+    by_name = {view.lower(): view for view in views}
     after = {token.start: place for place, token in enumerate(tokens)}
     references = []
     for node in nodes:
@@ -183,7 +181,7 @@ def _references(
             continue
         if not node.db and _is_cte(node):
             continue
-        if node.db or len(meant) > 1 or not isinstance(node.this, exp.Identifier):
+        if node.db or not isinstance(node.this, exp.Identifier):
             raise LeftToSparkError(f"{node.name} is named in a way that may mean something else")
         start, end = _place(text, node.this)
         at, as_of = after[start], _as_of(node, session)
@@ -191,7 +189,7 @@ def _references(
             at = _behind_as_of(tokens, at)
             end = tokens[at].end + 1
         alias_at = None if node.alias else tokens[at].end + 1
-        references.append(Reference(meant[0], node.alias_or_name, node, start, end, alias_at, as_of))
+        references.append(Reference(meant, node.alias_or_name, node, start, end, alias_at, as_of))
     return tuple(sorted(references, key=lambda reference: reference.start))
 
 

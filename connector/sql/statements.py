@@ -126,19 +126,17 @@ class Insertion:
     Attributes:
         view: the table's name here.
         columns: its column list, as the table spells it.
-        text: the statement.
-        name, behind: where in the text the table's name begins, and what follows that.
+        before, behind: the statement's text up to the table's name, and after it.
     """
 
     view: str
     columns: tuple[str, ...]
-    text: str
-    name: int
-    behind: int
+    before: str
+    behind: str
 
     def into(self, relation: str) -> str:
         """Return the statement with a relation of the columns in the place of the table."""
-        return f"{self.text[: self.name]}{quoted(relation)} {self.text[self.behind :]}"
+        return f"{self.before}{quoted(relation)} {self.behind}"
 
 
 def insertion(text: str, tables: Mapping[str, Sequence[str]]) -> Insertion | None:
@@ -175,7 +173,7 @@ def insertion(text: str, tables: Mapping[str, Sequence[str]]) -> Insertion | Non
                 statement="INSERT",
                 table=view,
             )
-        found = Insertion(view, columns, text, tokens[name].start, tokens[behind].start)
+        found = Insertion(view, columns, text[: tokens[name].start], text[tokens[behind].start :])
     return found
 
 
