@@ -26,7 +26,7 @@ from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.options import URL, parse_options
 from elasticscan.connector.reading import check_snapshot
 from elasticscan.connector.sql.changing import CHANGES, read_change
-from elasticscan.connector.sql.definitions import Creation, create, maintain, nothing, read_creation
+from elasticscan.connector.sql.definitions import create, maintain, nothing
 from elasticscan.connector.sql.driver_reads import FewRows, are_groups, few_as_relation, read_few
 from elasticscan.connector.sql.parameters import with_literals
 from elasticscan.connector.sql.plan import QueryPlan, plan_query
@@ -134,7 +134,7 @@ class AttachedStore:
 
     def _execute(self, statement: Statement, session: Session) -> DataFrame:
         if statement.kind == "CREATE TABLE":
-            return self._create(read_creation(statement.reader))
+            return self._create(statement)
         if statement.kind == "DROP TABLE":
             return self._drop(statement)
         if statement.kind in CHANGES:
@@ -161,10 +161,10 @@ class AttachedStore:
             done = until_unchanged(store.context, attempt, f"rows of table {table!r}", f"repeat the {kind}")
         return change_counts(self._spark, kind, done)
 
-    def _create(self, made: Creation) -> DataFrame:
-        if not made.name.startswith(self._prefix):
+    def _create(self, statement: Statement) -> DataFrame:
+        if not statement.view.startswith(self._prefix):
             raise NotUnderstoodError(f"the name must begin with {self._prefix}, as all views of this store")
-        create(self._uri, made.name.removeprefix(self._prefix), made, self.sql)
+        create(self._uri, statement.view.removeprefix(self._prefix), statement, self.sql)
         self._views.look()
         return nothing(self._spark)
 
@@ -174,7 +174,7 @@ class AttachedStore:
         try:
             open_store(self._uri).table(self._views.tables[drop.view]).drop()
         except NotFound:
-            if not drop.if_exists:
+            if not drop.is_lenient:
                 raise
         return self._views.drop(drop.view)
 

@@ -107,11 +107,12 @@ class _PushdownRules:
     ) -> None:
         self.query, self.block, self.condition = query, block, condition
         self.schemas, self.session = schemas, session
-        self.columns = list(condition.node.find_all(exp.Column))
+        columns = condition.node.find_all(exp.Column)
+        self.owners = [(column, *self._owners(column)) for column in columns]
 
     def mentioned(self) -> list[Reference]:
         """Return the references that the condition seems to mention; only shown to people."""
-        owners = {reference for column in self.columns for reference in self._owners(column)}
+        owners = {reference for _, found, _ in self.owners for reference in found}
         return [reference for reference in self.condition.visible if reference in owners]
 
     def judge(self) -> tuple[Reference, Predicate]:
@@ -125,8 +126,8 @@ class _PushdownRules:
             raise LeftToSparkError("it holds a sub-query")
         reference = self._only_reference()
         bare = node.copy()
-        for column in list(bare.find_all(exp.Column)):
-            if self._owners_by_alias(column):
+        for column, (_, _, is_qualified) in zip(list(bare.find_all(exp.Column)), self.owners, strict=True):
+            if is_qualified:
                 column.set(next(key for key in ("catalog", "db", "table") if column.args.get(key)), None)
         if not self.session.ansi and bare.find(exp.Cast) is not None:
             raise LeftToSparkError(_NOT_ANSI)
@@ -138,53 +139,45 @@ class _PushdownRules:
             raise LeftToSparkError(error.message) from None
         self._check(predicate.condition)
         if reference not in self.condition.free:
-            raise LeftToSparkError(
-                "an outer join gives rows for which it is not true, or fills them with nulls"
-            )
+            why = "an outer join gives rows for which it is not true, or fills them with nulls"
+            raise LeftToSparkError(why)
         return reference, predicate
 
     # ------------------------------------------------------------------ whose columns these are
 
     def _only_reference(self) -> Reference:
-        if not self.columns:
+        if not self.owners:
             raise LeftToSparkError("it names no column")
-        found = [self._owners(column) for column in self.columns]
-        for column, owners in zip(self.columns, found, strict=True):
+        for column, owners, _ in self.owners:
             if len(owners) != 1:
                 where = "more than one table" if owners else "no single table that it could be handed to"
                 raise LeftToSparkError(f"{_show(column)} is a column of {where}")
-        if any(owners != found[0] for owners in found):
+        first, *others = (owners[0] for _, owners, _ in self.owners)
+        if any(owner != first for owner in others):
             raise LeftToSparkError("it compares tables with each other")
-        return found[0][0]
+        return first
 
-    def _owners(self, column: exp.Column) -> list[Reference]:
-        """Return the references that have the column. With several, Spark fails: the name is ambiguous."""
-        parts = [part.name for part in column.parts]
-        if len(parts) > 1:
-            if qualified := self._owners_by_alias(column):
-                return qualified
-            # Else `a.b` is field b of a struct column a, unless a may be the name of a table here.
-            if parts[0].lower() in self.query.qualifiers:
-                return []
+    def _owners(self, column: exp.Column) -> tuple[list[Reference], bool]:
+        """Return the references that have the column, and whether it is qualified by their alias.
+
+        With several, Spark fails: the name is ambiguous.
+        """
+        first, *rest = [part.name.lower() for part in column.parts]
+        by_alias = [ref for ref in self._with(rest[0]) if ref.alias.lower() == first] if rest else []
+        # Else `a.b` is field b of a struct column a, unless a may be the name of a table here.
+        if by_alias or (rest and first in self.query.qualifiers):
+            return by_alias, True
         # Of the columns that USING makes one, the left one stays. A RIGHT or FULL join takes the value of the
         # other one, but there the left side is not `free`.
-        merged = [right for name, right in self.block.merged if name == parts[0].lower()]
+        merged = [right for name, right in self.block.merged if name == first]
+        return [ref for ref in self._with(first) if not any(ref in right for right in merged)], False
+
+    def _with(self, name: str) -> list[Reference]:
+        """Return the visible references with a column of this name in lower case."""
         return [
             reference
             for reference in self.condition.visible
-            if self._has(reference, parts[0]) and not any(reference in right for right in merged)
-        ]
-
-    def _has(self, reference: Reference, name: str) -> bool:
-        return name.lower() in {column.lower() for column in self.schemas[reference.table].names}
-
-    def _owners_by_alias(self, column: exp.Column) -> list[Reference]:
-        """Return the references by whose alias the column is qualified."""
-        alias, *rest = [part.name for part in column.parts]
-        return [
-            reference
-            for reference in self.condition.visible
-            if rest and alias.lower() == reference.alias.lower() and self._has(reference, rest[0])
+            if name in map(str.lower, self.schemas[reference.table].names)
         ]
 
     # --------------------------------------------------------------------- the condition itself

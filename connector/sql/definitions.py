@@ -27,16 +27,12 @@ class Creation:
     """A statement that makes a table.
 
     Attributes:
-        name: the table's name as a view.
-        if_missing: whether an existing table is left alone.
         columns: their definitions as Spark writes them; None for the columns of the query.
         primary_key, shard_key: names of columns; none for the usual shard key.
         compression: of its files, as in the option of writes.
         query: the source of its rows; None for an empty table.
     """
 
-    name: str
-    if_missing: bool
     columns: str | None
     primary_key: tuple[str, ...]
     shard_key: tuple[str, ...]
@@ -45,20 +41,11 @@ class Creation:
 
 
 def read_creation(reader: StatementReader) -> Creation:
-    """Read `CREATE TABLE` from its first word on.
+    """Read `CREATE TABLE` from behind the table's name.
 
     Raises:
         NotUnderstoodError: the statement is incomplete, or has clauses that tables lack.
     """
-    reader.expect("CREATE")
-    if reader.takes("OR", "REPLACE"):
-        raise NotUnderstoodError("OR REPLACE is not supported; drop the table first, or use INSERT OVERWRITE")
-    reader.takes("EXTERNAL")
-    reader.expect("TABLE")
-    if_missing = reader.takes("IF", "NOT", "EXISTS")
-    name = reader.name()
-    if len(name) > 1:
-        raise NotUnderstoodError(f"tables of a store have no schema; write CREATE TABLE {name[-1]}")
     keys: list[tuple[str, ...]] = []
     columns = _columns(reader, keys) if reader.takes("(") else None
     given: dict[str, str] = {}
@@ -80,9 +67,7 @@ def read_creation(reader: StatementReader) -> Creation:
     if (columns is None) == (query is None):
         raise NotUnderstoodError("a new table needs either columns or a query")
     shard_key = _names(given[SHARD_KEY]) if SHARD_KEY in given else ()
-    return Creation(
-        name[0], if_missing, columns, keys[0], shard_key, given.get(COMPRESSION, SPARK_COMPRESSION), query
-    )
+    return Creation(columns, keys[0], shard_key, given.get(COMPRESSION, SPARK_COMPRESSION), query)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -149,14 +134,14 @@ def properties_of(reader: StatementReader, *known: str) -> dict[str, str]:
             return properties
 
 
-def create(uri: str, table: str, made: Creation, query: Callable[[str], DataFrame]) -> None:
-    """Create the table, with the rows of its query if it has one.
+def create(uri: str, table: str, statement: Statement, query: Callable[[str], DataFrame]) -> None:
+    """Create the table, with the rows of the statement's query if it has one.
 
     Spark gets the store's URI as it was given: `env:NAME` keeps a password out of its plans.
     """
-    store = open_store(uri)
+    store, made = open_store(uri), read_creation(statement.reader)
     is_there = table in {each.name for each in store.tables()}
-    if made.if_missing and is_there:
+    if statement.is_lenient and is_there:
         return
     if made.columns is not None:
         schema = pa.schema(columns_of(made.columns))

@@ -35,19 +35,19 @@ class Statement:
 
     Attributes:
         kind: its first words: "DROP TABLE", "UPDATE", …
-        view: the table's name here; empty for a new table.
-        if_exists: whether the table may be missing.
-        reader: continues behind the table's name; for a new table at the first word.
+        view: the table's name here.
+        is_lenient: whether the table may be missing, or a new table be there.
+        reader: continues behind the table's name.
     """
 
     kind: str
     view: str
-    if_exists: bool
+    is_lenient: bool
     reader: StatementReader
 
     def refused(self, why: str) -> NotSupported:
-        about = f" of table {self.view!r}" if self.view else ""
-        return NotSupported(f"{self.kind}{about} did nothing: {why}", statement=self.kind, table=self.view)
+        why = f"{self.kind} of table {self.view!r} did nothing: {why}"
+        return NotSupported(why, statement=self.kind, table=self.view)
 
 
 def statement_about(text: str, views: Iterable[str]) -> Statement | None:
@@ -60,34 +60,39 @@ def statement_about(text: str, views: Iterable[str]) -> Statement | None:
     reader = StatementReader(text, tokens)
     try:
         if reader.takes("CREATE"):
-            return _creation(reader, text, tokens, by_name)
+            return _creation(reader, tokens, by_name)
         kind = next((words for words in _KINDS if reader.takes(*words.split())), None)
-        if_exists = reader.takes("IF", "EXISTS")
+        is_lenient = reader.takes("IF", "EXISTS")
         view = None if kind is None else view_of(reader.name(), by_name)
     except NotUnderstoodError:
         return None
     if kind is None or view is None:
         return None
-    statement = Statement(kind.removesuffix(" FROM").removesuffix(" INTO"), view, if_exists, reader)
+    statement = Statement(kind.removesuffix(" FROM").removesuffix(" INTO"), view, is_lenient, reader)
     if kind == "ALTER VIEW":
         raise statement.refused(_HIDDEN)
     return statement
 
 
 def _creation(
-    reader: StatementReader, text: str, tokens: Sequence[Token], by_name: Mapping[str, str]
+    reader: StatementReader, tokens: Sequence[Token], by_name: Mapping[str, str]
 ) -> Statement | None:
     """Return a CREATE TABLE of a table of the store; refuse what would hide one."""
-    reader.takes("OR", "REPLACE")
+    replaces = reader.takes("OR", "REPLACE")
     of_session = reader.takes_one("GLOBAL TEMPORARY", "GLOBAL TEMP", "TEMPORARY", "TEMP")
     reader.takes("EXTERNAL")
     is_table = reader.takes("TABLE")
     if not is_table:
         reader.expect("VIEW")
-    reader.takes("IF", "NOT", "EXISTS")
+    is_lenient = reader.takes("IF", "NOT", "EXISTS")
     name = reader.name()
     if is_table and not of_session and _is_of_the_store(name, tokens[reader.at :]):
-        return Statement("CREATE TABLE", "", False, StatementReader(text, tokens))
+        made = Statement("CREATE TABLE", name[-1], is_lenient, reader)
+        if replaces:
+            raise made.refused("OR REPLACE is not supported; drop the table first, or use INSERT OVERWRITE")
+        if len(name) > 1:
+            raise made.refused(f"tables of a store have no schema; write CREATE TABLE {name[-1]}")
+        return made
     view = view_of(name, by_name)
     if view is not None:
         raise Statement("CREATE", view, False, reader).refused(_HIDDEN)

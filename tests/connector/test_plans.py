@@ -53,11 +53,13 @@ def statement_plan(text: str) -> str:
             found = insertion(text, {view: table.schema.names for view, table in TARGETS.items()})
             return "Spark's" if found is None else f"partial update of {found.view}: {found.into('x')}"
         if statement.kind == "CREATE TABLE":
-            return str(read_creation(statement.reader))
+            return (
+                f"{statement.view}{' if missing' * statement.is_lenient}: {read_creation(statement.reader)}"
+            )
         if statement.kind in CHANGES:
             change = read_change(statement.kind, statement.reader, statement.view, TARGETS[statement.view])
             return f"{', '.join(change.actions)} by {change.query}"
-        return f"{statement.kind} of {statement.view}{' if it exists' * statement.if_exists}"
+        return f"{statement.kind} of {statement.view}{' if it exists' * statement.is_lenient}"
     except (NotUnderstoodError, NotSupported) as why:
         return f"refused: {why}"
 
