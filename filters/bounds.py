@@ -32,8 +32,6 @@ _KEEP_ORDER = {
 
 def keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
     """Return True if a conversion fails for no value, and a < b never becomes a > b."""
-    if source == target:
-        return True
     if pt.is_boolean(source) or is_number(source):
         if pt.is_decimal128(target):
             return has_digits_for(source, target)

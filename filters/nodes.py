@@ -55,19 +55,15 @@ def number(text: str) -> Expression:
             return literal(whole, pa.int32())
         if -_INT64_BOUND <= whole < _INT64_BOUND:
             return literal(whole, pa.int64())
-    elif "e" in text.lower():
-        try:
-            value = float(text)
-        except ValueError:
-            raise FilterError(f"{text} is no number") from None
-        if math.isinf(value):
-            raise FilterError(f"{text} is out of the range of DOUBLE")
-        return literal(value, pa.float64())
     try:
-        exact = Decimal(text)
-    except InvalidOperation:
+        exact, value = Decimal(text), float(text)
+    except (InvalidOperation, ValueError):
         raise FilterError(f"{text[:40]} is no number") from None
-    return literal(exact, decimal_literal_type(exact))
+    if "e" not in text.lower():
+        return literal(exact, decimal_literal_type(exact))
+    if math.isinf(value):
+        raise FilterError(f"{text} is out of the range of DOUBLE")
+    return literal(value, pa.float64())
 
 
 def convert(value: Expression, kind: pa.DataType, *, implicit: bool = True) -> Expression:
@@ -90,17 +86,16 @@ def convert(value: Expression, kind: pa.DataType, *, implicit: bool = True) -> E
 
 def explicit_cast(value: Expression, kind: pa.DataType) -> Expression:
     if value.is_literal and isinstance(value.value, str) and pt.is_decimal128(kind):
-        value = _decimal_text(value.value.strip())
+        value = _decimal_text(value.value.strip())  # so is `1.5BD` read
     converted = convert(value, kind, implicit=False)
     # The literal loses a mark `implicit`: the user wrote this conversion, so the text repeats it.
     return literal(converted.value, kind) if converted.is_literal else converted
 
 
 def _decimal_text(text: str) -> Expression:
-    exact = Decimal(text) if text.lstrip("+-").replace(".", "", 1).isdecimal() and text.isascii() else None
-    if exact is None:
+    if not text.isascii() or not text.lstrip("+-").replace(".", "", 1).isdecimal():
         raise FilterError(f"{text!r} is no DECIMAL")
-    return literal(exact, decimal_literal_type(exact))
+    return literal(Decimal(text), decimal_literal_type(Decimal(text)))
 
 
 def boolean(value: Expression) -> Expression:

@@ -85,8 +85,6 @@ class Predicate:
             predicate.mask(pa.RecordBatch.from_pylist([], needed))
         except ARROW_REFUSALS as error:
             raise FilterError(f"the filter cannot be evaluated: {error}", filter=text) from error
-        except RecursionError:
-            raise FilterError("the filter is nested too deeply") from None
         return predicate
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:

@@ -124,9 +124,7 @@ class _Rewriting:
 
     def _groups(self) -> tuple[str, ...]:
         """Return the columns that are named outside of aggregates."""
-        distinct, group = self._select.args.get("distinct"), self._select.args.get("group")
-        if distinct is not None and distinct.args.get("on"):
-            raise LeftToSparkError("it has DISTINCT ON")
+        group = self._select.args.get("group")
         if group is not None and {key for key, value in group.args.items() if value} - {"expressions", "all"}:
             raise LeftToSparkError("it groups in several ways")
         for name in ("limit", "offset"):
