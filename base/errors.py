@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 from typing import Any, ClassVar
 
 from elasticscan.base.formatting import printable
@@ -33,10 +34,17 @@ RESTORE = "restore it from a backup, or make a new store of what is left with `e
 
 
 class ElasticScanError(Exception):
-    """Base of all errors; `fields` holds the details that the message mentions."""
+    """Base of all errors; `fields` holds the details that the message mentions.
+
+    The code of a kind is its name, as ES_NOT_FOUND of `NotFound`, unless it says another one.
+    """
 
     code: ClassVar[str] = "ES_ERROR"
     names_its_host: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        if "code" not in vars(cls):
+            cls.code = "ES_" + re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()
 
     def __init__(self, message: str, **fields: Any) -> None:
         # Every text is redacted here, so no password of a URI reaches a log through an error.
@@ -85,35 +93,25 @@ class InvalidOption(UsageError):
     """An argument, option or name that does not exist or has no such value.
     Write it as the message says; it suggests the nearest name."""
 
-    code = "ES_INVALID_OPTION"
-
 
 class InvalidKey(UsageError):
     """A primary key that is null, repeated within a write, too long, or of other columns.
     Correct the rows that the message names."""
-
-    code = "ES_INVALID_KEY"
 
 
 class LimitExceeded(UsageError):
     """A definition, row or continuation key that is larger than its bound.
     Make it smaller: docs/limits.md lists the bounds."""
 
-    code = "ES_LIMIT_EXCEEDED"
-
 
 class SchemaMismatch(UsageError):
     """Rows, a file or a change whose columns or types do not fit the table, or a type that no table stores.
     Add the missing columns, cast the values, or change the table first."""
 
-    code = "ES_SCHEMA_MISMATCH"
-
 
 class NotSupported(UsageError):
     """A SQL statement or a call that this kind of store does not support; a Redis cluster is only read.
     Use what the message names instead."""
-
-    code = "ES_NOT_SUPPORTED"
 
 
 class FilterError(UsageError):
@@ -127,8 +125,6 @@ class ScanConsumed(UsageError):
     """A scan that was read to its end, closed, or is read elsewhere; or a write that was begun before a fork.
     Begin a scan for each reader, continue with `Store.resume`, or fork while the store rests."""
 
-    code = "ES_SCAN_CONSUMED"
-
 
 class ContinuationKeyError(UsageError):
     """A page's key or a stream's offset that was altered, cut, or made by another store, stream or secret.
@@ -141,7 +137,6 @@ class StoreNotFound(UsageError):
     """A place where there is no store, as this user at this host sees it.
     Check the path or URL, the mount and the permissions; `create` makes a store."""
 
-    code = "ES_STORE_NOT_FOUND"
     names_its_host = True
 
 
@@ -149,14 +144,10 @@ class NotFound(UsageError):
     """A table, column, index, shard, tablet, topology, snapshot or tag that does not exist (field `kind`).
     Use the nearest name, which the message suggests; `status` and `history` list what there is."""
 
-    code = "ES_NOT_FOUND"
-
 
 class AlreadyExists(UsageError):
     """A store, table, index, shard, tag or directory that exists, or an insert of existing keys.
     Choose another name, or open the existing one; for rows, use `upsert` (the field `keys` has some)."""
-
-    code = "ES_ALREADY_EXISTS"
 
 
 class ReadOnlyStore(UsageError):
@@ -171,8 +162,6 @@ class InvalidTopologyChange(UsageError):
     """A move, split, join or change of shards that does not fit the current placement.
     Look at `status` and plan it again."""
 
-    code = "ES_INVALID_TOPOLOGY_CHANGE"
-
 
 class TryAgain(ElasticScanError):
     """Failure of a correct call; the same call may succeed later."""
@@ -182,7 +171,6 @@ class CatalogUnavailable(TryAgain):
     """A catalog that cannot be reached, or stays locked for longer than calls wait.
     Try again; check the server, the mount and the network of the host that is named."""
 
-    code = "ES_CATALOG_UNAVAILABLE"
     names_its_host = True
 
 
@@ -191,29 +179,22 @@ class CommitUnknown(TryAgain):
     Look at `history` before you repeat it; a write with `txn` is done once however often it is
     repeated."""
 
-    code = "ES_COMMIT_UNKNOWN"
-
 
 class NotReady(TryAgain):
     """An index that is still being built, or a tablet that another process is moving (field `kind`).
     Wait; if that process was killed, call `create_index` again or `move --resume`."""
-
-    code = "ES_NOT_READY"
 
 
 class OutOfResources(TryAgain):
     """A process or machine without free file handles, memory or threads; the store is well.
     Raise the limit (`ulimit -n`, `ulimit -u`), or run less at once."""
 
-    code = "ES_OUT_OF_RESOURCES"
     names_its_host = True
 
 
 class WriteConflict(TryAgain):
     """A write that other writes preceded for a minute, each time, or whose files were collected meanwhile.
     Repeat it: nothing was committed."""
-
-    code = "ES_WRITE_CONFLICT"
 
 
 class StartAgain(ElasticScanError):
@@ -224,21 +205,15 @@ class SnapshotExpired(StartAgain):
     """A snapshot, changes (field `kind`: `changes`) or a continuation key (`key`) that are no longer kept.
     Begin a new scan; longer retention or a tag keeps snapshots, `streamName` what a stream needs."""
 
-    code = "ES_SNAPSHOT_EXPIRED"
-
 
 class RowsChanged(StartAgain):
     """Rows that were written or deleted since they were read; the fields name some, and the `newest` commit.
     Read them again, and write what follows from that."""
 
-    code = "ES_ROWS_CHANGED"
-
 
 class TableChanged(StartAgain):
     """A table, index or store (field `kind`) that was dropped, replaced or changed below its reader.
     Open it and begin again with what is there now."""
-
-    code = "ES_TABLE_CHANGED"
 
 
 class OperatorNeeded(ElasticScanError):
@@ -249,21 +224,16 @@ class StoreTooNew(OperatorNeeded):
     """A store or file that a newer version of elasticscan has written.
     Install that version here, too."""
 
-    code = "ES_STORE_TOO_NEW"
-
 
 class StoreDamaged(OperatorNeeded):
     """A catalog whose bytes are not what was written.
     Run `verify`; restore a backup, or `repair OLD NEW`."""
-
-    code = "ES_STORE_DAMAGED"
 
 
 class ShardUnavailable(OperatorNeeded):
     """A shard's directory or bucket that this user at this host cannot reach or use.
     Mount it, or correct the permission, the network or the device; then try again."""
 
-    code = "ES_SHARD_UNAVAILABLE"
     names_its_host = True
 
 
@@ -271,7 +241,6 @@ class WrongRoot(OperatorNeeded):
     """A directory or bucket that belongs to another shard, store or copy of the catalog.
     Mount each disk where it belongs, use the original catalog, or `adopt` the shards for this copy."""
 
-    code = "ES_WRONG_ROOT"
     names_its_host = True
 
 
@@ -280,14 +249,11 @@ class CatalogOutdated(OperatorNeeded):
     Put the newest catalog back, or `adopt`, which loses what it does not know; `gc --share 1` removes
     files."""
 
-    code = "ES_CATALOG_OUTDATED"
-
 
 class DiskFull(OperatorNeeded):
     """A disk, bucket or temporary directory without room; nothing was committed.
     Make room (`gc --orphans 0s`, another `TMPDIR`), and repeat it."""
 
-    code = "ES_DISK_FULL"
     names_its_host = True
 
 
@@ -295,7 +261,6 @@ class FragmentDamaged(OperatorNeeded):
     """A file of rows whose bytes are not what was written, or that is gone.
     Run `verify`; restore a backup, or `repair OLD NEW`."""
 
-    code = "ES_FRAGMENT_DAMAGED"
     names_its_host = True
 
 
@@ -303,12 +268,12 @@ class FragmentMissing(FragmentDamaged):
     """A file of rows that is gone.
     A writer that staged it, or a scan longer than a grace period, may try again; else as above."""
 
+    code = FragmentDamaged.code
+
 
 class CoverageBroken(OperatorNeeded):
     """A scan that could not prove that it read each slot once: a defect of elasticscan.
     Do not use its rows; run it again, and report it."""
-
-    code = "ES_COVERAGE_BROKEN"
 
 
 __all__ = [
