@@ -88,8 +88,7 @@ class AttachedStore:
         Raises:
             NotFound: the store has no such table; the nearest is named.
         """
-        info = open_store(self._uri).table(name)
-        return TableRead(self._spark, self._uri, info.name, info.schema)
+        return TableRead(self._spark, self._uri, open_store(self._uri).table(name).definition)
 
     def sql(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
         """Run a query whose tables send up only the columns and rows that it may need.

@@ -11,19 +11,19 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.clock import zoned
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import MAX_NUMBER, NAME_PATTERN
 from elasticscan.connector.options import Options, parse_options
+from elasticscan.connector.reading import chosen_columns
 from elasticscan.connector.sql.driver_reads import few_as_relation, read_few
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.views import FORMAT
 from elasticscan.connector.store_cache import open_store
 from elasticscan.filters import Predicate
-from elasticscan.metadata import no_such_column
+from elasticscan.metadata import TableInfo
 from elasticscan.store import whole_number
 
 _SNAPSHOTS = ("versionasof", "timestampasof")
@@ -39,8 +39,7 @@ class TableRead:
 
     _spark: SparkSession = field(repr=False)
     _uri: str = field(repr=False)
-    _table: str
-    _schema: pa.Schema = field(repr=False)
+    _table: TableInfo = field(repr=False)
     options: Mapping[str, str] = field(default_factory=dict)
     _most: int | None = None
 
@@ -53,10 +52,10 @@ class TableRead:
             FilterError: the condition is not supported, or does not fit the columns' types.
             NotFound: the table lacks a column of the condition.
         """
-        text = str(Predicate.parse(condition, self._schema))
+        predicate = Predicate.parse(condition, self._table.schema)
         if (earlier := self.options.get("filter")) is not None:
-            text = str(Predicate.parse(f"({earlier}) AND ({text})", self._schema))
-        return self._with_option("filter", text)
+            predicate = Predicate.parse(f"({earlier}) AND ({predicate})", self._table.schema)
+        return self._with_option("filter", str(predicate))
 
     def select(self, *columns: str | Sequence[str]) -> TableRead:
         """Read these columns alone, named one by one or in a list.
@@ -65,10 +64,6 @@ class TableRead:
             NotFound: the table lacks one of them.
         """
         names = [name for each in columns for name in ([each] if isinstance(each, str) else each)]
-        known = {name.lower() for name in self._schema.names}
-        for name in names:
-            if name.lower() not in known:
-                raise no_such_column(self._table, name, self._schema.names)
         return self.option("columns", ",".join(names))
 
     def index(self, name: str) -> TableRead:
@@ -102,11 +97,11 @@ class TableRead:
 
     def _with_option(self, name: str, text: str) -> TableRead:
         read = replace(self, options={**self.options, name.lower(): text})
-        read._parsed(read.options)
+        chosen_columns(self._table, read._parsed(read.options))
         return read
 
     def _parsed(self, options: Mapping[str, str]) -> Options:
-        return parse_options({"store": self._uri, "table": self._table, **options})
+        return parse_options({"store": self._uri, "table": self._table.name, **options})
 
     def limit(self, rows: int) -> TableRead:
         """Read at most so many rows, in no particular order; the smallest limit counts."""
@@ -124,5 +119,7 @@ class TableRead:
             return few_as_relation(self._spark, few)
         if self._most is not None and not is_feed:
             options["maxrowspertask"] = str(self._most)
-        frame = self._spark.read.format(FORMAT).options(url=self._uri, table=self._table, **options).load()
+        frame = (
+            self._spark.read.format(FORMAT).options(url=self._uri, table=self._table.name, **options).load()
+        )
         return frame if self._most is None else frame.limit(self._most)

@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -163,7 +162,7 @@ def test_a_store_whose_catalog_is_at_a_server_shows_no_password(
         with Store.open(place) as store:
             table = store.table("t")
             shown = [store, store.status(), store.topology, store.tables(), store.topology_history()]
-            read = TableRead(None, place, "t", pa.schema([]))  # type: ignore[arg-type]
+            read = TableRead(None, place, table.definition)  # type: ignore[arg-type]
             shown += [table, table.scan(), table.history(), read]
             assert SECRET not in f"{shown!r}{store}{store._repr_html_()}"
             assert SECRET not in message(lambda: store.table("no"))
