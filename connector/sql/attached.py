@@ -103,8 +103,7 @@ class AttachedStore:
         drops a table of the store with its view, `DROP VIEW` the view alone.
 
         Raises:
-            NotSupported: the statement would change or hide a view and not its table, or is
-                incomplete; nothing was done.
+            NotSupported: the statement is incomplete, or not one of those above; nothing was done.
             WriteConflict: other writers changed the rows at each attempt.
         """
         session = _session(self._spark)

@@ -2,7 +2,7 @@
 
 To Spark the tables of a store are temporary views: `DROP TABLE t` would drop the view and leave the table.
 `statement_about` reads the statement's first words and the name behind them. It finds the statements that the
-store carries out, refuses others that would change or hide the view of a table, and leaves the rest to Spark.
+store carries out, and leaves the rest to Spark.
 
 Spark fills the missing columns of an INSERT with nulls, and its rows replace existing rows. So a statement
 whose column list lacks columns of a table (`insertion`) is given a relation of the table that has the other
@@ -19,11 +19,10 @@ from elasticscan.base.errors import NotSupported
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, Token, quoted, tokens_of
 
 # Statements that the store carries out, by their first words.
-_KINDS = ("DROP TABLE", "TRUNCATE TABLE", "ALTER TABLE", "ALTER VIEW", "DELETE FROM", "UPDATE", "MERGE INTO")
+_KINDS = ("DROP TABLE", "TRUNCATE TABLE", "ALTER TABLE", "DELETE FROM", "UPDATE", "MERGE INTO")
 # Words behind the name of a table of Spark's own, and words that begin a query.
 _OF_SPARK = frozenset({"STORED", "ROW", "LIKE"})
 _QUERY = frozenset({"AS", "SELECT", "WITH", "FROM", "VALUES", "TABLE"})
-_HIDDEN = "the store has a table of this name; choose another name"
 _ALONE = ("INSERT", "WITH", "FROM")
 # Schemas under which Spark finds a temporary view, too.
 _VIEW_SCHEMAS = ({"session"}, {"system", "session"})
@@ -54,13 +53,13 @@ def statement_about(text: str, views: Iterable[str]) -> Statement | None:
     """Return the statement about a table of the views; None for statements that Spark carries out.
 
     Raises:
-        NotSupported: Spark would change or hide the view of a table, and not the table.
+        NotSupported: it is a CREATE TABLE with OR REPLACE, or with a schema's name.
     """
     tokens, by_name = tokens_of(text), {view.lower(): view for view in views}
     reader = StatementReader(text, tokens)
     try:
         if reader.takes("CREATE"):
-            return _creation(reader, tokens, by_name)
+            return _creation(reader, tokens)
         kind = next((words for words in _KINDS if reader.takes(*words.split())), None)
         is_lenient = reader.takes("IF", "EXISTS")
         view = None if kind is None else view_of(reader.name(), by_name)
@@ -68,35 +67,24 @@ def statement_about(text: str, views: Iterable[str]) -> Statement | None:
         return None
     if kind is None or view is None:
         return None
-    statement = Statement(kind.removesuffix(" FROM").removesuffix(" INTO"), view, is_lenient, reader)
-    if kind == "ALTER VIEW":
-        raise statement.refused(_HIDDEN)
-    return statement
+    return Statement(kind.removesuffix(" FROM").removesuffix(" INTO"), view, is_lenient, reader)
 
 
-def _creation(
-    reader: StatementReader, tokens: Sequence[Token], by_name: Mapping[str, str]
-) -> Statement | None:
-    """Return a CREATE TABLE of a table of the store; refuse what would hide one."""
+def _creation(reader: StatementReader, tokens: Sequence[Token]) -> Statement | None:
+    """Return a CREATE TABLE of a table of the store."""
     replaces = reader.takes("OR", "REPLACE")
-    of_session = reader.takes_one("GLOBAL TEMPORARY", "GLOBAL TEMP", "TEMPORARY", "TEMP")
     reader.takes("EXTERNAL")
-    is_table = reader.takes("TABLE")
-    if not is_table:
-        reader.expect("VIEW")
+    reader.expect("TABLE")
     is_lenient = reader.takes("IF", "NOT", "EXISTS")
     name = reader.name()
-    if is_table and not of_session and _is_of_the_store(name, tokens[reader.at :]):
-        made = Statement("CREATE TABLE", name[-1], is_lenient, reader)
-        if replaces:
-            raise made.refused("OR REPLACE is not supported; drop the table first, or use INSERT OVERWRITE")
-        if len(name) > 1:
-            raise made.refused(f"tables of a store have no schema; write CREATE TABLE {name[-1]}")
-        return made
-    view = view_of(name, by_name)
-    if view is not None:
-        raise Statement("CREATE", view, False, reader).refused(_HIDDEN)
-    return None
+    if not _is_of_the_store(name, tokens[reader.at :]):
+        return None
+    made = Statement("CREATE TABLE", name[-1], is_lenient, reader)
+    if replaces:
+        raise made.refused("OR REPLACE is not supported; drop the table first, or use INSERT OVERWRITE")
+    if len(name) > 1:
+        raise made.refused(f"tables of a store have no schema; write CREATE TABLE {name[-1]}")
+    return made
 
 
 def _is_of_the_store(name: Sequence[str], behind: Sequence[Token]) -> bool:
