@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -49,18 +47,6 @@ def test_without_threads_the_caller_works(monkeypatch: pytest.MonkeyPatch) -> No
     assert parallel(lambda number: (number, threading.get_ident()), range(3), 2) == [
         (number, threading.get_ident()) for number in range(3)
     ]
-
-
-def test_work_after_the_main_thread_ended_is_done() -> None:
-    program = (
-        "import threading, time; from elasticscan.base.concurrency import parallel\n"
-        "def late():\n    threading.main_thread().join(); print(parallel(abs, [-1, -2], 2))\n"
-        "threading.Thread(target=late).start()"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS, check=True
-    )
-    assert ran.stdout == "[1, 2]\n", ran.stderr
 
 
 def test_what_has_begun_is_awaited_and_nothing_else_begins_after_an_error() -> None:

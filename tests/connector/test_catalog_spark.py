@@ -235,23 +235,6 @@ def test_a_step_that_is_wrong_fails_at_once(catalog: AttachedStore) -> None:
 # What is read where
 
 
-@pytest.mark.parametrize(
-    ("text", "rows"),
-    [
-        ("SELECT * FROM flights WHERE id = 7", 1),
-        ("SELECT * FROM flights WHERE id IN (7, 8, 700)", 2),
-        ("SELECT * FROM flights WHERE id = 700", 0),
-        ("SELECT * FROM flights LIMIT 0", 0),
-        ("SELECT a FROM flights LIMIT 4", 4),
-        ("SELECT s, count(*) FROM wide GROUP BY s", 7),
-        ("SELECT sum(i8) FROM wide WHERE id < 0", 1),
-    ],
-)
-def test_little_is_read_beside_the_driver(catalog: AttachedStore, text: str, rows: int) -> None:
-    assert f"  read     alongside the driver: {rows} rows" in catalog.explain(text).splitlines()
-    assert catalog.sql(text).count() == rows
-
-
 def test_explain_shows_limits_and_what_is_read_beside_the_driver(
     catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

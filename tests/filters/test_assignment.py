@@ -71,6 +71,8 @@ def test_values_are_those_of_the_expression_in_the_columns_type(
         ("big", "money", "would cause data loss"),
         ("big", "double * 1e300", "was truncated|out of bounds"),
         ("big", "big DIV 0", "by zero"),
+        ("big", "big  DIV (big - big)", r"in big = big  DIV \(big - big\)"),  # as it was written
+        ("double", "1/0", "in double = 1/0"),
         ("tiny", "big * 100", "500 not in range"),
         ("unsigned", "big - 6", "-1 not in range"),
         ("unsigned", "unsigned + 1", "not supported"),
@@ -96,11 +98,3 @@ def test_an_unknown_column_is_named_and_a_column_of_nanoseconds_copied() -> None
     with pytest.raises(NotFound, match="bigg"):
         assigned("big", "bigg + 1")
     assert assigned("nanos", "nanos").equals(ROWS.column("nanos"))
-
-
-@pytest.mark.parametrize("text", ["1/0", "big  DIV (big - big)", "big * 9223372036854775807"])
-def test_an_error_shows_a_new_value_as_it_was_written(text: str) -> None:
-    with pytest.raises(FilterError) as refused:
-        assigned("big" if "big" in text else "double", text)
-    assert text in refused.value.message
-    assert "1.0 / 0.0" not in refused.value.message
