@@ -1,7 +1,7 @@
 """The language of conditions and aggregates: SQL text as a typed tree, its meaning, values left possible.
 
 `Predicate` is a filter: text that sqlglot reads (`parser`), a small typed tree (`expression`, `nodes`,
-`coercion`), evaluated by Arrow kernels (`kernels`, `casts`, `patterns`) in three-valued logic. What cannot
+`coercion`), evaluated by Arrow kernels (`kernels`, `casts`) in three-valued logic. What cannot
 be evaluated exactly as Spark would is refused. `with_parameters` writes values into it as literals
 (`parameters`). `Assignment` is a column's new value, read by the same rules.
 
@@ -18,7 +18,7 @@ The modules, from the bottom up:
 key_sets           sets of value keys, as intervals of bytes; bounds: what is below and above a constant
 expression         the typed tree, and its normalised text
 coercion           types that a filter computes with; nodes: trees with Spark's conversions and checks
-casts              CAST on whole arrays; patterns: LIKE; kernels: a tree on record batches
+casts              CAST on whole arrays; kernels: a tree on record batches
 parser             SQL text, read into a tree
 predicate          a filter: checked once, then evaluated
 parameters         values, written into a condition

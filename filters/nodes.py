@@ -35,10 +35,12 @@ from elasticscan.filters.expression import (
     literal,
     to_text,
 )
-from elasticscan.filters.patterns import check_pattern, escaped, prefix_of
 
 NULL = literal(None, pa.null())
 _AROUND = {"STARTSWITH": ("", "%"), "ENDSWITH": ("%", ""), "CONTAINS": ("%", "%")}
+# Of LIKE: `%` and `_` are wildcards, and a backslash before either of them makes it plain.
+_PLAIN_TEXT = re.compile(r"(?:[^%_\\]|\\[%_\\])*", re.DOTALL)
+_VALID_PATTERN = re.compile(r"(?:[^\\]|\\[%_\\])*", re.DOTALL)
 _WHOLE = re.compile(r"[+-]?[0-9]{1,8}\Z")
 _INT32_BOUND = 1 << 31
 _INT64_BOUND = 1 << 63
@@ -183,11 +185,19 @@ def match(operator: str, child: Expression, pattern: Expression) -> Expression:
         return literal(None, pa.bool_())
     wanted = str(pattern.value)
     if operator in _AROUND:
-        wanted = escaped(wanted).join(_AROUND[operator])
-    check_pattern(wanted)
+        wanted = re.sub(r"([%_\\])", r"\\\1", wanted).join(_AROUND[operator])
+    if not _VALID_PATTERN.fullmatch(wanted):
+        raise FilterError(f"the pattern {wanted!r} has \\ before something else than %, _ or \\; double it")
     if operator != "ILIKE" and not prefix_of(wanted)[1]:
         return condition("=", child, literal(prefix_of(wanted)[0], pa.string()))
     return condition("ILIKE" if operator == "ILIKE" else "LIKE", child, value=wanted)
+
+
+def prefix_of(pattern: str) -> tuple[str, str]:
+    """Return the text with which all texts of a pattern begin, and what is left of the pattern."""
+    plain = _PLAIN_TEXT.match(pattern)
+    assert plain is not None, "the empty text is plain"
+    return re.sub(r"\\(.)", r"\1", plain[0], flags=re.DOTALL), pattern[plain.end() :]
 
 
 def arithmetic(op: str, left: Expression, right: Expression) -> Expression:
@@ -201,26 +211,20 @@ def arithmetic(op: str, left: Expression, right: Expression) -> Expression:
         if not is_integer(kind):
             raise FilterError("DIV is supported between whole numbers only")
         kind = pa.int64()
-    elif not is_number(kind) or (op == "/" and is_integer(kind)):
+    elif not is_number(kind) or (op == "/" and not pt.is_decimal128(kind)):
         kind = pa.float64()
-    if pt.is_decimal128(kind):
-        return _decimal_arithmetic(op, _as_decimal(left, kind), _as_decimal(right, kind))
-    if op == "/":
-        kind = pa.float64()
-    return Expression(op, (convert(left, kind), convert(right, kind)), kind)
-
-
-def _as_decimal(value: Expression, kind: pa.DataType) -> Expression:
-    if pt.is_null(value.type):
-        return convert(value, kind)
-    return convert(value, integer_as_decimal(value.type)) if is_integer(value.type) else value
-
-
-def _decimal_arithmetic(op: str, left: Expression, right: Expression) -> Expression:
+    if not pt.is_decimal128(kind):
+        return Expression(op, (convert(left, kind), convert(right, kind)), kind)
     if op not in ("+", "-", "*"):
         raise FilterError(
             f"{op} is not supported between decimals; CAST one side to DOUBLE, and the result to DECIMAL"
         )
+    left, right = (
+        convert(side, kind if pt.is_null(side.type) else integer_as_decimal(side.type))
+        if pt.is_null(side.type) or is_integer(side.type)
+        else side
+        for side in (left, right)
+    )
     return Expression(op, (left, right), computed_decimal(op, left.type, right.type))
 
 

@@ -19,7 +19,7 @@ from elasticscan.filters.coercion import computed_type
 from elasticscan.filters.expression import CAST, COLUMN, COMPARISONS, Expression, column_names, literal
 from elasticscan.filters.kernels import constant_of
 from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NOTHING, NULLS, Interval, KeySet, KeySets
-from elasticscan.filters.patterns import prefix_of
+from elasticscan.filters.nodes import prefix_of
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _MOST_BISECTIONS = 200  # for one list; each takes milliseconds

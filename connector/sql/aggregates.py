@@ -202,7 +202,7 @@ class _Rewriting:
             raise LeftToSparkError(f"the place of {_shown(node)} is unknown")
         column = "*" if counts_rows else self._columns[written.lower()]
         name = self._name(node, f"{function}({written})")
-        adding, whole = (f"{text}{name}" for text in self._finished(function, column))
+        adding, whole = (f"{self._finished(function, column, adds)}{name}" for adds in (True, False))
         return (*place, adding), (*place, whole)
 
     def _name(self, node: exp.Expr, name: str) -> str:
@@ -218,34 +218,33 @@ class _Rewriting:
             raise LeftToSparkError(f"a column has the name {name}")
         return f" AS {quote_name(name)}"
 
-    def _finished(self, function: str, name: str) -> tuple[str, str]:
-        """Return an aggregate of a column or of rows, `*`: over partial rows, and over a group's only one."""
+    def _finished(self, function: str, name: str, adds: bool) -> str:
+        """Return an aggregate of a column or of rows, `*`: over rows to add up, or a group's only one."""
         if name != "*" and not is_foldable(self._schema.field(name).type):
             raise LeftToSparkError(f"{name} has a type that is not folded here")
         column = "*" if name == "*" else quote_name(name)
+
+        def of(function: str, merge: str = "sum", of_floats: bool = False) -> str:
+            partial = self._of(f"{function}({column})")
+            if adds:
+                return f"{merge}({partial})"
+            return f"({partial} + 0.0D)" if of_floats else partial  # Spark's sum of -0.0 is 0.0
+
         if function == "count":
-            added, whole = self._sums(f"count({column})")
-            return f"coalesce({added}, 0L)", f"coalesce({whole}, 0L)"
+            return f"coalesce({of('count')}, 0L)"
         if function in ("min", "max"):
-            extreme = self._of(f"{function}({column})")
-            return f"{function}({extreme})", extreme
+            return of(function, function)
         kind = self._aggregate(f"sum({column})").type
         if function == "avg":
             if pt.is_decimal(kind):
                 raise LeftToSparkError(f"the average of {column}, a decimal, is left to Spark")
-            (added, whole), rows = self._sums(f"avg({column})", True), self._sums(f"count({column})")
-            return f"({added} / {rows[0]})", f"({whole} / {rows[1]})"
+            return f"({of('avg', of_floats=True)} / {of('count')})"
         if not self._session.ansi and not pt.is_floating(kind):
             raise LeftToSparkError("sums that overflow are no errors in this session")
-        added, whole = self._sums(f"sum({column})", pt.is_floating(kind))
-        if pt.is_decimal(kind) and kind.precision < MAX_DECIMAL_DIGITS:
-            return f"CAST({added} AS DECIMAL({kind.precision}, {kind.scale}))", whole
-        return added, whole
-
-    def _sums(self, text: str, of_floats: bool = False) -> tuple[str, str]:
-        """Return the sum of a column of partial rows, and its one value."""
-        column = self._of(text)
-        return f"sum({column})", f"({column} + 0.0D)" if of_floats else column  # Spark's sum of -0.0 is 0.0
+        total = of("sum", of_floats=pt.is_floating(kind))
+        if adds and pt.is_decimal(kind) and kind.precision < MAX_DECIMAL_DIGITS:
+            return f"CAST({total} AS DECIMAL({kind.precision}, {kind.scale}))"
+        return total
 
     def _of(self, text: str) -> str:
         """Return the column of partial rows that has this aggregate."""

@@ -210,7 +210,7 @@ def _anti_is_semi(patch: Patch) -> None:
 
 def _finished(right: str, wrong: str) -> Callable[[Patch], None]:
     def changed(*given: Any) -> Any:
-        return tuple(text.replace(right, wrong) for text in FINISHED(*given))
+        return FINISHED(*given).replace(right, wrong)
 
     return _put(aggregates._Rewriting, "_finished", changed)
 
