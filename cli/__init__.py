@@ -31,23 +31,11 @@ the completion of a shell do not wait for them.
 
 from __future__ import annotations
 
-import sys
-from importlib.abc import MetaPathFinder
-
 EXTRA = "elasticscan[cli]"
-
-
-class _WithoutPandas(MetaPathFinder):
-    """A finder that hides pandas: Arrow would import it with its first array, and no command needs it."""
-
-    def find_spec(self, name: str, *_: object) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError("no command needs pandas", name=name)
 
 
 def main() -> None:
     """Run the command line."""
-    sys.meta_path.insert(0, _WithoutPandas())
     try:
         from elasticscan.cli.app import app  # an optional extra  # noqa: PLC0415
     except ModuleNotFoundError as error:

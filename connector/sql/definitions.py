@@ -124,7 +124,7 @@ def properties_of(reader: StatementReader, *known: str) -> dict[str, str]:
     by_name = {name.lower(): name for name in known}
     reader.expect("(")
     while True:
-        name = reader.string() if reader.sees_string else ".".join(reader.name())
+        name = reader.string() if reader.sees_kind("text") else ".".join(reader.name())
         if name.lower() not in by_name:
             raise NotUnderstoodError(f"unknown property {name}; use {', '.join(known)}")
         reader.takes("=")

@@ -81,9 +81,8 @@ class StatementReader:
     def at_end(self) -> bool:
         return self.at >= len(self._tokens)
 
-    @property
-    def sees_string(self) -> bool:
-        return not self.at_end and self._tokens[self.at].kind == "text"
+    def sees_kind(self, *kinds: str) -> bool:
+        return not self.at_end and self._tokens[self.at].kind in kinds
 
     def sees(self, *words: str) -> bool:
         """Return True if these words, in upper case, come next."""
@@ -121,7 +120,7 @@ class StatementReader:
         return parts
 
     def identifier(self) -> str:
-        if self.at_end or self._tokens[self.at].kind not in ("word", "quoted"):
+        if not self.sees_kind("word", "quoted"):
             raise self.wrong("a name")
         self.at += 1
         return self._tokens[self.at - 1].word
@@ -152,19 +151,18 @@ class StatementReader:
         """Return an alias, with or without AS, if there is one; words of `but` are none."""
         if self.takes("AS"):
             return self.identifier()
-        if self.at_end or self._tokens[self.at].kind not in ("word", "quoted"):
-            return None
-        return None if self._tokens[self.at].upper in but else self.identifier()
+        is_alias = self.sees_kind("word", "quoted") and self._tokens[self.at].upper not in but
+        return self.identifier() if is_alias else None
 
     def value(self) -> None:
         """Go past a number or a string."""
-        if self.at_end or not (self.sees_string or self._tokens[self.at].word.isdecimal()):
+        if self.at_end or not (self.sees_kind("text") or self._tokens[self.at].word.isdecimal()):
             raise self.wrong("a number or a string")
         self.at += 1
 
     def string(self) -> str:
         """Return the value of a string without escapes."""
-        if self.at_end or self._tokens[self.at].kind != "text" or "\\" in self._tokens[self.at].word:
+        if not self.sees_kind("text") or "\\" in self._tokens[self.at].word:
             raise self.wrong("a string")
         self.at += 1
         return self._tokens[self.at - 1].word[1:-1]
