@@ -31,8 +31,6 @@ the completion of a shell do not wait for them.
 
 from __future__ import annotations
 
-EXTRA = "elasticscan[cli]"
-
 
 def main() -> None:
     """Run the command line."""
@@ -41,9 +39,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("rich", "typer"):
             raise
-        raise SystemExit(
-            f"The command line needs the package {error.name!r}: pip install '{EXTRA}'"
-        ) from None
+        hint = "pip install 'elasticscan[cli]'"
+        raise SystemExit(f"The command line needs the package {error.name!r}: {hint}") from None
     app()
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from elasticscan.base.errors import NotFound, NotSupported
+from elasticscan.base.errors import NotSupported
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.options import URL, parse_options
 from elasticscan.connector.reading import check_snapshot
@@ -169,11 +169,7 @@ class AttachedStore:
     def _drop(self, drop: Statement) -> DataFrame:
         drop.reader.takes("PURGE")
         drop.reader.expect_end()
-        try:
-            open_store(self._uri).table(self._views.tables[drop.view]).drop()
-        except NotFound:
-            if not drop.is_lenient:
-                raise
+        open_store(self._uri).table(self._views.tables[drop.view]).drop()
         return self._views.drop(drop.view)
 
     def explain(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> str:
@@ -200,8 +196,8 @@ class AttachedStore:
         backend = open_store(self._uri).backend
         backend.newest()
         tables, snapshot = backend.tables()
-        by_name = {table.name: table for table in tables}
-        return {view: by_name[name] for view, name in self._views.tables.items() if name in by_name}, snapshot
+        live = {self._prefix + table.name: table for table in tables}
+        return {view: live[view] for view in self._views.tables if view in live}, snapshot
 
     def _reads(self, plan: QueryPlan, snapshot: int) -> list[Read]:
         """Return the reads of a plan, in its order; equal ones have one relation, which Spark reads once."""

@@ -35,7 +35,7 @@ class Statement:
     Attributes:
         kind: its first words: "DROP TABLE", "UPDATE", …
         view: the table's name here.
-        is_lenient: whether the table may be missing, or a new table be there.
+        is_lenient: whether a table to drop may be missing, and a new one be there.
         reader: continues behind the table's name.
     """
 
