@@ -23,8 +23,7 @@ from sqlglot import TokenType, exp
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.limits import MAX_DECIMAL_DIGITS
-from elasticscan.connector.options import PartialAggregates
-from elasticscan.connector.sql.joins import SelectBlock
+from elasticscan.connector.option_values import PartialAggregates
 from elasticscan.connector.sql.limits import PLAIN_NODES, is_of, reads_alone
 from elasticscan.connector.sql.query import (
     LeftToSparkError,
@@ -63,30 +62,20 @@ Rewritten = tuple[PartialAggregates, tuple[Edit, ...], tuple[Edit, ...] | None]
 
 def is_aggregated(select: exp.Select) -> bool:
     """Return True if a SELECT gives groups, and no rows."""
-    parts = [select.args.get(name) for name in ("having", "order")]
-    nodes = [*select.expressions, *(part for part in parts if part is not None)]
     grouped = select.args.get("group") or select.args.get("distinct")
-    return bool(grouped) or any(node.find(*_AGGREGATES) for node in nodes)
+    return bool(grouped) or any(part.find(*_AGGREGATES) for part in _parts(select))
 
 
-def source_aggregates(
-    query: Query, block: SelectBlock, reference: Reference, schema: pa.Schema, session: Session
-) -> Rewritten:
-    """Return the aggregates of a SELECT of one table as tasks can compute them, and the changes of its text.
-
-    There are two sets of changes, as in `TableScan`: over partial rows, and where each group is there once;
-    None for these if Spark has to group even so. It is for the callers to see that all conditions of the
-    SELECT are tested where the table is read.
-
-    Raises:
-        LeftToSparkError: they are left to Spark.
-    """
-    if not reads_alone(block.select, reference, _SELECT_PARTS):
-        raise LeftToSparkError("the SELECT has more than a table, conditions, groups and an order")
-    return _Rewriting(query, block.select, reference, schema, session).result()
+def _parts(select: exp.Select) -> Iterator[exp.Expr]:
+    yield from select.expressions
+    for name in ("group", "having", "order"):
+        if (part := select.args.get(name)) is not None:
+            yield part
 
 
-class _Rewriting:
+class AggregateRewriting:
+    """The aggregates of a SELECT of one table as tasks can compute them, and the changes of its text."""
+
     def __init__(
         self, query: Query, select: exp.Select, reference: Reference, schema: pa.Schema, session: Session
     ) -> None:
@@ -99,11 +88,20 @@ class _Rewriting:
         self._partial: dict[str, str] = {}  # the text of each partial aggregate, by its column
 
     def result(self) -> Rewritten:
+        """Return the partial rows, and two sets of changes as in `TableScan`.
+
+        It is for the callers to see that all conditions of the SELECT are tested where the table is read.
+
+        Raises:
+            LeftToSparkError: the aggregates are left to Spark.
+        """
+        if not reads_alone(self._select, self._reference, _SELECT_PARTS):
+            raise LeftToSparkError("the SELECT has more than a table, conditions, groups and an order")
         clauses = clauses_behind(self._query.tokens, self._reference.start)
         without = {clause: [(*place, "")] for clause, place in clauses.items()}
         where, group = (without.get(clause, []) for clause in (TokenType.WHERE, TokenType.GROUP_BY))
         by = self._groups()
-        aggregates = [node for part in self._parts() for node in part.find_all(*_AGGREGATES)]
+        aggregates = [node for part in _parts(self._select) for node in part.find_all(*_AGGREGATES)]
         calls = [self._edits(node) for node in aggregates if not _is_distinct(node)]
         if not by and not self._partial:
             raise LeftToSparkError("it has no groups and no aggregates")
@@ -116,12 +114,6 @@ class _Rewriting:
         partial = PartialAggregates(tuple(self._partial.values()), by)
         return partial, (*(edit for edit, _ in calls), *where), whole
 
-    def _parts(self) -> Iterator[exp.Expr]:
-        yield from self._select.expressions
-        for name in ("group", "having", "order"):
-            if (part := self._select.args.get(name)) is not None:
-                yield part
-
     def _groups(self) -> tuple[str, ...]:
         """Return the columns that are named outside of aggregates."""
         group = self._select.args.get("group")
@@ -132,7 +124,7 @@ class _Rewriting:
             if clause is not None and not isinstance(clause.args.get("expression"), exp.Literal):
                 raise LeftToSparkError("its LIMIT is computed")
         by = dict[str, None]()
-        for part in self._parts():
+        for part in _parts(self._select):
             self._check_nodes(part)
             for node in part.find_all(exp.Column):
                 if (column := self._group(node)) is not None:

@@ -22,9 +22,9 @@ from sqlglot.errors import SqlglotError
 
 from elasticscan.connector.option_values import PartialAggregates
 from elasticscan.connector.sql.aggregates import (
+    AggregateRewriting,
     Edit,
     is_aggregated,
-    source_aggregates,
 )
 from elasticscan.connector.sql.conditions import push_conditions
 from elasticscan.connector.sql.joins import SelectBlock, blocks_of
@@ -177,7 +177,8 @@ def _scans(
             try:
                 if len(block.references) == 1 and not pushed.complete:
                     raise LeftToSparkError("Spark tests a condition first")
-                partial, edits, ended = source_aggregates(query, block, reference, table.schema, session)
+                rewriting = AggregateRewriting(query, block.select, reference, table.schema, session)
+                partial, edits, ended = rewriting.result()
             except LeftToSparkError as error:
                 stayed = (*stayed, ("aggregates", str(error)))
         elif pushed.complete and (limit := row_limit(block, reference, table.schema)) is not None:

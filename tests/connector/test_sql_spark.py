@@ -183,7 +183,7 @@ def test_the_random_queries_push_enough_to_be_worth_comparing() -> None:
 
 Patch = pytest.MonkeyPatch
 PUSH, ROW_LIMIT, COUNT = conditions.push_conditions, limits.row_limit, limits._count
-FINISHED = aggregates._Rewriting._finished
+FINISHED = aggregates.AggregateRewriting._finished
 
 
 def _put(place: Any, name: str, value: Any) -> Callable[[Patch], None]:
@@ -212,7 +212,7 @@ def _finished(right: str, wrong: str) -> Callable[[Patch], None]:
     def changed(*given: Any) -> Any:
         return FINISHED(*given).replace(right, wrong)
 
-    return _put(aggregates._Rewriting, "_finished", changed)
+    return _put(aggregates.AggregateRewriting, "_finished", changed)
 
 
 def _upper(name: str) -> str:
