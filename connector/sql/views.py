@@ -41,16 +41,12 @@ class TableViews:
         versions = backend.versions()
         if versions == self._versions:
             return
-        there = {self._prefix + info.name: info for info in backend.tables()[0]}
+        there = {self._prefix + info.name: info for info in backend.tables()[0] if _fits_spark(info)}
         for view in self._tables.keys() - there.keys():
             self.drop(view)
         for view, info in there.items():
             known = self._tables.get(view)
             if known is not None and known.id == info.id:
-                continue
-            if not self._fits_spark(info):
-                if known is not None:
-                    self.drop(view)
                 continue
             # A new dict, since other threads may go through the old one.
             self._tables = {**self._tables, view: info}
@@ -78,10 +74,11 @@ class TableViews:
         self._tables = {name: info for name, info in self._tables.items() if name != view}
         return self._spark.sql(f"DROP VIEW IF EXISTS {quoted(view)}")
 
-    def _fits_spark(self, info: TableInfo) -> bool:
-        try:
-            spark_schema(info.schema)
-        except SchemaMismatch as error:
-            warnings.warn(f"table {info.name!r} gets no view: {error.message}", stacklevel=4)
-            return False
-        return True
+
+def _fits_spark(info: TableInfo) -> bool:
+    try:
+        spark_schema(info.schema)
+    except SchemaMismatch as error:
+        warnings.warn(f"table {info.name!r} gets no view: {error.message}", stacklevel=4)
+        return False
+    return True
