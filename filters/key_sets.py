@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -33,8 +33,8 @@ class KeySet:
     columns are fixed to single values can be entered at each of them.
 
     >>> ones = KeySet.of([Interval(b"\\1\\5", b"\\1\\6", True), Interval(b"\\1\\7", END)])
-    >>> ones.contains(b"\\1\\5"), ones.contains(b"\\1\\6"), NULLS.contains(b"\\0")
-    (True, False, True)
+    >>> ones.overlaps(b"\\1\\5", b"\\1\\6"), ones.overlaps(b"\\1\\6", b"\\1\\7")
+    (True, False)
     """
 
     intervals: tuple[Interval, ...]
@@ -77,10 +77,6 @@ class KeySet:
     def singles(self) -> bool:
         """Return True if it is a list of single values."""
         return all(interval.single for interval in self.intervals)
-
-    def contains(self, key: bytes) -> bool:
-        at = bisect_right(self.intervals, key, key=_low) - 1
-        return at >= 0 and key < self.intervals[at].high
 
     def overlaps(self, low: bytes, high: bytes) -> bool:
         """Return True if some bytes within [low, high) are in the set."""

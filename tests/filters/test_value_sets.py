@@ -37,6 +37,10 @@ def keys_of(values: list[Any], kind: pa.DataType) -> list[bytes]:
     return [encode_value(pa.scalar(value, kind)) for value in values]
 
 
+def holds(keys: KeySet, key: bytes) -> bool:
+    return keys.overlaps(key, key + b"\0")
+
+
 @settings(deadline=None, max_examples=examples(400))
 @given(text=st.one_of(CONDITIONS, TESTS_OF_A_COLUMN), seed=SEEDS)
 def test_every_row_that_a_filter_keeps_has_its_key_in_the_set_of_each_column(text: str, seed: int) -> None:
@@ -49,7 +53,7 @@ def test_every_row_that_a_filter_keeps_has_its_key_in_the_set_of_each_column(tex
         found = value_set(predicate.condition, field)
         plain = column.dictionary_decode() if pa.types.is_dictionary(field.type) else column
         for key, keep in zip(map(encode_value, plain), kept, strict=True):
-            inside = found.keys.contains(key)
+            inside = holds(found.keys, key)
             assert inside or keep is not True, (field.name, key)
             assert not found.exact or inside == (keep is True), (field.name, key)
 
@@ -157,11 +161,11 @@ PROBES = st.binary(min_size=1, max_size=2)
 @settings(deadline=None, max_examples=examples(200))
 @given(one=SETS, two=SETS, key=PROBES, other=PROBES)
 def test_sets_obey_the_laws_of_sets(one: KeySet, two: KeySet, key: bytes, other: bytes) -> None:
-    assert (one | two).contains(key) == (one.contains(key) or two.contains(key))
-    assert (one & two).contains(key) == (one.contains(key) and two.contains(key))
+    assert holds(one | two, key) == (holds(one, key) or holds(two, key))
+    assert holds(one & two, key) == (holds(one, key) and holds(two, key))
     if key < END:
-        assert one.complement().contains(key) != one.contains(key)
-    assert one.coarsened(1).contains(key) or not one.contains(key)
+        assert holds(one.complement(), key) != holds(one, key)
+    assert holds(one.coarsened(1), key) or not holds(one, key)
     low, high = sorted((key, other))
     assert one.overlaps(low, high) == (not (one & KeySet.of([Interval(low, high)])).is_empty)
     for each in (one | two, one & two, one.complement()):
