@@ -131,10 +131,7 @@ def _types(text: str, function: str, stored: pa.DataType) -> tuple[pa.DataType, 
         digits, places = (10, 0) if function == SUM else (4, 4)
         precision, scale = kind.precision + digits, kind.scale + places
         return kind, pa.decimal128(min(precision, MAX_DECIMAL_DIGITS), min(scale, MAX_DECIMAL_DIGITS))
-    raise InvalidOption(
-        f"{brief(text)}: the column is {stored}; name a column of numbers",
-        option="values",
-    )
+    raise InvalidOption(f"{brief(text)}: the column is {stored}; name a column of numbers", option="values")
 
 
 def _refused(text: str, why: str) -> InvalidOption:

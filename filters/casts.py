@@ -16,13 +16,7 @@ import pyarrow.types as pt
 
 from elasticscan.base.errors import FilterError
 from elasticscan.base.hashing import raw_values
-from elasticscan.filters.coercion import (
-    TIMESTAMP,
-    TIMESTAMP_NTZ,
-    is_float,
-    is_integer,
-    type_name,
-)
+from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, is_float, is_integer, type_name
 
 _Caster = Callable[[pa.Array, pa.DataType], pa.Array]
 

@@ -27,14 +27,7 @@ from elasticscan.filters.coercion import (
     is_number,
     type_name,
 )
-from elasticscan.filters.expression import (
-    CAST,
-    Expression,
-    condition,
-    decimal_literal_type,
-    literal,
-    to_text,
-)
+from elasticscan.filters.expression import CAST, Expression, condition, decimal_literal_type, literal, to_text
 
 NULL = literal(None, pa.null())
 _AROUND = {"STARTSWITH": ("", "%"), "ENDSWITH": ("%", ""), "CONTAINS": ("%", "%")}

@@ -22,14 +22,7 @@ from elasticscan.base.limits import MAX_FILTER_BYTES, MAX_FILTER_DEPTH, MAX_FILT
 from elasticscan.base.suggestions import suggest
 from elasticscan.filters import nodes
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, computed_type, decimal_type, type_name
-from elasticscan.filters.expression import (
-    COLUMN,
-    Expression,
-    condition,
-    literal,
-    quote_name,
-    shortened,
-)
+from elasticscan.filters.expression import COLUMN, Expression, condition, literal, quote_name, shortened
 
 # What sqlglot raises, alongside errors of its own, for some texts that it does not expect.
 STUMBLES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)

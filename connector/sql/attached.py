@@ -235,10 +235,7 @@ class AttachedStore:
         return self._spark.sql(text, **frames)
 
     def _run_unchanged(
-        self,
-        text: str,
-        args: dict[str, Any] | list[Any] | None = None,
-        views: Collection[str] | None = None,
+        self, text: str, args: dict[str, Any] | list[Any] | None = None, views: Collection[str] | None = None
     ) -> DataFrame:
         """Run the text in Spark over the newest rows of these views, or of all that it may mention."""
         words, (live, _) = text.lower(), self._live()

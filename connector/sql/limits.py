@@ -106,12 +106,7 @@ def _count(clause: exp.Expr | None) -> int | None:
     return int(number.name) if plain and number is not None else None
 
 
-def _term(
-    node: exp.Expr,
-    select: exp.Select,
-    reference: Reference,
-    columns: Mapping[str, str],
-) -> str | None:
+def _term(node: exp.Expr, select: exp.Select, reference: Reference, columns: Mapping[str, str]) -> str | None:
     """Return an ORDER BY term that is a column of the table, with Spark's default place of nulls."""
     if not isinstance(node, exp.Ordered) or not isinstance(node.this, exp.Column):
         return None

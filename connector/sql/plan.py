@@ -21,11 +21,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from elasticscan.connector.option_values import PartialAggregates
-from elasticscan.connector.sql.aggregates import (
-    AggregateRewriting,
-    Edit,
-    is_aggregated,
-)
+from elasticscan.connector.sql.aggregates import AggregateRewriting, Edit, is_aggregated
 from elasticscan.connector.sql.conditions import push_conditions
 from elasticscan.connector.sql.joins import SelectBlock, blocks_of
 from elasticscan.connector.sql.limits import RowLimit, can_be_listed, ordered_tail, row_limit

@@ -143,10 +143,7 @@ def _tokens(text: str, session: Session) -> list[Token]:
     for token in tokens:
         if token.text == "|>":
             raise LeftToSparkError("it is written with pipes")
-        if token.text.upper() in _DYNAMIC_WORDS and token.token_type not in (
-            *_VALUES,
-            TokenType.IDENTIFIER,
-        ):
+        if token.text.upper() in _DYNAMIC_WORDS and token.token_type not in (*_VALUES, TokenType.IDENTIFIER):
             raise LeftToSparkError(f"it uses {token.text.upper()}")
     return tokens
 
