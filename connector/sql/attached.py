@@ -14,7 +14,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -180,10 +180,10 @@ class AttachedStore:
             plan, snapshot = self._plan(with_literals(text, args) if args else text, session)
         except LeftToSparkError as why:
             return f"given to Spark as it is, over the plain views: {why}\n\n{text.strip()}"
-        reads = self._reads(plan, snapshot)
+        plan, reads = self._reads(plan, snapshot)
         few = [read.few and read.few.rows.num_rows for read in reads]
         here = [None if rows is None else f"alongside the driver: {rows:,} rows" for rows in few]
-        return plan.explained(snapshot, here, [read.ended for read in reads])
+        return plan.explained(snapshot, here)
 
     def _plan(self, text: str | None, session: Session) -> tuple[QueryPlan, int]:
         if text is None:
@@ -199,9 +199,13 @@ class AttachedStore:
         live = {self._prefix + table.name: table for table in tables}
         return {view: live[view] for view in self._views.tables if view in live}, snapshot
 
-    def _reads(self, plan: QueryPlan, snapshot: int) -> list[Read]:
-        """Return the reads of a plan, in its order; equal ones have one relation, which Spark reads once."""
-        unique, reads, found = uuid.uuid4().hex, [], dict[tuple[object, ...], tuple[str, FewRows | None]]()
+    def _reads(self, plan: QueryPlan, snapshot: int) -> tuple[QueryPlan, list[Read]]:
+        """Return the reads of a plan, in its order, and the plan with what is complete by them.
+
+        Equal reads have one relation, which Spark reads once.
+        """
+        reads = list[Read]()
+        unique, scans, found = uuid.uuid4().hex, [], dict[tuple[object, ...], Read]()
         for number, scan in enumerate(plan.scans):
             table = self._views.tables[scan.reference.table]
             options = {URL: self._uri, "table": table, **scan.options(snapshot)}
@@ -210,11 +214,13 @@ class AttachedStore:
                 check_snapshot(parsed)
             key = tuple(options.items())
             if key not in found:
-                found[key] = f"elasticscan_{unique}_{number}", read_few(parsed, scan.limit)
-            name, few = found[key]
-            ended = few is not None and scan.ended is not None and are_groups(few.rows, scan.partial)
-            reads.append(Read(name, options, few, ended))
-        return reads
+                few = read_few(parsed, scan.limit)
+                found[key] = Read(f"elasticscan_{unique}_{number}", options, few)
+            reads.append(found[key])
+            few = found[key].few
+            is_complete = few is not None and are_groups(few.rows, scan.partial)
+            scans.append(scan.completed() if is_complete else scan)
+        return replace(plan, scans=tuple(scans)), reads
 
     def _run_plan(self, plan: QueryPlan, snapshot: int) -> DataFrame:
         """Run a query over the rows themselves where they are few, else over relations that tasks read.
@@ -222,8 +228,8 @@ class AttachedStore:
         Spark gets them as arguments, under names for this query alone: a Connect session analyses a
         query again with each action, when temporary views would be gone.
         """
-        reads = self._reads(plan, snapshot)
-        text = plan.rewritten([read.name for read in reads], [read.ended for read in reads])
+        plan, reads = self._reads(plan, snapshot)
+        text = plan.rewritten([read.name for read in reads])
         text = text.replace("{", "{{").replace("}", "}}")  # Spark formats the text
         frames: dict[str, Any] = {}
         for read in {read.name: read for read in reads}.values():
@@ -278,13 +284,11 @@ class Read:
         name: of its relation.
         options: of the source, for tasks.
         few: its rows, if they were read already.
-        ended: nothing is left to Spark of a query's order, or of its groups.
     """
 
     name: str
     options: Mapping[str, str]
     few: FewRows | None
-    ended: bool
 
 
 def _session(spark: SparkSession) -> Session:

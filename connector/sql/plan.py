@@ -14,7 +14,7 @@ in that order: there these words go, and with them a sort.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from sqlglot import exp
@@ -84,7 +84,11 @@ class TableScan:
         if reference.alias_at is not None:
             yield reference.alias_at, reference.alias_at, f" AS {quoted(reference.alias)}"
 
-    def explained(self, name: str, read_here: str | None, ended: bool) -> str:
+    def completed(self) -> TableScan:
+        """Return the scan over a complete relation; itself where something is left to Spark all the same."""
+        return self if self.ended is None else replace(self, edits=self.ended)
+
+    def explained(self, name: str, read_here: str | None) -> str:
         """Describe the read for people, as `QueryPlan.explained`."""
         reference, total = self.reference, len(self.table.schema)
         lines = [name if reference.alias == reference.table else f"{name} AS {reference.alias}"]
@@ -100,7 +104,7 @@ class TableScan:
             lines.append(f"  limit    {self.limit.rows:,}{order}")
         if self.partial is not None:
             by = f" by {', '.join(self.partial.by)}" if self.partial.by else ""
-            rest = "each group once" if ended else "partial rows, added up by Spark"
+            rest = "each group once" if self.edits is self.ended else "partial rows, added up by Spark"
             lines.append(f"  folded   {', '.join(self.partial.values) or 'rows'}{by}: {rest}")
         if read_here is not None:
             lines.append(f"  read     {read_here}")
@@ -115,35 +119,27 @@ class QueryPlan:
     text: str
     scans: tuple[TableScan, ...]
 
-    def rewritten(self, names: Sequence[str], ended: Sequence[bool]) -> str:
-        """Return the query over relations of these names, one for each scan; some have partial rows.
-
-        Args:
-            ended: whether a relation has the rows of a limit, in that order, so that the query's last words
-                can go; or each group once, so that nothing is left to add up.
-        """
-        edits: list[Edit] = []
-        for scan, name, is_ended in zip(self.scans, names, ended, strict=True):
-            whole = scan.ended if is_ended else None
-            edits += [*scan.renamed(name), *(scan.edits if whole is None else whole)]
+    def rewritten(self, names: Sequence[str]) -> str:
+        """Return the query over relations of these names, one for each scan; some have partial rows."""
+        given = zip(self.scans, names, strict=True)
+        edits = [edit for scan, name in given for edit in (*scan.renamed(name), *scan.edits)]
         pieces, at = [], 0
         for start, end, text in sorted(edits, key=lambda edit: edit[:2]):
             pieces += [self.text[at:start], text]
             at = end
         return "".join([*pieces, self.text[at:]])
 
-    def explained(self, snapshot: int, reads: Sequence[str | None], ended: Sequence[bool]) -> str:
+    def explained(self, snapshot: int, reads: Sequence[str | None]) -> str:
         """Return the scans and the query that Spark runs, as text for people.
 
         Args:
             snapshot: of the reads.
             reads: for each scan what is read alongside the driver; None for one that tasks make.
-            ended: as for `rewritten`.
         """
         names = [f"{scan.reference.table}#{number}" for number, scan in enumerate(self.scans, 1)]
-        given = zip(self.scans, names, reads, ended, strict=True)
-        parts = [scan.explained(name, read, is_ended) for scan, name, read, is_ended in given]
-        return "\n\n".join([f"snapshot {snapshot}", *parts, self.rewritten(names, ended).strip()])
+        given = zip(self.scans, names, reads, strict=True)
+        parts = [scan.explained(name, read) for scan, name, read in given]
+        return "\n\n".join([f"snapshot {snapshot}", *parts, self.rewritten(names).strip()])
 
 
 def plan_query(text: str, tables: Mapping[str, TableInfo], session: Session) -> QueryPlan:
