@@ -71,18 +71,14 @@ class FilterSql(Spark):
         STRING_ESCAPES = ["\\", "'", '"']  # noqa: RUF012 -- the base class declares it so
 
 
-def parse_condition(text: str, schema: pa.Schema) -> Expression:
-    """Parse a condition over the columns of a schema.
+def parse_condition(text: str | exp.Expr, schema: pa.Schema) -> Expression:
+    """Parse a condition over the columns of a schema: a text, or a tree that sqlglot made of one.
 
     Raises `FilterError` for text that is no supported condition, `NotFound` for a column
     that the schema lacks, or has more than once.
     """
-    return _read(text, _TreeBuilder(schema).condition)
-
-
-def condition_of(node: exp.Expr, schema: pa.Schema) -> Expression:
-    """Return the condition of a tree that sqlglot made of a text, or a part of one; as `parse_condition`."""
-    return _TreeBuilder(schema).condition(node)
+    build = _TreeBuilder(schema).condition
+    return _read(text, build) if isinstance(text, str) else build(text)
 
 
 def parse_value(text: str, schema: pa.Schema) -> Expression:

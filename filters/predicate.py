@@ -22,7 +22,7 @@ from sqlglot import exp
 from elasticscan.base.errors import FilterError
 from elasticscan.filters.expression import Expression, column_names, literal, shortened, to_sql, to_text
 from elasticscan.filters.kernels import ARROW_REFUSALS, evaluator_of
-from elasticscan.filters.parser import condition_of, parse_condition
+from elasticscan.filters.parser import parse_condition
 
 _TRUE = literal(True, pa.bool_())
 # A filter is read when a query is planned, by each of its tasks, and whenever its key is resumed. Long ones
@@ -74,7 +74,7 @@ class Predicate:
     @classmethod
     def of_tree(cls, node: exp.Expr, schema: pa.Schema) -> Predicate:
         """Return the filter of a condition that sqlglot has read, of a text or a part; raises as `parse`."""
-        return cls._checked(condition_of(node, schema), "", schema)
+        return cls._checked(parse_condition(node, schema), "", schema)
 
     @classmethod
     def _checked(cls, condition: Expression, text: str, schema: pa.Schema) -> Predicate:

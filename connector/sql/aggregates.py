@@ -119,10 +119,6 @@ class AggregateRewriting:
         group = self._select.args.get("group")
         if group is not None and {key for key, value in group.args.items() if value} - {"expressions", "all"}:
             raise LeftToSparkError("it groups in several ways")
-        for name in ("limit", "offset"):
-            clause = self._select.args.get(name)
-            if clause is not None and not isinstance(clause.args.get("expression"), exp.Literal):
-                raise LeftToSparkError("its LIMIT is computed")
         by = dict[str, None]()
         for part in _parts(self._select):
             self._check_nodes(part)
@@ -149,7 +145,7 @@ class AggregateRewriting:
             is_of_count = isinstance(node, exp.Star) and isinstance(node.parent, exp.Count)
             if not isinstance(node, _PLAIN) and not (is_of_count and not any(node.args.values())):
                 raise LeftToSparkError(f"{_shown(node)} may depend on more than groups")
-            if isinstance(node, _AGGREGATES) and node.parent is not None and node.find_ancestor(*_AGGREGATES):
+            if isinstance(node, _AGGREGATES) and node.find_ancestor(*_AGGREGATES):
                 raise LeftToSparkError(f"{_shown(node)} stands in another aggregate")
 
     def _group(self, node: exp.Column) -> str | None:
