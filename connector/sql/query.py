@@ -207,10 +207,7 @@ def _as_of(node: exp.Table, session: Session) -> AsOf | None:
         return None
     named, is_time = version.expression, version.name.upper() == "TIMESTAMP"
     if version.args.get("kind") != "AS OF" or not isinstance(named, exp.Literal):
-        written = named.sql(dialect=FilterSql) if isinstance(named, exp.Expr) else "…"
-        raise LeftToSparkError(
-            f"the snapshot of {node.name}, {written}, is not written as a number or a string"
-        )
+        raise LeftToSparkError(f"the snapshot of {node.name} is not written as a number or a string")
     # Spark would read a time without a zone in the session's.
     if is_time and not (session.utc or _ZONE.search(named.this)):
         raise LeftToSparkError(f"the time of {node.name} has no zone, and the session's is not UTC")
