@@ -223,22 +223,21 @@ def arithmetic(op: str, left: Expression, right: Expression) -> Expression:
 
 def shifted_date(op: str, day: Expression, number: str, unit: str) -> Expression:
     """Return a constant date so many days, months or years later, or with `-` earlier."""
-    size = {"DAY": 1, "MONTH": 1, "YEAR": 12}.get(unit.upper().removesuffix("S"))
+    size = {"DAY": (0, 1), "MONTH": (1, 0), "YEAR": (12, 0)}.get(unit.upper().removesuffix("S"))
     if size is None or not _WHOLE.match(number):
         raise FilterError(
             f"INTERVAL {number!r} {unit} is not supported; a whole number of days, months or years is"
         )
     if not day.is_literal or not isinstance(day.value, date) or not pt.is_date32(day.type):
         raise FilterError(f"an INTERVAL is added to a date that is a constant, not to {to_text(day)}")
-    count = int(number) * size * (-1 if op == "-" else 1)
+    months, days = (int(number) * (-1 if op == "-" else 1) * each for each in size)
     try:
-        if unit.upper().startswith("DAY"):
-            return literal(day.value + timedelta(days=count), pa.date32())
-        year, month = divmod(day.value.year * 12 + day.value.month - 1 + count, 12)
+        year, month = divmod(day.value.year * 12 + day.value.month - 1 + months, 12)
         last = monthrange(year, month + 1)[1]
-        return literal(date(year, month + 1, min(day.value.day, last)), pa.date32())
+        moved = date(year, month + 1, min(day.value.day, last)) + timedelta(days)
     except (OverflowError, ValueError):
         raise FilterError("the sum of a date and an INTERVAL is outside of the years 1 to 9999") from None
+    return literal(moved, pa.date32())
 
 
 def sign(name: str, value: Expression) -> Expression:

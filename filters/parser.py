@@ -283,14 +283,10 @@ class _TreeBuilder:
     def negative(self, node: exp.Expr) -> Expression:
         # The sign belongs to the number: 9223372036854775808 alone would be no BIGINT.
         inner = node.this
-        if isinstance(inner, exp.Literal) and not inner.is_string:
-            return nodes.number(f"-{inner.this}")
-        if (
-            isinstance(inner, exp.TryCast)
-            and isinstance(inner.this, exp.Literal)
-            and not inner.this.is_string
-        ):
-            return nodes.explicit_cast(nodes.number(f"-{inner.this.this}"), self.target(inner))
+        digits = inner.this if isinstance(inner, exp.TryCast) else inner
+        if isinstance(digits, exp.Literal) and not digits.is_string:
+            value = nodes.number(f"-{digits.this}")
+            return value if digits is inner else nodes.explicit_cast(value, self.target(inner))
         return nodes.sign("NEGATE", self.read(inner))
 
     def absolute(self, node: exp.Expr) -> Expression:
