@@ -42,9 +42,9 @@ class ElasticScanError(Exception):
     code: ClassVar[str] = "ES_ERROR"
     names_its_host: ClassVar[bool] = False
 
-    def __init_subclass__(cls) -> None:
-        if "code" not in vars(cls):
-            cls.code = "ES_" + re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()
+    def __init_subclass__(cls, code: str = "", names_its_host: bool = False) -> None:
+        cls.code = code or "ES_" + re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()
+        cls.names_its_host |= names_its_host
 
     def __init__(self, message: str, **fields: Any) -> None:
         # Every text is redacted here, so no password of a URI reaches a log through an error.
@@ -114,11 +114,9 @@ class NotSupported(UsageError):
     Use what the message names instead."""
 
 
-class FilterError(UsageError):
+class FilterError(UsageError, code="ES_INVALID_FILTER"):
     """A condition or expression that cannot be parsed, is too long, or compares types without a common order.
     Correct it where the message points; docs/filters.md has the grammar."""
-
-    code = "ES_INVALID_FILTER"
 
 
 class ScanConsumed(UsageError):
@@ -126,18 +124,14 @@ class ScanConsumed(UsageError):
     Begin a scan for each reader, continue with `Store.resume`, or fork while the store rests."""
 
 
-class ContinuationKeyError(UsageError):
+class ContinuationKeyError(UsageError, code="ES_INVALID_CONTINUATION_KEY"):
     """A page's key or a stream's offset that was altered, cut, or made by another store, stream or secret.
     Use it as it was returned, at its store; else start a new scan, or the stream with a new checkpoint."""
 
-    code = "ES_INVALID_CONTINUATION_KEY"
 
-
-class StoreNotFound(UsageError):
+class StoreNotFound(UsageError, names_its_host=True):
     """A place where there is no store, as this user at this host sees it.
     Check the path or URL, the mount and the permissions; `create` makes a store."""
-
-    names_its_host = True
 
 
 class NotFound(UsageError):
@@ -150,12 +144,9 @@ class AlreadyExists(UsageError):
     Choose another name, or open the existing one; for rows, use `upsert` (the field `keys` has some)."""
 
 
-class ReadOnlyStore(UsageError):
+class ReadOnlyStore(UsageError, code="ES_READ_ONLY", names_its_host=True):
     """A change of a store that was opened for reading, or cannot be written by this user at this host.
     Open it without `read_only`, or as a user who may write; the message says why it is so."""
-
-    code = "ES_READ_ONLY"
-    names_its_host = True
 
 
 class InvalidTopologyChange(UsageError):
@@ -167,11 +158,9 @@ class TryAgain(ElasticScanError):
     """Failure of a correct call; the same call may succeed later."""
 
 
-class CatalogUnavailable(TryAgain):
+class CatalogUnavailable(TryAgain, names_its_host=True):
     """A catalog that cannot be reached, or stays locked for longer than calls wait.
     Try again; check the server, the mount and the network of the host that is named."""
-
-    names_its_host = True
 
 
 class CommitUnknown(TryAgain):
@@ -185,11 +174,9 @@ class NotReady(TryAgain):
     Wait; if that process was killed, call `create_index` again or `move --resume`."""
 
 
-class OutOfResources(TryAgain):
+class OutOfResources(TryAgain, names_its_host=True):
     """A process or machine without free file handles, memory or threads; the store is well.
     Raise the limit (`ulimit -n`, `ulimit -u`), or run less at once."""
-
-    names_its_host = True
 
 
 class WriteConflict(TryAgain):
@@ -230,18 +217,14 @@ class StoreDamaged(OperatorNeeded):
     Run `verify`; restore a backup, or `repair OLD NEW`."""
 
 
-class ShardUnavailable(OperatorNeeded):
+class ShardUnavailable(OperatorNeeded, names_its_host=True):
     """A shard's directory or bucket that this user at this host cannot reach or use.
     Mount it, or correct the permission, the network or the device; then try again."""
 
-    names_its_host = True
 
-
-class WrongRoot(OperatorNeeded):
+class WrongRoot(OperatorNeeded, names_its_host=True):
     """A directory or bucket that belongs to another shard, store or copy of the catalog.
     Mount each disk where it belongs, use the original catalog, or `adopt` the shards for this copy."""
-
-    names_its_host = True
 
 
 class CatalogOutdated(OperatorNeeded):
@@ -250,25 +233,19 @@ class CatalogOutdated(OperatorNeeded):
     files."""
 
 
-class DiskFull(OperatorNeeded):
+class DiskFull(OperatorNeeded, names_its_host=True):
     """A disk, bucket or temporary directory without room; nothing was committed.
     Make room (`gc --orphans 0s`, another `TMPDIR`), and repeat it."""
 
-    names_its_host = True
 
-
-class FragmentDamaged(OperatorNeeded):
+class FragmentDamaged(OperatorNeeded, names_its_host=True):
     """A file of rows whose bytes are not what was written, or that is gone.
     Run `verify`; restore a backup, or `repair OLD NEW`."""
 
-    names_its_host = True
 
-
-class FragmentMissing(FragmentDamaged):
+class FragmentMissing(FragmentDamaged, code=FragmentDamaged.code):
     """A file of rows that is gone.
     A writer that staged it, or a scan longer than a grace period, may try again; else as above."""
-
-    code = FragmentDamaged.code
 
 
 class CoverageBroken(OperatorNeeded):
