@@ -27,7 +27,7 @@ from elasticscan.connector.options import URL, parse_options
 from elasticscan.connector.reading import check_snapshot
 from elasticscan.connector.sql.changing import CHANGES, read_change
 from elasticscan.connector.sql.definitions import create, maintain, nothing
-from elasticscan.connector.sql.driver_reads import FewRows, are_groups, few_as_relation, read_few
+from elasticscan.connector.sql.driver_reads import FewRows, are_groups, read_few
 from elasticscan.connector.sql.parameters import with_literals
 from elasticscan.connector.sql.plan import QueryPlan, plan_query
 from elasticscan.connector.sql.query import LeftToSparkError, Session
@@ -181,9 +181,7 @@ class AttachedStore:
         except LeftToSparkError as why:
             return f"given to Spark as it is, over the plain views: {why}\n\n{text.strip()}"
         plan, reads = self._reads(plan, snapshot)
-        few = [read.few and read.few.rows.num_rows for read in reads]
-        here = [None if rows is None else f"alongside the driver: {rows:,} rows" for rows in few]
-        return plan.explained(snapshot, here)
+        return plan.explained(snapshot, [read.few and read.few.rows.num_rows for read in reads])
 
     def _plan(self, text: str | None, session: Session) -> tuple[QueryPlan, int]:
         if text is None:
@@ -234,10 +232,8 @@ class AttachedStore:
         frames: dict[str, Any] = {}
         for read in {read.name: read for read in reads}.values():
             text = text.replace(f"`{read.name}`", f"`{{{read.name}}}`")
-            if read.few is None:
-                frames[read.name] = self._spark.read.format(FORMAT).options(**read.options).load()
-            else:
-                frames[read.name] = few_as_relation(self._spark, read.few)
+            by_tasks = self._spark.read.format(FORMAT).options(**read.options)
+            frames[read.name] = by_tasks.load() if read.few is None else read.few.relation(self._spark)
         return self._spark.sql(text, **frames)
 
     def _run_unchanged(

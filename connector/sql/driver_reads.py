@@ -41,6 +41,10 @@ class FewRows:
     schema: StructType
     rows: pa.Table
 
+    def relation(self, spark: SparkSession) -> DataFrame:
+        """Return the rows as a local relation: no worker, and no job for it alone."""
+        return spark.createDataFrame(self.rows, self.schema)
+
 
 def read_few(options: Options, limit: RowLimit | None = None) -> FewRows | None:
     """Return the rows or partial rows of a read, in the order of a limit; None if they are not certainly few.
@@ -65,11 +69,6 @@ def are_groups(rows: pa.Table, partial: PartialAggregates | None) -> bool:
     by = [] if partial is None else list(partial.by)
     groups = rows.select(by).group_by(by).aggregate([]).num_rows if by else 1
     return partial is None or bool(rows.num_rows == groups)
-
-
-def few_as_relation(spark: SparkSession, few: FewRows) -> DataFrame:
-    """Return the rows as a local relation: no worker, and no job for it alone."""
-    return spark.createDataFrame(few.rows, few.schema)
 
 
 def _read(store: Store, table: TableInfo, options: Options, limit: RowLimit | None) -> FewRows | None:

@@ -88,7 +88,7 @@ class TableScan:
         """Return the scan over a complete relation; itself where something is left to Spark all the same."""
         return self if self.ended is None else replace(self, edits=self.ended)
 
-    def explained(self, name: str, read_here: str | None) -> str:
+    def explained(self, name: str, rows_here: int | None) -> str:
         """Describe the read for people, as `QueryPlan.explained`."""
         reference, total = self.reference, len(self.table.schema)
         lines = [name if reference.alias == reference.table else f"{name} AS {reference.alias}"]
@@ -106,8 +106,8 @@ class TableScan:
             by = f" by {', '.join(self.partial.by)}" if self.partial.by else ""
             rest = "each group once" if self.edits is self.ended else "partial rows, added up by Spark"
             lines.append(f"  folded   {', '.join(self.partial.values) or 'rows'}{by}: {rest}")
-        if read_here is not None:
-            lines.append(f"  read     {read_here}")
+        if rows_here is not None:
+            lines.append(f"  read     alongside the driver: {rows_here:,} rows")
         lines += [f"  stays    {condition}: {why}" for condition, why in self.stayed]
         return "\n".join(lines)
 
@@ -129,16 +129,16 @@ class QueryPlan:
             at = end
         return "".join([*pieces, self.text[at:]])
 
-    def explained(self, snapshot: int, reads: Sequence[str | None]) -> str:
+    def explained(self, snapshot: int, rows_here: Sequence[int | None]) -> str:
         """Return the scans and the query that Spark runs, as text for people.
 
         Args:
             snapshot: of the reads.
-            reads: for each scan what is read alongside the driver; None for one that tasks make.
+            rows_here: of each scan that is read alongside the driver; None for one that tasks make.
         """
         names = [f"{scan.reference.table}#{number}" for number, scan in enumerate(self.scans, 1)]
-        given = zip(self.scans, names, reads, strict=True)
-        parts = [scan.explained(name, read) for scan, name, read in given]
+        given = zip(self.scans, names, rows_here, strict=True)
+        parts = [scan.explained(name, rows) for scan, name, rows in given]
         return "\n\n".join([f"snapshot {snapshot}", *parts, self.rewritten(names).strip()])
 
 

@@ -18,7 +18,7 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import MAX_NUMBER, NAME_PATTERN
 from elasticscan.connector.options import Options, parse_options
 from elasticscan.connector.reading import chosen_columns
-from elasticscan.connector.sql.driver_reads import few_as_relation, read_few
+from elasticscan.connector.sql.driver_reads import read_few
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.views import FORMAT
 from elasticscan.connector.store_cache import open_store
@@ -116,7 +116,7 @@ class TableRead:
             options["versionasof"] = str(open_store(self._uri).backend.newest())
         few = read_few(self._parsed(options), None if self._most is None else RowLimit(self._most))
         if few is not None:
-            return few_as_relation(self._spark, few)
+            return few.relation(self._spark)
         if self._most is not None and not is_feed:
             options["maxrowspertask"] = str(self._most)
         frame = (
