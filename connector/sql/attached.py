@@ -181,7 +181,7 @@ class AttachedStore:
         except LeftToSparkError as why:
             return f"given to Spark as it is, over the plain views: {why}\n\n{text.strip()}"
         plan, reads = self._reads(plan, snapshot)
-        return plan.explained(snapshot, [read.few and read.few.rows.num_rows for read in reads])
+        return plan.explained(snapshot, [read.few.rows.num_rows if read.few else None for read in reads])
 
     def _plan(self, text: str | None, session: Session) -> tuple[QueryPlan, int]:
         if text is None:

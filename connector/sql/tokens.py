@@ -114,10 +114,7 @@ class StatementReader:
 
     def name(self) -> list[str]:
         """Return the parts of a name."""
-        parts = [self.identifier()]
-        while self.takes("."):
-            parts.append(self.identifier())
-        return parts
+        return self.listed_names(".")
 
     def identifier(self) -> str:
         if not self.sees_kind("word", "quoted"):
@@ -132,9 +129,9 @@ class StatementReader:
         self.expect(")")
         return names
 
-    def listed_names(self) -> list[str]:
+    def listed_names(self, separator: str = ",") -> list[str]:
         names = [self.identifier()]
-        while self.takes(","):
+        while self.takes(separator):
             names.append(self.identifier())
         return names
 
@@ -171,14 +168,11 @@ class StatementReader:
         """Return the text up to one of these words outside of parentheses and CASE, or to the end."""
         first, depth = self.at, 0
         while not self.at_end:
-            word = self._tokens[self.at].upper
             is_part = self.at > 0 and self._tokens[self.at - 1].upper == "."  # of a name
-            if depth == 0 and word in stops and not is_part:
+            word = "" if is_part else self._tokens[self.at].upper
+            if depth == 0 and word in stops:
                 break
-            if word in _DEEPER and not is_part:
-                depth += 1
-            elif word in _HIGHER and not is_part:
-                depth -= 1
+            depth += (word in _DEEPER) - (word in _HIGHER)
             if depth < 0:
                 raise self.wrong("more")
             self.at += 1
