@@ -88,21 +88,18 @@ _EXACT = decimal.Context(prec=76)
 def check_key_type(name: str, kind: pa.DataType) -> None:
     """Raise `SchemaMismatch` unless a column of this type can be part of a primary key."""
     if kind.id not in PRIMARY_ENCODERS:
-        raise SchemaMismatch(
-            f"Column {name!r} of type {kind} cannot be part of a key. Allowed are {PRIMARY_KEY_TYPES}.",
-            column=name,
-            type=str(kind),
-        )
+        raise _unfit(name, kind, "be part of a key", PRIMARY_KEY_TYPES)
 
 
 def check_index_type(name: str, kind: pa.DataType) -> None:
     """Raise `SchemaMismatch` unless columns of this type can be indexed."""
     if not can_be_encoded(kind):
-        raise SchemaMismatch(
-            f"column {name!r} of type {kind} cannot be indexed; allowed are {INDEXABLE_TYPES}",
-            column=name,
-            type=str(kind),
-        )
+        raise _unfit(name, kind, "be indexed", INDEXABLE_TYPES)
+
+
+def _unfit(name: str, kind: pa.DataType, use: str, allowed: str) -> SchemaMismatch:
+    why = f"column {name!r} of type {kind} cannot {use}; allowed are {allowed}"
+    return SchemaMismatch(why, column=name, type=str(kind))
 
 
 def can_be_encoded(kind: pa.DataType) -> bool:

@@ -29,7 +29,14 @@ aggregates         functions over groups; folding: rows into partial rows, and t
 Everything here is pure, and knows nothing of files, indexes or scans.
 """
 
-from elasticscan.filters.aggregates import AVG, COUNT_DISTINCT, COUNT_ROWS, Aggregate, check_groupable
+from elasticscan.filters.aggregates import (
+    AVG,
+    COUNT_DISTINCT,
+    COUNT_ROWS,
+    FUNCTIONS,
+    Aggregate,
+    check_groupable,
+)
 from elasticscan.filters.assignment import Assignment
 from elasticscan.filters.bounds import axis_of, normalise, single_values
 from elasticscan.filters.casts import always_fits

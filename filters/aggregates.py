@@ -26,7 +26,7 @@ from elasticscan.filters.parser import STUMBLES, FilterSql, check_quotes, parse_
 COUNT_ROWS, COUNT, COUNT_DISTINCT = "count(*)", "count", "count distinct"
 SUM, MIN, MAX, AVG = "sum", "min", "max", "avg"
 
-_FUNCTIONS: dict[type[exp.Expr], str] = {
+FUNCTIONS: dict[type[exp.Expr], str] = {
     exp.Count: COUNT, exp.Sum: SUM, exp.Min: MIN, exp.Max: MAX, exp.Avg: AVG,
 }  # fmt: skip
 
@@ -68,7 +68,7 @@ class Aggregate:
         name = text.strip()
         if isinstance(node, exp.Alias):
             node, name = node.this, node.alias
-        function = _FUNCTIONS.get(type(node))
+        function = FUNCTIONS.get(type(node))
         argument, is_distinct = node.args.get("this"), False
         if isinstance(argument, exp.Distinct):
             is_distinct = True

@@ -33,15 +33,12 @@ from elasticscan.connector.sql.query import (
     call_at,
     clauses_behind,
 )
-from elasticscan.filters import Aggregate, FilterSql, quote_name
+from elasticscan.filters import FUNCTIONS, Aggregate, FilterSql, quote_name
 
 _SELECT_PARTS = frozenset(
     {"with_", "expressions", "distinct", "from_", "where", "group", "having", "order", "limit", "offset"}
 )
-_FUNCTIONS: dict[type[exp.Expr], str] = {
-    exp.Count: "count", exp.Sum: "sum", exp.Min: "min", exp.Max: "max", exp.Avg: "avg",
-}  # fmt: skip
-_AGGREGATES = tuple(_FUNCTIONS)
+_AGGREGATES = tuple(FUNCTIONS)
 # Expressions and clauses that give the same for equal columns. No Star: only `count(*)` has one here.
 _PLAIN = (
     *(node for node in PLAIN_NODES if node is not exp.Star), *_AGGREGATES, exp.Group, exp.Having, exp.Order,
@@ -177,7 +174,7 @@ class AggregateRewriting:
 
     def _edits(self, node: exp.Expr) -> tuple[Edit, Edit]:
         """Return what stands in the place of an aggregate: over a group's rows, and over its one row."""
-        function, argument = _FUNCTIONS[type(node)], node.args.get("this")
+        function, argument = FUNCTIONS[type(node)], node.args.get("this")
         others = any(value for key, value in node.args.items() if key not in ("this", "big_int"))
         counts_rows = function == "count" and (
             isinstance(argument, exp.Star) or argument == exp.Literal.number(1)
