@@ -72,7 +72,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A root as it was found. `shard` is the newest of its owners; `removed` was dropped there."""
+    """A root as it was found; `shard` is its newest owner, `removed` was dropped there, in this order."""
 
     shard: Shard
     root: RootState
@@ -96,48 +96,47 @@ class _Collection:
         self._state, self._now = context.ask(lambda tx: (tx.state, tx.times.expiry))
         self.skipped: list[tuple[str, str]] = []
         self.away: list[RemovedFile] = []  # of removed shards that are away, and nothing needs them any more
+        self.refusal: CatalogOutdated | None = None
 
     # Looking
 
-    def plans(self) -> list[tuple[_Look, RemovalPlan]]:
-        """Return a plan for each root that can be reached; nothing is changed yet."""
-        looks, plans = self._looks(), list[tuple[_Look, RemovalPlan]]()
-        doubt, store = _doubt([look.root for look in looks]), self._context.known.store_id
-        whole = replace(self._rules, share=1.0)  # a removed shard may have come back with forgotten files
+    def plans(self) -> list[tuple[_Look, tuple[Decision, ...]]]:
+        """Return what is decided for each root that can be reached; nothing is changed yet."""
+        looks, plans = self._looks(), list[tuple[_Look, tuple[Decision, ...]]]()
+        doubt = _doubt([look.root for look in looks])
         for look in looks:
-            rules = self._rules if look.shard.id in self._state.shards else whole
+            # A removed shard may have come back with forgotten files.
+            is_active = look.shard.id in self._state.shards
+            rules = self._rules if is_active else replace(self._rules, share=1.0)
             try:
                 disk = self._context.check_root(look.shard.id)
-                plans.append((look, plan(look.root, rules, partial(_manifest, disk), store, doubt)))
+                planned = plan(look.root, rules, partial(_manifest, disk), self._state.store_id, doubt)
+                self.refusal = self.refusal or _refusal(look.shard.name, planned, self._context)
+                plans.append((look, planned.decisions))
             except (ShardUnavailable, WrongRoot) as error:
                 self._skip(look.shard, error)
         return plans
 
     def _looks(self) -> list[_Look]:
-        """All roots that can be reached, those of removed shards too: files may be left there."""
-        active, looks = self._state.shards.keys(), list[_Look]()
-        by_root: dict[str, list[Shard]] = {}
-        for shard in self._state.all_shards:
-            by_root.setdefault(self._context.root_of(shard.id), []).append(shard)
-        removed, paths = sorted(self._state.removed_files(), key=_by_drop), dict[int, set[str]]()
+        """Look at all roots that can be reached, those of removed shards too: files may be left there."""
+        active, looks, at_root = self._state.shards, list[_Look](), dict[str, list[Shard]]()
+        for shard in sorted(self._state.all_shards, key=lambda shard: shard.id in active):
+            at_root.setdefault(self._context.root_of(shard.id), []).append(shard)
+        paths: dict[int, set[str]] = {}
         for number, path in self._state.known_paths():
             paths.setdefault(number, set()).add(path)
-        for shards in by_root.values():
-            owner = next((shard for shard in shards if shard.id in active), shards[-1])
-            former = frozenset(shard.id for shard in shards if shard.id < owner.id) - active
-            # Any other shard got there by a link or a mount, and its own look finds that out.
-            for shard in (owner, *(shard for shard in shards if shard != owner and shard.id not in former)):
-                ids = former | {owner.id} if shard == owner else frozenset({shard.id})
-                gone = [file for file in removed if file.shard in ids]
-                try:
-                    known = frozenset[str]().union(*(paths.get(at, ()) for at in ids))
-                    looks.append(self._look(shard, ids, known, gone))
-                except OperatorNeeded as error:
-                    if shard.id in active:
-                        self._skip(shard, error)
-                    else:
-                        over = self._now - self._rules.grace_seconds
-                        self.away += [file for file in gone if file.dropped_at <= over]
+        removed = sorted(self._state.removed_files(), key=_by_drop)
+        for shards in at_root.values():
+            owner, ids = shards[-1], frozenset(shard.id for shard in shards)
+            here = [file for file in removed if file.shard in ids]
+            try:
+                looks.append(self._look(owner, ids, paths.get(owner.id, set()), here))
+            except OperatorNeeded as error:
+                if owner.id in active:
+                    self._skip(owner, error)
+                else:
+                    over = self._now - self._rules.grace_seconds
+                    self.away += [file for file in here if file.dropped_at <= over]
         return looks
 
     def _skip(self, shard: Shard, error: OperatorNeeded) -> None:
@@ -150,9 +149,7 @@ class _Collection:
             raise error
         self.skipped.append((shard.name, str(error)))
 
-    def _look(
-        self, shard: Shard, ids: frozenset[int], known: frozenset[str], removed: list[RemovedFile]
-    ) -> _Look:
+    def _look(self, shard: Shard, ids: frozenset[int], known: Set[str], removed: list[RemovedFile]) -> _Look:
         disk = self._context.check_root(shard.id)
         # The marker's file is written again, for its time says what time it is at the shard now.
         is_noted = not self._dry_run and self._context.roots.note_newest([shard.id], again=True)
@@ -161,41 +158,38 @@ class _Collection:
         seen_at = files.get(MARKER, 0.0)
         if not is_noted:  # as near as may be: by this machine's clock, unless something there is newer
             seen_at = max(SystemClock().now(), *files.values())
-        root = RootState(shard.name, ids, seen_at, files, known - seconds.keys(), seconds)
+        root = RootState(shard.name, ids, seen_at, files, frozenset(known - seconds.keys()), seconds)
         return _Look(shard, root, removed)
 
     # Acting
 
-    def carry_out(self, look: _Look, planned: RemovalPlan) -> list[Decision]:
+    def carry_out(self, look: _Look, decisions: Sequence[Decision]) -> list[Decision]:
         """Do what was decided for a root; returns what was done or kept."""
-        delete = {decision.path for decision in planned.decisions if decision.action is Action.DELETE}
+        delete = {decision.path for decision in decisions if decision.action is Action.DELETE}
         going = list(dict.fromkeys(file.path for file in look.removed if file.path in delete))
         going += sorted(delete.difference(going))
+        over = {path for path, age in look.root.dropped.items() if age >= self._rules.grace_seconds}
+        over |= {path for shard, path in self._state.condemned if shard == look.shard.id}
         gone = set[str]()
         try:
-            # Condemned and deleted by a collection that died.
-            condemned = sorted(self._context.state().condemned)
-            files, ids = look.root.files, look.root.ids
-            over = [(shard, path) for shard, path in condemned if shard in ids and path not in files]
-            self._book(look, over, set(planned.vanished))
+            self._book(look, over - look.root.files.keys())  # a collection that died has deleted them
             for start in range(0, len(going), BATCH_FILES):
                 self._delete_batch(look, going[start : start + BATCH_FILES], gone)
         except (ShardUnavailable, WrongRoot) as error:
             self._skip(look.shard, error)
-        return [each for each in planned.decisions if each.action is Action.KEEP or each.path in gone]
+        return [each for each in decisions if each.action is Action.KEEP or each.path in gone]
 
     def _delete_batch(self, look: _Look, batch: Sequence[str], gone: set[str]) -> None:
         """Condemn what the catalog does not know, delete the batch, note what is gone."""
         disk = self._context.writable_disk(look.shard.id)
-        strange = [path for path in batch if path not in look.root.dropped]
-        unknown = {(shard, path) for shard in look.root.ids for path in strange}
+        unknown = {(look.shard.id, path) for path in batch if path not in look.root.dropped}
         spared = self._condemn(unknown) if unknown else frozenset()
         deleted = set[str]()
         try:
             self._delete(disk, [path for path in batch if path not in spared], deleted)
         finally:
             gone |= deleted
-            self._book(look, [file for file in unknown if file[1] in deleted], deleted)
+            self._book(look, deleted)
 
     def _delete(self, disk: Disk, paths: Sequence[str], deleted: set[str]) -> None:
         """Delete files, without the catalog's lock, and note which are gone."""
@@ -207,21 +201,19 @@ class _Collection:
     def _condemn(self, files: Set[tuple[int, str]]) -> Set[str]:
         """Let no commit enter files from here on; return the paths of files that are in the log by now."""
         with self._context.catalog.writing() as tx:
-            spared = {path for _, path in files & tx.state.known_paths()}
-            going = sorted(file for file in files if file[1] not in spared)
-            if going:
+            spared = files & tx.state.known_paths()
+            if going := sorted(files - spared):
                 tx.append(FilesCondemned(tuple(going)))
-        return spared
+        return {path for _, path in spared}
 
     @retry_interrupted
-    def _book(self, look: _Look, lifted: Sequence[tuple[int, str]], gone: Set[str]) -> None:
+    def _book(self, look: _Look, gone: Set[str]) -> None:
         """Forget dropped files that are gone, and lift the condemnation of others."""
-        forgotten = [file for file in look.removed if file.path in gone]
-        if forgotten or lifted:
+        if gone:
             with self._context.catalog.writing() as tx:
-                _forget(tx, forgotten)
-                condemned = sorted(tx.state.condemned.intersection(lifted))
-                if condemned:
+                _forget(tx, (file for file in look.removed if file.path in gone))
+                files = {(look.shard.id, path) for path in gone}
+                if condemned := sorted(tx.state.condemned & files):
                     tx.append(FilesCondemned(tuple(condemned), lifted=True))
 
 
@@ -244,27 +236,23 @@ def _doubt(roots: Sequence[RootState]) -> str | None:
     )
 
 
-def _refusal(plans: Sequence[tuple[_Look, RemovalPlan]], newest: int) -> OperatorNeeded | None:
-    """Return why nothing may be removed; `newest` is the catalog's commit after all files were read."""
-    for look, planned in plans:
-        name = look.shard.name
-        if planned.newest > newest:
-            return CatalogOutdated(
-                f"the catalog is older than its shards: a file of shard {name!r} knows commit "
-                f"{planned.newest}; put the newest catalog back, or run `elasticscan adopt`",
-                shard=name,
-                known=planned.newest,
-            )
-    for look, planned in plans:
-        name = look.shard.name
-        if planned.unknown:
-            return CatalogOutdated(
-                f"the catalog does not know {planned.unknown:,} of the {planned.of:,} files of shard "
-                f"{name!r}; look at them with `elasticscan gc --dry-run`, then collect with --share 1",
-                shard=name,
-                unknown=planned.unknown,
-                files=planned.of,
-            )
+def _refusal(name: str, planned: RemovalPlan, context: Context) -> CatalogOutdated | None:
+    """Return why nothing may be removed, by the files of a shard and the catalog as it is after these."""
+    if planned.newest > context.state().commit:
+        return CatalogOutdated(
+            f"the catalog is older than its shards: a file of shard {name!r} knows commit "
+            f"{planned.newest}; put the newest catalog back, or run `elasticscan adopt`",
+            shard=name,
+            known=planned.newest,
+        )
+    if planned.unknown:
+        return CatalogOutdated(
+            f"the catalog does not know {planned.unknown:,} of the {planned.of:,} files of shard "
+            f"{name!r}; look at them with `elasticscan gc --dry-run`, then collect with --share 1",
+            shard=name,
+            unknown=planned.unknown,
+            files=planned.of,
+        )
     return None
 
 
@@ -281,28 +269,16 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
     context.catalog.check_whole()
     collection = _Collection(context, rules, dry_run)
     plans = collection.plans()
-    refusal = _refusal(plans, context.state().versions[1])
     if dry_run:
-        planned = tuple(decision for _, each in plans for decision in each.decisions)
-        refused = None if refusal is None else str(refusal)
+        planned = tuple(decision for _, each in plans for decision in each)
+        refused = None if collection.refusal is None else str(collection.refusal)
         return Collected(planned, tuple(collection.skipped), refused, dry_run=True)
-    if refusal is not None:
-        raise refusal
+    if collection.refusal is not None:
+        raise collection.refusal
     _forget_over(context, collection.away)
     done = [decision for look, each in plans for decision in collection.carry_out(look, each)]
-    _forget_topologies(context)
     context.catalog.drop_payloads(context.clock.now() - rules.grace_seconds)
     return Collected(tuple(done), tuple(collection.skipped))
-
-
-@retry_interrupted
-def _forget_over(context: Context, away: Sequence[RemovedFile]) -> None:
-    """Forget what is over: leases, secrets, and files that nothing needs of removed shards that are away."""
-    with context.catalog.leasing() as tx:
-        tx.end_expired_leases()
-    with context.catalog.writing() as tx:
-        forget_secrets(tx)
-        _forget(tx, away)
 
 
 # Commits that come fast after each other are stamped a little later than they were made.
@@ -310,17 +286,22 @@ _SLACK_SECONDS = 60.0
 
 
 @retry_interrupted
-def _forget_topologies(context: Context) -> None:
-    """Forget topologies of before the oldest snapshot that retention, a lease or a tag keeps."""
-    tx = context.catalog.newest()
-    needed = oldest_needed(tx, map(context.retention_of, tx.state.infos()))
-    began = [tx.times.expiry - context.known.retention_seconds]
-    began += [] if needed is None else [tx.made_at(needed) or 0.0]
-    first = topology_at(tx, min(began) - _SLACK_SECONDS)
-    if first <= oldest_topology(tx):
-        return
+def _forget_over(context: Context, away: Sequence[RemovedFile]) -> None:
+    """Forget what is over: leases, secrets, and files that nothing needs of removed shards that are away.
+
+    And topologies of before the oldest snapshot that retention, a lease or a tag keeps.
+    """
+    with context.catalog.leasing() as tx:
+        tx.end_expired_leases()
     with context.catalog.writing() as tx:
-        forget_topologies(tx, first)
+        forget_secrets(tx)
+        _forget(tx, away)
+        needed = oldest_needed(tx, map(context.retention_of, tx.state.infos()))
+        began = [tx.times.expiry - context.known.retention_seconds]
+        began += [] if needed is None else [tx.made_at(needed) or 0.0]
+        first = topology_at(tx, min(began) - _SLACK_SECONDS)
+        if first > oldest_topology(tx):
+            forget_topologies(tx, first)
 
 
 def _forget(tx: Tx, files: Iterable[RemovedFile]) -> None:

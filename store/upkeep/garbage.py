@@ -91,11 +91,9 @@ class RemovalPlan:
         newest: the newest commit that a file in question knows.
         unknown, of: where too much would go at once, how many files that the catalog does not know, and how
             many files the root has; else 0.
-        vanished: dropped files that are gone already.
     """
 
     decisions: tuple[Decision, ...]
-    vanished: tuple[str, ...] = ()
     newest: int = 0
     unknown: int = 0
     of: int = 0
@@ -136,9 +134,7 @@ def plan(
     of = sum(map(is_fragment_path, root.files))
     if unknown <= max(rules.few, rules.share * of):
         unknown = of = 0
-    over = (path for path, seconds in root.dropped.items() if seconds >= rules.grace_seconds)
-    vanished = tuple(sorted(path for path in over if path not in root.files))
-    return RemovalPlan(tuple(decisions), vanished, newest, unknown, of)
+    return RemovalPlan(tuple(decisions), newest, unknown, of)
 
 
 def _too_young(root: RootState, path: str) -> str:

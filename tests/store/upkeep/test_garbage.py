@@ -101,10 +101,6 @@ def test_too_much_at_once_is_counted_without_what_was_dropped() -> None:
     assert planned(root_state(ages, dropped=dict.fromkeys(unknown, 10**6), live=set(known))).unknown == 0
 
 
-def test_dropped_files_that_are_gone_are_forgotten_after_the_grace_period() -> None:
-    assert planned(root_state({}, dropped={path(1): 100, path(2): 99})).vanished == (path(1),)
-
-
 ages = st.sampled_from([0.0, 99.0, 100.0, 5_000.0])
 
 
