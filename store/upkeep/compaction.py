@@ -14,17 +14,16 @@ the smallest first, so that memory and open files are bounded whatever the numbe
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
 from elasticscan.base.limits import BATCH_BYTES
-from elasticscan.catalog import InlineCommit, Tx, retry_interrupted
+from elasticscan.catalog import InlineCommit, StoreState, Tx, retry_interrupted
 from elasticscan.metadata import (
     Bounds,
     Fragment,
     HorizonRaised,
-    IndexInfo,
     StagedFragment,
     TableInfo,
     floor_at,
@@ -40,6 +39,7 @@ from elasticscan.storage import (
     discard,
 )
 from elasticscan.store.context import Context
+from elasticscan.store.context.lookups import by_shard
 from elasticscan.store.moves.owners import moves_in
 from elasticscan.store.upkeep.horizons import horizon_of, oldest_held
 from elasticscan.store.upkeep.planning import is_current
@@ -75,10 +75,8 @@ def compact(context: Context, table: TableInfo) -> int:
         DiskFull, ShardUnavailable, FragmentDamaged: a disk or a file. Nothing has changed there.
         WriteConflict: files of the merge were collected before it ended. Nothing has changed there.
     """
-    fragments = context.state().fragments(table=table.id)
     gone = 0
-    for shard in sorted({fragment.shard for fragment in fragments}):
-        here = [fragment for fragment in fragments if fragment.shard == shard]
+    for shard, here in sorted(by_shard(context.state().fragments(table.id)).items()):
         again = _is_alone_and_otherwise(context, table, here)
         ids, tx = [fragment.id for fragment in here], context.catalog.newest()
         merging = plan_merge(context, tx, table.id, shard, ids, again=again)
@@ -90,11 +88,12 @@ def compact(context: Context, table: TableInfo) -> int:
 
 def _is_alone_and_otherwise(context: Context, table: TableInfo, fragments: Sequence[Fragment]) -> bool:
     """If one fragment holds all current rows of a shard and is compressed otherwise: several merge anyway."""
-    match [fragment for fragment in fragments if fragment.superseded_at is None]:
-        case [alone]:
-            with context.unless_left(alone.shard), context.noticing_collection():
-                context.writable_disk(alone.shard)  # the marker is checked before a file is read
-                return context.readers.compression_of(alone) != table.compression
+    current = [fragment for fragment in fragments if fragment.superseded_at is None]
+    if len(current) == 1:
+        (alone,) = current
+        with context.unless_left(alone.shard), context.noticing_collection():
+            context.writable_disk(alone.shard)  # the marker is checked before a file is read
+            return context.readers.compression_of(alone) != table.compression
     return False
 
 
@@ -144,7 +143,6 @@ def plan_merge(
         context,
         table.with_dropped(horizon),
         shard,
-        tx.state.indexes(table.id),
         taking_part,
         bounds,
         keep_for(taking_part, others, tx.state.memory(table.id), horizon, overwritten),
@@ -190,75 +188,69 @@ class Merging:
     Attributes:
         hidden: fragments that take no part, and of which an overwrite has left no newest row. A file of the
             newest rows says that it replaces them, too: a repair does not find an overwrite that was merged.
-        copies: files that are staged, and not entered yet.
-        served: slots by fragments of the shard, in the transaction that enters them.
     """
 
     context: Context
     table: TableInfo
     shard: int
-    indexes: tuple[IndexInfo, ...]
     fragments: tuple[Fragment, ...]
     bounds: Bounds
     keep: Keep
     hidden: tuple[Fragment, ...]
-    copies: list[Copied] = field(default_factory=list)
-    served: dict[int, SlotSet] = field(default_factory=dict)
 
-    def carry_out(self, pace: Pace | None = None, finish: Callable[[Tx], None] = lambda _: None) -> Merged:
-        """Stage the merged fragments, and make them visible in one transaction, which `finish` is part of.
+    def carry_out(self, pace: Pace | None = None) -> Merged:
+        """Stage the merged fragments, and make them visible in one transaction.
 
         Returns what was done: nothing, when another process merged some of them first. Raises as `compact`.
         """
+        copies = list[Copied]()
         with self.context.noticing_collection():
             try:
-                self._stage(pace)
+                with self.context.unless_left(self.shard):
+                    self._stage(copies, pace)
                 self.context.checkpoint("fragments merged")
-                with self.context.unless_left(self.shard):  # so that there is less to do under the lock
-                    self.copies = indexed(self.context, self.table, self.indexes, self.copies)
                 with self.context.catalog.writing() as tx:
-                    merged = self._enter(tx)
-                    finish(tx)
+                    merged = self._enter(tx, copies)
                     if merged.added:
-                        self.copies = []  # the commit refers to them, or may do so
+                        copies = []  # the commit refers to them, or may do so
             finally:
-                discard([copied.staged for copied in self.copies], self.context.disk_of)
+                discard([copied.staged for copied in copies], self.context.disk_of)
         return merged
 
-    def _stage(self, pace: Pace | None) -> None:
-        """Stage the merged fragments; none where the shard leaves the store meanwhile."""
+    def _stage(self, copies: list[Copied], pace: Pace | None) -> None:
+        """Stage the merged fragments, with runs of indexes, so that there is less to do under the lock."""
         apart = self.keep.apart
         assert apart is not None, "a merge writes history to a file of its own"
         in_part = replace(self.keep, drop_tombstones=False, apart=replace(apart, complete=False))
         left, stages, staged = list(self.fragments), list[Fragment](), list[StagedFragment]()
         try:
-            with self.context.unless_left(self.shard):
-                while len(some := _smallest(left, self.table.compression is not None)) < len(left):
-                    left = [fragment for fragment in left if fragment not in some]
-                    for copied in self._copy(some, some, in_part, pace):
-                        staged.append(copied.staged)
-                        stages.append(copied.as_fragment(-len(staged), self.table))
-                        left.append(stages[-1])
-                replaced = (*self.fragments, *stages, *self.hidden)
-                self.copies = self._copy(left, replaced, self.keep, pace)
+            while len(some := _smallest(left, self.table.compression is not None)) < len(left):
+                left = [fragment for fragment in left if fragment not in some]
+                for copied in self._copy(some, some, in_part, pace):
+                    staged.append(copied.staged)
+                    stages.append(copied.as_fragment(-len(staged), self.table))
+                    left.append(stages[-1])
+            copies += self._copy(left, (*self.fragments, *stages, *self.hidden), self.keep, pace)
+            copies[:] = self._indexed(self.context.state(), copies)
         finally:
             discard(staged, self.context.disk_of)
 
-    def _enter(self, tx: Tx) -> Merged:
+    def _indexed(self, state: StoreState, copies: Sequence[Copied]) -> list[Copied]:
+        return indexed(self.context, self.table, state.indexes(self.table.id), copies)
+
+    def _enter(self, tx: Tx, copies: list[Copied]) -> Merged:
         """Make them visible, in place of what all sources still serve; nothing where others came first."""
         now, leased = tx.state.info(self.table.id), oldest_held(tx, self.table.id)
         # A scan may have taken a lease on an older snapshot since the horizon was chosen.
         if now is None or (leased is not None and leased < self.keep.horizon):
             return Merged()
-        self.served = {f.id: f.slots for f in tx.state.fragments(self.table.id, self.shard)}
         slots = self._still_served(tx)
         if slots:  # else the shard need not be there any more
-            indexes = tx.state.indexes(self.table.id)
-            self.copies = indexed(self.context, self.table, indexes, self.copies)
-            self.context.check_not_collected(tx, (copied.staged for copied in self.copies))
+            copies[:] = self._indexed(tx.state, copies)
+            self.context.check_not_collected(tx, (copied.staged for copied in copies))
         if self.keep.horizon > now.oldest_snapshot:
             tx.append(HorizonRaised(self.table.id, self.keep.horizon))
-        return self._swap(tx, self.copies, slots)
+        return self._swap(tx, copies, slots)
 
     def _copy(
         self,
@@ -268,26 +260,29 @@ class Merging:
         pace: Pace | None,
     ) -> list[Copied]:
         """Merge a few fragments into files which say whose place they take."""
-        context = self.context
-        disk, origin = context.writable_disk(self.shard), context.origin("compact", replaced)
-        to = Destination(disk, self.shard, origin, pace)
-        source = PageSource(
-            self.table, View(sources), context.readers.opener(self.table), expect=context.readers.expect
+        context, readers = self.context, self.context.readers
+        to = Destination(
+            context.writable_disk(self.shard), self.shard, context.origin(COMPACT, replaced), pace
         )
+        source = PageSource(self.table, View(sources), readers.opener(self.table), expect=readers.expect)
         return copy_slots(source, _slots_of(sources), self.bounds, keep, to)
 
     def _still_served(self, tx: Tx) -> SlotSet:
         """Return the slots that all sources serve as they did when the merge was planned."""
-        slots = _slots_of(self.fragments) - being_copied(tx)
+        slots, served = _slots_of(self.fragments) - being_copied(tx), self._served(tx)
         for fragment in self.fragments:
-            slots -= fragment.slots - self.served.get(fragment.id, SlotSet())
+            slots -= fragment.slots - served.get(fragment.id, SlotSet())
         return slots
+
+    def _served(self, tx: Tx) -> dict[int, SlotSet]:
+        return {fragment.id: fragment.slots for fragment in tx.state.fragments(self.table.id, self.shard)}
 
     def _swap(self, tx: Tx, copies: Sequence[Copied], slots: SlotSet) -> Merged:
         """Put the merged fragments in for what their sources still serve."""
         if not slots:
             return Merged()
-        left = {f.id: self.served[f.id] - slots for f in self.fragments if f.id in self.served}
+        served = self._served(tx)
+        left = {f.id: served[f.id] - slots for f in self.fragments if f.id in served}
         added = [(c.staged.serving(slots), c.min_commit, c.max_commit) for c in copies]
         replace_fragments(tx, self.table.id, left, added, COMPACT)
         return Merged(sum(not some for some in left.values()), len(copies))

@@ -21,8 +21,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from elasticscan.catalog import Tx, retry_interrupted
-from elasticscan.metadata import MEMORY, Fragment, IndexRun, StagedFragment, floor_at
+from elasticscan.metadata import MEMORY, StagedFragment, floor_at
 from elasticscan.store.context import Context
+from elasticscan.store.context.lookups import by_shard
 from elasticscan.store.moves.owners import claim, end_step, owner_is_gone, steps_in
 from elasticscan.store.upkeep.compaction import Merged, Pace, plan_merge
 from elasticscan.store.upkeep.flushing import FLUSH, flush
@@ -79,16 +80,10 @@ class Site(NamedTuple):
 
 def states_of(tx: Tx, table: int, shards: Collection[int] | None = None) -> dict[Site, SiteState]:
     """Return the state of a table at some shards, or at all that have fragments of it."""
-    floor, at = floor_at(tx.state.overwrites(table), tx.state.commit), dict[int, int]()
-    found: dict[int, tuple[list[Fragment], list[IndexRun]]] = {}
-    for fragment in tx.state.fragments(table):
-        if shards is None or fragment.shard in shards:
-            found.setdefault(fragment.shard, ([], []))[0].append(fragment)
-            at[fragment.id] = fragment.shard
-    for run in tx.state.runs(table) if at else ():
-        if run.fragment in at:
-            found[at[run.fragment]][1].append(run)
-    return {Site(table, shard): SiteState(*here, floor) for shard, here in sorted(found.items())}
+    floor, runs = floor_at(tx.state.overwrites(table), tx.state.commit), tx.state.runs(table)
+    fragments = (each for each in tx.state.fragments(table) if shards is None or each.shard in shards)
+    here = sorted(by_shard(fragments).items())
+    return {Site(table, shard): SiteState(own, runs, floor) for shard, own in here}
 
 
 def plan_sites(
@@ -160,16 +155,11 @@ class Executor:
     def merge(self, site: Site, merge: Merge) -> Merged:
         """Carry out a merge; nothing where it is not worth it any more, or another process is at the site."""
         tx = self._context.catalog.newest()
-        merging = plan_merge(self._context, tx, *site, merge.fragments, merge.slots)
-        if merging is None or not self._claim(site.target):
-            return Merged()
-        try:
-            self._context.checkpoint("step begun")
-            # The step ends in the transaction that swaps the files in, so that no one finds it between.
-            merged = merging.carry_out(self._pace, lambda tx: end_step(tx, site.target, self._owner))
-        except BaseException:
-            self._end(site.target)
-            raise
+        merging, merged = plan_merge(self._context, tx, *site, merge.fragments, merge.slots), Merged()
+        if merging is not None:
+            with self.step(site.target) as mine:
+                if mine:
+                    merged = merging.carry_out(self._pace)
         self.done.merges += merged != Merged()
         return merged
 

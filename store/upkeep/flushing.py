@@ -88,15 +88,15 @@ def flush(context: Context, table_id: int) -> list[StagedFragment] | None:
     plan = _plan(context, context.catalog.newest(), table_id)
     if plan is None:
         return None
-    copies, kept = dict[int, list[Copied]](), set[str]()
+    copies, entered = dict[int, list[Copied]](), None
     try:
         with context.noticing_collection():
             problem = _copy(context, plan, copies)
             context.checkpoint("rows flushed")
             with context.catalog.writing() as tx:
                 entered = _enter(context, tx, plan, copies)
-                kept = {staged.path for staged in entered or ()}  # the record has them, or may have them
     finally:
+        kept = {staged.path for staged in entered or ()}  # the record has them, or may have them
         every = (copied.staged for here in copies.values() for copied in here)
         discard([staged for staged in every if staged.path not in kept], context.disk_of)
     if problem is not None:
@@ -109,8 +109,7 @@ def _plan(context: Context, tx: Tx, table_id: int) -> _FlushPlan | None:
     slots = SlotSet.union(commit.slots for commit in commits) - being_copied(tx) if commits else None
     if table is None or not slots:
         return None
-    overwrites, horizon = tx.state.overwrites(table_id), table.oldest_snapshot
-    newest = tx.state.commit
+    overwrites, horizon, newest = tx.state.overwrites(table_id), table.oldest_snapshot, tx.state.commit
     return _FlushPlan(
         table.with_dropped(horizon),
         context.memories.of(tx, table),
@@ -123,18 +122,16 @@ def _plan(context: Context, tx: Tx, table_id: int) -> _FlushPlan | None:
 def _copy(context: Context, plan: _FlushPlan, copies: dict[int, list[Copied]]) -> OperatorNeeded | None:
     """Stage the rows of each shard that can be written to; returns the error of another one."""
     source = PageSource(plan.table, View(plan.memory.fragments), context.readers.opener(plan.table))
-    problem: OperatorNeeded | None = None
+    indexes, problem = context.state().indexes(plan.table.id), None
     for shard, slots in plan.slots.items():
+        made = list[Copied]()
         try:
             to = Destination(context.writable_disk(shard), shard, context.origin(FLUSH))
-            copies[shard] = copy_slots(source, slots, plan.bounds, plan.keep, to)
-            indexes = context.state().indexes(plan.table.id)
-            copies[shard] = indexed(context, plan.table, indexes, copies[shard])
+            made = copy_slots(source, slots, plan.bounds, plan.keep, to)
+            copies[shard] = indexed(context, plan.table, indexes, made)
         except OperatorNeeded as error:
-            discard([copied.staged for copied in copies.pop(shard, ())], context.disk_of)
+            discard([copied.staged for copied in made], context.disk_of)
             problem = error
-    if problem is not None and not copies:
-        raise problem
     return problem
 
 
@@ -149,8 +146,7 @@ def _enter(
     here = {shard: (plan.slots[shard] & placement.at(shard)) - copying for shard in copies}
     slots = SlotSet.union(here.values())
     flushed = [commit for commit in plan.memory.commits if not commit.slots.isdisjoint(slots)]
-    left = {commit.number: commit for commit in tx.state.memory(plan.table.id)}
-    if not flushed or any(left.get(commit.number) != commit for commit in flushed):
+    if not flushed or not {*flushed} <= {*tx.state.memory(plan.table.id)}:
         return None
     entered = list[tuple[StagedFragment, int, int]]()
     for shard, own in here.items():

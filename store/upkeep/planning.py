@@ -7,7 +7,7 @@ Fragments are compared by their *density*, bytes per slot, because a merge may b
 that arrived have fragments of their own. In each range of slots that the same fragments serve:
 
     fragments by density    0.1 0.1 0.1 0.5 | 9  40 300 5000       at most 8, and the ninth was committed
-                            └─── merged ──┘   the next one is more than `tier_ratio` times their sum
+                            └─── merged ──┘   the next one is more than `TIER_RATIO` times their sum
 
 What is merged leaves a fragment that is denser than all its sources, and the next one above it is denser by
 the ratio: so rows are written again only when the fragments alongside them have grown by that ratio, a
@@ -31,18 +31,21 @@ tiers are by bytes per slot, so that merges can be cut by slots.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from elasticscan.metadata import Fragment, IndexRun
 from elasticscan.store.moves.balancing import Balance
-from elasticscan.topology import Range, SlotSet
+from elasticscan.topology import SlotSet
 
 SCATTERED_FRAGMENTS = 2  # most small ones that share no slots, once moves of tablets are over
+# A merge takes the next larger fragment along while that is at most so many times as large as all smaller
+# ones together. A larger ratio means fewer merges, and more bytes in each.
+TIER_RATIO = 2.5
+MOST_PIECES = 256  # into which a merge is cut; beyond that, steps grow
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +55,8 @@ class Policy:
     Attributes:
         slot_fragments: most fragments that a slot is read from, once upkeep is done.
         history_fragments: the same of history, which only older snapshots, changes and moves read.
-        tier_ratio: a merge takes the next larger fragment along while that is at most so many times as
-            large as all smaller ones together. A larger ratio means fewer merges, and more bytes in each.
         small_bytes: fragments below this count for every slot of their shard, since each is a file to open.
         step_bytes: most bytes that one step reads; a larger merge is cut by slots.
-        most_pieces: into how many steps a merge is cut at most; beyond that, steps grow.
         tidy_share: when newer fragments hold this share of what the oldest layer holds, a shard is merged
             wholly, so that scans meet rows that need not be compared.
         balance: of tablets.
@@ -64,17 +64,14 @@ class Policy:
 
     slot_fragments: int = 8
     history_fragments: int = 16
-    tier_ratio: float = 2.5
     small_bytes: int = 32 << 20
     step_bytes: int = 64 << 20
-    most_pieces: int = 256
     tidy_share: float = 1 / 3
     balance: Balance = field(default_factory=Balance)
 
     def __post_init__(self) -> None:
         # A merge in pieces and the next commit each leave one alongside the large one.
         assert min(self.slot_fragments, self.history_fragments) >= 3, self
-        assert self.tier_ratio >= 1, "no two equal fragments are merged"
         assert min(self.step_bytes, self.small_bytes, self.tidy_share) > 0, self
 
 
@@ -181,16 +178,17 @@ def plan_merges(parts: Sequence[Part], policy: Policy, tidy: bool = False) -> tu
         policy: the bounds.
         tidy: merge all that is worth it also where no bound is broken, as a keeper does.
     """
-    chosen = _beyond_bounds(parts, policy)
-    if (chosen or tidy) and _is_worth_tidying(parts, policy):
-        return _cut(parts, parts, policy)
-    if not chosen:
+    small, large = _by_size(parts, policy)
+    deepest = _deepest(large)
+    excess = len(small) + len(deepest) - policy.slot_fragments
+    if (excess > 0 or tidy) and _is_worth_tidying(parts, policy):
+        return _cut(parts, policy)
+    if excess <= 0:
         return plan_scattered(parts, policy) if tidy else ()
-    if sum(part.bytes for part in chosen) <= policy.step_bytes:
-        return (_merge(chosen),)
-    # Small ones are never cut: each would count until its last slot is merged.
-    small, large = _by_size(chosen, policy)
-    return (*_cut(large, parts, policy), *_packed(small, policy))
+    if len(small) > excess:  # small ones are never cut: each would count until its last slot is merged
+        return tuple(_packed(_sparsest(small, excess + 1, lambda part: part.bytes), policy))
+    limit = _sparsest(deepest, excess + 1, lambda part: part.density)[-1].density
+    return _cut([part for part in large if part.density <= limit], policy)
 
 
 def plan_scattered(parts: Sequence[Part], policy: Policy) -> tuple[Merge, ...]:
@@ -206,6 +204,12 @@ def depth_of(parts: Sequence[Part], policy: Policy) -> int:
     """Return from how many fragments the worst slot is read; small ones count for all slots."""
     small, large = _by_size(parts, policy)
     return len(small) + len(_deepest(large))
+
+
+def _by_size(parts: Sequence[Part], policy: Policy) -> tuple[list[Part], list[Part]]:
+    """Return small and large parts."""
+    small = [part for part in parts if part.bytes < policy.small_bytes]
+    return small, [part for part in parts if part.bytes >= policy.small_bytes]
 
 
 def _profile(parts: Sequence[Part]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
@@ -232,45 +236,13 @@ def _deepest(parts: Sequence[Part]) -> list[Part]:
     return [part for part in parts if slot in part.slots]
 
 
-def _merge(parts: Sequence[Part], slots: SlotSet | None = None) -> Merge:
-    """Return the merge of some parts, of all their slots or of some."""
-    if slots is None:
-        slots, size = SlotSet.union(part.slots for part in parts), float(sum(part.bytes for part in parts))
-    else:
-        parts = [part for part in parts if not part.slots.isdisjoint(slots)]
-        size = sum(part.density * len(part.slots & slots) for part in parts)
-    return Merge(tuple(sorted(part.id for part in parts)), slots, int(size))
-
-
-def _beyond_bounds(parts: Sequence[Part], policy: Policy) -> list[Part]:
-    """Return the fragments that have to become fewer; none when no slot has too many."""
-    small, large = _by_size(parts, policy)
-    deepest = _deepest(large)
-    excess = len(small) + len(deepest) - policy.slot_fragments
-    if excess <= 0:
-        return []
-    every_slot = max(len(SlotSet.union(part.slots for part in parts)), 1)
-
-    def density(part: Part) -> float:
-        return part.bytes / every_slot if part.bytes < policy.small_bytes else part.density
-
-    sparsest = sorted((*small, *deepest), key=lambda part: (density(part), part.id))
-    least = excess + 1
-    if sum(part.bytes for part in sparsest[:least]) > policy.step_bytes and len(small) <= excess:
-        # The merge will be cut, and small fragments stay out of it: so it takes more large ones.
-        at = [number for number, part in enumerate(sparsest, 1) if part.bytes >= policy.small_bytes]
-        least = at[excess] if len(at) > excess else len(sparsest)
-    taken, together = least, sum(density(part) for part in sparsest[:least])
-    while taken < len(sparsest):
-        if density(sparsest[taken]) > policy.tier_ratio * together:
-            break
-        together += density(sparsest[taken])
+def _sparsest(parts: Sequence[Part], least: int, size: Callable[[Part], float]) -> list[Part]:
+    """Return at least so many parts, the smallest first, and those that belong to their tier."""
+    ascending = sorted(parts, key=lambda part: (size(part), part.id))
+    taken = least
+    while taken < len(parts) and size(ascending[taken]) <= TIER_RATIO * sum(map(size, ascending[:taken])):
         taken += 1
-    limit = density(sparsest[taken - 1])
-    chosen = {part.id for part in sparsest[:taken]}
-    # A small and a large one make a step of their own: cut, nothing would become of the small one.
-    alike = large if len(chosen & {part.id for part in large}) + (taken > 2) > 1 else ()
-    return [part for part in parts if part.id in chosen or (part in alike and part.density <= limit)]
+    return ascending[:taken]
 
 
 def _is_worth_tidying(parts: Sequence[Part], policy: Policy) -> bool:
@@ -283,31 +255,32 @@ def _is_worth_tidying(parts: Sequence[Part], policy: Policy) -> bool:
     return everything > 0 and everything - oldest >= policy.tidy_share * oldest
 
 
-def _cut(chosen: Sequence[Part], parts: Sequence[Part], policy: Policy) -> tuple[Merge, ...]:
-    """Return merges of the chosen parts wherever two of them meet, each of bounded size."""
-    if len(chosen) < 2:
-        return ()
-    most = max(policy.step_bytes, sum(part.bytes for part in parts) / policy.most_pieces)
-    if sum(part.bytes for part in chosen) <= most:
-        return (_merge(chosen),)
-    edges, (depths, size, _) = _profile(chosen)
-    pieces, filled = list[list[Range]](), 0.0
-    for (start, end), depth, per_slot in zip(pairwise(edges.tolist()), depths, size, strict=False):
-        if depth < 2:
-            continue
-        count = min(end - start, -int(-per_slot * (end - start) // most))
-        width = -((start - end) // max(count, 1))  # about as much in each piece
-        for at in range(start, end, width):
-            taken = min(width, end - at)
-            if not pieces or filled + taken * per_slot > most:
-                pieces.append([])
-                filled = 0.0
-            pieces[-1].append((at, at + taken))
-            filled += taken * per_slot
-    return tuple(_merge(chosen, SlotSet.of(ranges)) for ranges in pieces)
+def _merge(parts: Sequence[Part], slots: SlotSet | None = None) -> Merge:
+    """Return the merge of some parts, of all their slots or of some."""
+    slots = SlotSet.union(part.slots for part in parts) if slots is None else slots
+    parts = [part for part in parts if not part.slots.isdisjoint(slots)]
+    size = sum(part.density * len(part.slots & slots) for part in parts)
+    return Merge(tuple(sorted(part.id for part in parts)), slots, round(size))
 
 
-def _packed(parts: Sequence[Part], policy: Policy) -> Iterator[Merge]:
+def _cut(parts: Sequence[Part], policy: Policy) -> tuple[Merge, ...]:
+    """Return merges of some parts wherever two of them meet, each of bounded size."""
+    everything = sum(part.bytes for part in parts)
+    most = max(policy.step_bytes, everything / MOST_PIECES)
+    if everything <= most:
+        return (_merge(parts),)
+    edges, (count, size, _) = _profile(parts)
+    widths = np.diff(edges, append=edges[-1:])
+    meets = np.repeat(count > 1, widths)
+    slots, sizes = np.arange(edges[0], edges[-1])[meets], np.repeat(size, widths)[meets]
+    piece = (sizes.cumsum() - sizes) // most  # by the bytes of the slots before
+    pieces = np.split(slots, np.flatnonzero(np.diff(piece)) + 1)
+    return tuple(
+        _merge(parts, SlotSet.of((slot, slot + 1) for slot in own.tolist())) for own in pieces if len(own)
+    )
+
+
+def _packed(parts: Iterable[Part], policy: Policy) -> Iterator[Merge]:
     """Yield merges of small parts, whole ones, the smallest first: as many in each as a step may read."""
     group, size = list[Part](), 0
     for part in sorted(parts, key=lambda part: (part.bytes, part.id)):
@@ -318,9 +291,3 @@ def _packed(parts: Sequence[Part], policy: Policy) -> Iterator[Merge]:
         size += part.bytes
     if len(group) > 1:
         yield _merge(group)
-
-
-def _by_size(parts: Sequence[Part], policy: Policy) -> tuple[list[Part], list[Part]]:
-    """Return small and large parts."""
-    small = [part for part in parts if part.bytes < policy.small_bytes]
-    return small, [part for part in parts if part.bytes >= policy.small_bytes]

@@ -93,7 +93,6 @@ def some_policy(chance: random.Random) -> Policy:
         history_fragments=chance.choice([3, 5]),
         small_bytes=chance.choice([1, 3_000, 1 << 20]),
         step_bytes=chance.choice([3_000, 30_000, 1 << 20]),
-        most_pieces=chance.choice([3, 64]),
         tidy_share=chance.choice([0.1, 3.0]),
         balance=Balance(
             split_bytes=chance.choice([9_000, 40_000]),
