@@ -73,6 +73,15 @@ class Copied:
         return self.staged.entered(number, table.id, self.min_commit, self.max_commit)
 
 
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The shard that a copy is for, and who copies."""
+
+    disk: Disk
+    shard: int
+    origin: Origin
+
+
 class _Output:
     """One of the fragments that a copy writes. Its file is begun with its first row."""
 
@@ -90,12 +99,9 @@ class _Output:
         if until is not None:
             columns[UNTIL] = pa.array(until)
             self.unique, self.until = False, max(self.until, int(until.max()))
-        self.min_commit = min(self.min_commit, int(versions.commits[chosen].min()))
-        batch = pa.RecordBatch.from_arrays([columns[f.name] for f in self._schema], schema=self._schema)
-        self._writer = self._writer or self._stack.enter_context(self._begin())
-        self._writer.write(batch)
-        if self._pace is not None:
-            self._pace(batch.nbytes)
+        self.min_commit = min(self.min_commit, int(commits.min()))
+        ordered = [columns[name] for name in self._schema.names]
+        self._writer.write(pa.RecordBatch.from_arrays(ordered, schema=self._schema))
 
     def finish(self, max_commit: int, committed: bool, complete: bool) -> Copied | None:
         if self._writer is None:

@@ -10,7 +10,6 @@ pending. What this room promises:
 - **No plan undoes another**, and plans settle when nothing is written.
 - **Nothing is deleted without proof.** That the catalog does not know a file proves little: such a file stays
   for a week, as does one without a readable manifest. One that another store or shard wrote stays for good.
-- **A keeper gives way**: while others commit, it rests for as long as it works.
 
 The words: a *step* is one merge, one flush, one round of balancing or one collection; a file is *dropped*
 when no fragment or run is in it any more, an *orphan* when the catalog never knew it, or forgot it, and

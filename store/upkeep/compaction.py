@@ -13,7 +13,7 @@ the smallest first, so that memory and open files are bounded whatever the numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
@@ -51,10 +51,6 @@ COMPACT = "compact"
 MOST_AT_ONCE = 32
 MOST_BATCH_BYTES = 8 * BATCH_BYTES  # a merge holds a batch of each fragment
 MOST_COMPRESSED = 8  # so many times the bytes of a compressed file, about, its batches take in memory
-
-# Called with the number of bytes just merged, again and again. It may sleep, and it may raise to give the
-# merge up; then nothing has changed, and no file remains.
-Pace = Callable[[int], None]
 
 
 class Merged(NamedTuple):
@@ -198,7 +194,7 @@ class Merging:
     keep: Keep
     hidden: tuple[Fragment, ...]
 
-    def carry_out(self, pace: Pace | None = None) -> Merged:
+    def carry_out(self) -> Merged:
         """Stage the merged fragments, and make them visible in one transaction.
 
         Returns what was done: nothing, when another process merged some of them first. Raises as `compact`.
@@ -207,7 +203,7 @@ class Merging:
         with self.context.noticing_collection():
             try:
                 with self.context.unless_left(self.shard):
-                    self._stage(copies, pace)
+                    self._stage(copies)
                 self.context.checkpoint("fragments merged")
                 with self.context.catalog.writing() as tx:
                     merged = self._enter(tx, copies)
@@ -217,7 +213,7 @@ class Merging:
                 discard([copied.staged for copied in copies], self.context.disk_of)
         return merged
 
-    def _stage(self, copies: list[Copied], pace: Pace | None) -> None:
+    def _stage(self, copies: list[Copied]) -> None:
         """Stage the merged fragments, with runs of indexes, so that there is less to do under the lock."""
         apart = self.keep.apart
         assert apart is not None, "a merge writes history to a file of its own"
@@ -226,11 +222,11 @@ class Merging:
         try:
             while len(some := _smallest(left, self.table.compression is not None)) < len(left):
                 left = [fragment for fragment in left if fragment not in some]
-                for copied in self._copy(some, some, in_part, pace):
+                for copied in self._copy(some, some, in_part):
                     staged.append(copied.staged)
                     stages.append(copied.as_fragment(-len(staged), self.table))
                     left.append(stages[-1])
-            copies += self._copy(left, (*self.fragments, *stages, *self.hidden), self.keep, pace)
+            copies += self._copy(left, (*self.fragments, *stages, *self.hidden), self.keep)
             copies[:] = self._indexed(self.context.state(), copies)
         finally:
             discard(staged, self.context.disk_of)
@@ -252,18 +248,10 @@ class Merging:
             tx.append(HorizonRaised(self.table.id, self.keep.horizon))
         return self._swap(tx, copies, slots)
 
-    def _copy(
-        self,
-        sources: Sequence[Fragment],
-        replaced: Sequence[Fragment],
-        keep: Keep,
-        pace: Pace | None,
-    ) -> list[Copied]:
+    def _copy(self, sources: Sequence[Fragment], replaced: Sequence[Fragment], keep: Keep) -> list[Copied]:
         """Merge a few fragments into files which say whose place they take."""
         context, readers = self.context, self.context.readers
-        to = Destination(
-            context.writable_disk(self.shard), self.shard, context.origin(COMPACT, replaced), pace
-        )
+        to = Destination(context.writable_disk(self.shard), self.shard, context.origin(COMPACT, replaced))
         source = PageSource(self.table, View(sources), readers.opener(self.table), expect=readers.expect)
         return copy_slots(source, _slots_of(sources), self.bounds, keep, to)
 

@@ -25,7 +25,7 @@ from elasticscan.metadata import MEMORY, StagedFragment, floor_at
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import by_shard
 from elasticscan.store.moves.owners import claim, end_step, owner_is_gone, steps_in
-from elasticscan.store.upkeep.compaction import Merged, Pace, plan_merge
+from elasticscan.store.upkeep.compaction import Merged, plan_merge
 from elasticscan.store.upkeep.flushing import FLUSH, flush
 from elasticscan.store.upkeep.horizons import horizon_of
 from elasticscan.store.upkeep.planning import (
@@ -112,14 +112,13 @@ class Executor:
     Args:
         context: the store.
         owner: as from `owning`.
-        pace: called with the number of bytes just merged; it may sleep.
 
     Attributes:
         done: what was done.
     """
 
-    def __init__(self, context: Context, owner: str, pace: Pace | None = None) -> None:
-        self._context, self._owner, self._pace = context, owner, pace
+    def __init__(self, context: Context, owner: str) -> None:
+        self._context, self._owner = context, owner
         self.done = RoundDone()
 
     @contextmanager
@@ -159,7 +158,7 @@ class Executor:
         if merging is not None:
             with self.step(site.target) as mine:
                 if mine:
-                    merged = merging.carry_out(self._pace)
+                    merged = merging.carry_out()
         self.done.merges += merged != Merged()
         return merged
 

@@ -3,8 +3,6 @@
 A round looks at everything once: flushes, merges at every table's every shard until nothing is pending,
 splits, joins and moves, then garbage. Any number of keepers may be at work, alongside writers that do upkeep
 themselves; `executor` says why no two do the same. A move that was interrupted is undone and planned again.
-
-A keeper gives way: while others commit, it rests for as long as it works.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from elasticscan.store.moves import elasticity
 from elasticscan.store.moves.balancing import Balance, plan_joins, plan_moves, plan_splits, tablet_bytes
 from elasticscan.store.moves.owners import beating, end_step, moves_in, owner_is_gone, owning, steps_in
 from elasticscan.store.upkeep.collector import collect_garbage
-from elasticscan.store.upkeep.compaction import Pace
 from elasticscan.store.upkeep.executor import (
     BALANCE,
     GARBAGE,
@@ -37,7 +34,6 @@ from elasticscan.store.upkeep.planning import Policy
 MOST_ROUNDS = 32  # of planning at one site; few are needed until nothing is pending
 MOST_MOVES = 8  # in one round: the next one plans with what has become of the store meanwhile
 MOST_CHANGES = 1_024  # likewise of splits, and of joins; writers wait during all of them
-MOST_REST_SECONDS = 1.0
 # Between collections of garbage, while dropped files wait, and while none does: files that died writers left
 # are in no catalog.
 GARBAGE_SECONDS, QUIET_GARBAGE_SECONDS = 600.0, 86_400.0
@@ -62,7 +58,7 @@ def keep(context: Context, policy: Policy | None = None) -> RoundDone:
     policy = policy or Policy()
     _forget_dead(context)
     with owning() as owner, beating(context.catalog, owner):
-        executor = Executor(context, owner, _giving_way(context))
+        executor = Executor(context, owner)
         done = executor.done
         for table in context.ask(pending_tables):
             with _noting(done, f"flushing table {table.name!r}"):
@@ -94,20 +90,6 @@ def _forget_dead(context: Context) -> None:
         for step in steps_in(tx):
             if owner_is_gone(step, tx.times.expiry):
                 end_step(tx, step.target, step.owner)
-
-
-def _giving_way(context: Context) -> Pace:
-    """Return a pace that rests for as long as was worked, while others commit."""
-    rested, newest = context.clock.now(), context.state().versions[1]
-
-    def pace(_: int) -> None:
-        nonlocal rested, newest
-        before, newest = newest, context.state().versions[1]
-        if newest != before:
-            context.clock.sleep(min(context.clock.now() - rested, MOST_REST_SECONDS))
-        rested = context.clock.now()
-
-    return pace
 
 
 def _sites(context: Context, tx: Tx, policy: Policy) -> list[Site]:

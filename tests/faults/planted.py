@@ -466,9 +466,9 @@ def merges_in_pieces_take_all(swap: Swap, merging: Any, tx: Tx, copies: list[Cop
 
 @fault("programs", "a stage of a merge keeps tombstones for the stages after it", style="keepers")
 @replacing(compaction.Merging, "_copy")
-def stages_drop_tombstones(honest: Any, self: Any, sources: Any, replaced: Any, keep: Keep, pace: Any) -> Any:
+def stages_drop_tombstones(honest: Any, self: Any, sources: Any, replaced: Any, keep: Keep) -> Any:
     is_a_stage = replaced is sources
-    return honest(self, sources, replaced, replace(keep, drop_tombstones=True) if is_a_stage else keep, pace)
+    return honest(self, sources, replaced, replace(keep, drop_tombstones=True) if is_a_stage else keep)
 
 
 @fault("programs", "an expired snapshot is refused even when its table is known already", style="leases")

@@ -1,4 +1,4 @@
-"""How much work follows a commit, and how fast keepers work.
+"""How much work follows a commit.
 
 What they do is in `tests/transcripts`: `upkeep_after_commits`, `keeper*`; random programs kill keepers.
 """
@@ -11,9 +11,7 @@ import pytest
 
 from elasticscan.store import Store
 from elasticscan.store.upkeep import after_commit
-from elasticscan.store.upkeep.keeper import _giving_way
 from elasticscan.store.upkeep.planning import Policy
-from tests.base.manual_clock import ManualClock
 
 ROWS_IN_FILES = True
 
@@ -34,16 +32,3 @@ def test_work_beyond_the_allowance_is_left_until_it_is_overdue(
         monkeypatch.setattr(store.context.upkeep, "_allowance", 0)
         assert depth(commits=15) == 16
         assert depth(commits=after_commit.RETRY_EVERY + 1) <= Policy().slot_fragments
-
-
-def test_a_keeper_rests_while_others_commit(tmp_path: Path) -> None:
-    clock, start = ManualClock(4e9), 4e9
-    with Store.create(tmp_path / "s", ["a"], clock=clock) as store:
-        pace = _giving_way(store.context)
-        clock.advance(0.25)
-        pace(1 << 30)
-        assert clock.now() == start + 0.25
-        store.create_table("t", [{"id": 1}], primary_key="id")
-        clock.advance(0.25)
-        pace(1)
-        assert clock.now() > start + 0.5

@@ -10,10 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from elasticscan.base.errors import ShardUnavailable
 from elasticscan.metadata import Fragment
+from elasticscan.storage import open_disk
 from elasticscan.store import Store, repair_store
 from elasticscan.store.upkeep import compaction
 from tests.base.manual_clock import ManualClock
+from tests.storage.faulty_disk import FaultyDisk
 
 ROWS_IN_FILES = True
 
@@ -59,24 +62,23 @@ def test_a_tombstone_goes_when_only_newer_fragments_take_no_part(store: Store) -
     assert read(store) == dict.fromkeys(range(50, 100), 1) | dict.fromkeys(range(20, 30), 2)
 
 
-def test_a_merge_that_is_given_up_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_merge_whose_disk_fails_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "MOST_AT_ONCE", 2)
     for value in range(5):
         store.table("t").upsert(rows_of(range(10), value))
-    before, files, paces = fragments_of(store), set(store.context.disk_of(1).list()), list[int]()
+    disks = list[FaultyDisk]()
 
-    def pace(size: int) -> None:
-        paces.append(size)
-        assert len(paces) < 3, "enough"
+    def faulty(root: str) -> FaultyDisk:
+        disks.append(FaultyDisk(open_disk(root)))
+        return disks[-1]
 
-    tx, ids = store.context.catalog.newest(), [fragment.id for fragment in before]
-    merging = compaction.plan_merge(store.context, tx, before[0].table, 1, ids)
-    assert merging is not None
-    with pytest.raises(AssertionError, match="enough"):
-        merging.carry_out(pace)
+    with Store.open(store.uri, disks=faulty, upkeep="off") as other:
+        before, files = fragments_of(other), set(other.context.disk_of(1).list())
+        disks[0].raise_at_call["create"] = 3  # after two stages
+        with pytest.raises(ShardUnavailable):
+            other.compact()
     assert fragments_of(store) == before
     assert set(store.context.disk_of(1).list()) == files
-    assert all(size > 0 for size in paces)
 
 
 def test_a_repair_brings_nothing_back_that_a_merged_overwrite_replaced(tmp_path: Path) -> None:
