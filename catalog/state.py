@@ -147,6 +147,12 @@ class StoreState:
         every = chain.from_iterable(own.runs.by_id().values() for own in self._tables(table))
         return tuple(every if table is not None else sorted(every, key=attrgetter("id")))
 
+    def files(self) -> list[tuple[Fragment, Fragment | IndexRun]]:
+        """Return the files of all tables that serve slots now, each after the fragment that it is of."""
+        fragments = {fragment.id: fragment for fragment in self.fragments()}
+        runs = ((fragments[run.fragment], run) for run in self.runs())
+        return [*((fragment, fragment) for fragment in fragments.values()), *runs]
+
     def removed_files(self, table: int | None = None) -> list[RemovedFile]:
         """Return the files of a table, or of all, that serve no slot, and may still be on their disks."""
         removed = {number: own.removed for number, own in self.tables.items()}
@@ -162,9 +168,7 @@ class StoreState:
         shards_at: dict[str, list[int]] = {}
         for shard, root in roots.items():
             shards_at.setdefault(root, []).append(shard)
-        fragments = {fragment.id: fragment for fragment in self.fragments()}
-        files = [(fragment.shard, fragment.path) for fragment in fragments.values()]
-        files += [(fragments[run.fragment].shard, run.path) for run in self.runs()]
+        files = [(fragment.shard, file.path) for fragment, file in self.files()]
         files += [(file.shard, file.path) for file in self.removed_files()]
         return frozenset((same, path) for shard, path in files for same in shards_at[roots[shard]])
 

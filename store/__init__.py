@@ -42,9 +42,10 @@ arguments  checks of arguments that types and Python's own errors do not cover
 
 from elasticscan.catalog import Commit, IdempotencyKey
 from elasticscan.store.arguments import application, file_form, user_metadata, whole_number
-from elasticscan.store.backend import EmbeddedTable, complete_rows, slot_bytes
+from elasticscan.store.backend import EmbeddedTable, complete_rows
 from elasticscan.store.context import Context
 from elasticscan.store.context.tags import check_tag_name
+from elasticscan.store.moves.balancing import slot_bytes
 from elasticscan.store.reading.aggregating import known_count
 from elasticscan.store.reading.changes import feed_fields
 from elasticscan.store.reading.ordering import MOST_FIRST, FirstRows, can_be_sorted

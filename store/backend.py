@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.hashing import slots_of
-from elasticscan.metadata import Fragment, TableInfo
+from elasticscan.metadata import TableInfo
 from elasticscan.protocol import (
     ReadRequest,
     ScanStart,
-    Weights,
     of_another_read,
 )
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import keep_lease
+from elasticscan.store.moves.balancing import slot_bytes
 from elasticscan.store.reading.scan import Scan, begin_scan
 from elasticscan.store.reading.streams import CommitReads
 from elasticscan.store.writing import merging
@@ -143,13 +143,3 @@ def complete_rows(
             "them; nothing was committed: write again",
             table=table.name,
         ) from None
-
-
-def slot_bytes(fragments: Sequence[Fragment], slot_count: int) -> Weights:
-    """About how many bytes each slot holds: a fragment's are spread over the slots it serves."""
-    weights: Weights = np.zeros(slot_count)
-    for fragment in fragments:
-        share = fragment.serving_bytes / max(len(fragment.slots), 1)
-        for start, end in fragment.slots:
-            weights[start:end] += share
-    return weights

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from elasticscan.base.errors import CatalogOutdated
 from elasticscan.base.limits import BEAT_SECONDS, GC_GRACE_SECONDS, SILENT_SECONDS
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import StoreState, newest_topology
-from elasticscan.metadata import Bounds, Fragment, IndexInfo, IndexRun
+from elasticscan.catalog import StoreState, Tx, newest_topology
+from elasticscan.metadata import Bounds, Fragment, IndexInfo
 from elasticscan.storage import View, most_rows
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import leases_in
 from elasticscan.store.context.lookups import by_shard
 from elasticscan.store.moves.balancing import tablet_bytes
-from elasticscan.store.moves.owners import OwnedMove, moves_in, owner_is_gone
+from elasticscan.store.moves.owners import OwnedMove, moves_in, owner_is_gone, steps_in
 from elasticscan.store.reading.progress import scans_in
 from elasticscan.store.reading.streams import streams_in
-from elasticscan.store.upkeep.executor import running_steps, upkeep_of
-from elasticscan.store.upkeep.planning import Policy
+from elasticscan.store.upkeep.executor import states_of
+from elasticscan.store.upkeep.planning import Policy, depth_of, plan_merges
+from elasticscan.topology import Shard
 
 
 def _size(state: StoreState, table_id: int, fragments: Sequence[Fragment]) -> dict[str, Any]:
@@ -39,9 +40,7 @@ def _size(state: StoreState, table_id: int, fragments: Sequence[Fragment]) -> di
     live = [commit for commit in table.memory if commit.number >= floor]
     most += sum(commit.rows - commit.tombstones for commit in live)
     if live:  # the rows of one commit are of different keys; whether files have the same ones is unknown
-        alone, number = len(live) == 1 and not live[0].tombstones, live[0].number
-        exact &= alone and not any(f.min_commit <= number <= f.max_commit for f in fragments)
-        exact &= all(f.slots.isdisjoint(live[0].slots) for f in fragments if bounds.touch(f))
+        exact = len(live) == 1 and not live[0].tombstones and not any(map(bounds.touch, fragments))
     return {
         "rows": most if exact else min(most, table.rows - table.overwritten),
         "rows_exact": exact,
@@ -59,57 +58,42 @@ def _why_outdated(context: Context) -> str | None:
     return None
 
 
-def _shards(state: StoreState, fragments: Iterable[Fragment]) -> list[dict[str, Any]]:
-    tablets, size = Counter(tablet.shard for tablet in state.placement.tablets), Counter[int]()
-    for fragment in fragments:
-        size[fragment.shard] += fragment.serving_bytes
-    return [
-        {
-            "name": shard.name,
-            "root": shown(shard.root),
-            "draining": shard.draining,
-            "tablets": tablets[shard.id],
-            "bytes": size[shard.id],
-        }
-        for shard in state.shards.values()
-    ]
-
-
 def _removed(state: StoreState) -> list[dict[str, Any]]:
     """Describe the removed shards of which files are known still: such as scans under way may read."""
-    until: dict[int, list[float]] = {}
-    for file in state.removed_files() if state.removed_shards else ():
-        if file.shard in state.removed_shards:
+    gone, until = state.removed_shards, dict[int, list[float]]()
+    for file in state.removed_files() if gone else ():
+        if file.shard in gone:
             until.setdefault(file.shard, []).append(file.dropped_at + GC_GRACE_SECONDS)
-    gone = state.removed_shards
     return [
-        {
-            "name": gone[shard].name,
-            "root": shown(gone[shard].root),
-            "files": len(ends),
-            "kept_until": max(ends),
-        }
+        _shard(gone[shard]) | {"files": len(ends), "kept_until": max(ends)}
         for shard, ends in sorted(until.items())
     ]
 
 
-def _indexes(indexes: Iterable[IndexInfo], runs: Iterable[IndexRun]) -> dict[int, list[dict[str, Any]]]:
-    """Return the entries of indexes by their tables."""
-    size, found = Counter[int](), dict[int, list[dict[str, Any]]]()
-    for run in runs:
-        size[run.index] += run.bytes
-    for index in indexes:
-        found.setdefault(index.table, []).append(
-            {
-                "name": index.name,
-                "kind": index.kind,
-                "columns": list(index.columns),
-                "include": list(index.include),
-                "ready": index.ready,
-                "bytes": size[index.id],
-            }
-        )
-    return found
+def _shard(shard: Shard) -> dict[str, Any]:
+    return {"name": shard.name, "root": shown(shard.root)}
+
+
+def _index(index: IndexInfo, size: int) -> dict[str, Any]:
+    columns = {"columns": list(index.columns), "include": list(index.include)}
+    return {"name": index.name, "kind": index.kind, **columns, "ready": index.ready, "bytes": size}
+
+
+def _upkeep(tx: Tx, table: int) -> dict[str, Any]:
+    """Describe the pending merges of a table, and from how many fragments a slot is read."""
+    current, policy = [state.current for state in states_of(tx, table).values()], Policy()
+    merges = [merge for parts in current for merge in plan_merges(parts, policy)]
+    return {
+        "merges_due": len(merges),
+        "bytes_due": sum(merge.bytes for merge in merges),
+        "slot_fragments": max((depth_of(parts, policy) for parts in current), default=0),
+    }
+
+
+def _running(tx: Tx) -> list[dict[str, Any]]:
+    """Describe the steps whose owners live."""
+    live = (step for step in steps_in(tx) if not owner_is_gone(step, tx.times.expiry))
+    return [{"step": step.pop("target"), **step} for step in map(asdict, live)]
 
 
 def _move(move: OwnedMove, names: Mapping[int, str], now: float) -> dict[str, Any]:
@@ -130,23 +114,33 @@ def _move(move: OwnedMove, names: Mapping[int, str], now: float) -> dict[str, An
 def status_of(context: Context) -> dict[str, Any]:
     """Describe a store, as `Store.status` returns it, by one state of the catalog and no file."""
     tx = context.catalog.newest()
-    state, tables, fragments = tx.state, tx.state.infos(), tx.state.fragments()
+    state, fragments = tx.state, tx.state.fragments()
     names = {shard.id: shard.name for shard in state.shards.values()}
-    indexes = _indexes(state.indexes(), state.runs())
-    sizes, moves = tablet_bytes(state.placement, fragments), moves_in(tx)
+    tablets, moves = tablet_bytes(state.placement, fragments), moves_in(tx)
     goes = {move.tablet: names.get(move.target) for move in moves}
-    own: dict[int, list[Fragment]] = {}
+    at_shard, of_index, of_table = Counter[int](), Counter[int](), dict[int, list[Fragment]]()
     for fragment in fragments:
-        own.setdefault(fragment.table, []).append(fragment)
+        at_shard[fragment.shard] += fragment.serving_bytes
+        of_table.setdefault(fragment.table, []).append(fragment)
+    for run in state.runs():
+        of_index[run.index] += run.bytes
     return {
-        "store_id": context.known.store_id,
+        "store_id": state.store_id,
         "read_only": context.catalog.read_only,
-        "slots": context.known.slots,
-        "hash": context.known.hash,
+        "slots": state.slots,
+        "hash": state.hash,
         "topology": newest_topology(tx).number,
         "snapshot": state.commit,
         "outdated": _why_outdated(context),
-        "shards": _shards(state, fragments),
+        "shards": [
+            _shard(shard)
+            | {
+                "draining": shard.draining,
+                "tablets": sum(tablet.shard == shard.id for tablet in state.placement.tablets),
+                "bytes": at_shard[shard.id],
+            }
+            for shard in state.shards.values()
+        ],
         "removed_shards": _removed(state),
         "tablets": [
             {
@@ -154,7 +148,7 @@ def status_of(context: Context) -> dict[str, Any]:
                 "slots": [tablet.start, tablet.end],
                 "shard": names[tablet.shard],
                 "epoch": tablet.epoch,
-                "bytes": round(sizes[tablet.id]),
+                "bytes": round(tablets[tablet.id]),
                 "moving_to": goes.get(tablet.id),
             }
             for tablet in state.placement.tablets
@@ -162,21 +156,21 @@ def status_of(context: Context) -> dict[str, Any]:
         "tables": [
             {
                 "name": table.name,
-                **_size(state, table.id, own.get(table.id, [])),
+                **_size(state, table.id, of_table.get(table.id, [])),
                 "retention_seconds": context.retention_of(table),
-                "indexes": indexes.get(table.id, []),
+                "indexes": [_index(index, of_index[index.id]) for index in state.indexes(table.id)],
                 "tags": [asdict(tag) for tag in state.tables[table.id].tags],
                 "primary_key": list(table.primary_key),
                 "compression": table.compression,
-                "upkeep": upkeep_of(tx, table.id, Policy()),
+                "upkeep": _upkeep(tx, table.id),
             }
-            for table in tables
+            for table in state.infos()
         ],
         "moves": [_move(move, names, tx.times.expiry) for move in moves],
         "upkeep": {
             "mode": context.upkeep.mode,
             "problem": context.upkeep.problem,
-            "running": running_steps(tx),
+            "running": _running(tx),
         },
         "leases": [lease | {"snapshot_at": tx.made_at(lease["snapshot"])} for lease in leases_in(tx)],
         "streams": streams_in(tx),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from elasticscan.base.errors import OperatorNeeded
-from elasticscan.metadata import Fragment, IndexRun
+from elasticscan.metadata import IndexRun
 from elasticscan.storage import verify_file
 from elasticscan.store.context import Context
 from elasticscan.topology import SlotSet
@@ -57,9 +57,7 @@ def verify(context: Context) -> Iterator[Finding]:
     try:
         context.catalog.check_whole()
         state = context.state()
-        files: list[tuple[Fragment, Fragment | IndexRun]] = [(each, each) for each in state.fragments()]
-        fragments = {fragment.id: fragment for fragment, _ in files}
-        files += [(fragments[run.fragment], run) for run in state.runs()]
+        files = state.files()
         tables = {table.id: table.name for table in state.infos()}
         indexes = {index.id: index.name for index in state.indexes()}
     except OperatorNeeded as error:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import NamedTuple
 
 import msgpack
@@ -37,7 +37,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.copies.creation import Disks, place_for_store
 from elasticscan.store.roots import Claims, Location, Marker
 
-VERSION = 2
+VERSION = 3
 BACKUP_FILE = "elasticscan-backup"
 COPY_BYTES = 8 << 20
 MOST_ATTEMPTS = 3
@@ -92,7 +92,7 @@ def back_up(context: Context, target: str) -> BackedUp:
         ShardUnavailable, WrongRoot: a shard's disk is not mounted, or another's is in its place.
     """
     context.check_newest()
-    place = Location.of(target)
+    place, copied = Location.of(target), set[str]()
     disk = context.open_disk(place.uri)
     with place.with_directories():
         if disk.list():
@@ -101,7 +101,6 @@ def back_up(context: Context, target: str) -> BackedUp:
                 "was interrupted",
                 option="target",
             )
-    copied = set[str]()
     for attempt in range(1, MOST_ATTEMPTS + 1):
         backup = _look(context)
         context.checkpoint("backup begun")
@@ -128,12 +127,9 @@ def _look(context: Context) -> _Backup:
     """Return what is to be in a backup of now, from one look at the catalog."""
     context.catalog.check_whole()
     dump, tx = context.catalog.dump()
-    fragments = {fragment.id: fragment for fragment in tx.state.fragments()}
     names = {shard.id: shard.name for shard in tx.state.shards.values()}
-    removed = [shard.id for shard in tx.state.all_shards if shard.id not in names]
-    files = [File(fragment.shard, fragment.path, fragment.seal) for fragment in fragments.values()]
-    files += [File(fragments[run.fragment].shard, run.path, run.seal) for run in tx.state.runs()]
-    return _Backup(context.known.store_id, tx.state.commit, names, removed, files, dump)
+    files = [File(fragment.shard, file.path, file.seal) for fragment, file in tx.state.files()]
+    return _Backup(tx.state.store_id, tx.state.commit, names, [*tx.state.removed_shards], files, dump)
 
 
 def _copy(source: Disk, target: Disk, file: File) -> None:
@@ -198,13 +194,8 @@ def restore_backup(source: str, uri: str, roots: Mapping[str, str], clock: Clock
 
 
 def _pack(backup: _Backup) -> bytes:
-    files = [[shard, path, *astuple(seal)] for shard, path, seal in backup.files]
-    facts = {"version": VERSION, "store": backup.store, "snapshot": backup.snapshot}
-    body: bytes = msgpack.packb(
-        facts
-        | {"shards": dict(backup.shards), "removed": list(backup.removed)}
-        | {"files": files, "catalog": backup.catalog}
-    )
+    facts = {field.name: getattr(backup, field.name) for field in fields(backup)}
+    body: bytes = msgpack.packb({"version": VERSION} | facts, default=astuple)  # a seal is no plain value
     return body + xxhash.xxh3_64_digest(body)
 
 
@@ -226,5 +217,5 @@ def _unpack(disk: Disk, source: str) -> _Backup:
     values = msgpack.unpackb(body, strict_map_key=False)
     if values.pop("version") != VERSION:
         raise StoreTooNew("another release made this backup; use that one", known=VERSION)
-    values["files"] = [File(shard, path, Seal(*seal)) for shard, path, *seal in values["files"]]
+    values["files"] = [File(shard, path, Seal(*seal)) for shard, path, seal in values["files"]]
     return _Backup(**values)

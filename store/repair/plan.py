@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from elasticscan.catalog import StoreState
 from elasticscan.metadata import FRAGMENT, INDEX_RUN, Fragment, IndexInfo, Manifest, Seal, TableInfo
@@ -90,7 +90,7 @@ class TablePlan:
     files: tuple[FoundFile, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StorePlan:
     """A whole store to be made again.
 
@@ -101,35 +101,31 @@ class StorePlan:
 
     slots: int
     hash: str
-    tables: tuple[TablePlan, ...]
-    lost: tuple[str, ...]
-    doubts: tuple[str, ...]
+    tables: list[TablePlan] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class KnownStore:
-    """The contents of a whole catalog; `rows` are those in its log, as fragments by the ids of tables."""
+def plan_by_catalog(
+    state: StoreState, rows: Mapping[int, Sequence[Fragment]], files: Mapping[str, int]
+) -> StorePlan:
+    """Sort the files that a catalog knows into tables.
 
-    state: StoreState
-    rows: Mapping[int, Sequence[Fragment]]
-
-
-def plan_by_catalog(known: KnownStore, files: Mapping[str, int]) -> StorePlan:
-    """Sort the files that a catalog knows into tables; `files` are the numbers of roots by path."""
-    state, tables, lost = known.state, list[TablePlan](), list[str]()
+    Args:
+        state: of the catalog.
+        rows: in its log, as fragments by the ids of tables.
+        files: the numbers of roots by path.
+    """
+    plan = StorePlan(state.slots, state.hash)
     for info in state.infos():
-        here = list[Fragment]()
-        for fragment in state.fragments(info.id):
-            if fragment.superseded_at is None and fragment.slots:
-                if fragment.path in files:
-                    here.append(replace(fragment, shard=files[fragment.path]))
-                else:
-                    lost.append(loss(info.name, fragment, f"its file {fragment.path} is gone"))
+        needed = [each for each in state.fragments(info.id) if each.superseded_at is None]
+        here = [replace(each, shard=files[each.path]) for each in needed if each.path in files]
+        gone = (each for each in needed if each.path not in files)
+        plan.lost += (loss(info.name, each, f"its file {each.path} is gone") for each in gone)
         floor = max(state.overwrites(info.id), default=0)  # one by no rows left no file
-        tables.append(
-            TablePlan(info.name, (*here, *known.rows[info.id]), floor, state.indexes(info.id), info)
-        )
-    return StorePlan(state.placement.slot_count, state.hash, tuple(tables), tuple(lost), ())
+        fragments = (*here, *rows[info.id])
+        plan.tables.append(TablePlan(info.name, fragments, floor, state.indexes(info.id), info))
+    return plan
 
 
 def loss(table: str, fragment: Fragment, why: str, what: str = "") -> str:
@@ -149,37 +145,32 @@ def plan_by_files(files: Sequence[FoundFile], unreadable: Mapping[str, str]) -> 
     if not files:
         return None
     store = Counter(file.manifest.store for file in files).most_common(1)[0][0]
+    own = sorted((file for file in files if file.manifest.store == store), key=_began_at)
     by_table: dict[int, list[FoundFile]] = {}
-    for file in files:
-        if file.manifest.store == store:
-            by_table.setdefault(file.manifest.table, []).append(file)
-    newest = max((file for own in by_table.values() for file in own), key=_began_at)
-    doubts = [
+    for file in own:
+        by_table.setdefault(file.manifest.table, []).append(file)
+    names = {table: its[0].manifest.table_name for table, its in by_table.items()}
+    # Of several tables that had one name the newest was not dropped.
+    last = {names[table]: by_table[table] for table in sorted(by_table)}
+    plan = StorePlan(own[-1].manifest.store_slots, own[-1].manifest.store_hash)
+    plan.tables = [table for name, its in last.items() if (table := _plan_table(name, its)).fragments]
+    known = max((fragment.max_commit for table in plan.tables for fragment in table.fragments), default=0)
+    plan.doubts = [
         "files that are gone altogether are not noticed",
         "tables and indexes that were dropped shortly before may have come back",
         "writes count as committed, also a last one whose process died, and in the order in which they began",
         "rows that an overwrite by no rows, or by few that lay in the log, replaced may have come back",
+        f"files know rows up to commit {known}: rows that were not flushed from the log are lost with it",
     ]
-    foreign = len(files) - sum(map(len, by_table.values()))
-    if foreign:
-        doubts.append(f"{foreign} files are of another store and were left out")
-    # Of several tables that had one name the newest was not dropped.
-    last = {by_table[table][0].manifest.table_name: table for table in sorted(by_table)}
-    plans = [_plan_table(name, by_table[table]) for name, table in last.items()]
-    tables = tuple(plan for plan in plans if plan.fragments)
-    known = max((fragment.max_commit for plan in tables for fragment in plan.fragments), default=0)
-    doubts.append(
-        f"files know rows up to commit {known}: rows that were not flushed from the log are lost with it"
-    )
-    names = {f"t{table}": repr(own[0].manifest.table_name) for table, own in by_table.items()}
-    lost = [
-        f"table {names.get(path.split('/')[0], path)}: a file whose footer cannot be read, so its rows and "
-        f"slots are not known: {why}"
+    if len(own) < len(files):
+        plan.doubts.append(f"{len(files) - len(own)} files are of another store and were left out")
+    of_table = {f"t{table}": repr(name) for table, name in names.items()}
+    plan.lost = [
+        f"table {of_table.get(path.split('/')[0], path)}: a file whose footer cannot be read, so its rows "
+        f"and slots are not known: {why}"
         for path, why in sorted(unreadable.items())
     ]
-    return StorePlan(
-        newest.manifest.store_slots, newest.manifest.store_hash, tables, tuple(lost), tuple(doubts)
-    )
+    return plan
 
 
 def _began_at(file: FoundFile) -> float:
@@ -189,7 +180,7 @@ def _began_at(file: FoundFile) -> float:
 def _plan_table(name: str, files: Sequence[FoundFile]) -> TablePlan:
     fragments = [file for file in files if file.manifest.kind == FRAGMENT]
     late = {id(merge) for merge in _never_entered([file for file in fragments if file.manifest.replaces])}
-    entered = sorted((file for file in fragments if id(file) not in late), key=_began_at)
+    entered = [file for file in fragments if id(file) not in late]
     floor, pieces = 0, list[tuple[Fragment, FoundFile]]()
     for file in entered:
         slots = _living_slots(file, entered)
@@ -247,7 +238,7 @@ def _later(manifest: Manifest, than: Manifest) -> SlotSet:
 def _indexes(files: Iterable[FoundFile]) -> tuple[IndexInfo, ...]:
     """Return the definitions that runs carry; of several under one name, the one that was built last."""
     by_name: dict[str, IndexInfo] = {}
-    for file in sorted(files, key=_began_at):
+    for file in files:
         if file.manifest.kind == INDEX_RUN and file.manifest.index is not None:
             name, kind, columns, include, _ = file.manifest.index
             by_name[name] = IndexInfo(0, 0, name, kind, tuple(columns), tuple(include))

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -31,6 +32,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, DEFAULT_TABLETS
 from elasticscan.base.redaction import shown
+from elasticscan.catalog import StoreState
 from elasticscan.metadata import MEMORY, Fragment, TableInfo
 from elasticscan.protocol import Cursor, PageRequest
 from elasticscan.storage import (
@@ -51,7 +53,6 @@ from elasticscan.storage import (
 from elasticscan.store.context import Context
 from elasticscan.store.repair.plan import (
     FoundFile,
-    KnownStore,
     StorePlan,
     TablePlan,
     loss,
@@ -67,6 +68,9 @@ from elasticscan.store.writing.transactions import WriteTransaction
 from elasticscan.topology import SlotSet
 
 MOST_READERS = 256
+
+# A catalog's state, and the rows in its log, as fragments by the ids of tables.
+Known: TypeAlias = tuple[StoreState, Mapping[int, Sequence[Fragment]]]
 
 
 @dataclass(slots=True)
@@ -117,16 +121,13 @@ def repair_store(
     report, known = RepairReport(), _read_catalog(uri, disks)
     all_roots = list(roots) if roots is not None else _roots_in(uri, known, disks, report)
     opened = dict(enumerate(map(disks, all_roots), 1))
-    plan = _plan(opened, known, report)
+    plan = _plan(opened, known)
+    report.lost += plan.lost
+    report.doubts += plan.doubts
+    shards, tablets = [f"s{number}" for number in opened], min(plan.slots, DEFAULT_TABLETS)
     with (
         _renamed_at_the_end(directory) as aside,
-        Store.create(
-            aside,
-            [f"s{number}" for number in opened],
-            tablets=min(plan.slots, DEFAULT_TABLETS),
-            slots=plan.slots,
-            hash=plan.hash,
-        ) as new,
+        Store.create(aside, shards, tablets=tablets, slots=plan.slots, hash=plan.hash) as new,
     ):
         for table in plan.tables:
             _make_table(new.context, table, plan.slots, opened | {MEMORY: MEMORY_DISK}, report)
@@ -146,27 +147,27 @@ def _renamed_at_the_end(directory: Path) -> Iterator[Path]:
         raise
 
 
-def _read_catalog(uri: str | Path, disks: Callable[[str], Disk]) -> KnownStore | str:
+def _read_catalog(uri: str | Path, disks: Callable[[str], Disk]) -> Known | str:
     """Return the contents of a store's catalog, or the reason why it cannot be read. Changes nothing."""
     try:
         with Store.open(uri, disks=disks, read_only=True) as old:
             old.context.catalog.check_whole()
             tx = old.context.catalog.newest()
             rows = {info.id: old.context.memories.of(tx, info).fragments for info in tx.state.infos()}
-            return KnownStore(tx.state, rows)
+            return tx.state, rows
     except ElasticScanError as error:
         return error.message
 
 
 def _roots_in(
-    uri: str | Path, known: KnownStore | str, disks: Callable[[str], Disk], report: RepairReport
+    uri: str | Path, known: Known | str, disks: Callable[[str], Disk], report: RepairReport
 ) -> list[str]:
     """Return the roots in a store's directory, and those elsewhere that its catalog names."""
     place = Location.of(uri)
     inside = sorted(place.directory.glob("shards/*")) if place.directory else []
     roots = {str(path): path.name for path in inside if path.is_dir()}
-    if isinstance(known, KnownStore):
-        roots |= {place.root(shard.root): shard.name for shard in known.state.shards.values()}
+    if not isinstance(known, str):
+        roots |= {place.root(shard.root): shard.name for shard in known[0].shards.values()}
     for root, name in [*roots.items()]:
         try:
             disks(root).list()
@@ -180,7 +181,7 @@ def _roots_in(
     return [*roots]
 
 
-def _plan(disks: Mapping[int, Disk], known: KnownStore | str, report: RepairReport) -> StorePlan:
+def _plan(disks: Mapping[int, Disk], known: Known | str) -> StorePlan:
     """Plan a store by its catalog, or by its files; raises `StoreDamaged` when there are none."""
     files = {
         path: root
@@ -188,22 +189,24 @@ def _plan(disks: Mapping[int, Disk], known: KnownStore | str, report: RepairRepo
         for path, _ in disk.list()
         if is_fragment_path(path) and not path.endswith(".unfinished")
     }
-    why_not = known if isinstance(known, str) else _why_not(known, files, disks)
-    if isinstance(known, KnownStore) and why_not is None:
-        plan: StorePlan | None = plan_by_catalog(known, files)
-    else:
-        report.doubts.append(f"the catalog was not used: {why_not}")
-        plan = plan_by_files(*_footers(disks, files))
+    why_not = known if isinstance(known, str) else _why_not(known[0], files, disks)
+    if why_not is None and not isinstance(known, str):
+        return plan_by_catalog(*known, files)
+    found, unreadable = list[FoundFile](), dict[str, str]()
+    for path, root in files.items():
+        try:
+            found.append(FoundFile(root, *find_seal(disks[root], path)))
+        except OperatorNeeded as error:
+            unreadable[path] = error.message
+    plan = plan_by_files(found, unreadable)
     if plan is None:
         raise StoreDamaged("there is no file of a store below these roots; name the roots of its shards")
-    report.lost += plan.lost
-    report.doubts += plan.doubts
+    plan.doubts.insert(0, f"the catalog was not used: {why_not}")
     return plan
 
 
-def _why_not(known: KnownStore, files: Mapping[str, int], disks: Mapping[int, Disk]) -> str | None:
+def _why_not(state: StoreState, files: Mapping[str, int], disks: Mapping[int, Disk]) -> str | None:
     """Return the reason why a catalog is not that of these files; None when it is."""
-    state = known.state
     unknown = files.keys() - {path for _, path in state.known_paths()}
     if files and len(unknown) == len(files):
         return "it knows none of the files"
@@ -215,17 +218,6 @@ def _why_not(known: KnownStore, files: Mapping[str, int], disks: Mapping[int, Di
     if seen > state.commit:
         return f"it is older than the files: they know commit {seen}, it ends with {state.commit}"
     return None
-
-
-def _footers(disks: Mapping[int, Disk], files: Mapping[str, int]) -> tuple[list[FoundFile], dict[str, str]]:
-    """Return the whole files below some roots; of the others, by path, why they cannot be read."""
-    found, unreadable = list[FoundFile](), dict[str, str]()
-    for path, root in files.items():
-        try:
-            found.append(FoundFile(root, *find_seal(disks[root], path)))
-        except OperatorNeeded as error:
-            unreadable[path] = error.message
-    return found, unreadable
 
 
 def _make_table(

@@ -9,7 +9,7 @@ leaves condemned files, which the next collection deletes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from elasticscan.base.clock import SystemClock
@@ -38,9 +38,9 @@ from elasticscan.store.upkeep.garbage import (
     Action,
     Decision,
     GarbageRules,
-    RemovalPlan,
     RootState,
     plan,
+    too_many_unknown,
 )
 from elasticscan.store.upkeep.horizons import oldest_needed
 from elasticscan.store.writing.entering import replace_files
@@ -70,15 +70,6 @@ class Collected:
         return sum(decision.action is Action.DELETE for decision in self.decisions)
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """A root as it was found; `shard` is its newest owner, `removed` was dropped there, in this order."""
-
-    shard: Shard
-    root: RootState
-    removed: list[RemovedFile]
-
-
 def _by_drop(file: RemovedFile) -> tuple[float, int]:
     """Return what dropped files are sorted by: they are deleted in the order in which they were dropped.
 
@@ -100,26 +91,43 @@ class _Collection:
 
     # Looking
 
-    def plans(self) -> list[tuple[_Look, tuple[Decision, ...]]]:
+    def plans(self) -> list[tuple[RootState, tuple[Decision, ...]]]:
         """Return what is decided for each root that can be reached; nothing is changed yet."""
-        looks, plans = self._looks(), list[tuple[_Look, tuple[Decision, ...]]]()
-        doubt = _doubt([look.root for look in looks])
-        for look in looks:
-            # A removed shard may have come back with forgotten files.
-            is_active = look.shard.id in self._state.shards
-            rules = self._rules if is_active else replace(self._rules, share=1.0)
+        roots, plans = self._roots(), list[tuple[RootState, tuple[Decision, ...]]]()
+        doubt = _doubt(roots)
+        for root in roots:
             try:
-                disk = self._context.check_root(look.shard.id)
-                planned = plan(look.root, rules, partial(_manifest, disk), self._state.store_id, doubt)
-                self.refusal = self.refusal or _refusal(look.shard.name, planned, self._context)
-                plans.append((look, planned.decisions))
+                read = partial(_manifest, self._context.check_root(root.shard.id))
+                decisions, newest = plan(root, self._rules, read, self._state.store_id, doubt)
+                self._check(root, decisions, newest)
+                plans.append((root, decisions))
             except (ShardUnavailable, WrongRoot) as error:
-                self._skip(look.shard, error)
+                self._skip(root.shard, error)
         return plans
 
-    def _looks(self) -> list[_Look]:
+    def _check(self, root: RootState, decisions: Sequence[Decision], newest: int) -> None:
+        """Note why nothing may be removed, as files of a root tell; the catalog is read after them."""
+        name = root.shard.name
+        if newest > self._context.state().commit:
+            self.refusal = CatalogOutdated(
+                f"the catalog is older than its shards: a file of shard {name!r} knows commit "
+                f"{newest}; put the newest catalog back, or run `elasticscan adopt`",
+                shard=name,
+                known=newest,
+            )
+        # A removed shard may have come back with forgotten files.
+        unknown = too_many_unknown(root, self._rules, decisions)
+        if unknown and root.shard.id in self._state.shards:
+            self.refusal = self.refusal or CatalogOutdated(
+                f"the catalog does not know {unknown:,} files of shard {name!r}, most of all; look at them "
+                "with `elasticscan gc --dry-run`, then collect with --share 1",
+                shard=name,
+                unknown=unknown,
+            )
+
+    def _roots(self) -> list[RootState]:
         """Look at all roots that can be reached, those of removed shards too: files may be left there."""
-        active, looks, at_root = self._state.shards, list[_Look](), dict[str, list[Shard]]()
+        active, roots, at_root = self._state.shards, list[RootState](), dict[str, list[Shard]]()
         for shard in sorted(self._state.all_shards, key=lambda shard: shard.id in active):
             at_root.setdefault(self._context.root_of(shard.id), []).append(shard)
         paths: dict[int, set[str]] = {}
@@ -130,14 +138,14 @@ class _Collection:
             owner, ids = shards[-1], frozenset(shard.id for shard in shards)
             here = [file for file in removed if file.shard in ids]
             try:
-                looks.append(self._look(owner, ids, paths.get(owner.id, set()), here))
+                roots.append(self._look(owner, ids, paths.get(owner.id, set()), here))
             except OperatorNeeded as error:
                 if owner.id in active:
                     self._skip(owner, error)
                 else:
                     over = self._now - self._rules.grace_seconds
                     self.away += [file for file in here if file.dropped_at <= over]
-        return looks
+        return roots
 
     def _skip(self, shard: Shard, error: OperatorNeeded) -> None:
         """Leave a root to the next collection: its shard is away, or was removed meanwhile.
@@ -149,7 +157,9 @@ class _Collection:
             raise error
         self.skipped.append((shard.name, str(error)))
 
-    def _look(self, shard: Shard, ids: frozenset[int], known: Set[str], removed: list[RemovedFile]) -> _Look:
+    def _look(
+        self, shard: Shard, ids: frozenset[int], known: Set[str], removed: list[RemovedFile]
+    ) -> RootState:
         disk = self._context.check_root(shard.id)
         # The marker's file is written again, for its time says what time it is at the shard now.
         is_noted = not self._dry_run and self._context.roots.note_newest([shard.id], again=True)
@@ -158,38 +168,37 @@ class _Collection:
         seen_at = files.get(MARKER, 0.0)
         if not is_noted:  # as near as may be: by this machine's clock, unless something there is newer
             seen_at = max(SystemClock().now(), *files.values())
-        root = RootState(shard.name, ids, seen_at, files, frozenset(known - seconds.keys()), seconds)
-        return _Look(shard, root, removed)
+        return RootState(shard, ids, seen_at, files, frozenset(known - seconds.keys()), seconds, removed)
 
     # Acting
 
-    def carry_out(self, look: _Look, decisions: Sequence[Decision]) -> list[Decision]:
+    def carry_out(self, root: RootState, decisions: Sequence[Decision]) -> list[Decision]:
         """Do what was decided for a root; returns what was done or kept."""
         delete = {decision.path for decision in decisions if decision.action is Action.DELETE}
-        going = list(dict.fromkeys(file.path for file in look.removed if file.path in delete))
+        going = list(dict.fromkeys(file.path for file in root.removed if file.path in delete))
         going += sorted(delete.difference(going))
-        over = {path for path, age in look.root.dropped.items() if age >= self._rules.grace_seconds}
-        over |= {path for shard, path in self._state.condemned if shard == look.shard.id}
+        over = {path for path, age in root.dropped.items() if age >= self._rules.grace_seconds}
+        over |= {path for shard, path in self._state.condemned if shard == root.shard.id}
         gone = set[str]()
         try:
-            self._book(look, over - look.root.files.keys())  # a collection that died has deleted them
+            self._book(root, over - root.files.keys())  # a collection that died has deleted them
             for start in range(0, len(going), BATCH_FILES):
-                self._delete_batch(look, going[start : start + BATCH_FILES], gone)
+                self._delete_batch(root, going[start : start + BATCH_FILES], gone)
         except (ShardUnavailable, WrongRoot) as error:
-            self._skip(look.shard, error)
+            self._skip(root.shard, error)
         return [each for each in decisions if each.action is Action.KEEP or each.path in gone]
 
-    def _delete_batch(self, look: _Look, batch: Sequence[str], gone: set[str]) -> None:
+    def _delete_batch(self, root: RootState, batch: Sequence[str], gone: set[str]) -> None:
         """Condemn what the catalog does not know, delete the batch, note what is gone."""
-        disk = self._context.writable_disk(look.shard.id)
-        unknown = {(look.shard.id, path) for path in batch if path not in look.root.dropped}
+        disk = self._context.writable_disk(root.shard.id)
+        unknown = {(root.shard.id, path) for path in batch if path not in root.dropped}
         spared = self._condemn(unknown) if unknown else frozenset()
         deleted = set[str]()
         try:
             self._delete(disk, [path for path in batch if path not in spared], deleted)
         finally:
             gone |= deleted
-            self._book(look, deleted)
+            self._book(root, deleted)
 
     def _delete(self, disk: Disk, paths: Sequence[str], deleted: set[str]) -> None:
         """Delete files, without the catalog's lock, and note which are gone."""
@@ -207,12 +216,12 @@ class _Collection:
         return {path for _, path in spared}
 
     @retry_interrupted
-    def _book(self, look: _Look, gone: Set[str]) -> None:
+    def _book(self, root: RootState, gone: Set[str]) -> None:
         """Forget dropped files that are gone, and lift the condemnation of others."""
         if gone:
             with self._context.catalog.writing() as tx:
-                _forget(tx, (file for file in look.removed if file.path in gone))
-                files = {(look.shard.id, path) for path in gone}
+                _forget(tx, (file for file in root.removed if file.path in gone))
+                files = {(root.shard.id, path) for path in gone}
                 if condemned := sorted(tx.state.condemned & files):
                     tx.append(FilesCondemned(tuple(condemned), lifted=True))
 
@@ -236,26 +245,6 @@ def _doubt(roots: Sequence[RootState]) -> str | None:
     )
 
 
-def _refusal(name: str, planned: RemovalPlan, context: Context) -> CatalogOutdated | None:
-    """Return why nothing may be removed, by the files of a shard and the catalog as it is after these."""
-    if planned.newest > context.state().commit:
-        return CatalogOutdated(
-            f"the catalog is older than its shards: a file of shard {name!r} knows commit "
-            f"{planned.newest}; put the newest catalog back, or run `elasticscan adopt`",
-            shard=name,
-            known=planned.newest,
-        )
-    if planned.unknown:
-        return CatalogOutdated(
-            f"the catalog does not know {planned.unknown:,} of the {planned.of:,} files of shard "
-            f"{name!r}; look at them with `elasticscan gc --dry-run`, then collect with --share 1",
-            shard=name,
-            unknown=planned.unknown,
-            files=planned.of,
-        )
-    return None
-
-
 def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False) -> Collected:
     """Remove files that nothing needs any more, as far as that is proven.
 
@@ -276,7 +265,7 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
     if collection.refusal is not None:
         raise collection.refusal
     _forget_over(context, collection.away)
-    done = [decision for look, each in plans for decision in collection.carry_out(look, each)]
+    done = [decision for root, each in plans for decision in collection.carry_out(root, each)]
     context.catalog.drop_payloads(context.clock.now() - rules.grace_seconds)
     return Collected(tuple(done), tuple(collection.skipped))
 

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.metadata import MEMORY, StagedFragment, floor_at
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import by_shard
-from elasticscan.store.moves.owners import claim, end_step, owner_is_gone, steps_in
+from elasticscan.store.moves.owners import claim, end_step
 from elasticscan.store.upkeep.compaction import Merged, plan_merge
 from elasticscan.store.upkeep.flushing import FLUSH, flush
 from elasticscan.store.upkeep.horizons import horizon_of
@@ -34,7 +34,6 @@ from elasticscan.store.upkeep.planning import (
     SiteState,
     depth_of,
     is_current,
-    plan_merges,
     plan_site,
 )
 
@@ -161,20 +160,3 @@ class Executor:
                     merged = merging.carry_out()
         self.done.merges += merged != Merged()
         return merged
-
-
-def upkeep_of(tx: Tx, table: int, policy: Policy) -> dict[str, Any]:
-    """Describe the upkeep of a table: its pending merges, and from how many fragments a slot is read."""
-    current = [state.current for state in states_of(tx, table).values()]
-    merges = [merge for parts in current for merge in plan_merges(parts, policy)]
-    return {
-        "merges_due": len(merges),
-        "bytes_due": sum(merge.bytes for merge in merges),
-        "slot_fragments": max((depth_of(parts, policy) for parts in current), default=0),
-    }
-
-
-def running_steps(tx: Tx) -> list[dict[str, Any]]:
-    """Describe the steps whose owners live."""
-    live = (step for step in steps_in(tx) if not owner_is_gone(step, tx.times.expiry))
-    return [{"step": step.pop("target"), **step} for step in map(asdict, live)]

@@ -9,13 +9,15 @@ dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from elasticscan.base.limits import GC_FEW_FILES, GC_GRACE_SECONDS, GC_SHARE, ORPHAN_SECONDS
+from elasticscan.catalog import RemovedFile
 from elasticscan.metadata import Manifest
 from elasticscan.storage import is_fragment_path
+from elasticscan.topology import Shard
 
 
 class Action(StrEnum):
@@ -48,20 +50,22 @@ class RootState:
     """A shard's root, and what the catalog knows of it.
 
     Attributes:
-        shard: the name, for people.
-        ids: of the shard, and of those removed ones that had this root before it.
+        shard: the newest shard that has this root.
+        ids: of it, and of removed ones that had this root before it.
         seen_at: the time there when it was looked at, by the clock that also stamps its files.
         files: path and time of last change of each file.
         live: paths that the catalog refers to.
         dropped: paths that it refers to no more, and for how many seconds.
+        removed: these files, in the order in which they were dropped.
     """
 
-    shard: str
+    shard: Shard
     ids: frozenset[int]
     seen_at: float
     files: Mapping[str, float]
     live: frozenset[str]
     dropped: Mapping[str, float]
+    removed: Sequence[RemovedFile] = ()
 
     @property
     def missing(self) -> frozenset[str]:
@@ -83,29 +87,13 @@ class Decision:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RemovalPlan:
-    """The decisions about one root.
-
-    Attributes:
-        newest: the newest commit that a file in question knows.
-        unknown, of: where too much would go at once, how many files that the catalog does not know, and how
-            many files the root has; else 0.
-    """
-
-    decisions: tuple[Decision, ...]
-    newest: int = 0
-    unknown: int = 0
-    of: int = 0
-
-
 def plan(
     root: RootState,
     rules: GarbageRules,
     read: Callable[[str], Manifest | None],
     store: str,
     doubt: str | None = None,
-) -> RemovalPlan:
+) -> tuple[tuple[Decision, ...], int]:
     """Decide on every file of a root that the catalog does not refer to.
 
     Args:
@@ -115,33 +103,29 @@ def plan(
             were not needed just now.
         store: the id of the store.
         doubt: a reason to keep files that the catalog does not know; None to trust it.
+
+    Returns:
+        The decisions, and the newest commit that a file in question knows.
     """
     decisions, newest = list[Decision](), 0
     for path in sorted(root.files):
         if path in root.live or path.startswith("elasticscan-"):
             continue
-        if not is_fragment_path(path):
-            action, why = Action.KEEP, "it has no name that elasticscan gives"
-        elif root.unused_seconds(path) < rules.grace_seconds:
-            action, why = Action.KEEP, _too_young(root, path)
-        else:
+        seconds = root.unused_seconds(path)
+        action, why = Action.KEEP, "it has no name that elasticscan gives"
+        if is_fragment_path(path) and seconds < rules.grace_seconds:
+            why = f"nothing needs it, since {seconds:,.0f} s: a reader may still use it"
+            if path not in root.dropped:
+                why = (
+                    f"the catalog does not know it, but it is {seconds:,.0f} s old: its writer may commit it"
+                )
+        elif is_fragment_path(path):
             manifest = read(path)
             if manifest is not None and manifest.store == store:
                 newest = max(newest, manifest.after_commit, manifest.max_commit)
             action, why = _judged(root, rules, path, manifest, store, doubt)
-        decisions.append(Decision(root.shard, path, action, why))
-    unknown = sum(d.action is Action.DELETE and d.path not in root.dropped for d in decisions)
-    of = sum(map(is_fragment_path, root.files))
-    if unknown <= max(rules.few, rules.share * of):
-        unknown = of = 0
-    return RemovalPlan(tuple(decisions), newest, unknown, of)
-
-
-def _too_young(root: RootState, path: str) -> str:
-    seconds = root.unused_seconds(path)
-    if path in root.dropped:
-        return f"nothing needs it, since {seconds:,.0f} s: a reader may still use it"
-    return f"the catalog does not know it, but it is {seconds:,.0f} s old: its writer may still commit it"
+        decisions.append(Decision(root.shard.name, path, action, why))
+    return tuple(decisions), newest
 
 
 def _judged(
@@ -160,3 +144,10 @@ def _judged(
     if seconds < rules.orphan_seconds:
         return Action.KEEP, f"{why}, {seconds:,.0f} s old, and kept for {rules.orphan_seconds:,.0f}"
     return Action.DELETE, f"{why}, {seconds:,.0f} s old"
+
+
+def too_many_unknown(root: RootState, rules: GarbageRules, decisions: Sequence[Decision]) -> int:
+    """Return how many files would go that the catalog does not know, if these are too many; else 0."""
+    unknown = sum(each.action is Action.DELETE and each.path not in root.dropped for each in decisions)
+    most = max(rules.few, rules.share * sum(map(is_fragment_path, root.files)))
+    return unknown if unknown > most else 0

@@ -22,13 +22,6 @@ LITTER = "test_only_what_this_store_left_behind_is_garbage[{}]"
 DOUBT = "test_nothing_is_changed_where_a_root_or_a_catalog_is_in_doubt[{}]"
 
 
-def _planned(patch: Patch, **changes: int) -> None:
-    """Let the collector's plans say something else."""
-    honest = garbage.plan
-    for module in (garbage, collector):
-        patch.setattr(module, "plan", lambda *args: replace(honest(*args), **changes))
-
-
 def _unchecked(patch: Patch, owner: Any, name: str) -> None:
     """Within one function, any root will do."""
     while_running(patch, (owner, name), (RootMarks, "check"), lambda self, shard, *_: self.disk_of(shard))
@@ -66,8 +59,7 @@ def copies_keep_their_secrets(_: Any, tx: Tx, incarnation: str, at_least: tuple[
 @found_by(LITTER.format("what is young, by the disk's clock alone"))
 @replacing(collector._Collection, "_look")
 def ages_by_the_machines_clock(honest: Any, self: Any, *arguments: Any) -> Any:
-    look = honest(self, *arguments)
-    return replace(look, root=replace(look.root, seen_at=self._context.clock.now()))
+    return replace(honest(self, *arguments), seen_at=self._context.clock.now())
 
 
 # Rules that one function keeps, and what stands in its place.
@@ -107,7 +99,7 @@ Finder("scenarios", "test_a_commit_into_a_file_that_is_just_being_replaced_is_no
 ).gives(OpenedFiles, "are_there", True)
 Finder("scenarios", LITTER.format("files of a newer catalog")).rule(
     "a file of a commit that the catalog does not know stops the collection"
-).plants(_planned, newest=0)
+).alters(collector, "plan", lambda honest, *args: (honest(*args)[0], 0))
 Finder("scenarios", LITTER.format("another's files")).rule(
     "a file is garbage only if its own footer names this store and shard"
 ).alters(
@@ -133,7 +125,7 @@ Finder("scenarios", "test_a_collection_that_dies_leaves_no_deleted_rows_to_a_rep
 ).sets(collector, "_by_drop", lambda file: (-file.dropped_at, -file.fragment))
 Finder("scenarios", LITTER.format("too much at once")).rule(
     "only a small share of files is removed at once because the catalog does not know them"
-).plants(_planned, unknown=0, of=0)
+).gives(collector, "too_many_unknown", 0)
 Finder("scenarios", DOUBT.format("adopted within")).rule(
     "readers notice a catalog of before an adoption"
 ).gives(high_water_marks, "is_same_catalog", False)

@@ -597,7 +597,7 @@ LITTER: dict[str, tuple[Callable[[Store], set[Path]], dict[str, Any], int | str]
     "a file that someone renamed": (renamed, ALL_AT_ONCE, 0),
     "another's files": (another_s, ALL_AT_ONCE, 0),
     "files of a newer catalog": (newer, ALL_AT_ONCE, "knows commit"),
-    "too much at once": (torn, {"grace_seconds": 0, "orphan_seconds": 0}, "30 of the 31 files"),
+    "too much at once": (torn, {"grace_seconds": 0, "orphan_seconds": 0}, "not know 30 files"),
     "too much, and asked for": (torn, ALL_AT_ONCE, 30),
     "orphans of now": (torn, {"grace_seconds": 0, "share": 1.0}, 0),
     "what is young, by the disk's clock alone": (lambda store: everything_alive(store) | torn(store), {}, 0),

@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.metadata import Manifest
-from elasticscan.store.upkeep.garbage import Action, GarbageRules, RemovalPlan, RootState, plan
+from elasticscan.store.upkeep.garbage import (
+    Action,
+    Decision,
+    GarbageRules,
+    RootState,
+    plan,
+    too_many_unknown,
+)
+from elasticscan.topology import Shard
 from tests.base.examples import examples
 
 NOW = 1_000_000.0
@@ -33,11 +41,11 @@ def root_state(
 ) -> RootState:  # type: ignore[assignment]
     """A root with files of some ages in seconds."""
     times = {name: NOW - age for name, age in files.items()}
-    return RootState("a", frozenset({1}), NOW, times, frozenset(live), dropped or {})
+    return RootState(Shard(1, "a", "a"), frozenset({1}), NOW, times, frozenset(live), dropped or {})
 
 
-def planned(root: RootState, rules: GarbageRules = RULES) -> RemovalPlan:
-    return plan(root, rules, witness, STORE)
+def planned(root: RootState, rules: GarbageRules = RULES) -> tuple[Decision, ...]:
+    return plan(root, rules, witness, STORE)[0]
 
 
 FILE = path(1)
@@ -86,19 +94,21 @@ def test_each_file_has_its_fate(
 ) -> None:
     root = root_state(files, facts.get("live", set()), facts.get("dropped"))
     rules = facts.get("rules", RULES)
-    found = plan(root, rules, lambda name: facts.get("said", witness(name)), STORE, facts.get("doubt"))
-    assert {decision.path: decision.action for decision in found.decisions} == expected
+    found, _ = plan(root, rules, lambda name: facts.get("said", witness(name)), STORE, facts.get("doubt"))
+    assert {decision.path: decision.action for decision in found} == expected
 
 
 def test_too_much_at_once_is_counted_without_what_was_dropped() -> None:
     unknown, known = [path(n) for n in range(4)], [path(n) for n in range(10, 13)]
     ages = dict.fromkeys(unknown + known, 10**6)
-    assert (
-        planned(root_state(ages, live=set(known))).unknown,
-        planned(root_state(ages, live=set(known))).of,
-    ) == (4, 7)
-    assert planned(root_state(ages, live={*known, path(3)})).unknown == 0, "few"
-    assert planned(root_state(ages, dropped=dict.fromkeys(unknown, 10**6), live=set(known))).unknown == 0
+
+    def count(live: set[str], dropped: dict[str, float] | None = None) -> int:
+        root = root_state(ages, live, dropped)
+        return too_many_unknown(root, RULES, planned(root))
+
+    assert count({*known}) == 4
+    assert count({*known, path(3)}) == 0, "few"
+    assert count({*known}, dict.fromkeys(unknown, 10**6)) == 0
 
 
 ages = st.sampled_from([0.0, 99.0, 100.0, 5_000.0])
@@ -116,7 +126,7 @@ def test_whatever_is_known_no_live_file_is_deleted(
 ) -> None:
     gone = {path(n): age for n, age in dropped.items() if n not in live}
     root = root_state({path(n): age for n, age in there.items()}, {path(n) for n in live}, gone)
-    for decision in planned(root, GarbageRules(100, orphan_seconds)).decisions:
+    for decision in planned(root, GarbageRules(100, orphan_seconds)):
         assert decision.path not in root.live
         if decision.action is Action.DELETE:
             unused = gone.get(decision.path, NOW - root.files[decision.path])
