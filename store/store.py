@@ -40,9 +40,8 @@ from elasticscan.store.rows.files import FORMATS, TextRules, find_files
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table
 from elasticscan.store.upkeep.collector import Collected, collect_garbage
-from elasticscan.store.upkeep.executor import RoundDone
+from elasticscan.store.upkeep.executor import RoundDone, keep
 from elasticscan.store.upkeep.garbage import GarbageRules
-from elasticscan.store.upkeep.keeper import keep
 from elasticscan.store.writing.definitions import define_table, enter_table, reserve_table
 from elasticscan.store.writing.loading import MODES, Loaded, load_files
 from elasticscan.store.writing.transactions import WriteTransaction
@@ -343,8 +342,8 @@ class Store:
     def topology_history(self, limit: int | None = None) -> tuple[TopologyEntry, ...]:
         """List the newest `limit` kept topologies, or all, oldest first.
 
-        The last one is not published while a plan moves tablets. `collect_garbage` deletes those before the
-        oldest snapshot that retention, a lease or a tag keeps.
+        The last one is not published while a plan moves tablets. `collect_garbage` deletes those that were
+        replaced longer ago than the store's retention.
         """
         most = arguments.whole_or_none("limit", limit)
         return self.context.ask(lambda tx: topology_entries(tx, most))

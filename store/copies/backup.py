@@ -78,15 +78,9 @@ class _Backup:
 
 
 def back_up(context: Context, target: str) -> BackedUp:
-    """Copy a store to a place where nothing is.
+    """Copy a store to a place where nothing is. Statistics that are damaged are left out of it.
 
-    Args:
-        target: a directory, or `s3://BUCKET/PREFIX`.
-
-    Raises:
-        InvalidOption: the place is not empty.
-        FragmentDamaged, StoreDamaged: the store is not whole; there is no backup. Statistics that are
-            damaged are left out of it instead: no row depends on them.
+    Raises, besides what `Store.backup` does:
         CatalogOutdated: the catalog is older than its shards: a backup of it would lack what is there.
         FragmentMissing: files went again and again before they were copied; try again.
         ShardUnavailable, WrongRoot: a shard's disk is not mounted, or another's is in its place.
@@ -152,16 +146,7 @@ def restore_backup(source: str, uri: str, roots: Mapping[str, str], clock: Clock
     """Make a store of a backup: its markers, its files, its catalog; nothing is left where that fails.
 
     It is a copy of its own from its first moment: no key, offset or root is both its and the original's.
-
-    Args:
-        source: the place of a backup.
-        uri: the new store's directory, or the URL of a database for its catalog.
-        roots: of shards, by their names; those left out lie in the store's directory.
-
-    Raises:
-        StoreNotFound: there is no backup.
-        AlreadyExists, InvalidOption: the new place is taken.
-        FragmentDamaged, StoreDamaged: the backup is not as it was written.
+    Arguments and errors are those of `Store.from_backup`.
     """
     place = disks(Location.of(source).uri)
     backup = _unpack(place, source)

@@ -89,13 +89,8 @@ def new_roots(
         InvalidOption: a directory cannot be made.
     """
     location, kept = context.location, {each.name: each.root for each in context.state().shards.values()}
-    shards = [
-        (
-            name,
-            kept[name] if name in kept and name not in roots else location.stored_root(name, roots.get(name)),
-        )
-        for name in names
-    ]
+    given = {name: location.stored_root(name, root) for name, root in roots.items()}
+    shards = [(name, (kept | given).get(name) or location.stored_root(name, None)) for name in names]
     new = [location.root(root) for name, root in shards if kept.get(name) != root]
     with location.with_directories(new):
         yield shards

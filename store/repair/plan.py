@@ -200,13 +200,12 @@ def _definition_age(file: FoundFile) -> tuple[int, int, float]:
 
 def _never_entered(merges: Sequence[FoundFile]) -> list[FoundFile]:
     """Return merges whose sources another merge replaced too: that one came first, or this was a stage."""
-    sources = {id(merge): {(merge.root, path) for path in merge.manifest.replaces} for merge in merges}
 
     def is_later(other: FoundFile, merge: FoundFile) -> bool:
         mine, its = merge.manifest, other.manifest
         if mine.write == its.write or not mine.slots <= its.slots:
             return False  # what one merge wrote has the same sources
-        own, theirs = sources[id(merge)], sources[id(other)]
+        own, theirs = {*mine.replaces}, {*its.replaces}
         return own < theirs or (own == theirs and (mine.began_at, mine.path) < (its.began_at, its.path))
 
     return [merge for merge in merges if any(is_later(other, merge) for other in merges)]
@@ -216,7 +215,7 @@ def _living_slots(file: FoundFile, entered: Iterable[FoundFile]) -> SlotSet:
     """Return the slots of a file without merged ones, or ones moved to where a file has all rows."""
     slots = file.manifest.slots
     for other in entered:
-        if other.root == file.root and file.manifest.path in other.manifest.replaces:
+        if file.manifest.path in other.manifest.replaces:
             slots -= other.manifest.slots
         # A move wrote it where the tablet had not been; if the tablet was there once, it had left meanwhile.
         has_moved = other.root != file.root or other.manifest.operation == MOVE

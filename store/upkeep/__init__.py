@@ -18,13 +18,11 @@ when no fragment or run is in it any more, an *orphan* when the catalog never kn
 The modules, from the bottom up:
 
 planning       the bounds, and merges, as a pure function; tablets: `elasticscan.store.moves.balancing`
-compaction     fragments merged: some of a shard's, or all of them
+compaction     fragments merged: some of a shard's, or all of them; the oldest snapshots that are needed
 flushing       rows in the log copied to files
 garbage        what becomes of each file, as a pure function; collector: carries it out
-horizons       the oldest snapshots that are needed
-executor       steps carried out, each with an owner
+executor       steps carried out, each with an owner; all of them, by a keeper
 after_commit   upkeep by writers
-keeper         all of it, by a process that does nothing else
 
 It leaves out files that are damaged, which `verify` tells and `elasticscan.store.repair` replaces.
 """

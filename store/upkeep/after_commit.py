@@ -27,9 +27,9 @@ from elasticscan.store.upkeep.executor import Executor, Site, plan_sites, states
 from elasticscan.store.upkeep.flushing import has_much, pending_after_commit
 from elasticscan.store.upkeep.planning import Policy, plan_scattered
 
-# What a commit adds to the allowance: a fixed part, so that small commits keep up, and one by its own size,
-# so that large ones take no many times as long; and what the allowance never exceeds.
-COMMIT_BYTES, COMMIT_SHARE, MOST_BYTES = 2 << 20, 1.0, 256 << 20
+# What a commit adds to the allowance beyond its own size, so that small ones keep up; and what the allowance
+# never exceeds.
+COMMIT_BYTES, MOST_BYTES = 2 << 20, 256 << 20
 # With so many times the fragments that a slot should have, work is done whatever the allowance is.
 OVERDUE = 2
 # After so many commits a step is tried again that failed, had nothing to do, or was too large.
@@ -69,7 +69,7 @@ class AfterCommit(Upkeep):
     def after_commit(self, pending: Sequence[tuple[int, int]], committed_bytes: int) -> None:
         """See `Upkeep`."""
         self._commits += 1
-        self._allowance = min(MOST_BYTES, self._allowance + COMMIT_BYTES + COMMIT_SHARE * committed_bytes)
+        self._allowance = min(MOST_BYTES, self._allowance + COMMIT_BYTES + committed_bytes)
         try:
             self._work(pending)
             if self._commits % LOOK_EVERY == 1:

@@ -26,7 +26,6 @@ from elasticscan.catalog import (
     Tx,
     forget_secrets,
     forget_topologies,
-    oldest_topology,
     retry_interrupted,
     topology_at,
 )
@@ -42,7 +41,6 @@ from elasticscan.store.upkeep.garbage import (
     plan,
     too_many_unknown,
 )
-from elasticscan.store.upkeep.horizons import oldest_needed
 from elasticscan.store.writing.entering import replace_files
 from elasticscan.topology import Shard
 
@@ -183,22 +181,17 @@ class _Collection:
         try:
             self._book(root, over - root.files.keys())  # a collection that died has deleted them
             for start in range(0, len(going), BATCH_FILES):
-                self._delete_batch(root, going[start : start + BATCH_FILES], gone)
+                disk, batch = self._context.writable_disk(root.shard.id), going[start : start + BATCH_FILES]
+                spared = self._condemn({(root.shard.id, path) for path in batch if path not in root.dropped})
+                deleted = set[str]()
+                try:
+                    self._delete(disk, [path for path in batch if path not in spared], deleted)
+                finally:
+                    gone |= deleted
+                    self._book(root, deleted)
         except (ShardUnavailable, WrongRoot) as error:
             self._skip(root.shard, error)
         return [each for each in decisions if each.action is Action.KEEP or each.path in gone]
-
-    def _delete_batch(self, root: RootState, batch: Sequence[str], gone: set[str]) -> None:
-        """Condemn what the catalog does not know, delete the batch, note what is gone."""
-        disk = self._context.writable_disk(root.shard.id)
-        unknown = {(root.shard.id, path) for path in batch if path not in root.dropped}
-        spared = self._condemn(unknown) if unknown else frozenset()
-        deleted = set[str]()
-        try:
-            self._delete(disk, [path for path in batch if path not in spared], deleted)
-        finally:
-            gone |= deleted
-            self._book(root, deleted)
 
     def _delete(self, disk: Disk, paths: Sequence[str], deleted: set[str]) -> None:
         """Delete files, without the catalog's lock, and note which are gone."""
@@ -209,6 +202,8 @@ class _Collection:
     @retry_interrupted
     def _condemn(self, files: Set[tuple[int, str]]) -> Set[str]:
         """Let no commit enter files from here on; return the paths of files that are in the log by now."""
+        if not files:
+            return frozenset()
         with self._context.catalog.writing() as tx:
             spared = files & tx.state.known_paths()
             if going := sorted(files - spared):
@@ -270,27 +265,15 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
     return Collected(tuple(done), tuple(collection.skipped))
 
 
-# Commits that come fast after each other are stamped a little later than they were made.
-_SLACK_SECONDS = 60.0
-
-
 @retry_interrupted
 def _forget_over(context: Context, away: Sequence[RemovedFile]) -> None:
-    """Forget what is over: leases, secrets, and files that nothing needs of removed shards that are away.
-
-    And topologies of before the oldest snapshot that retention, a lease or a tag keeps.
-    """
+    """Forget leases, secrets and topologies that are over, and files of removed shards that are away."""
     with context.catalog.leasing() as tx:
         tx.end_expired_leases()
     with context.catalog.writing() as tx:
         forget_secrets(tx)
         _forget(tx, away)
-        needed = oldest_needed(tx, map(context.retention_of, tx.state.infos()))
-        began = [tx.times.expiry - context.known.retention_seconds]
-        began += [] if needed is None else [tx.made_at(needed) or 0.0]
-        first = topology_at(tx, min(began) - _SLACK_SECONDS)
-        if first > oldest_topology(tx):
-            forget_topologies(tx, first)
+        forget_topologies(tx, topology_at(tx, tx.times.expiry - tx.state.retention_seconds))
 
 
 def _forget(tx: Tx, files: Iterable[RemovedFile]) -> None:

@@ -39,9 +39,9 @@ from elasticscan.storage import (
     discard,
 )
 from elasticscan.store.context import Context
+from elasticscan.store.context.leases import holds_in
 from elasticscan.store.context.lookups import by_shard
 from elasticscan.store.moves.owners import moves_in
-from elasticscan.store.upkeep.horizons import horizon_of, oldest_held
 from elasticscan.store.upkeep.planning import is_current
 from elasticscan.store.writing.entering import replace_fragments
 from elasticscan.store.writing.indexing import indexed
@@ -74,7 +74,7 @@ def compact(context: Context, table: TableInfo) -> int:
     gone = 0
     for shard, here in sorted(by_shard(context.state().fragments(table.id)).items()):
         again = _is_alone_and_otherwise(context, table, here)
-        ids, tx = [fragment.id for fragment in here], context.catalog.newest()
+        ids, tx = {fragment.id for fragment in here}, context.catalog.newest()
         merging = plan_merge(context, tx, table.id, shard, ids, again=again)
         if merging is not None:
             merged = merging.carry_out()
@@ -102,19 +102,10 @@ def plan_merge(
     slots: SlotSet | None = None,
     again: bool = False,
 ) -> Merging | None:
-    """Plan a merge of some of the fragments that a shard serves, as a transaction sees them.
+    """Plan a merge of some of the fragments that a shard serves; None if it is not worth it.
 
-    Args:
-        context: the store.
-        tx: the transaction.
-        table_id: the table.
-        shard: where the fragments are.
-        fragments: their ids. Missing ones, and ones at another shard, are left out.
-        slots: what is merged of them, all by default; fragments go on to serve their others.
-        again: write a single fragment, too, which would stay as it is.
-
-    Returns:
-        The merge; None if it is not worth it.
+    Fragments that are not there are left out. With `slots`, fragments go on to serve their others. With
+    `again` a single fragment is written, too, which would stay as it is.
     """
     # The table as of the list of fragments, which may have values in a column that was just added.
     table = tx.state.info(table_id)
@@ -124,10 +115,11 @@ def plan_merge(
     overwrites, upto = tx.state.overwrites(table.id), tx.state.commit
     bounds = Bounds(floor_at(overwrites, horizon), upto, since=horizon)
     overwritten = floor_at(overwrites, upto)
-    there = [(f, f.slots if slots is None else f.slots & slots) for f in tx.state.fragments(table.id, shard)]
-    parts = [replace(fragment, slots=own) for fragment, own in there if own]
-    chosen = frozenset(fragments)
-    asked = tuple(part for part in parts if part.id in chosen)
+    parts = list(tx.state.fragments(table.id, shard))
+    if slots is not None:
+        cut = ((fragment, fragment.slots & slots) for fragment in parts)
+        parts = [replace(fragment, slots=own) for fragment, own in cut if own]
+    asked = tuple(part for part in parts if part.id in fragments)
     taking_part = asked if again else worth_merging(asked, bounds, overwritten)
     if not taking_part:
         return None
@@ -236,9 +228,10 @@ class Merging:
 
     def _enter(self, tx: Tx, copies: list[Copied]) -> Merged:
         """Make them visible, in place of what all sources still serve; nothing where others came first."""
-        now, leased = tx.state.info(self.table.id), oldest_held(tx, self.table.id)
+        now = tx.state.info(self.table.id)
+        held = None if now is None else oldest_held(tx, self.table.id)
         # A scan may have taken a lease on an older snapshot since the horizon was chosen.
-        if now is None or (leased is not None and leased < self.keep.horizon):
+        if now is None or (held is not None and held < self.keep.horizon):
             return Merged()
         slots = self._still_served(tx)
         if slots:  # else the shard need not be there any more
@@ -298,3 +291,36 @@ def being_copied(tx: Tx) -> SlotSet:
     copying = {move.tablet for move in moves_in(tx) if move.phase is not Phase.PLANNED}
     tablets = tx.state.placement.tablets if copying else ()
     return SlotSet.of((t.start, t.end) for t in tablets if t.id in copying)
+
+
+# Horizons: the oldest snapshot of a table that can still be asked for. Merges leave out what is older. While
+# any lease is damaged, horizons are unknown.
+
+
+def horizon_of(tx: Tx, table: int, retention_seconds: float) -> int:
+    """Return the oldest snapshot that may still be asked for, or the oldest with the same rows.
+
+    That is the table's own commit before it: commits of other tables take none of its snapshots away.
+    """
+    oldest, held, known = _retained(tx, retention_seconds), oldest_held(tx, table), tx.state.table(table)
+    oldest = oldest if held is None else min(oldest, held)
+    if oldest < known.info.created_commit:
+        return known.info.oldest_snapshot
+    own = known.newest if oldest >= known.newest else tx.newest_upto(table, oldest).number
+    # Where retention was prolonged, what is gone stays gone.
+    return max(known.info.oldest_snapshot, own)
+
+
+def oldest_held(tx: Tx, table: int) -> int | None:
+    """Return the oldest snapshot of a table that some lease or tag holds."""
+    leased = (hold.value.snapshot for hold in holds_in(tx) if hold.value.table == table)
+    return min([*leased, *_tagged(tx, table)], default=None)
+
+
+def _tagged(tx: Tx, table: int) -> list[int]:
+    return [tag.snapshot for tag in tx.state.table(table).tags]
+
+
+def _retained(tx: Tx, seconds: float) -> int:
+    """Return the oldest snapshot that a retention period keeps by itself."""
+    return tx.state.commit if seconds <= 0 else tx.commit_before(tx.times.expiry - seconds)

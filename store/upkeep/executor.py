@@ -11,33 +11,49 @@ Any number of processes may be at work, writers and keepers. A step is a lease w
 it begins, so that two never do the same, and what it changes becomes visible in one transaction. So a process
 that is killed leaves the store as it was before the step, or after it, and files that garbage collection
 removes; the next process takes the step over.
+
+A writer carries out some steps after a commit (`after_commit`). A keeper's round, `keep`, looks at everything
+once: flushes, merges at every table's every shard until nothing is pending, splits, joins and moves, then
+garbage. A move that was interrupted is undone and planned again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from elasticscan.base.errors import ElasticScanError, TryAgain, UsageError
+from elasticscan.base.limits import GC_GRACE_SECONDS
 from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.metadata import MEMORY, StagedFragment, floor_at
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import by_shard
-from elasticscan.store.moves.owners import claim, end_step
-from elasticscan.store.upkeep.compaction import Merged, plan_merge
-from elasticscan.store.upkeep.flushing import FLUSH, flush
-from elasticscan.store.upkeep.horizons import horizon_of
-from elasticscan.store.upkeep.planning import (
-    Merge,
-    Policy,
-    SiteState,
-    depth_of,
-    is_current,
-    plan_site,
+from elasticscan.store.moves import elasticity
+from elasticscan.store.moves.balancing import Balance, plan_joins, plan_moves, plan_splits, tablet_bytes
+from elasticscan.store.moves.owners import (
+    beating,
+    claim,
+    end_step,
+    moves_in,
+    owner_is_gone,
+    owning,
+    steps_in,
 )
+from elasticscan.store.upkeep.collector import collect_garbage
+from elasticscan.store.upkeep.compaction import Merged, horizon_of, plan_merge
+from elasticscan.store.upkeep.flushing import FLUSH, flush, pending_tables
+from elasticscan.store.upkeep.garbage import GarbageRules
+from elasticscan.store.upkeep.planning import Merge, Policy, SiteState, depth_of, is_current, plan_site
 
 BALANCE, GARBAGE = "balance", "garbage"
+MOST_ROUNDS = 32  # of planning at one site; few are needed until nothing is pending
+MOST_MOVES = 8  # in one round: the next one plans with what has become of the store meanwhile
+MOST_CHANGES = 1_024  # likewise of splits, and of joins; writers wait during all of them
+# Between collections of garbage, while dropped files wait, and while none does: files that died writers left
+# are in no catalog.
+GARBAGE_SECONDS, QUIET_GARBAGE_SECONDS = 600.0, 86_400.0
 
 
 @dataclass(slots=True)
@@ -64,6 +80,21 @@ class RoundDone:
     def steps(self) -> int:
         """Return how many steps were carried out."""
         return self.flushes + self.merges + self.splits + self.joins + self.moves + (self.files_removed > 0)
+
+    @contextmanager
+    def noting(self, work: str) -> Iterator[None]:
+        """Note an error instead of raising it: other work may be done all the same."""
+        try:
+            yield
+        except ElasticScanError as error:
+            self.problems.append(f"{work}: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class LastCollection:
+    """The time of the last collection of garbage by a keeper, in seconds since 1970."""
+
+    at: float
 
 
 class Site(NamedTuple):
@@ -106,15 +137,7 @@ def plan_sites(
 
 
 class Executor:
-    """Carries out the steps of one owner.
-
-    Args:
-        context: the store.
-        owner: as from `owning`.
-
-    Attributes:
-        done: what was done.
-    """
+    """Carries out the steps of one owner, as from `owning`; `done` is what it did."""
 
     def __init__(self, context: Context, owner: str) -> None:
         self._context, self._owner = context, owner
@@ -160,3 +183,112 @@ class Executor:
                     merged = merging.carry_out()
         self.done.merges += merged != Merged()
         return merged
+
+
+# A keeper's round
+
+
+def keep(context: Context, policy: Policy | None = None) -> RoundDone:
+    """Do all that is pending now; returns what was done.
+
+    What fails is noted and does not keep the rest from being done.
+
+    Raises:
+        ReadOnlyStore: the store cannot be written.
+    """
+    context.catalog.check_writable()
+    policy = policy or Policy()
+    _forget_dead(context)
+    with owning() as owner, beating(context.catalog, owner):
+        executor = Executor(context, owner)
+        done = executor.done
+        for table in context.ask(pending_tables):
+            with done.noting(f"flushing table {table.name!r}"):
+                executor.flush(table.id)
+        with done.noting("looking for merges"):
+            for site in context.ask(lambda tx: _sites(context, tx, policy)):
+                with done.noting(f"merging table {site.table} at shard {site.shard}"):
+                    _merge_at(context, site, policy, executor)
+        with done.noting("balancing"):
+            _balance(context, policy.balance, executor)
+        with done.noting("collecting garbage"):
+            _collect(context, executor)
+    return done
+
+
+@retry_interrupted
+def _forget_dead(context: Context) -> None:
+    """End the steps of owners that are gone: what they left undone is pending, and found again."""
+    with context.catalog.leasing() as tx:
+        for step in steps_in(tx):
+            if owner_is_gone(step, tx.times.expiry):
+                end_step(tx, step.target, step.owner)
+
+
+def _sites(context: Context, tx: Tx, policy: Policy) -> list[Site]:
+    """Return the sites where something is to be merged."""
+    planned = (plan_sites(context, tx, table.id, policy, tidy=True) for table in tx.state.infos())
+    return [site for sites in planned for site, (merges, _) in sites.items() if merges]
+
+
+def _merge_at(context: Context, site: Site, policy: Policy, executor: Executor) -> None:
+    for _ in range(MOST_ROUNDS):
+        planned = plan_sites(context, context.catalog.newest(), site.table, policy, site.shard, tidy=True)
+        merged = [executor.merge(site, merge) for merges, _ in planned.values() for merge in merges]
+        if not any(map(any, merged)):
+            return
+
+
+def _balance(context: Context, bounds: Balance, executor: Executor) -> None:
+    """Resume what was interrupted; else split, join and move tablets."""
+    done, tx = executor.done, context.catalog.newest()
+    moves, placement, shards = moves_in(tx), tx.state.placement, [*tx.state.shards.values()]
+    dead = any(owner_is_gone(move, tx.times.expiry) for move in moves)
+    if moves and not dead:
+        return  # another process is changing the placement
+    sizes = tablet_bytes(placement, tx.state.fragments())
+    splits = plan_splits(placement, sizes, bounds)[:MOST_CHANGES]
+    joins = plan_joins(placement, sizes, bounds)[:MOST_CHANGES]
+    # A shard that is still to be emptied, while nothing moves: its process died, or gave up.
+    interrupted = dead or any(shard.draining for shard in shards)
+    active = [shard.id for shard in shards if not shard.draining]
+    # Tablets move as they are after a split.
+    unbalanced = not (splits or joins) and bool(plan_moves(placement, sizes, active, bounds))
+    if not (interrupted or splits or joins or unbalanced):
+        return
+    with executor.step(BALANCE) as mine:
+        if mine and interrupted:  # what is pending now depends on where tablets are after that
+            with done.noting("resuming moves that were interrupted"):
+                done.moves += elasticity.resume(context)
+                return
+        if mine and (splits or joins):
+            cut, joined = elasticity.split_and_join(context, splits, joins)
+            done.splits, done.joins = done.splits + cut, done.joins + joined
+        if mine and unbalanced:
+            there, names = set[int](), context.shard_names()
+            for shard in active:  # one that is away must not stop moves between others
+                with done.noting("balancing"), context.unless_left(shard):
+                    context.check_root(shard)
+                    there.add(shard)
+            for move in plan_moves(placement, sizes, sorted(there), bounds)[:MOST_MOVES]:
+                # Others may have made it impossible meanwhile.
+                with done.noting(f"moving tablet {move.tablet}"), suppress(UsageError, TryAgain):
+                    elasticity.move(context, move.tablet, names.get(move.target, ""))
+                    done.moves += 1
+
+
+def _collect(context: Context, executor: Executor) -> None:
+    """Collect garbage where the last collection was long ago."""
+    tx = context.catalog.newest()
+    now, last = tx.times.expiry, tx.lease(LastCollection, GARBAGE)
+    waits = any(now - file.dropped_at >= GC_GRACE_SECONDS for file in tx.state.removed_files())
+    if last is not None and now - last.value.at < (GARBAGE_SECONDS if waits else QUIET_GARBAGE_SECONDS):
+        return
+    with executor.step(GARBAGE) as mine:
+        if mine:
+            collected = collect_garbage(context, GarbageRules())
+            executor.done.files_removed = collected.removed
+            for name, why in collected.skipped:
+                executor.done.problems.append(f"collecting garbage at shard {name!r}: {why}")
+            with context.catalog.leasing() as tx:
+                tx.put_lease(GARBAGE, LastCollection(tx.times.stamp))

@@ -94,8 +94,8 @@ from elasticscan.metadata import (
     TopologyEntered,
     file_changes,
 )
-from elasticscan.store.context.leases import Hold, take_lease
-from elasticscan.store.upkeep.horizons import horizon_of
+from elasticscan.store.context.leases import Hold, renew_lease, take_lease
+from elasticscan.store.upkeep.compaction import horizon_of
 from elasticscan.topology import Placement, Shard, SlotSet, Tablet, Topology
 from tests.base.severed_line import SeveredLine
 from tests.catalog.logs import (

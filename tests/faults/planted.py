@@ -70,7 +70,7 @@ from elasticscan.store.moves import elasticity, mover, owners
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import OwnedMove
 from elasticscan.store.reading import rows_by_key, scan
-from elasticscan.store.upkeep import compaction, horizons, keeper
+from elasticscan.store.upkeep import compaction, executor
 from elasticscan.store.writing import indexing, preconditions, publishing, transactions
 from elasticscan.store.writing.entering import replace_fragments
 from elasticscan.store.writing.preconditions import KeyCheck
@@ -413,9 +413,8 @@ def mover_forgets_tombstones(honest: Any, self: Any, v: Any, order: Any, first: 
 
 @fault("programs", "compaction keeps what a leased snapshot needs", style="leases")
 def compaction_ignores_leases(patch: Patch) -> None:
-    patch.setattr(horizons, "oldest_held", lambda tx, table: None)
-    patch.setattr(horizons, "_retained", lambda tx, seconds: tx.state.commit)
     patch.setattr(compaction, "oldest_held", lambda tx, table: None)
+    patch.setattr(compaction, "_retained", lambda tx, seconds: tx.state.commit)
 
 
 @fault("programs", "a tombstone stays as long as an older version of its row does", "compaction below movers")
@@ -882,14 +881,14 @@ keepers.rule("a merged fragment tells the oldest commit that it holds").alters(
         merging, tx, [replace(c, min_commit=c.max_commit) for c in copies], slots
     ),
 )
-keepers.rule("a tag keeps its snapshot").gives(horizons, "_tagged", [], let=horizons_may_pass_tags)
+keepers.rule("a tag keeps its snapshot").gives(compaction, "_tagged", [], let=horizons_may_pass_tags)
 keepers.rule("the steps of keepers that died are taken over").alters(
-    (owners, keeper),
+    (owners, executor),
     "owner_is_gone",
     lambda honest, owned, now: isinstance(owned, OwnedMove) and honest(owned, now),
 )
 keepers.rule("a keeper removes no file before its grace is over").alters(
-    keeper, "GarbageRules", lambda honest: honest(grace_seconds=0, orphan_seconds=0, share=1.0)
+    executor, "GarbageRules", lambda honest: honest(grace_seconds=0, orphan_seconds=0, share=1.0)
 )
 Finder("programs", "builds alongside changes").rule(
     "an index is used only when every fragment has its entries"

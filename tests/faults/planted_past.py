@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.catalog import StoreState
-from elasticscan.store.upkeep import compaction, horizons
+from elasticscan.store.upkeep import compaction
 from elasticscan.store.writing import publishing, restoring
 from tests.faults.planted import Finder, fault, replacing, while_running
 from tests.faults.unchecked import horizons_may_pass_tags
@@ -30,9 +30,9 @@ past.rule("a restore to before an overwrite brings back the rows that it replace
     while_running, (restoring, "_attempt"), (StoreState, "overwrites"), lambda *_: ()
 )
 past.rule("a restore begins again where others have written meanwhile").gives(publishing, "check_newest")
-past.rule("what a tag names stays readable").gives(horizons, "_tagged", [], let=horizons_may_pass_tags)
+past.rule("what a tag names stays readable").gives(compaction, "_tagged", [], let=horizons_may_pass_tags)
 past.rule("the oldest tag decides what stays").alters(
-    horizons, "_tagged", lambda honest, *of: sorted(honest(*of))[-1:], let=horizons_may_pass_tags
+    compaction, "_tagged", lambda honest, *of: sorted(honest(*of))[-1:], let=horizons_may_pass_tags
 )
 Finder("scenarios", "test_a_store_answers_as_the_transcript_says[compaction_meets_others]").rule(
     "a merge looks for tags that came while it ran"

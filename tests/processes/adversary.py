@@ -50,7 +50,7 @@ from elasticscan.store import Scan, Store
 from elasticscan.store.moves.balancing import Balance
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import enter_moves, new_owner
-from elasticscan.store.upkeep.keeper import keep
+from elasticscan.store.upkeep.executor import keep
 from elasticscan.store.upkeep.planning import Policy
 from elasticscan.topology import Move
 from tests.base.small_disks import fill, free, grow, small_disk

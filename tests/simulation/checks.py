@@ -8,7 +8,7 @@ from itertools import islice
 from elasticscan.base.limits import SILENT_SECONDS
 from elasticscan.metadata import Fragment, IndexInfo
 from elasticscan.store.moves.owners import moves_in, steps_in
-from elasticscan.store.upkeep.keeper import keep
+from elasticscan.store.upkeep.executor import keep
 from elasticscan.store.upkeep.planning import depth_of, is_current, parts_of
 from tests.simulation.conditions import always, literal, order_of, some_condition
 from tests.simulation.definitions import build

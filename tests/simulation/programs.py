@@ -32,7 +32,7 @@ from elasticscan.store import Store
 from elasticscan.store.context import memory
 from elasticscan.store.moves import mover
 from elasticscan.store.moves.mover import Mover
-from elasticscan.store.upkeep import compaction, keeper
+from elasticscan.store.upkeep import compaction, executor
 from elasticscan.store.upkeep.after_commit import AfterCommit
 from elasticscan.store.upkeep.executor import Executor
 from elasticscan.store.writing import preconditions
@@ -149,7 +149,7 @@ class Programs(Engine[World]):
         world = World(lambda: fast_store(uri, clock, self._point), clock, rng, kind)
         if kind.is_kept:
             patch.setattr(compaction, "MOST_AT_ONCE", world.most_at_once)
-            patch.setattr(keeper, "GARBAGE_SECONDS", 0)
+            patch.setattr(executor, "GARBAGE_SECONDS", 0)
         return world
 
     def _begin_damaged(self, stack: ExitStack, place: Path, rng: random.Random, style: str) -> World:

@@ -12,7 +12,7 @@ import pytest
 
 from elasticscan.store import Store
 from elasticscan.store.moves.owners import owning
-from elasticscan.store.upkeep import flushing, keeper
+from elasticscan.store.upkeep import executor, flushing
 from elasticscan.store.upkeep.compaction import plan_merge
 from elasticscan.topology import SlotSet
 from tests.simulation.oracle import TableOracle, comparable, rows_of
@@ -75,8 +75,8 @@ def keep(world: World) -> None:
             # An owner on a machine whose processes no one here can see.
             elsewhere = f"elsewhere:1:0:{world.versions, len(world.keepers)}"
             named = (lambda: nullcontext(elsewhere)) if fate.what == "is silent" else owning
-            patch.setattr(keeper, "owning", named)
-            kept = keeper.keep(store.context, world.policy)
+            patch.setattr(executor, "owning", named)
+            kept = executor.keep(store.context, world.policy)
     except Killed:
         pass
     else:
@@ -140,7 +140,7 @@ def _live_on(world: World, copy: Store, table: TableOracle, newest: int) -> None
         handle.add_columns([pa.field(added[-1], world.random.choice(list(WIDER)))])
         expected = [(*row[:-1], None) for row in expected]
     handle.restore(to)
-    assert keeper.keep(copy.context, world.policy).problems == []
+    assert executor.keep(copy.context, world.policy).problems == []
     got = Counter(row for page in handle.scan() for row in rows_of(page))
     assert got == Counter(expected), f"a copy of {table.name} that was restored to {to}"
     assert copy.verify() == []

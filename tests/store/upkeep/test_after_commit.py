@@ -27,8 +27,6 @@ def test_work_beyond_the_allowance_is_left_until_it_is_overdue(
                 table.upsert({"id": range(100)})
             return int(store.status()["tables"][0]["upkeep"]["slot_fragments"])
 
-        monkeypatch.setattr(after_commit, "COMMIT_BYTES", 0)
-        monkeypatch.setattr(after_commit, "COMMIT_SHARE", 0)
-        monkeypatch.setattr(store.context.upkeep, "_allowance", 0)
+        monkeypatch.setattr(after_commit, "MOST_BYTES", 0)
         assert depth(commits=15) == 16
         assert depth(commits=after_commit.RETRY_EVERY + 1) <= Policy().slot_fragments
