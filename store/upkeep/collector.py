@@ -231,7 +231,7 @@ def _manifest(disk: Disk, path: str) -> Manifest | None:
 
 def _doubt(roots: Sequence[RootState]) -> str | None:
     """Return the reason to doubt a catalog that does not know some files; None when there is none."""
-    lost = [f"{path} of shard {root.shard!r}" for root in roots for path in sorted(root.missing)]
+    lost = [f"{path} of shard {root.shard.name!r}" for root in roots for path in sorted(root.missing)]
     if not lost:
         return None
     return (
