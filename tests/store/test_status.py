@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import InvalidOption, LimitExceeded
+from elasticscan.base.errors import InvalidOption
 from elasticscan.store import Store, Table
 from elasticscan.store.context.leases import hold_for_stream
 from tests.base.manual_clock import ManualClock
@@ -46,24 +46,6 @@ def on_disk(store: Store) -> int:
     return sum(path.stat().st_size for path in Path(store.uri).rglob("t*/*.arrow"))
 
 
-def test_tablets_have_the_bytes_of_their_tables(store: Store, table: Table) -> None:
-    status = store.status()
-    assert abs(sum(tablet["bytes"] for tablet in status["tablets"]) - status["tables"][0]["bytes"]) < 10
-
-
-def test_overwritten_files_are_merged_only_where_they_are_many(
-    store: Store, table: Table, clock: ManualClock
-) -> None:
-    for night in range(3):
-        table.overwrite(rows(night))
-        clock.advance(86_400)
-    for _ in range(16):
-        table.overwrite(rows(9))
-    seen = of_table(store)["upkeep"]
-    assert (seen["merges_due"], seen["slot_fragments"]) == (0, 1), "old files are history"
-    assert store.keep().merges == 2, "small files of history are merged where they are many"
-
-
 def test_a_lease_has_the_time_of_its_snapshot_and_a_table_its_retention(
     store: Store, table: Table, clock: ManualClock
 ) -> None:
@@ -86,6 +68,7 @@ def test_a_status_reads_no_file(store: Store, table: Table) -> None:
 
 def test_a_status_tells_of_indexes(store: Store, table: Table) -> None:
     empty = of_table(store)["bytes"]
+    assert abs(sum(tablet["bytes"] for tablet in store.status()["tablets"]) - empty) < 10
     table.create_index("by_v", ["v"])
     table.create_index("hashed", ["v", "id"], kind="hash", include=["id"])
     by_v, hashed = of_table(store)["indexes"]
@@ -101,7 +84,8 @@ def test_each_commit_is_reported_with_its_time_its_size_and_what_its_writer_said
     store: Store, table: Table
 ) -> None:
     table.delete([1], user_metadata={"job": "purge", "by": "é = 1"})
-    number = table.overwrite(rows(7, 1))
+    number = table.overwrite(rows(7, 1), ("job", 1))
+    assert table.overwrite(rows(7, 1), ("job", 1), user_metadata={"try": "2"}) == number
     made = table.history()
     assert [commit.kind for commit in made] == ["create", "write", "write", "write", "delete", "overwrite"]
     assert [commit.rows for commit in made] == [0, 400, 400, 400, 1, 1]
@@ -116,15 +100,6 @@ def test_each_commit_is_reported_with_its_time_its_size_and_what_its_writer_said
         assert table.history(limit) == made[max(6 - limit, 0) :]
     with pytest.raises(InvalidOption, match="limit"):
         table.history(-1)
-
-
-def test_what_a_writer_says_is_kept_first_and_bounded(table: Table) -> None:
-    first = table.upsert(rows(1), ("job", 1), user_metadata={"try": "1"})
-    assert table.upsert(rows(1), ("job", 1), user_metadata={"try": "2"}) == first
-    assert table.history()[-1].user_metadata == {"try": "1"}
-    table.upsert(rows(1), user_metadata={"k": "x" * (4_096 - len('{"k": ""}'))})
-    with pytest.raises(LimitExceeded, match=r"4,097 bytes"):
-        table.upsert(rows(1), user_metadata={"k": "x" * (4_097 - len('{"k": ""}'))})
 
 
 def test_scans_and_topologies_say_in_a_shell_and_in_a_notebook_where_they_stand(

@@ -1,4 +1,7 @@
-"""Merges of some of a shard's fragments, of all of them, and of very many."""
+"""Merges of some of a shard's fragments, of all of them, and of very many; and how many follow a commit.
+
+The rest of that is in `tests/transcripts`: `upkeep_after_commits`, `keeper*`; random programs kill keepers.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from elasticscan.base.errors import ShardUnavailable
 from elasticscan.metadata import Fragment
 from elasticscan.storage import open_disk
 from elasticscan.store import Store, repair_store
-from elasticscan.store.upkeep import compaction
+from elasticscan.store.upkeep import after_commit, compaction
+from elasticscan.store.upkeep.planning import Policy
 from tests.base.manual_clock import ManualClock
 from tests.storage.faulty_disk import FaultyDisk
 
@@ -95,6 +99,22 @@ def test_a_repair_brings_nothing_back_that_a_merged_overwrite_replaced(tmp_path:
     repair_store(tmp_path / "old", tmp_path / "new")
     with Store.open(tmp_path / "new") as store:
         assert read(store) == expected
+
+
+def test_work_beyond_the_allowance_is_left_until_it_is_overdue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.create(tmp_path / "store", ["s1", "s2"], tablets=4, slots=64) as store:
+        table = store.create_table("t", {"id": range(100)}, primary_key="id")
+
+        def depth(commits: int) -> int:
+            for _ in range(commits):
+                table.upsert({"id": range(100)})
+            return int(store.status()["tables"][0]["upkeep"]["slot_fragments"])
+
+        monkeypatch.setattr(after_commit, "MOST_BYTES", 0)
+        assert depth(commits=15) == 16
+        assert depth(commits=after_commit.RETRY_EVERY + 1) <= Policy().slot_fragments
 
 
 @pytest.mark.long
