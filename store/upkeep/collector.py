@@ -16,7 +16,6 @@ from elasticscan.base.clock import SystemClock
 from elasticscan.base.errors import (
     CatalogOutdated,
     FragmentDamaged,
-    FragmentMissing,
     OperatorNeeded,
     ShardUnavailable,
     WrongRoot,
@@ -82,7 +81,7 @@ class _Collection:
         self._context, self._rules, self._dry_run = context, rules, dry_run
         # All files of the catalog, once for all roots and before any is listed. What is committed later is
         # unknown here, and younger than the grace period, or spared when it would be condemned.
-        self._state, self._now = context.ask(lambda tx: (tx.state, tx.times.expiry))
+        self.state, self.now = context.ask(lambda tx: (tx.state, tx.times.expiry))
         self.skipped: list[tuple[str, str]] = []
         self.away: list[RemovedFile] = []  # of removed shards that are away, and nothing needs them any more
         self.refusal: CatalogOutdated | None = None
@@ -96,7 +95,7 @@ class _Collection:
         for root in roots:
             try:
                 read = partial(_manifest, self._context.check_root(root.shard.id))
-                decisions, newest = plan(root, self._rules, read, self._state.store_id, doubt)
+                decisions, newest = plan(root, self._rules, read, self.state.store_id, doubt)
                 self._check(root, decisions, newest)
                 plans.append((root, decisions))
             except (ShardUnavailable, WrongRoot) as error:
@@ -115,7 +114,7 @@ class _Collection:
             )
         # A removed shard may have come back with forgotten files.
         unknown = too_many_unknown(root, self._rules, decisions)
-        if unknown and root.shard.id in self._state.shards:
+        if unknown and root.shard.id in self.state.shards:
             self.refusal = self.refusal or CatalogOutdated(
                 f"the catalog does not know {unknown:,} files of shard {name!r}, most of all; look at them "
                 "with `elasticscan gc --dry-run`, then collect with --share 1",
@@ -125,13 +124,13 @@ class _Collection:
 
     def _roots(self) -> list[RootState]:
         """Look at all roots that can be reached, those of removed shards too: files may be left there."""
-        active, roots, at_root = self._state.shards, list[RootState](), dict[str, list[Shard]]()
-        for shard in sorted(self._state.all_shards, key=lambda shard: shard.id in active):
+        active, roots, at_root = self.state.shards, list[RootState](), dict[str, list[Shard]]()
+        for shard in sorted(self.state.all_shards, key=lambda shard: shard.id in active):
             at_root.setdefault(self._context.root_of(shard.id), []).append(shard)
         paths: dict[int, set[str]] = {}
-        for number, path in self._state.known_paths():
+        for number, path in self.state.known_paths():
             paths.setdefault(number, set()).add(path)
-        removed = sorted(self._state.removed_files(), key=_by_drop)
+        removed = sorted(self.state.removed_files(), key=_by_drop)
         for shards in at_root.values():
             owner, ids = shards[-1], frozenset(shard.id for shard in shards)
             here = [file for file in removed if file.shard in ids]
@@ -141,7 +140,7 @@ class _Collection:
                 if owner.id in active:
                     self._skip(owner, error)
                 else:
-                    over = self._now - self._rules.grace_seconds
+                    over = self.now - self._rules.grace_seconds
                     self.away += [file for file in here if file.dropped_at <= over]
         return roots
 
@@ -162,7 +161,7 @@ class _Collection:
         # The marker's file is written again, for its time says what time it is at the shard now.
         is_noted = not self._dry_run and self._context.roots.note_newest([shard.id], again=True)
         files = dict(disk.list())
-        seconds = {file.path: self._now - file.dropped_at for file in reversed(removed)}
+        seconds = {file.path: self.now - file.dropped_at for file in reversed(removed)}
         seen_at = files.get(MARKER, 0.0)
         if not is_noted:  # as near as may be: by this machine's clock, unless something there is newer
             seen_at = max(SystemClock().now(), *files.values())
@@ -176,7 +175,7 @@ class _Collection:
         going = list(dict.fromkeys(file.path for file in root.removed if file.path in delete))
         going += sorted(delete.difference(going))
         over = {path for path, age in root.dropped.items() if age >= self._rules.grace_seconds}
-        over |= {path for shard, path in self._state.condemned if shard == root.shard.id}
+        over |= {path for shard, path in self.state.condemned if shard == root.shard.id}
         gone = set[str]()
         try:
             self._book(root, over - root.files.keys())  # a collection that died has deleted them
@@ -290,33 +289,19 @@ def collect_dropped(context: Context, table: int, most_files: int) -> None:
     """Remove files of a table that were dropped longer ago than the grace period, the first of them.
 
     No root is listed, and the catalog not looked at as a whole: that a file was dropped stays true for ever.
-    As in a collection, the file's own manifest must say that it is this store's, at this shard; others stay.
     """
-    tx = context.catalog.newest()
-    over = tx.times.expiry - GarbageRules().grace_seconds
-    removed = [file for file in tx.state.removed_files(table) if file.dropped_at <= over]
-    files, gone = sorted(removed, key=_by_drop)[:most_files], list[RemovedFile]()
-    for shard in sorted({file.shard for file in files}):
-        here = [file for file in files if file.shard == shard]
+    rules, collection = GarbageRules(), _Collection(context, GarbageRules(), dry_run=False)
+    state, now = collection.state, collection.now
+    over = [file for file in state.removed_files(table) if now - file.dropped_at >= rules.grace_seconds]
+    files = sorted(over, key=_by_drop)[:most_files]
+    for shard in (shard for shard in state.all_shards if any(file.shard == shard.id for file in files)):
+        here = [file for file in files if file.shard == shard.id]
+        seconds = {file.path: now - file.dropped_at for file in here}
+        root = RootState(shard, frozenset({shard.id}), now, seconds, frozenset(), seconds, here)
         try:
-            disk = context.writable_disk(shard)
-            gone += [file for file in here if _remove_dropped(disk, file, context.known.store_id)]
+            read = partial(_manifest, context.writable_disk(shard.id))
+            collection.carry_out(root, plan(root, rules, read, state.store_id)[0])
         except OperatorNeeded:  # a shard that is away can wait, and a removed one takes its files along
-            gone += here if context.has_left(shard) else ()
-    if gone:
-        with context.catalog.writing() as tx:
-            _forget(tx, gone)
-
-
-def _remove_dropped(disk: Disk, file: RemovedFile, store: str) -> bool:
-    """Remove a file, unless it is not what the catalog takes it for; false when it stays."""
-    try:
-        manifest = read_manifest(disk, file.path)
-    except FragmentMissing:
-        return True
-    except FragmentDamaged:
-        return False
-    is_own = (manifest.store, manifest.shard) == (store, file.shard)
-    if is_own:
-        disk.delete(file.path)
-    return is_own
+            if context.has_left(shard.id):
+                with context.catalog.writing() as tx:
+                    _forget(tx, here)
