@@ -169,16 +169,19 @@ class _Collection:
 
     # Acting
 
+    def forget_gone(self, root: RootState) -> None:
+        """Forget what a collection that died has deleted: all files of the root were listed after `state`."""
+        over = {path for path, age in root.dropped.items() if age >= self._rules.grace_seconds}
+        over |= {path for shard, path in self.state.condemned if shard == root.shard.id}
+        self._book(root, over - root.files.keys())
+
     def carry_out(self, root: RootState, decisions: Sequence[Decision]) -> list[Decision]:
         """Do what was decided for a root; returns what was done or kept."""
         delete = {decision.path for decision in decisions if decision.action is Action.DELETE}
         going = list(dict.fromkeys(file.path for file in root.removed if file.path in delete))
         going += sorted(delete.difference(going))
-        over = {path for path, age in root.dropped.items() if age >= self._rules.grace_seconds}
-        over |= {path for shard, path in self.state.condemned if shard == root.shard.id}
         gone = set[str]()
         try:
-            self._book(root, over - root.files.keys())  # a collection that died has deleted them
             for start in range(0, len(going), BATCH_FILES):
                 disk, batch = self._context.writable_disk(root.shard.id), going[start : start + BATCH_FILES]
                 spared = self._condemn({(root.shard.id, path) for path in batch if path not in root.dropped})
@@ -259,6 +262,8 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
     if collection.refusal is not None:
         raise collection.refusal
     _forget_over(context, collection.away)
+    for root, _ in plans:
+        collection.forget_gone(root)
     done = [decision for root, each in plans for decision in collection.carry_out(root, each)]
     context.catalog.drop_payloads(context.clock.now() - rules.grace_seconds)
     return Collected(tuple(done), tuple(collection.skipped))
