@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from elasticscan.base.errors import OperatorNeeded
 from elasticscan.metadata import IndexRun
@@ -76,13 +76,6 @@ def verify(context: Context) -> Iterator[Finding]:
         try:
             verify_file(context.disk_of(fragment.shard), file.path, file.seal, label)
         except OperatorNeeded as error:
-            yield Finding(
-                str(error),
-                state.shards[fragment.shard].name,
-                file.path,
-                table,
-                index,
-                fragment.slots.ranges,
-                file.rows,
-                (fragment.min_commit, fragment.max_commit) if index is None else None,
-            )
+            where, commits = state.shards[fragment.shard].name, (fragment.min_commit, fragment.max_commit)
+            found = Finding(str(error), where, file.path, table, index, fragment.slots.ranges, file.rows)
+            yield found if index is not None else replace(found, commits=commits)

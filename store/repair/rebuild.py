@@ -243,21 +243,11 @@ def _make_table(
 def _definition_in_files(plan: TablePlan, disks: Mapping[int, Disk]) -> TableInfo | None:
     """Return the table as the file of its newest definition knows it."""
     for file in plan.files:
-        manifest = file.manifest
+        said = file.manifest
         with suppress(OperatorNeeded):
-            schema, columns = described_columns(disks[file.root], manifest.path, file.seal)
-            return TableInfo(
-                0,
-                plan.name,
-                schema,
-                manifest.primary_key,
-                manifest.shard_key,
-                manifest.compression,
-                0,
-                0,
-                definition=manifest.definition,
-                columns=columns,
-            )
+            schema, columns = described_columns(disks[file.root], said.path, file.seal)
+            info = TableInfo(0, plan.name, schema, said.primary_key, said.shard_key, said.compression, 0, 0)
+            return replace(info, definition=said.definition, columns=columns)
     return None
 
 
@@ -293,15 +283,9 @@ def _rows_of(
     numbered = (replace(fragment, id=number) for number, fragment in enumerate(plan.fragments))
     fragments = [fragment for fragment in numbered if is_readable(fragment)]
     source = PageSource(info, View(fragments), lru_cache(MOST_READERS)(open_fragment), plan.floor)
-    request = PageRequest(
-        info.id,
-        shard=0,
-        cursors=(Cursor(SlotSet.span(0, slots)),),
-        snapshot=max((fragment.max_commit for fragment in fragments), default=0),
-        columns=tuple(info.schema.names),
-        page_rows=DEFAULT_PAGE_ROWS,
-        page_bytes=DEFAULT_PAGE_BYTES,
-    )
+    newest = max((fragment.max_commit for fragment in fragments), default=0)
+    everything, limits = (Cursor(SlotSet.span(0, slots)),), (DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES)
+    request = PageRequest(info.id, 0, everything, newest, tuple(info.schema.names), *limits)
     while request.cursors:
         page = read_page(source, request)
         request = replace(request, cursors=page.after)
