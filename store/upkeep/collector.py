@@ -255,12 +255,13 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
     context.catalog.check_whole()
     collection = _Collection(context, rules, dry_run)
     plans = collection.plans()
+    refusal = collection.refusal
     if dry_run:
         planned = tuple(decision for _, each in plans for decision in each)
-        refused = None if collection.refusal is None else str(collection.refusal)
+        refused = None if refusal is None else str(refusal)
         return Collected(planned, tuple(collection.skipped), refused, dry_run=True)
-    if collection.refusal is not None:
-        raise collection.refusal
+    if refusal is not None:
+        raise refusal
     _forget_over(context, collection.away)
     for root, _ in plans:
         collection.forget_gone(root)

@@ -53,7 +53,8 @@ class Policy:
     """The bounds of a store's upkeep.
 
     Attributes:
-        slot_fragments: most fragments that a slot is read from, once upkeep is done.
+        slot_fragments: most fragments that a slot is read from, once upkeep is done; at least 3: a merge in
+            pieces and the next commit each leave one alongside the large one.
         history_fragments: the same of history, which only older snapshots, changes and moves read.
         small_bytes: fragments below this count for every slot of their shard, since each is a file to open.
         step_bytes: most bytes that one step reads; a larger merge is cut by slots.
@@ -68,11 +69,6 @@ class Policy:
     step_bytes: int = 64 << 20
     tidy_share: float = 1 / 3
     balance: Balance = field(default_factory=Balance)
-
-    def __post_init__(self) -> None:
-        # A merge in pieces and the next commit each leave one alongside the large one.
-        assert min(self.slot_fragments, self.history_fragments) >= 3, self
-        assert min(self.step_bytes, self.small_bytes, self.tidy_share) > 0, self
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +152,11 @@ def plan_site(
     merges = plan_merges(state.current, policy, tidy)
     history = [fragment for fragment in state.fragments if not is_current(fragment, state.floor)]
     needed = [f for f in history if f.max_commit >= oldest and f.is_needed_at(horizon)]
-    kept = {fragment.id: fragment for fragment in needed}
-    mergeable = [
-        part
-        for part in parts_of(needed, state.runs)
-        if kept[part.id].superseded_at is not None or part.bytes < policy.small_bytes
-    ]
+    parts = zip(needed, parts_of(needed, state.runs), strict=True)
+    mergeable = [p for f, p in parts if f.superseded_at is not None or p.bytes < policy.small_bytes]
     # By the same tiers, up to a bound of its own.
     merges += plan_merges(mergeable, replace(policy, slot_fragments=policy.history_fragments))
+    kept = {fragment.id for fragment in needed}
     if over := [fragment for fragment in history if fragment.id not in kept]:  # there is nothing to copy
         slots = SlotSet.union(fragment.slots for fragment in over)
         merges += (Merge(tuple(fragment.id for fragment in over), slots, 0),)
