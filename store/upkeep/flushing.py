@@ -124,13 +124,12 @@ def _copy(context: Context, plan: _FlushPlan, copies: dict[int, list[Copied]]) -
     source = PageSource(plan.table, View(plan.memory.fragments), context.readers.opener(plan.table))
     indexes, problem = context.state().indexes(plan.table.id), None
     for shard, slots in plan.slots.items():
-        made = list[Copied]()
         try:
             to = Destination(context.writable_disk(shard), shard, context.origin(FLUSH))
-            made = copy_slots(source, slots, plan.bounds, plan.keep, to)
-            copies[shard] = indexed(context, plan.table, indexes, made)
+            copies[shard] = copy_slots(source, slots, plan.bounds, plan.keep, to)
+            copies[shard] = indexed(context, plan.table, indexes, copies[shard])
         except OperatorNeeded as error:
-            discard([copied.staged for copied in made], context.disk_of)
+            discard([copied.staged for copied in copies.pop(shard, ())], context.disk_of)
             problem = error
     return problem
 
