@@ -31,27 +31,22 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def test_frames_have_the_values_exactly(table: Table) -> None:
+def test_frames_and_streams_have_the_values_exactly(store: Store, table: Table) -> None:
     expected = pa.table(ROWS).to_pylist()
     assert table.to_arrow().sort_by("id").to_pylist() == expected
     frame = table.to_pandas(["id", "n", "ok"]).sort_values("id")
     assert frame["n"].tolist()[0] == BIG
     assert frame["n"].isna().tolist() == [False, True, False]
     assert str(frame["ok"].dtype) == "boolean"
-    some = table.to_polars(filter="id > :least", parameters={"least": 1}).sort("id")
-    assert some.to_dicts() == expected[1:]
-    scan = table.scan(page_rows=1)
-    first = next(scan).rows
-    assert sorted([*first.to_pylist(), *scan.to_polars().to_dicts()], key=lambda row: row["id"]) == expected
-
-
-def test_a_table_is_read_as_a_stream_and_its_errors_stay_what_they_are(store: Store, table: Table) -> None:
-    stream = table.to_reader(["id", "city"], "id > :least", parameters={"least": 1}, page_rows=1)
-    assert stream.schema.names == ["id", "city"]
-    assert sorted(stream.read_all()["id"].to_pylist()) == [2, 3]
+    some = {"filter": "id > :least", "parameters": {"least": 1}}
+    assert table.to_polars(**some).sort("id").to_dicts() == expected[1:]
+    assert sorted(table.to_reader(["id"], **some, page_rows=1).read_all()["id"].to_pylist()) == [2, 3]
     assert store.create_table("made", table.to_reader(), "id").to_arrow() == table.to_arrow()
     with pytest.raises(NotFound):
         table.to_reader(snapshot=99)
+    scan = table.scan(page_rows=1)
+    first = next(scan).rows
+    assert sorted([*first.to_pylist(), *scan.to_polars().to_dicts()], key=lambda row: row["id"]) == expected
 
 
 def test_pandas_is_not_imported_before_rows_are(table: Table) -> None:

@@ -134,8 +134,6 @@ def stops(make: Making, original: Path, place: Path, every: int, stop: Callable[
         (restore, fail, 83),
         (create, fail, 31),
         (repair, fail, 151),
-        pytest.param(create, kill, 11, marks=pytest.mark.long),
-        pytest.param(repair, kill, 131, marks=pytest.mark.long),
         *(
             pytest.param(make, stop, MANY, marks=pytest.mark.long)
             for make in (create, restore, repair)

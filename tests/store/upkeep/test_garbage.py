@@ -49,53 +49,39 @@ def planned(root: RootState, rules: GarbageRules = RULES) -> tuple[Decision, ...
 
 
 FILE = path(1)
-AGES, GONE = {FILE: 1_000.0}, {FILE: 100.0}
-ANOTHER = [{"store": "6" * 32}, {"shard": 2}]
+KEEP, DELETE, SOON = Action.KEEP, Action.DELETE, GarbageRules(grace_seconds=100, orphan_seconds=0)
+OTHERS = [witness(FILE, store="6" * 32), witness(FILE, shard=2)]
 
 
 @pytest.mark.parametrize(
-    ("files", "facts", "expected"),
+    ("age", "dropped", "facts", "expected"),
     [
         # Orphans go in the end, what was dropped goes after the grace period.
-        (AGES, {}, {FILE: Action.DELETE}),
-        ({FILE: 999}, {}, {FILE: Action.KEEP}),
-        ({FILE: 0}, {"dropped": GONE}, {FILE: Action.DELETE}),
-        ({FILE: 100}, {"rules": GarbageRules(100, 0)}, {FILE: Action.DELETE}),
-        ({FILE: 99}, {"rules": GarbageRules(100, 0)}, {FILE: Action.KEEP}),
-        ({FILE: 10**6}, {"dropped": {FILE: 99}}, {FILE: Action.KEEP}),
+        *((1_000, None, {}, DELETE), (999, None, {}, KEEP), (0, 100, {}, DELETE), (10**6, 99, {}, KEEP)),
+        *((100, None, {"rules": SOON}, DELETE), (99, None, {"rules": SOON}, KEEP)),
         # By its own account it is another one's.
-        *((AGES, {"said": witness(FILE, **other)}, {FILE: Action.KEEP}) for other in ANOTHER),
-        *(
-            (AGES, {"said": witness(FILE, **other), "dropped": GONE}, {FILE: Action.KEEP})
-            for other in ANOTHER
-        ),
+        *((1_000, dropped, {"said": other}, KEEP) for other in OTHERS for dropped in (None, 100)),
         # It says nothing.
-        (AGES, {"said": None}, {FILE: Action.DELETE}),
-        (AGES, {"said": None, "dropped": GONE}, {FILE: Action.KEEP}),
-        (AGES, {"said": None, "dropped": {FILE: 1_000}}, {FILE: Action.DELETE}),
+        *((1_000, dropped, {"said": None}, DELETE) for dropped in (None, 1_000)),
+        (1_000, 100, {"said": None}, KEEP),
         # A doubtful catalog takes nothing that it does not know.
-        (AGES, {"doubt": "why"}, {FILE: Action.KEEP}),
-        (AGES, {"doubt": "why", "said": None}, {FILE: Action.KEEP}),
-        (AGES, {"doubt": "why", "dropped": GONE}, {FILE: Action.DELETE}),
+        *((1_000, None, {"doubt": "why", **said}, KEEP) for said in ({}, {"said": None})),
+        (1_000, 100, {"doubt": "why"}, DELETE),
         # Other people's files stay.
         *(
-            ({name: 10**9}, {"rules": GarbageRules(0, 0)}, expected)
-            for name, expected in {
-                "notes.txt": {"notes.txt": Action.KEEP},
-                f"{FILE}.bak": {f"{FILE}.bak": Action.KEEP},
-                f"b/{FILE}": {f"b/{FILE}": Action.KEEP},
-                "t1/x.arrow": {"t1/x.arrow": Action.KEEP},
-            }.items()
+            (10**9, None, {"path": name, "rules": GarbageRules(0, 0)}, KEEP)
+            for name in ("notes.txt", f"{FILE}.bak", f"b/{FILE}", "t1/x.arrow")
         ),
     ],
 )
 def test_each_file_has_its_fate(
-    files: dict[str, float], facts: dict[str, Any], expected: dict[str, Action]
+    age: float, dropped: float | None, facts: dict[str, Any], expected: Action
 ) -> None:
-    root = root_state(files, facts.get("live", set()), facts.get("dropped"))
-    rules = facts.get("rules", RULES)
-    found, _ = plan(root, rules, lambda name: facts.get("said", witness(name)), STORE, facts.get("doubt"))
-    assert {decision.path: decision.action for decision in found} == expected
+    name = facts.get("path", FILE)
+    root = root_state({name: age}, dropped=None if dropped is None else {name: dropped})
+    said = facts.get("said", witness(name))
+    (found,), _ = plan(root, facts.get("rules", RULES), lambda _: said, STORE, facts.get("doubt"))
+    assert (found.path, found.action) == (name, expected)
 
 
 def test_too_much_at_once_is_counted_without_what_was_dropped() -> None:
