@@ -59,7 +59,6 @@ from elasticscan.store import (
     publish,
     publish_replacing,
     remove_staged,
-    replacing_in,
     reserve_table,
     rows_that_meet,
     stage,
@@ -170,7 +169,8 @@ class TableWriter:
         if sum(map(bool, tasks)) > 1 and not done:
             check_no_key_twice(store.context, table, staged)
         if options.replace_where is not None:
-            selection = replacing_in(store.context, table, options.replace_where, txn, options.user_metadata)
+            condition, said = options.replace_where, options.user_metadata
+            selection = store.backend.selection(table.name, condition, said, txn, table.id)
             publish_replacing(selection, table, staged)
             return
         with unchanged(store.context, table, self._since, txn, options.insert_only) as check:

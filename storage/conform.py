@@ -8,7 +8,7 @@ refused when it is written, not when a scan ends there.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -219,6 +219,30 @@ def check_row_bytes(rows: pa.RecordBatch) -> None:
     half = rows.num_rows // 2
     check_row_bytes(rows.slice(0, half))
     check_row_bytes(rows.slice(half))
+
+
+def parts_of(
+    batches: Iterable[pa.RecordBatch], most_bytes: int, most_rows: int = sys.maxsize
+) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in parts of about so many bytes, and of at most so many rows.
+
+    Raises `LimitExceeded` as `check_row_bytes`.
+    """
+    held, rows, size = list[pa.RecordBatch](), 0, 0
+    for batch in batches:
+        check_row_bytes(batch)
+        step = max(1, batch.num_rows * most_bytes // max(batch.nbytes, 1))
+        begin = 0
+        while begin < batch.num_rows:
+            part = batch.slice(begin, min(step, most_rows - rows))
+            held.append(part)
+            begin, rows, size = begin + part.num_rows, rows + part.num_rows, size + part.nbytes
+            if rows == most_rows or size >= most_bytes:
+                whole = pa.concat_batches(held) if len(held) > 1 else part
+                held, rows, size = [], 0, 0
+                yield whole
+    if held:
+        yield pa.concat_batches(held) if len(held) > 1 else held[0]
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 
 import numpy as np
@@ -18,9 +18,9 @@ from elasticscan.base.hashing import slots_of
 from elasticscan.base.key_encoding import sort_codes
 from elasticscan.base.limits import SHARDS_AT_ONCE, WRITE_BUFFER_BYTES
 from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
-from elasticscan.storage.batches.reader import BatchCache
-from elasticscan.storage.conform import check_key_bytes, check_keys_filled, check_row_bytes
-from elasticscan.storage.copying import Keep, check_keys_differ, copy_slots, repeated_key
+from elasticscan.storage.batches.cache import BatchCache
+from elasticscan.storage.conform import check_key_bytes, check_keys_filled, parts_of
+from elasticscan.storage.copying import Destination, Keep, check_keys_differ, copy_slots, repeated_key
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import DELETED, SLOT, FragmentReader, fragment_schema
 from elasticscan.storage.fragment_writer import Destination, write_fragment
@@ -36,6 +36,8 @@ SMALL_FRAGMENT_BYTES = 32 << 20
 GATHERED_BYTES = 1 << 30
 
 Range = tuple[int, int]  # [start, end)
+File = tuple[int, str]  # the shard, and the path there
+Piece = tuple[list[Range], list[Range]]  # slots of tablets, and where their rows stand
 
 
 def sort_rows(rows: pa.RecordBatch, table: TableInfo, slot_count: int) -> pa.RecordBatch:
@@ -57,112 +59,75 @@ def sort_rows(rows: pa.RecordBatch, table: TableInfo, slot_count: int) -> pa.Rec
     return pa.RecordBatch.from_arrays(columns, schema=schema).take(pa.array(order))
 
 
-class Ingest:
-    """Stages one write. Memory is bounded by `buffer_bytes` (times three while sorting).
+def stage_rows(
+    table: TableInfo,
+    batches: Iterable[pa.RecordBatch],
+    placement: Placement,
+    disk_of: Callable[[int], Disk],
+    origin: Origin,
+    buffer_bytes: int = WRITE_BUFFER_BYTES,
+    memory_bytes: int = 0,
+) -> list[StagedFragment]:
+    """Stage one write: one fragment for each shard that rows belong to. On an error none stays.
 
-    A write that is larger is sorted in parts, which are then merged into one fragment a shard. One of up to
-    `memory_bytes` is staged in memory.
-    Nothing is visible until the catalog commits what `finish` returns.
+    A write that is larger than `buffer_bytes` is sorted in parts, which are then merged; sorting takes three
+    times as much memory. One of up to `memory_bytes` is staged in memory. Batches have the table's schema;
+    with a `_deleted` column, tombstones may be among their rows.
+
+    Raises:
+        ScanConsumed: the process is a child that was forked since this began.
     """
+    staged, process = dict[int, list[StagedFragment]](), os.getpid()
 
-    def __init__(
-        self,
-        table: TableInfo,
-        placement: Placement,
-        disk_of: Callable[[int], Disk],
-        origin: Origin,
-        buffer_bytes: int = WRITE_BUFFER_BYTES,
-        memory_bytes: int = 0,
-    ) -> None:
-        self._table, self._placement, self._disk_of = table, placement, disk_of
-        self._memory_bytes = memory_bytes
-        self._origin = origin
-        self._buffer_bytes = buffer_bytes
-        self._pending: list[pa.RecordBatch] = []
-        self._pending_bytes = 0
-        self._staged: dict[int, list[StagedFragment]] = {}
-        self._process = os.getpid()  # rows come from a user's code, which may fork
-
-    def add(self, rows: pa.RecordBatch) -> None:
-        """Add rows of the table's schema; with a `_deleted` column, tombstones may be among them."""
-        self._check_process()
-        check_row_bytes(rows)
-        step = max(1, rows.num_rows * self._buffer_bytes // max(rows.nbytes, 1))
-        for start in range(0, rows.num_rows, step):
-            part = rows.slice(start, step)
-            self._pending.append(part)
-            self._pending_bytes += part.nbytes
-            if self._pending_bytes >= self._buffer_bytes:
-                self._flush()
-
-    def finish(self) -> list[StagedFragment]:
-        """Stage what is left; one fragment for each shard that rows belong to, or one in memory.
-
-        Raises `ScanConsumed`, as `add` does, in a child that was forked since.
-        """
-        self._check_process()
-        if self._pending and not self._staged and self._pending_bytes <= self._memory_bytes:
-            ordered = self._sorted()
-            pieces = _by_shard(ordered.column(SLOT).to_numpy(), self._placement)
-            touched = SlotSet.of(tablet for tablets, _ in pieces.values() for tablet in tablets)
-            return [StagedInMemory.of(self._table, ordered, touched)]
-        self._flush()
-        return [self._merge(shard, staged) for shard, staged in sorted(self._staged.items())]
-
-    def abandon(self) -> None:
-        """Remove the staged files, unless this is a forked child: they are its parent's, which goes on."""
-        if os.getpid() == self._process:
-            discard([f for staged in self._staged.values() for f in staged], self._disk_of)
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
+    def check_process() -> None:  # rows come from a user's code, which may fork
+        if os.getpid() != process:
             raise ScanConsumed(
                 "a forked process cannot continue its parent's write; call the write in the child itself",
                 process=os.getpid(),
             )
 
-    def _flush(self) -> None:
-        if not self._pending:
-            return
-        ordered = self._sorted()
-        slots = ordered.column(SLOT).to_numpy()
-        pieces = _by_shard(slots, self._placement)
+    def write(rows: pa.RecordBatch, pieces: dict[int, Piece], shard: int) -> None:
+        touched, cuts = pieces[shard]
+        target = FragmentTarget(disk_of(shard), shard, table, rows.schema, origin)
+        slices = [rows.slice(start, end - start) for start, end in cuts]
+        staged.setdefault(shard, []).append(write_fragment(target, SlotSet.of(touched), slices))
 
-        def write(shard: int) -> None:
-            touched, cuts = pieces[shard]
-            slices = [ordered.slice(start, end - start) for start, end in cuts]
-            to = Destination(self._disk_of(shard), shard, self._origin)
-            staged = write_fragment(to, self._table, SlotSet.of(touched), slices)
-            self._staged.setdefault(shard, []).append(staged)
+    try:
+        for part in parts_of(batches, buffer_bytes):
+            check_process()
+            rows = sort_rows(part, table, origin.slots)
+            pieces = _by_shard(rows.column(SLOT).to_numpy(), placement)
+            if not staged and part.nbytes <= memory_bytes < buffer_bytes:  # so it is the only part
+                touched = SlotSet.of(tablet for tablets, _ in pieces.values() for tablet in tablets)
+                return [StagedInMemory.of(table, rows, touched)]
+            # Most of the time a disk is waited for.
+            parallel(partial(write, rows, pieces), sorted(pieces), SHARDS_AT_ONCE)
+        check_process()
+        for shard, parts in staged.items():
+            if len(parts) > 1:
+                slots, source = (
+                    SlotSet.union(part.slots for part in parts),
+                    staged_source(table, parts, disk_of),
+                )
+                merged = next(_copied(source, slots, shard, disk_of, origin))
+                staged[shard] = [*parts, merged]
+                if not merged.unique:
+                    check_keys_differ(source)  # raises, and names the key
+                discard(parts, disk_of)
+                staged[shard] = [merged]
+        return [merged for _, (merged,) in sorted(staged.items())]
+    except BaseException:
+        if os.getpid() == process:  # else the files are the parent's, which goes on
+            discard([fragment for parts in staged.values() for fragment in parts], disk_of)
+        raise
 
-        parallel(write, sorted(pieces), SHARDS_AT_ONCE)  # most of the time a disk is waited for
 
-    def _sorted(self) -> pa.RecordBatch:
-        """Return the rows that were added since the last time, as fragments have them."""
-        rows = pa.concat_batches(self._pending) if len(self._pending) > 1 else self._pending[0]
-        self._pending, self._pending_bytes = [], 0
-        return sort_rows(rows, self._table, self._origin.slots)
-
-    def _merge(self, shard: int, staged: list[StagedFragment]) -> StagedFragment:
-        if len(staged) == 1:
-            return staged[0]
-        slots = SlotSet.union(fragment.slots for fragment in staged)
-        (merged,) = _copied(self._table, staged, slots, shard, self._disk_of, self._origin)
-        if not merged.unique:
-            discard([merged], self._disk_of)
-            check_keys_differ(staged_source(self._table, staged, self._disk_of))  # raises, and names the key
-            raise AssertionError("no key is there twice in files whose merge has one twice")
-        discard(staged, self._disk_of)
-        self._staged[shard] = [merged]
-        return merged
-
-
-def _by_shard(slots: Array, placement: Placement) -> dict[int, tuple[list[Range], list[Range]]]:
+def _by_shard(slots: Array, placement: Placement) -> dict[int, Piece]:
     """By shard, the slots of the tablets that have rows, and where these stand, given the rows' sorted slots.
 
     Whole tablets keep the list of ranges short. Those without rows are not looked at: there may be many.
     """
-    pieces: dict[int, tuple[list[Range], list[Range]]] = {}
+    pieces: dict[int, Piece] = {}
     start = 0
     while start < len(slots):
         tablet = placement.tablet_of(int(slots[start]))
@@ -192,42 +157,31 @@ def staged_source(
 
 
 def _copied(
-    table: TableInfo,
-    staged: Sequence[StagedFragment],
-    slots: SlotSet,
-    shard: int,
-    disk_of: Callable[[int], Disk],
-    origin: Origin,
-) -> list[StagedFragment]:
+    source: PageSource, slots: SlotSet, shard: int, disk_of: Callable[[int], Disk], origin: Origin
+) -> Iterator[StagedFragment]:
     """Copy the rows of some slots to a shard, as one staged fragment, if there are any."""
-    source, to = staged_source(table, staged, disk_of), Destination(disk_of(shard), shard, origin)
-    copies = copy_slots(source, slots, Bounds(0, 1), Keep(), to, committed=False)
-    return [copied.staged for copied in copies]
+    to = Destination(disk_of(shard), shard, origin)
+    for copied in copy_slots(source, slots, Bounds(0, 1), Keep(), to, committed=False):
+        yield copied.staged
 
 
 def gather(
     table: TableInfo, staged: Sequence[StagedFragment], disk_of: Callable[[int], Disk], origin: Origin
-) -> list[StagedFragment]:
-    """Return the same rows in fewer fragments: small ones that many tasks staged at a shard are merged.
+) -> Iterator[StagedFragment]:
+    """Yield the same rows in fewer fragments: small ones that many tasks staged at a shard are merged.
 
     Its old files stay; the commit of the result removes them. Large fragments stay as they are.
     """
-    gathered, made = list[StagedFragment](), list[StagedFragment]()
-    try:
-        for shard in sorted({fragment.shard for fragment in staged}):
-            here = sorted((f for f in staged if f.shard == shard), key=lambda f: f.bytes)
-            sizes = zip(here, accumulate(f.bytes for f in here), strict=True)
-            few = sum(f.bytes < SMALL_FRAGMENT_BYTES and size <= GATHERED_BYTES for f, size in sizes)
-            group = here[:few] if few > 1 else []
-            gathered += here[len(group) :]
-            if group:
-                paths = tuple(fragment.path for fragment in group)
-                slots = SlotSet.union(fragment.slots for fragment in group)
-                made += _copied(table, group, slots, shard, disk_of, replace(origin, replaces=paths))
-    except BaseException:
-        discard(made, disk_of)
-        raise
-    return [*gathered, *made]
+    for shard in sorted({fragment.shard for fragment in staged}):
+        here = sorted((f for f in staged if f.shard == shard), key=lambda f: f.bytes)
+        sizes = zip(here, accumulate(f.bytes for f in here), strict=True)
+        few = sum(f.bytes < SMALL_FRAGMENT_BYTES and size <= GATHERED_BYTES for f, size in sizes)
+        group = here[:few] if few > 1 else []
+        yield from here[len(group) :]
+        if group:
+            slots, source = SlotSet.union(f.slots for f in group), staged_source(table, group, disk_of)
+            replaced = replace(origin, replaces=tuple(f.path for f in group))
+            yield from _copied(source, slots, shard, disk_of, replaced)
 
 
 def reroute(
@@ -236,23 +190,35 @@ def reroute(
     placement: Placement,
     disk_of: Callable[[int], Disk],
     origin: Origin,
-) -> list[StagedFragment]:
-    """Return the same rows, staged where their slots live by `placement`.
+) -> Iterator[StagedFragment]:
+    """Yield the same rows, staged where their slots live by `placement`.
 
     Only slots that left are copied, so each further attempt has less to do than the one before.
     """
-    routed: list[StagedFragment] = []
     for fragment in staged:
         away = fragment.slots - placement.at(fragment.shard)
-        routed.append(fragment.serving(fragment.slots - away) if away else fragment)
+        if fragment.slots - away:
+            yield fragment.serving(fragment.slots - away) if away else fragment
         for shard, part in placement.split_by_shard(away).items():
-            routed += _copied(table, [fragment], part, shard, disk_of, origin)
-    return [fragment for fragment in routed if fragment.slots]
+            yield from _copied(staged_source(table, [fragment], disk_of), part, shard, disk_of, origin)
+
+
+def files_of(staged: Iterable[StagedFragment]) -> set[File]:
+    """Return the files of fragments and of their runs."""
+    return {
+        (fragment.shard, path)
+        for fragment in staged
+        for path in (fragment.path, *(run.path for run in fragment.runs))
+    }
+
+
+def remove_files(files: Iterable[File], disk_of: Callable[[int], Disk]) -> None:
+    """Remove files; what cannot be removed now is left to the garbage collection."""
+    for shard, path in files:
+        with suppress(OSError, ElasticScanError):
+            disk_of(shard).delete(path)
 
 
 def discard(staged: Iterable[StagedFragment], disk_of: Callable[[int], Disk]) -> None:
-    """Remove staged files; what cannot be removed now is left to the garbage collection."""
-    for fragment in staged:
-        for path in (fragment.path, *(run.path for run in fragment.runs)):
-            with suppress(OSError, ElasticScanError):
-                disk_of(fragment.shard).delete(path)
+    """Remove the files of staged fragments, as `remove_files`."""
+    remove_files(files_of(staged), disk_of)

@@ -68,7 +68,6 @@ from elasticscan.store.writing.transactions import (
     OutdatedLookError,
     delete_rows,
     publish_replacing,
-    replacing_in,
     rows_that_meet,
     until_unchanged,
     update_rows,

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.hashing import slots_of
-from elasticscan.metadata import TableInfo
+from elasticscan.catalog import IdempotencyKey
+from elasticscan.metadata import Fragment, TableInfo
 from elasticscan.protocol import (
     ReadRequest,
     ScanStart,
@@ -101,10 +102,17 @@ class EmbeddedBackend:
             raise of_another_read()
         return Scan(context, info, context.base_topology(state.base_topology), state, ends_lease=False)
 
-    def selection(self, table: str, where: str | None, user_metadata: Mapping[str, str]) -> WriteTransaction:
+    def selection(
+        self,
+        table: str,
+        where: str | None,
+        user_metadata: Mapping[str, str] | None,
+        txn: IdempotencyKey | None = None,
+        table_id: int | None = None,
+    ) -> WriteTransaction:
         """Return a transaction that changes the rows of a table that meet a condition."""
-        find = partial(self._context.table, name=table)
-        return WriteTransaction(self._context, find, where, user_metadata=user_metadata)
+        find = partial(self._context.table, name=table, table_id=table_id)
+        return WriteTransaction(self._context, find, where, None, txn, user_metadata)
 
     # The catalog
 

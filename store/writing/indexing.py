@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
 
 from elasticscan.base.concurrency import parallel
 from elasticscan.base.errors import (
     AlreadyExists,
-    ElasticScanError,
     FragmentDamaged,
     InvalidKey,
     InvalidOption,
@@ -41,7 +42,7 @@ from elasticscan.metadata import (
     StagedRun,
     TableInfo,
 )
-from elasticscan.storage import RUN_COLUMNS, Copied, Disk, build_runs
+from elasticscan.storage import RUN_COLUMNS, Copied, File, build_runs, remove_files
 from elasticscan.store import arguments
 from elasticscan.store.context import Context, Find
 from elasticscan.store.reading.scan import columns_of
@@ -49,6 +50,8 @@ from elasticscan.store.writing.entering import replace_files
 
 BUILDERS = 2
 TOGETHER = 64  # most fragments whose runs are entered together
+
+Built: TypeAlias = tuple[Fragment, Sequence[StagedRun]]
 
 
 def missing_runs(indexes: Iterable[IndexInfo], staged: Iterable[StagedFragment]) -> bool:
@@ -77,7 +80,7 @@ def with_runs(
         return staged  # a table that was dropped has no indexes
     table = now  # as its indexes name its columns: the caller's may be of an older definition
     origin = context.origin("index", state=state)
-    built = list[tuple[Disk, StagedRun]]()
+    built = list[File]()
 
     def complete(fragment: StagedFragment) -> StagedFragment:
         disk, reader = context.staging_disk(fragment.shard), context.readers.of_small(table, fragment)
@@ -85,22 +88,15 @@ def with_runs(
         for index in indexes:
             if index.id not in having:
                 runs = build_runs(disk, table, index, fragment, origin, reader)
-                built.extend((disk, run) for run in runs)
+                built.extend((fragment.shard, run.path) for run in runs)
                 own += runs
         return replace(fragment, runs=(*fragment.runs, *own)) if own else fragment
 
     try:
         return parallel(complete, staged, SHARDS_AT_ONCE)
     except BaseException:
-        _remove(built)
+        remove_files(built, context.disk_of)
         raise
-
-
-def _remove(built: Iterable[tuple[Disk, StagedRun]]) -> None:
-    """Remove runs that no record names; what cannot be removed now is garbage."""
-    for disk, run in built:
-        with suppress(OSError, ElasticScanError):
-            disk.delete(run.path)
 
 
 def indexed(
@@ -179,8 +175,13 @@ def create_index(
             )
     try:
         _check_rows_in_log(context, table, index)
-        while (index := _look_for_missing(context, index)).phase is IndexPhase.BUILDING:
-            _build(context, table, index)
+        index, left = _enter_runs(context, index, ())
+        while left:
+            built = list[Built]()
+            try:
+                parallel(partial(_build, context, table, index, built), left, BUILDERS)
+            finally:
+                index, left = _enter_runs(context, index, built)
     except (InvalidKey, LimitExceeded):  # rows that are there cannot be in it, so it would never be ready
         with context.catalog.writing() as tx:
             transition_index(tx, index, IndexEvent.REFUSED)
@@ -243,57 +244,41 @@ def _check_rows_in_log(context: Context, table: TableInfo, index: IndexInfo) -> 
         memory.runs(fragment, index)
 
 
-def _look_for_missing(context: Context, index: IndexInfo) -> IndexInfo:
-    """Return the index as it is now: ready, so that scans use it, once every fragment has its runs."""
+def _enter_runs(
+    context: Context, index: IndexInfo, built: Sequence[Built]
+) -> tuple[IndexInfo, list[Fragment]]:
+    """Enter runs that were built; returns the index as it is now, and fragments to build the next for.
+
+    It is ready, so that scans use it, once every fragment has its runs. A transaction looks at all shards,
+    however few runs it enters, and so few fragments are built together that a build which is cut off loses
+    little.
+    """
     with context.catalog.writing() as tx:
+        there = {part.id: runs for part, runs in built if _are_there(context, part.shard, runs)}
+        taken = add_runs(tx, index, there)
         missing = without_runs(tx.state, index)
-        return transition_index(tx, index, IndexEvent.RUNS_MISSING if missing else IndexEvent.COMPLETED)
+        index = transition_index(tx, index, IndexEvent.RUNS_MISSING if missing else IndexEvent.COMPLETED)
+    refused = ((part, run) for part, runs in built if part.id not in taken for run in runs)
+    remove_files(((part.shard, run.path) for part, run in refused), context.disk_of)
+    missing.sort(key=lambda fragment: -fragment.rows)
+    most = min(TOGETHER, max(BUILDERS, len(missing) // 4))
+    return index, missing[:most] if index.phase is IndexPhase.BUILDING else []
 
 
-def _build(context: Context, table: TableInfo, index: IndexInfo) -> None:
-    """Build runs for the fragments without one, several at a time; enter each when it is built.
-
-    Those of many are entered some together: a transaction looks at all shards, however few it is about.
-    """
-    tx = context.catalog.newest()
-    waiting = sorted(without_runs(tx.state, index), key=lambda fragment: -fragment.rows)
-    # So few together that a build which is cut off loses little.
-    most = max(1, min(TOGETHER, len(waiting) // (4 * BUILDERS)))
-    groups = [waiting[begin : begin + most] for begin in range(0, len(waiting), most)]
-    parallel(lambda some: _build_some(context, table, index, some), groups, BUILDERS)
-
-
-def _build_some(context: Context, table: TableInfo, index: IndexInfo, fragments: Sequence[Fragment]) -> None:
-    """Build the runs of some fragments, and enter them.
-
-    Of a shard that left the store others are there for them, and are looked for again.
-    """
-    built: list[tuple[Fragment, Disk, Sequence[StagedRun]]] = []
-    for fragment in fragments:
-        with context.unless_left(fragment.shard):
-            disk = context.writable_disk(fragment.shard)
-            runs = _runs_of(context, table, index, fragment, disk)
-            if runs is not None:
-                built.append((fragment, disk, runs))
-    if built:
-        with context.catalog.writing() as tx:
-            there = {part.id: runs for part, _, runs in built if _are_there(context, part.shard, runs)}
-            taken = add_runs(tx, index, there)
-        _remove((disk, run) for part, disk, runs in built if part.id not in taken for run in runs)
-
-
-def _runs_of(
-    context: Context, table: TableInfo, index: IndexInfo, fragment: Fragment, disk: Disk
-) -> Sequence[StagedRun] | None:
-    """Return the runs of a fragment, built; None where it was replaced and collected meanwhile."""
-    try:
-        runs = build_runs(disk, table, index, fragment, context.origin("index"))
-    except FragmentDamaged:
-        if any(other.id == fragment.id for other in context.state().fragments(fragment.table)):
-            raise
-        return None
-    context.checkpoint("runs built")
-    return runs
+def _build(
+    context: Context, table: TableInfo, index: IndexInfo, built: list[Built], fragment: Fragment
+) -> None:
+    """Build the runs of a fragment, unless it was replaced and collected, or left with its shard."""
+    with context.unless_left(fragment.shard):
+        disk = context.writable_disk(fragment.shard)
+        try:
+            runs = build_runs(disk, table, index, fragment, context.origin("index"))
+        except FragmentDamaged:
+            if any(other.id == fragment.id for other in context.state().fragments(fragment.table)):
+                raise
+            return
+        built.append((fragment, runs))
+        context.checkpoint("runs built")
 
 
 def _are_there(context: Context, shard: int, runs: Iterable[StagedRun]) -> bool:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.metadata import TableInfo, no_such_column
-from elasticscan.storage import Spool, batches_of, check_keys_filled, conform
+from elasticscan.storage import Spool, batches_of, check_keys_filled, conform, parts_of
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import KnownTable
 from elasticscan.store.reading.rows_by_key import MOST_KEYS, get_rows
@@ -139,7 +139,7 @@ def rows_merged(
     table = current.table
     needed, is_any = clauses.needed(table), clauses.takes_others(table)
     conformed = (_conform(batch, table, needed, is_any) for batch in batches)
-    for piece in _pieces(conformed, _piece_rows(current)):
+    for piece in parts_of(conformed, PIECE_BYTES, _piece_rows(current)):
         now = look()
         if now.table.definition != table.definition:
             raise OutdatedLookError
@@ -160,22 +160,6 @@ def _piece_rows(state: KnownTable) -> int:
     """So many rows that those which they meet take about `PIECE_BYTES`."""
     rows, size = (sum(getattr(f, what) for f in state.fragments) for what in ("rows", "bytes"))
     return max(1, min(MOST_KEYS, PIECE_BYTES * rows // size)) if size else MOST_KEYS
-
-
-def _pieces(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in pieces of at most so many, and of about `PIECE_BYTES`."""
-    held, rows, size = list[pa.RecordBatch](), 0, 0
-    for batch in batches:
-        step = max(1, min(most, PIECE_BYTES * batch.num_rows // max(1, batch.nbytes)))
-        for begin in range(0, batch.num_rows, step):
-            part = batch.slice(begin, step)
-            if held and (rows + part.num_rows > most or size + part.nbytes > PIECE_BYTES):
-                yield pa.concat_batches(held)
-                held, rows, size = [], 0, 0
-            held.append(part)
-            rows, size = rows + part.num_rows, size + part.nbytes
-    if held:
-        yield pa.concat_batches(held)
 
 
 def _become(piece: pa.RecordBatch, there: pa.Table, table: TableInfo, clauses: Clauses) -> pa.RecordBatch:

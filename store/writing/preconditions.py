@@ -1,7 +1,7 @@
 """Requirements of a write on its keys: that rows were not changed since they were read, or are not there.
 
-A check follows the commits. Whatever was committed until the rows are staged is compared without a lock, in
-rounds, until what is left is small; the rest is compared in the transaction that commits. So of two
+A check follows the commits. Whatever was committed until the rows are staged is compared without a lock, and
+again where much came meanwhile; the rest is compared in the transaction that commits. So of two
 programs that read a row, add to it and write it, one always learns that it has to read again, and no writer
 waits for a comparison with more than some 20,000 rows.
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -23,28 +22,15 @@ from elasticscan.base.errors import AlreadyExists, ElasticScanError, NotFound, R
 from elasticscan.base.formatting import brief
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import IdempotencyKey, Tx, retry_interrupted
-from elasticscan.metadata import Bounds, Fragment, StagedFragment, TableInfo, floor_at
+from elasticscan.metadata import MEMORY, Bounds, StagedFragment, TableInfo
 from elasticscan.storage import PageSource, View, shared_keys, staged_source
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import end_lease, is_kept, take_lease
-from elasticscan.store.context.lookups import check_kept
-from elasticscan.store.context.memory import TableMemory
+from elasticscan.store.context.lookups import KnownTable, check_kept
 from elasticscan.topology import SlotSet
 
 SMALL_REST_ROWS = 20_000  # what may be compared while writers wait
-MOST_ROUNDS = 6
 MOST_KEYS_NAMED = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A table as one transaction sees it."""
-
-    newest: int
-    table: TableInfo
-    fragments: tuple[Fragment, ...]
-    memory: TableMemory
-    overwrites: tuple[int, ...]
 
 
 class KeyCheck:
@@ -54,10 +40,11 @@ class KeyCheck:
         context, table: where the write goes.
         since: the commit after which the keys may not have been written or deleted; None for keys of which no
             row may be there.
+        is_whole: no other key of the table may have been written, either.
     """
 
-    def __init__(self, context: Context, table: TableInfo, since: int | None) -> None:
-        self._context, self._table, self._since = context, table, since
+    def __init__(self, context: Context, table: TableInfo, since: int | None, is_whole: bool = False) -> None:
+        self._context, self._table, self._since, self._is_whole = context, table, since, is_whole
         self._checked_to = since  # commits up to this one were compared
 
     def look(self, staged: Sequence[StagedFragment]) -> None:
@@ -67,46 +54,26 @@ class KeyCheck:
             RowsChanged, AlreadyExists: the keys are not as they have to be.
             SnapshotExpired: the changes are no longer kept.
         """
-        for number in range(MOST_ROUNDS):
-            seen = self._see(self._context.catalog.newest())
-            if seen is None or (number and self._is_small(seen, staged)):
-                return
-            self._compare(seen, staged)
+        self._compare(self._context.catalog.newest(), staged, at_last=True)
 
     def holds(self, tx: Tx, staged: Sequence[StagedFragment], at_last: bool) -> bool:
         """Compare with what is left, in the transaction that commits; raises as `look` does.
 
         False when more is left than writers should wait for; never `at_last`.
         """
+        return self._compare(tx, staged, at_last)
+
+    def _compare(self, tx: Tx, staged: Sequence[StagedFragment], at_last: bool) -> bool:
+        begin, newest = self._checked_to, tx.state.commit
+        if tx.state.info(self._table.id) is None or (begin is not None and begin >= newest):
+            return True
+        if self._is_whole:
+            self._check_newest(tx)
+            return True
         seen = self._see(tx)
-        if seen is not None:
-            if not at_last and not self._is_small(seen, staged):
-                return False
-            self._compare(seen, staged)
-        return True
-
-    def _see(self, tx: Tx) -> _Seen | None:
-        """Return what is to be compared; None if there was no commit since, or the table is not there."""
-        table, compared = tx.state.info(self._table.id), self._checked_to
-        if table is None or (compared is not None and compared >= tx.state.commit):
-            return None
-        memory = self._context.memories.of(tx, table)
-        fragments, overwrites = tx.state.fragments(table=table.id), tx.state.overwrites(table.id)
-        return _Seen(tx.state.commit, table, fragments, memory, overwrites)
-
-    def _is_small(self, seen: _Seen, staged: Sequence[StagedFragment]) -> bool:
-        """Return True if writers may wait for what was not compared yet."""
-        compared = self._checked_to
-        if compared is None or any(number > compared for number in seen.overwrites):
+        if not at_last and not self._is_small(seen, staged):
             return False
-        slots = SlotSet.of(piece for fragment in staged for piece in fragment.slots)
-        rest = sum(f.rows for f in seen.fragments if f.max_commit > compared and f.slots & slots)
-        rest += sum(commit.rows for commit in seen.memory.commits if commit.number > compared)
-        return rest <= SMALL_REST_ROWS
-
-    def _compare(self, seen: _Seen, staged: Sequence[StagedFragment]) -> None:
-        begin, newest = self._checked_to, seen.newest
-        floor = floor_at(seen.overwrites, newest)
+        floor = seen.floor(newest)
         if self._since is None:
             kept = -1 if begin is None or begin < seen.table.oldest_snapshot else begin
             asked = [(Bounds(max(kept + 1, floor), newest, since=newest), True)]
@@ -114,17 +81,39 @@ class KeyCheck:
             assert begin is not None, "it begins at a commit"
             check_kept(seen.table, begin)
             asked = [(Bounds(begin + 1, newest, since=begin), False)]
-            if any(begin < number <= newest for number in seen.overwrites):
-                # The rows that were there are gone, or others by now.
-                asked.append((Bounds(floor_at(seen.overwrites, begin), begin, since=begin), True))
-        every = (*seen.fragments, *seen.memory.fragments)
+            if floor > begin:  # the rows that were there are gone, or others by now
+                asked.append((Bounds(seen.floor(begin), begin, since=begin), True))
         mine = staged_source(self._table, staged, self._context.disk_of)
-        theirs = PageSource(seen.table, View(every), self._context.readers.opener(seen.table))
+        theirs = PageSource(seen.table, View(seen.fragments), self._context.readers.opener(seen.table))
         for bounds, living in asked:
             keys = shared_keys(mine, theirs, bounds, living) if staged else None
             if keys is not None:
                 raise self._conflict(keys, newest)
         self._checked_to = newest
+        return True
+
+    def _see(self, tx: Tx) -> KnownTable:
+        return self._context.table_in(tx, self._table.id, tx.state.commit)
+
+    def _is_small(self, seen: KnownTable, staged: Sequence[StagedFragment]) -> bool:
+        """Return True if writers may wait for what was not compared yet."""
+        compared = self._checked_to
+        if compared is None or seen.floor(seen.last_commit) > compared:
+            return False
+        slots = SlotSet.of(piece for fragment in staged for piece in fragment.slots)
+        in_files = (f for f in seen.fragments if f.shard != MEMORY and f.max_commit > compared)
+        rest = sum(fragment.rows for fragment in in_files if fragment.slots & slots)
+        rest += sum(commit.rows for commit in seen.memory.commits if commit.number > compared)
+        return rest <= SMALL_REST_ROWS
+
+    def _check_newest(self, tx: Tx) -> None:
+        newest = tx.state.table(self._table.id).newest
+        if self._since is not None and newest > self._since:
+            raise RowsChanged(
+                f"table {self._table.name!r} has a commit after {self._since}, and nothing was written",
+                table=self._table.name,
+                newest=newest,
+            )
 
     def _conflict(self, keys: pa.RecordBatch, newest: int) -> ElasticScanError:
         rows = keys.slice(0, MOST_KEYS_NAMED).to_pylist()

@@ -6,25 +6,32 @@ staged in files, as the rows of other tasks may be already.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from elasticscan.base.errors import RowsChanged, WriteConflict
+import pyarrow as pa
+
+from elasticscan.base import limits
+from elasticscan.base.errors import WriteConflict
 from elasticscan.catalog import Append, IdempotencyKey, StoreState, Tx, retry_interrupted
 from elasticscan.metadata import StagedFragment, TableDefined, TableInfo
-from elasticscan.storage import discard, gather, reroute
+from elasticscan.storage import (
+    File,
+    StagedInMemory,
+    files_of,
+    gather,
+    joined,
+    pack_rows,
+    remove_files,
+    reroute,
+)
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import live_table
 from elasticscan.store.writing.entering import commit_of
 from elasticscan.store.writing.indexing import missing_runs, with_runs
 from elasticscan.store.writing.preconditions import KeyCheck
-from elasticscan.store.writing.staging import (
-    SmallCommit,
-    joined_in_memory,
-    removed_on_error,
-    small_commit,
-)
+from elasticscan.store.writing.staging import fits_in_log, removed_on_error, stage
 from elasticscan.topology import Placement
 
 # After so many commits that found some tablet elsewhere, the rows that moved are staged again
@@ -44,8 +51,6 @@ class CommitRequest:
         check: what it requires of its keys.
         user_metadata: what its writer says of it.
         versions: the catalog's, read before anything was staged.
-        keep: paths that stay staged where the commit fails.
-        newest: the newest commit that the table may have, if it may have no later one.
     """
 
     kind: str = "write"
@@ -53,8 +58,6 @@ class CommitRequest:
     check: KeyCheck | None = None
     user_metadata: Mapping[str, str] | None = None
     versions: tuple[int, int] | None = None
-    keep: Collection[str] = ()
-    newest: int | None = None
 
 
 class CommitNumber(int):
@@ -72,23 +75,38 @@ class CommitNumber(int):
         return made
 
 
+def write(
+    context: Context,
+    table: TableInfo,
+    batches: Iterable[pa.RecordBatch],
+    request: CommitRequest,
+    before: Sequence[StagedFragment] = (),
+    state: StoreState | None = None,
+) -> CommitNumber:
+    """Stage rows, and make them one commit with what was staged `before`, which stays staged on an error.
+
+    Raises as `publish`; `state` is as for `stage`.
+    """
+    staged = stage(context, table, batches, request.kind, state)
+    with removed_on_error(context, files_of(staged)):
+        return publish(context, table, [*before, *staged], request)
+
+
 def publish(
     context: Context,
     table: TableInfo,
     staged: Sequence[StagedFragment],
     request: CommitRequest = CommitRequest(),
 ) -> CommitNumber:
-    """Make staged fragments one commit.
+    """Make staged fragments one commit. Where that fails they stay staged.
 
     What several tasks staged at a shard is merged first, as far as it is small: a commit leaves few files.
     The commit requires that each fragment lies where its slots live and has runs of all indexes.
     If some moved meanwhile, their rows are staged again at the new place, and the commit is tried
     again; so it is when an index was made meanwhile. A table that was only reserved is entered with it.
 
-    Where that fails, what was staged is removed, as by `removed_on_error`, but for what the request keeps.
-
     Raises:
-        RowsChanged, AlreadyExists, SnapshotExpired: as the request's `check` says, or its `newest`.
+        RowsChanged, AlreadyExists, SnapshotExpired: as the request's `check` says.
         ContinuationKeyError: `txn` was committed before with other content.
         TableChanged: the table was dropped.
         WriteConflict: another table took the name of one that was reserved.
@@ -108,7 +126,7 @@ def is_committed(context: Context, table_id: int, txn: IdempotencyKey) -> bool:
 class _Publication:
     """Files on their way into a commit: the staged ones, and files that take their place meanwhile.
 
-    However it ends, each file is part of the commit, deleted, or kept for the caller.
+    However it ends, each file that was made here is part of the commit or deleted.
     """
 
     def __init__(
@@ -116,80 +134,72 @@ class _Publication:
     ) -> None:
         self._context, self._table, self._request = context, table, request
         self._staged = tuple(staged)
-        self._all = [fragment for fragment in staged if fragment.path not in request.keep]
+        self._made = set[File]()
         self._fragments = list(staged)  # the commit is to refer to these, and to none of the others
-        self._small: SmallCommit | None = None  # in place of files
+        self._rows: bytes | None = None  # of the only fragment, as the log keeps them in place of files
         self.pending: Sequence[tuple[int, int]] = ()  # where upkeep has something to do after the commit
 
     def commit(self) -> CommitNumber:
         context, txn = self._context, self._request.txn
-        with removed_on_error(context, self._all), context.noticing_collection():
+        with removed_on_error(context, self._made), context.noticing_collection():
             if txn is None or not is_committed(context, self._table.id, txn):
                 self._prepare()
             number, committed = self._commit()
-        paths = {fragment.path for fragment in committed}
-        files = (*self._staged, *self._all)
-        discard([fragment for fragment in files if fragment.path not in paths], context.disk_of)
+        remove_files((files_of(self._staged) | self._made) - committed, context.disk_of)
         # Of what was staged: a file whose slots moved meanwhile has rows that other fragments serve.
         return CommitNumber(number, sum(fragment.rows for fragment in self._staged) if committed else 0)
 
-    def _take(self, fragments: Sequence[StagedFragment]) -> None:
-        """Go on with these, which may lie in other files, or have more runs."""
-        self._fragments = list(fragments)
-        self._all += [fragment for fragment in fragments if fragment.path not in self._request.keep]
-
     def _prepare(self) -> None:
-        """Decide between the log and files; merge files that lie crowded, and make their runs."""
-        context, table = self._context, self._table
-        self._take(joined_in_memory(self._staged))
-        self._small = small_commit(self._fragments)
-        if self._small is not None:
-            return
-        state = context.state()
-        self._reroute(state)
-        origin = context.origin(self._request.kind, state=state)
-        self._take(gather(table, self._fragments, context.staging_disk, origin))
-        self._take(with_runs(context, table, state.indexes(table.id), self._fragments, state))
+        """Decide between the log and files."""
+        parts = [part for part in self._staged if isinstance(part, StagedInMemory)]
+        if len(parts) > 1 and len({part.table.definition for part in parts}) == 1:
+            self._fragments = [part for part in self._staged if not isinstance(part, StagedInMemory)]
+            self._fragments.append(joined(parts))
+        match self._fragments:
+            case [StagedInMemory() as one] if len(rows := pack_rows(one.content)) <= limits.INLINE_BYTES:
+                self._rows = rows
+            case _:
+                self._settle(self._context.state())
 
     def _settle(self, state: StoreState) -> None:
-        """Make the next attempt possible: in files, where their slots are, with runs of all indexes.
+        """Stage files where their slots live, merge those that lie crowded, and make their runs."""
+        context, table, self._rows = self._context, self._table, None
+        origin, disk_of = context.origin(self._request.kind, state=state), context.staging_disk
+        self._take(reroute(table, self._fragments, state.placement, disk_of, origin))
+        self._take(gather(table, self._fragments, disk_of, origin))
+        self._take(with_runs(context, table, state.indexes(table.id), self._fragments, state))
 
-        Slots that moved are copied, and rows in memory that the log cannot take.
-        """
-        self._reroute(state)
-        indexes = state.indexes(self._table.id)
-        self._take(with_runs(self._context, self._table, indexes, self._fragments, state))
-
-    def _reroute(self, state: StoreState) -> None:
-        context, self._small = self._context, None
-        origin = context.origin(self._request.kind, state=state)
-        self._take(reroute(self._table, self._fragments, state.placement, context.staging_disk, origin))
+    def _take(self, fragments: Iterable[StagedFragment]) -> None:
+        """Go on with these, which may lie in other files, or have more runs."""
+        self._fragments, staged = [], files_of(self._staged)
+        for fragment in fragments:
+            self._fragments.append(fragment)
+            self._made |= files_of([fragment]) - staged
 
     @retry_interrupted
-    def _commit(self) -> tuple[int, list[StagedFragment]]:
-        """Return the commit's number, and those of the fragments that it refers to."""
+    def _commit(self) -> tuple[int, set[File]]:
+        """Return the commit's number, and those of the files that it refers to."""
         context, table, check, txn = self._context, self._table, self._request.check, self._request.txn
         at_once = context.catalog.append_at_once(self._small_commit)
         if at_once is not None:
-            return at_once, self._fragments
+            return at_once, files_of(self._fragments)
         for attempt in count():
             at_last = attempt >= ATTEMPTS_WITHOUT_LOCK
             if check is not None and not (txn and is_committed(context, table.id, txn)):
                 check.look(self._fragments)
-            if check is not None or self._request.newest is not None:
+            if check is not None:
                 context.checkpoint("keys compared")
-            with context.catalog.writing(is_small=self._small is not None and not at_last) as tx:
+            with context.catalog.writing(is_small=self._rows is not None and not at_last) as tx:
                 earlier = self._made_before(tx)
                 if earlier is not None:
                     return earlier
                 if table.id not in tx.state.reserved:
                     live_table(tx, table.id)
-                check_newest(tx, table, self._request.newest)
                 if at_last and not self._is_settled(tx):  # nothing can change now
                     self._settle(tx.state)
                 is_settled = self._is_settled(tx)
                 if is_settled and (check is None or check.holds(tx, self._fragments, at_last)):
-                    return self._enter(tx), self._fragments
+                    return self._enter(tx), files_of(self._fragments)
             if not is_settled:
                 self._settle(context.state())
         raise AssertionError("unreachable")
@@ -199,11 +209,10 @@ class _Publication:
 
         Now and then it needs one all the same, which finds the maintenance that is due.
         """
-        request, table, small = self._request, self._table, self._small
-        relies = request.check is not None or request.newest is not None or request.txn is not None
-        if small is None or relies:
+        request, table = self._request, self._table
+        if self._rows is None or request.check is not None or request.txn is not None:
             return None
-        if tx.state.info(table.id) is None or not small.fits(tx.state, table):
+        if tx.state.info(table.id) is None or not self._is_settled(tx):
             return None
         if len(tx.state.memory(table.id)) % TRANSACTION_EVERY == TRANSACTION_EVERY - 1:
             return None
@@ -211,31 +220,28 @@ class _Publication:
 
     def _record(self, tx: Tx) -> Append:
         """Return the commit as it is appended."""
-        request, rows = self._request, None if self._small is None else self._small.rows
-        kind = _kind_of(request.kind, self._fragments)
+        request, kind = self._request, _kind_of(self._request.kind, self._fragments)
         said = request.txn, request.user_metadata
-        return commit_of(tx.state, self._table.id, kind, self._fragments, *said, rows)
+        return commit_of(tx.state, self._table.id, kind, self._fragments, *said, self._rows)
 
-    def _made_before(self, tx: Tx) -> tuple[int, list[StagedFragment]] | None:
+    def _made_before(self, tx: Tx) -> tuple[int, set[File]] | None:
         """Return the commit made under the same `txn`, to which these very files may have been handed in."""
         txn = self._request.txn
         earlier = None if txn is None else tx.commit_of_txn(self._table.id, txn)
         if earlier is None:
             return None
-        known = tx.state.known_paths()
-        return earlier, [
-            fragment for fragment in (*self._staged, *self._all) if (fragment.shard, fragment.path) in known
-        ]
+        return earlier, (files_of(self._staged) | self._made) & tx.state.known_paths()
 
     def _is_settled(self, tx: Tx) -> bool:
-        if self._small is not None:
-            return self._small.fits(tx.state, self._table)
+        match self._fragments:
+            case [StagedInMemory() as one] if self._rows is not None:
+                return fits_in_log(tx.state, self._table, one, len(self._rows))
         indexes = tx.state.indexes(self._table.id)
         return _in_place(tx.state.placement, self._fragments) and not missing_runs(indexes, self._fragments)
 
     def _enter(self, tx: Tx) -> int:
         """Make the commit."""
-        if self._small is None:
+        if self._rows is None:
             self._context.check_not_collected(tx, self._fragments, self._request.versions)
         if self._table.id in tx.state.reserved:
             self._enter_reserved(tx, tx.state.reserved[self._table.id])
@@ -252,16 +258,6 @@ class _Publication:
                 table=table.name,
             )
         tx.append(TableDefined(table, 0, "create"))
-
-
-def check_newest(tx: Tx, table: TableInfo, newest: int | None) -> None:
-    """Raise `RowsChanged` if a table has a commit after the one that is to be its newest."""
-    if newest is not None and tx.state.table(table.id).newest != newest:
-        raise RowsChanged(
-            f"table {table.name!r} has a commit after {newest}, and nothing was written",
-            table=table.name,
-            newest=tx.state.table(table.id).newest,
-        )
 
 
 def _in_place(placement: Placement, staged: Sequence[StagedFragment]) -> bool:

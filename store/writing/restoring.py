@@ -24,8 +24,8 @@ from elasticscan.storage import DELETE, INSERT
 from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.scan import begin_changes, begin_scan
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
-from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, publish
-from elasticscan.store.writing.staging import stage
+from elasticscan.store.writing.preconditions import KeyCheck
+from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, write
 from elasticscan.store.writing.transactions import OutdatedLookError, WriteTransaction
 
 RESTORED_TO = "restored_to"  # in the commit's user metadata
@@ -73,9 +73,9 @@ def _attempt(transaction: WriteTransaction, to: int | str | datetime) -> CommitN
             raise OutdatedLookError
         pages = scan.batches()
         rows = pages if is_replaced else (undone(events, table) for events in pages)
-        staged = stage(context, table, rows, kind)
-    said = {**(transaction.user_metadata or {}), RESTORED_TO: str(snapshot)}
-    return publish(context, table, staged, CommitRequest(kind, user_metadata=said, newest=newest))
+        said = {**(transaction.user_metadata or {}), RESTORED_TO: str(snapshot)}
+        check = KeyCheck(context, table, newest, is_whole=True)
+        return write(context, table, rows, CommitRequest(kind, check=check, user_metadata=said))
 
 
 def undone(events: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:

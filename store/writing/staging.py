@@ -5,9 +5,8 @@ Few rows are staged in memory. They become a small commit: the log itself keeps 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -18,43 +17,31 @@ from elasticscan.catalog import StoreState
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.storage import (
     SMALL_FRAGMENT_BYTES,
-    Ingest,
+    File,
     StagedInMemory,
     check_entries,
     check_keys_differ,
-    discard,
-    joined,
-    pack_rows,
+    files_of,
+    remove_files,
+    stage_rows,
     staged_source,
 )
 from elasticscan.store.context import Context
 from elasticscan.store.writing.indexing import with_runs
 
 
-@dataclass(frozen=True, slots=True)
-class SmallCommit:
-    """The rows of a commit that the log is to keep.
+def fits_in_log(state: StoreState, table: TableInfo, rows: StagedInMemory, size: int) -> bool:
+    """Return whether rows of a commit, of so many bytes, may be put into the log of a store in this state.
 
-    Attributes:
-        staged: these rows in memory.
-        rows: as the log keeps them.
+    Raises:
+        InvalidKey: a row's key is too long for an index; after the commit, a flush could not refuse it.
     """
-
-    staged: StagedInMemory
-    rows: bytes
-
-    def fits(self, state: StoreState, table: TableInfo) -> bool:
-        """Return whether the rows may be put into the log of a store in this state.
-
-        Raises:
-            InvalidKey: a row's key is too long for an index; after the commit, a flush could not refuse it.
-        """
-        now = state.info(table.id) or table
-        if now.definition != self.staged.table.definition or not has_room(state, table.id, len(self.rows)):
-            return False
-        for index in state.indexes(table.id):
-            check_entries(self.staged.table, index, self.staged.content)
-        return True
+    now = state.info(table.id) or table
+    if now.definition != rows.table.definition or not has_room(state, table.id, size):
+        return False
+    for index in state.indexes(table.id):
+        check_entries(rows.table, index, rows.content)
+    return True
 
 
 def has_room(state: StoreState, table: int, more: int) -> bool:
@@ -62,22 +49,6 @@ def has_room(state: StoreState, table: int, more: int) -> bool:
     size = {number: table.memory_bytes for number, table in state.tables.items()}
     fits = size.get(table, 0) + more <= MEMORY_TABLE_BYTES
     return fits and sum(size.values()) + more <= MEMORY_STORE_BYTES
-
-
-def joined_in_memory(staged: Sequence[StagedFragment]) -> list[StagedFragment]:
-    """Return what was staged, with its parts in memory as one if they have the same columns."""
-    parts = [part for part in staged if isinstance(part, StagedInMemory)]
-    if len(parts) < 2 or len({part.table.definition for part in parts}) > 1:
-        return list(staged)
-    return [*(part for part in staged if not isinstance(part, StagedInMemory)), joined(parts)]
-
-
-def small_commit(staged: Sequence[StagedFragment]) -> SmallCommit | None:
-    """Return what was staged as a small commit; None if it has to be written to files."""
-    match staged:
-        case [StagedInMemory() as one] if len(rows := pack_rows(one.content)) <= limits.INLINE_BYTES:
-            return SmallCommit(one, rows)
-    return None
 
 
 def stage(
@@ -89,31 +60,23 @@ def stage(
 ) -> list[StagedFragment]:
     """Stage rows of the table's schema; nothing is visible yet. Cleans up after an error.
 
-    Few rows are staged in memory, as far as the log may keep them; more at the shards where they belong.
-
-    Runs of indexes come with large fragments; those of small ones are built by `publish`. `state` is
-    the store's, read just before; the transaction that commits rows decides where they belong.
+    Few rows are staged in memory, as far as the log may keep them; more at the shards where they belong,
+    large fragments with their runs of indexes. `state` is the store's, read just before.
     """
     state = state or context.state()
-    origin = context.origin(kind, state=state)
+    origin, disk_of = context.origin(kind, state=state), context.staging_disk
     most = limits.INLINE_BYTES if has_room(state, table.id, 0) else 0  # the commit checks again
-    ingest = Ingest(table, state.placement, context.staging_disk, origin, WRITE_BUFFER_BYTES, most)
-    try:
-        with context.noticing_collection():
-            for batch in batches:
-                ingest.add(batch)
-            staged = ingest.finish()
-            # Small ones get theirs when they are published, perhaps together with those of other tasks.
-            large = [fragment for fragment in staged if fragment.bytes >= SMALL_FRAGMENT_BYTES]
-            small = [fragment for fragment in staged if fragment not in large]
+    with context.noticing_collection():
+        staged = stage_rows(table, batches, state.placement, disk_of, origin, WRITE_BUFFER_BYTES, most)
+        # Small ones get their runs when they are published, perhaps together with those of other tasks.
+        small = [fragment for fragment in staged if fragment.bytes < SMALL_FRAGMENT_BYTES]
+        large = [fragment for fragment in staged if fragment.bytes >= SMALL_FRAGMENT_BYTES]
+        with removed_on_error(context, files_of(staged)):
             return [*small, *with_runs(context, table, state.indexes(table.id), large)]
-    except BaseException:
-        ingest.abandon()
-        raise
 
 
 @contextmanager
-def removed_on_error(context: Context, staged: Sequence[StagedFragment]) -> Iterator[None]:
+def removed_on_error(context: Context, files: Set[File]) -> Iterator[None]:
     """Remove staged files if the block fails, except where it is not known whether they were committed.
 
     An interrupt leaves them, too: it may come before the answer of the catalog.
@@ -124,16 +87,17 @@ def removed_on_error(context: Context, staged: Sequence[StagedFragment]) -> Iter
         raise
     except Exception:
         with suppress(ElasticScanError):  # then they are garbage
-            remove_staged(context, staged)
+            _remove(context, files)
         raise
 
 
 def remove_staged(context: Context, staged: Sequence[StagedFragment]) -> None:
     """Remove files that were staged, except files in the log: their commit went through."""
-    committed = context.state().known_paths()
-    discard(
-        [fragment for fragment in staged if (fragment.shard, fragment.path) not in committed], context.disk_of
-    )
+    _remove(context, files_of(staged))
+
+
+def _remove(context: Context, files: Set[File]) -> None:
+    remove_files(files - context.state().known_paths(), context.disk_of)
 
 
 def check_no_key_twice(context: Context, table: TableInfo, staged: Sequence[StagedFragment]) -> None:

@@ -40,13 +40,13 @@ from elasticscan.catalog import IdempotencyKey
 from elasticscan.filters import Assignment, Predicate
 from elasticscan.metadata import AUTO, StagedFragment, TableInfo, no_such_column
 from elasticscan.protocol import RowRequest
-from elasticscan.storage import conform, conformed, read_rows, staged_source
+from elasticscan.storage import conform, conformed, files_of, read_rows, staged_source
 from elasticscan.store.context import Context, Find
 from elasticscan.store.reading.scan import Scan, begin_scan
 from elasticscan.store.rows.conversion import typed
 from elasticscan.store.rows.keys import tombstones_of
 from elasticscan.store.writing.preconditions import unchanged
-from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, is_committed, publish
+from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, is_committed, publish, write
 from elasticscan.store.writing.staging import remove_staged, removed_on_error, stage
 
 # Attempts end when both are over: long ones are made a few times all the same.
@@ -163,9 +163,8 @@ class WriteTransaction:
             if kind == "delete":
                 batches = (tombstones_of(keys, table) for keys in batches)
             state = self.context.known  # of when the table was looked up
-            staged = stage(self.context, table, batches, kind, state)
             request = CommitRequest(kind, self.txn, check, self.user_metadata, state.versions)
-            return publish(self.context, table, staged, request)
+            return write(self.context, table, batches, request, state=state)
 
     def read(self, columns: list[str] | None) -> Scan:
         """Begin a scan of the rows that meet the condition, with these columns or all."""
@@ -192,10 +191,8 @@ class WriteTransaction:
                 if self.since is not None:
                     raise
                 raise OutdatedLookError from error
-            made = stage(self.context, table, batches, kind)
-            keep = {fragment.path for fragment in staged}
-            request = CommitRequest(kind, self.txn, check, self.user_metadata, keep=keep)
-            return publish(self.context, table, [*staged, *made], request)
+            request = CommitRequest(kind, self.txn, check, self.user_metadata)
+            return write(self.context, table, batches, request, staged)
 
     def change(
         self,
@@ -304,7 +301,7 @@ def replace_rows(transaction: WriteTransaction, table: TableInfo, rows: Any) -> 
     if txn is not None and is_committed(context, table.id, txn):
         return publish_replacing(transaction, table, ())
     staged = stage(context, table, rows_that_meet(transaction.where or "", table, conformed(rows, table)))
-    with removed_on_error(context, staged):
+    with removed_on_error(context, files_of(staged)):
         return publish_replacing(transaction, table, staged)
 
 
@@ -330,18 +327,6 @@ def rows_that_meet(
         yield batch
 
 
-def replacing_in(
-    context: Context,
-    table: TableInfo,
-    where: str,
-    txn: IdempotencyKey | None,
-    user_metadata: Mapping[str, str] | None,
-) -> WriteTransaction:
-    """Return a transaction of the rows that meet a condition."""
-    find = partial(context.table, name=table.name, table_id=table.id)
-    return WriteTransaction(context, find, where, None, txn, user_metadata)
-
-
 def publish_replacing(
     transaction: WriteTransaction, table: TableInfo, staged: Sequence[StagedFragment]
 ) -> CommitNumber:
@@ -351,10 +336,8 @@ def publish_replacing(
     """
     context = transaction.context
     if context.ask(lambda tx: tx.state.info(table.id)) is None:
-        keep = {fragment.path for fragment in staged}
-        request = CommitRequest("write", transaction.txn, None, transaction.user_metadata, keep=keep)
+        request = CommitRequest("write", transaction.txn, None, transaction.user_metadata)
         return publish(context, table, staged, request)
-
     source = staged_source(table, staged, context.disk_of)
 
     def gone(keys: pa.RecordBatch) -> pa.RecordBatch:

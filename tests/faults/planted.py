@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, Literal
@@ -720,8 +721,9 @@ def checks_begin_at_the_wrong_snapshot(honest: Any, self: KeyCheck, staged: Sequ
 @fault("programs", "an overwrite changes the rows that it removes", style="writes that check")
 @replacing(KeyCheck, "_see")
 def overwrites_remove_unseen(honest: Any, self: KeyCheck, tx: Tx) -> Any:
-    seen = honest(self, tx)
-    return seen if seen is None or self._since is None else replace(seen, overwrites=())
+    seen = copy(honest(self, tx))
+    seen._overwrites = seen._overwrites if self._since is None else ()
+    return seen
 
 
 @fault("programs", "rows that meet a condition are written only if no other commit changed them")

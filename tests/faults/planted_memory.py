@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.context.memory import Memories, TableMemory
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.upkeep import compaction, flushing
-from elasticscan.store.writing import indexing, preconditions, staging
+from elasticscan.store.writing import indexing, preconditions, publishing, staging
 from elasticscan.topology import SlotSet
 from tests.faults.planted import Finder, fault, found_by, replacing
 from tests.faults.unchecked import Anywhere, files_may_lie_anywhere, unchecked
@@ -64,8 +65,9 @@ def shards_that_are_away_count_as_flushed(
 @found_by(f"{STORIES}[write_small_commits]")
 @replacing(preconditions.KeyCheck, "_see")
 def conditions_pass_over_rows_in_the_log(honest: Any, self: preconditions.KeyCheck, tx: Tx) -> Any:
-    seen = honest(self, tx)
-    return None if seen is None else replace(seen, memory=TableMemory(seen.table))
+    seen = copy(honest(self, tx))
+    seen.memory, seen.fragments = TableMemory(seen.table), tx.state.fragments(seen.table.id)
+    return seen
 
 
 @fault("scenarios", "rows are dropped from the log only once they lie in files")
@@ -120,4 +122,4 @@ Finder("scenarios", "test_the_log_takes_so_much_and_no_more").rule(
 ).gives(staging, "has_room", True)
 Finder("scenarios", f"{STORIES}[write_by_tasks_in_the_log]").rule(
     "rows in the log have the columns of the table that they are committed to"
-).gives(staging.SmallCommit, "fits", True, let=lambda patch: unchecked(patch, RowsCommitted))
+).gives(publishing, "fits_in_log", True, let=lambda patch: unchecked(patch, RowsCommitted))

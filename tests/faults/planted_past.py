@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.catalog import StoreState
-from elasticscan.store.upkeep import compaction
-from elasticscan.store.writing import publishing, restoring
+from elasticscan.store.upkeep import compaction, horizons
+from elasticscan.store.writing import restoring
+from elasticscan.store.writing.preconditions import KeyCheck
 from tests.faults.planted import Finder, fault, replacing, while_running
 from tests.faults.unchecked import horizons_may_pass_tags
 from tests.simulation.tables import PAST
@@ -29,8 +30,8 @@ past.rule("a restore undoes all changes of a key, not the last one").alters(
 past.rule("a restore to before an overwrite brings back the rows that it replaced").plants(
     while_running, (restoring, "_attempt"), (StoreState, "overwrites"), lambda *_: ()
 )
-past.rule("a restore begins again where others have written meanwhile").gives(publishing, "check_newest")
-past.rule("what a tag names stays readable").gives(compaction, "_tagged", [], let=horizons_may_pass_tags)
+past.rule("a restore begins again where others have written meanwhile").gives(KeyCheck, "_check_newest")
+past.rule("what a tag names stays readable").gives(horizons, "_tagged", [], let=horizons_may_pass_tags)
 past.rule("the oldest tag decides what stays").alters(
     compaction, "_tagged", lambda honest, *of: sorted(honest(*of))[-1:], let=horizons_may_pass_tags
 )

@@ -16,8 +16,7 @@ from elasticscan.storage.conform import conform
 from elasticscan.storage.copying import Keep, copy_slots
 from elasticscan.storage.definition import check_definition, stored_schema
 from elasticscan.storage.fragment import SYSTEM_COLUMNS
-from elasticscan.storage.fragment_writer import Destination
-from elasticscan.storage.ingest import Ingest
+from elasticscan.storage.ingest import stage_rows
 from elasticscan.storage.pages import read_page
 from elasticscan.store.rows.keys import tombstones_of
 from elasticscan.topology import SlotSet, initial_placement
@@ -63,9 +62,7 @@ class Trial:
 
     def write(self, rows: pa.RecordBatch, commit: int) -> None:
         placement = initial_placement(ORIGIN.slots, 1, [1])
-        ingest = Ingest(self.shelf.table, placement, lambda _: self.shelf.disk, ORIGIN)
-        ingest.add(rows)
-        for staged in ingest.finish():
+        for staged in stage_rows(self.shelf.table, [rows], placement, lambda _: self.shelf.disk, ORIGIN):
             self.shelf.register(staged, commit, commit)
 
     def copied(self, keep: Keep) -> list[Fragment]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from elasticscan.metadata import StagedFragment
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage.fragment import DELETED
-from elasticscan.storage.ingest import Ingest, discard, reroute
+from elasticscan.storage.ingest import discard, reroute, stage_rows
 from elasticscan.topology import Placement, Tablet
 from tests.base.examples import examples
 from tests.storage.faulty_disk import FaultyDisk
@@ -50,8 +50,7 @@ class Write:
         share = rng.choice((0.0, 0.3)) if deletes else 0.0
         values = [None if rng.random() < share else str(n) for n in range(len(keys))]
         self.rows = list(map(self.shelves[1].version, keys, [1] * len(keys), values))
-        self.where = self.placement(1, 2)
-        self.ingest = Ingest(self.table, self.where, self.disk_of, origin, buffer_bytes)
+        self.where, self.origin, self.buffer_bytes = self.placement(1, 2), origin, buffer_bytes
 
     def disk_of(self, shard: int) -> MemoryDisk | FaultyDisk:
         disk = self.shelves[shard].disk
@@ -63,15 +62,18 @@ class Write:
         tablets, slots = enumerate(self.rng.choices(shards, k=4)), self.slot_count // 4
         return Placement.of(Tablet(n + 1, n * slots, (n + 1) * slots, shard, 1) for n, shard in tablets)
 
-    def run(self) -> list[StagedFragment]:
+    def batches(self) -> Iterator[pa.RecordBatch]:
         schema, left = self.table.schema, self.rows
         if any(row.value is None for row in left):
             schema = schema.append(pa.field(DELETED, pa.bool_(), nullable=False))
         while left:
             count = self.rng.choice((1, 7, 100))
-            self.ingest.add(rows_of(left[:count], self.table, schema))
+            yield rows_of(left[:count], self.table, schema)
             left = left[count:]
-        return list(self.ingest.finish())
+
+    def run(self, batches: Iterator[pa.RecordBatch] | None = None) -> list[StagedFragment]:
+        given = self.batches() if batches is None else batches
+        return stage_rows(self.table, given, self.where, self.disk_of, self.origin, self.buffer_bytes)
 
     def check(self, staged: Sequence[StagedFragment], where: Placement) -> None:
         """Each row once, sorted, where its slot lives, as it was added."""
@@ -102,7 +104,7 @@ def test_a_write_of_any_size_becomes_one_sorted_fragment_a_shard_and_follows_its
     assert write.files() == len(staged), "parts that were merged are removed"
     for _ in range(3):
         where = write.placement(1, 2, 3)
-        staged = reroute(write.table, staged, where, write.disk_of, ORIGIN)
+        staged = [*reroute(write.table, staged, where, write.disk_of, ORIGIN)]
         write.check(staged, where)
 
 
@@ -115,7 +117,6 @@ def test_a_repeated_key_is_refused_by_name_and_nothing_stays(seed: int, kind: st
     with pytest.raises(InvalidKey, match="more than once") as caught:
         write.run()
     assert kind != "int" or f"{{'k': {again.key[0]}}}" in str(caught.value)
-    write.ingest.abandon()
     assert write.files() == 0
 
 
@@ -123,14 +124,16 @@ def test_a_disk_that_is_full_while_parts_are_merged_leaves_nothing_behind() -> N
     write = Write(1, buffer_bytes=100, deletes=False)
     for shelf in write.shelves.values():
         shelf.disk = FaultyDisk(shelf.disk)
-    write.ingest.add(rows_of(write.rows, write.table, write.table.schema))
-    for shard in write.shelves:
-        disk = write.disk_of(shard)
-        assert isinstance(disk, FaultyDisk)
-        disk.full_after = disk.written + 100
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield rows_of(write.rows, write.table, write.table.schema)
+        for shard in write.shelves:
+            disk = write.disk_of(shard)
+            assert isinstance(disk, FaultyDisk)
+            disk.full_after = disk.written + 100
+
     with pytest.raises(DiskFull):
-        write.ingest.finish()
-    write.ingest.abandon()
+        write.run(batches())
     assert write.files() == 0
 
 

@@ -19,7 +19,7 @@ from elasticscan.metadata import Fragment, StagedFragment
 from elasticscan.storage import ingest, open_disk
 from elasticscan.store import Store
 from elasticscan.store.writing import staging
-from elasticscan.store.writing.publishing import CommitRequest, publish
+from elasticscan.store.writing.publishing import publish
 from tests.storage.faulty_disk import FaultyDisk
 
 pytestmark = pytest.mark.usefixtures("rows_in_files")
@@ -86,22 +86,22 @@ def test_large_fragments_stay_and_small_ones_become_few(
 
 
 @pytest.mark.parametrize("fails", ["a shard", "the table"])
-@pytest.mark.parametrize("keeps", [False, True])
-def test_a_commit_that_fails_leaves_what_its_request_keeps_and_no_more(
-    tmp_path: Path, store: Store, fails: str, keeps: bool
+def test_a_commit_that_fails_leaves_what_was_staged_and_no_more(
+    tmp_path: Path, store: Store, fails: str
 ) -> None:
     """At a shard that is full what tasks staged cannot be gathered; in a table that is gone not entered."""
     with Store.open(store.uri, disks=lambda root: FaultyDisk(open_disk(root))) as other:
         staged, table = staged_by_tasks(other), other.table("t")
         definition, before, disk = table.definition, files_of(other), other.context.disk_of(2)
-        request = CommitRequest(keep={fragment.path for fragment in staged} if keeps else set())
         if fails == "a shard":
             disk.full_after = disk.written  # type: ignore[attr-defined]
         else:
             table.drop()
         with pytest.raises(DiskFull if fails == "a shard" else TableChanged):
-            publish(other.context, definition, staged, request)
-    assert files_of(store) == (before if keeps else set())
+            publish(other.context, definition, staged)
+        assert files_of(store) == before
+        staging.remove_staged(other.context, staged)
+    assert files_of(store) == set()
 
 
 @pytest.mark.parametrize("harm", ["collected", "damaged"])
