@@ -20,6 +20,7 @@ from elasticscan.base.formatting import a_type
 from elasticscan.base.key_encoding import encoded_lengths
 from elasticscan.base.limits import BATCH_ROWS, MAX_KEY_BYTES, MAX_ROW_BYTES
 from elasticscan.metadata import TableInfo, is_widening
+from elasticscan.storage.definition import children
 
 _t = pa.types
 
@@ -73,15 +74,21 @@ def _reader(data: Any) -> pa.RecordBatchReader:
     raise SchemaMismatch(f"cannot write {a_type(data)}: {ROWS_HINT}")
 
 
-def conformed(data: Any, table: TableInfo, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield rows with all columns of a table, or some, as `batches_of` and `conform`.
+def conformed(
+    batches: Iterable[pa.RecordBatch],
+    table: TableInfo,
+    columns: Sequence[str] | None = None,
+    is_any: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows with all columns of a table, or some, as `conform`; with `is_any` others are left out.
 
     Raises `InvalidKey` where a key column has a null.
     """
     schema = table.schema if columns is None else pa.schema([table.schema.field(name) for name in columns])
-    for batch in batches_of(data):
+    for batch in batches:
         check_keys_filled(batch, table)
-        yield conform(batch, schema)
+        places = [at for at, name in enumerate(batch.schema.names) if not is_any or name in schema.names]
+        yield conform(batch.select(places), schema)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -94,21 +101,24 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         SchemaMismatch: a column is missing, unknown, repeated, of another type, or has nulls
             where the table allows none.
     """
-    names = batch.schema.names
-    missing = [name for name in schema.names if name not in names]
-    unknown = [name for name in names if name not in schema.names]
-    if missing or unknown or len(names) != len(schema):
+    check_columns("the rows have", batch.schema.names, schema.names)
+    columns = [_conform_column(batch.column(field.name), field) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def check_columns(what: str, names: Sequence[str], wanted: Sequence[str], is_any: bool = False) -> None:
+    """Raise `SchemaMismatch` unless names are the wanted ones, in any order, or with `is_any` more."""
+    missing = [name for name in wanted if name not in names]
+    unknown = [] if is_any else [str(name) for name in names if name not in wanted]
+    if missing or unknown or (len(names) != len(wanted) and not is_any):
         parts = (("missing", missing), ("unknown", unknown))
         differences = "; ".join(f"{what}: {', '.join(some)}" for what, some in parts if some)
-        hint = "; give every column, or merge(rows, columns=[…])" if missing else ""
+        hint = "; give every column, None for nulls, or merge(rows, columns=[…])" if missing else ""
         raise SchemaMismatch(
-            f"the rows have other columns than {', '.join(schema.names)} "
-            f"({differences or 'one is repeated'}){hint}",
+            f"{what} other columns than {', '.join(wanted)} ({differences or 'one is repeated'}){hint}",
             missing=missing,
             unknown=unknown,
         )
-    columns = [_conform_column(batch.column(field.name), field) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
@@ -132,43 +142,7 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
             "fill or drop them",
             column=field.name,
         )
-    if _has_required_parts(field.type) and _lacks_required_part(column):
-        raise SchemaMismatch(
-            f"column {field.name!r} has nulls inside its values where {field.type} allows none; "
-            "fill or drop them",
-            column=field.name,
-        )
     return column
-
-
-def _parts(kind: pa.DataType) -> list[pa.Field]:
-    return [kind.field(at) for at in range(kind.num_fields)]
-
-
-def _has_required_parts(kind: pa.DataType) -> bool:
-    parts = kind.field(0).type if _t.is_map(kind) else _parts(kind)  # pairs and their keys are never null
-    return any(not part.nullable or _has_required_parts(part.type) for part in parts)
-
-
-def _lacks_required_part(column: pa.Array) -> bool:
-    """Return whether a nested value has a null where its type allows none; Arrow itself never looks."""
-    kind = column.type
-    if _t.is_map(kind):  # a list of pairs; Arrow's own cast to it refuses some values
-        kind, buffers = pa.list_(kind.field(0)), column.buffers()[:2]
-        column = pa.Array.from_buffers(
-            kind, len(column), buffers, offset=column.offset, children=[column.values]
-        )
-    if _t.is_struct(kind):
-        present = column.is_valid() if column.null_count else None
-        children = [column.field(at) for at in range(kind.num_fields)]
-        if present is not None:
-            children = [child.filter(present) for child in children]
-    else:
-        children = [column.flatten()] if kind.num_fields else []
-    return any(
-        (not part.nullable and child.null_count) or _lacks_required_part(child)
-        for part, child in zip(_parts(kind), children, strict=True)
-    )
 
 
 def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
@@ -292,14 +266,10 @@ def _widens(source: pa.DataType, target: pa.DataType) -> bool:
         whole_digits = target.precision - target.scale
         return bool(source.scale <= target.scale and source.precision - source.scale <= whole_digits)
     if not any(
-        any(is_kind(source) for is_kind in kinds) and any(is_kind(target) for is_kind in kinds)
-        for kinds in _ALIKE
+        any(kind(source) for kind in kinds) and any(kind(target) for kind in kinds) for kinds in _ALIKE
     ):
         return is_widening(source, target)
-    parts = [_parts(kind) for kind in (source, target)]
-    named = not _t.is_struct(source) or [part.name for part in parts[0]] == [part.name for part in parts[1]]
-    return (
-        named
-        and len(parts[0]) == len(parts[1])
-        and all(_widens(a.type, b.type) for a, b in zip(*parts, strict=True))
+    return source.num_fields == target.num_fields and all(
+        _widens(part.type, other.type) and (part.name == other.name or not _t.is_struct(source))
+        for part, other in zip(children(source), children(target), strict=True)
     )

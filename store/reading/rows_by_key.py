@@ -24,7 +24,7 @@ from elasticscan.base.limits import MAX_KEYS
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import RowRequest
 from elasticscan.reader import read_by_key
-from elasticscan.storage import conformed
+from elasticscan.storage import batches_of, conformed
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import end_lease, lease_snapshot
 from elasticscan.store.context.lookups import KnownTable
@@ -51,7 +51,8 @@ def get_rows(
     """
     table = look.table
     names, at = columns_of(table, columns), _number_of(context, table, snapshot)
-    asked = pa.concat_batches(_bounded(conformed(arrow_keys(keys, table), table, table.primary_key)))
+    given = batches_of(arrow_keys(keys, table))
+    asked = pa.concat_batches(_bounded(conformed(given, table, table.primary_key)))
     slots = slots_of(asked.select(table.shard_key).columns, context.known.slots)
     order = np.argsort(slots, kind="stable")
     request = RowRequest(

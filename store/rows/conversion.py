@@ -15,7 +15,7 @@ import pyarrow as pa
 from elasticscan.base.errors import SchemaMismatch
 from elasticscan.base.formatting import a_type, brief
 from elasticscan.metadata import TableInfo
-from elasticscan.storage import batches_of, conform, map_leaves
+from elasticscan.storage import batches_of, check_columns, conform, map_leaves
 
 
 def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -> Any:
@@ -25,7 +25,7 @@ def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -
     """
     rows = as_reader(rows)
     if isinstance(rows, list):
-        rows = _columns_of(rows, table.schema.names if only is None else only, only is None)
+        rows = _columns_of(rows, only or table.schema.names, only is not None)
     return table_of(rows, table) if isinstance(rows, Mapping) else rows
 
 
@@ -45,7 +45,7 @@ def first_rows(data: Any) -> pa.RecordBatchReader | None:
     """
     data = as_reader(data)
     if isinstance(data, list) and data and isinstance(data[0], Mapping):
-        data = _columns_of(data, list(data[0]), True)
+        data = _columns_of(data, list(data[0]))
     if isinstance(data, Mapping):
         data = table_of(data)
     elif not isinstance(data, pa.RecordBatch) and not hasattr(data, "__arrow_c_stream__"):
@@ -57,24 +57,14 @@ def first_rows(data: Any) -> pa.RecordBatchReader | None:
     return pa.RecordBatchReader.from_batches(schema, rows)
 
 
-def _columns_of(rows: Sequence[Any], names: Sequence[str], is_all: bool) -> dict[str, list[Any]]:
+def _columns_of(rows: Sequence[Any], names: Sequence[str], is_any: bool = False) -> dict[str, list[Any]]:
     """Return dicts as columns. A row without one of the names is refused: a null is given as None."""
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise SchemaMismatch(
                 f"rows={brief(rows)} must be dicts of values by column, or one Arrow table (pa.concat_tables)"
             )
-        missing = [name for name in names if name not in row]
-        unknown = [str(name) for name in row if name not in names] if is_all else []
-        if missing or unknown:
-            parts = (("missing", missing), ("unknown", unknown))
-            differences = ", ".join(f"{what}: {', '.join(some)}" for what, some in parts if some)
-            raise SchemaMismatch(
-                f"row {number} of the list lacks or adds columns ({differences}); give None for a null, or "
-                "name the columns: merge(rows, columns=[…])",
-                missing=missing,
-                unknown=unknown,
-            )
+        check_columns(f"row {number} of the list has", [*row], names, is_any)
     return {name: [row[name] for row in rows] for name in names}
 
 
@@ -122,7 +112,7 @@ def typed(values: Sequence[Any], field: pa.Field) -> pa.Array:
         kept = array.to_pylist()
         if kind.num_fields or pa.types.is_floating(kind) or kept != [*values]:  # True equals 1.0
             for value, held in zip(values, kept, strict=True):
-                if not _is_same(value, held, kind):
+                if not _is_same(value, held):
                     raise ValueError(f"it does not hold {brief(value)} as it is")
     except (pa.ArrowException, ArithmeticError, AttributeError, ValueError, TypeError) as error:
         raise SchemaMismatch(
@@ -132,24 +122,17 @@ def typed(values: Sequence[Any], field: pa.Field) -> pa.Array:
     return array
 
 
-def _is_same(value: Any, held: Any, kind: pa.DataType) -> bool:
+def _is_same(value: Any, held: Any) -> bool:
     """Return whether Arrow kept a value: it cuts and drops without an error, as 2.9 to 2."""
     if held is None:
         return True
     if isinstance(value, pa.Scalar):
         value = value.as_py()
-    if pa.types.is_struct(kind):
-        return value.keys() == held.keys() and all(
-            _is_same(value[part.name], held[part.name], part.type) for part in kind
-        )
-    if pa.types.is_map(kind):
-        pairs = zip(value.items() if isinstance(value, Mapping) else value, held, strict=True)
-        kinds = kind.key_type, kind.item_type
-        return all(all(map(_is_same, pair, held_pair, kinds)) for pair, held_pair in pairs)
-    if kind.num_fields:  # a text is a sequence, too
-        return not isinstance(value, str | bytes | Mapping) and all(
-            _is_same(part, other, kind.value_type) for part, other in zip(value, held, strict=True)
-        )
-    if pa.types.is_floating(kind):  # a narrower one rounds
+    if isinstance(held, dict):
+        return value.keys() == held.keys() and all(_is_same(value[name], held[name]) for name in held)
+    if isinstance(held, list | tuple):  # also the pairs of a map; a text is a sequence, too
+        parts = value.items() if isinstance(value, Mapping) else value
+        return not isinstance(value, str | bytes) and all(map(_is_same, parts, held))
+    if isinstance(held, float):  # a narrower one rounds
         return not isinstance(value, bool) and (math.isfinite(held) or not math.isfinite(value))
     return bool(value == held)

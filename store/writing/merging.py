@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.metadata import TableInfo, no_such_column
-from elasticscan.storage import Spool, batches_of, check_keys_filled, conform, parts_of
+from elasticscan.storage import Spool, batches_of, conform, conformed, parts_of
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import KnownTable
 from elasticscan.store.reading.rows_by_key import MOST_KEYS, get_rows
@@ -44,20 +44,16 @@ class Clauses:
     not_matched: str = INSERT
     columns: Sequence[str] | None = None
 
-    def needed(self, table: TableInfo) -> list[str]:
-        """Return the columns that rows must have."""
-        if self.matched != UPDATE and self.not_matched == IGNORE:
-            return list(table.primary_key)
-        kept = self._kept(table)
-        return [name for name in table.schema.names if name not in kept]
+    def columns_for(self, table: TableInfo) -> tuple[list[str], list[str], bool]:
+        """Return the columns that rows must have, those that are read, and whether rows may have others.
 
-    def read(self, table: TableInfo) -> list[str]:
-        """Return the columns of the table's rows that are read: what an update keeps, and the key."""
-        return [*table.primary_key, *(self._kept(table) if self.matched == UPDATE else ())]
-
-    def takes_others(self, table: TableInfo) -> bool:
-        """Return True if rows may have more columns than are needed: it was said which ones count."""
-        return self.columns is not None or self.needed(table) == list(table.primary_key)
+        Updates keep the columns that are not written, inserted rows have nulls in them.
+        """
+        key, names, written = list(table.primary_key), table.schema.names, self.columns
+        kept = [] if written is None else [name for name in names if name not in (*written, *key)]
+        is_by_key = self.matched != UPDATE and self.not_matched == IGNORE
+        needed = key if is_by_key else [name for name in names if name not in kept]
+        return needed, [*key, *kept] if self.matched == UPDATE else key, written is not None or needed == key
 
     def check(self, table: TableInfo) -> None:
         """Raise unless a table can be merged into so.
@@ -74,13 +70,6 @@ class Clauses:
                 f"when_matched and when_not_matched are both 'ignore'; pass when_not_matched='{INSERT}'",
                 option="when_matched",
             )
-
-    def _kept(self, table: TableInfo) -> list[str]:
-        """Return the columns that are not written: updates keep them, inserted rows have nulls."""
-        if self.columns is None:
-            return []
-        written = {*self.columns, *table.primary_key}
-        return [name for name in table.schema.names if name not in written]
 
 
 def merge_rows(
@@ -103,7 +92,8 @@ def merge_rows(
     clauses.check(table)
     if clauses == Clauses():
         return transaction.write(table, arrow_rows(rows, table))
-    rows = arrow_rows(rows, table, clauses.needed(table) if clauses.takes_others(table) else None)
+    needed, _, is_any = clauses.columns_for(table)
+    rows = arrow_rows(rows, table, needed if is_any else None)
     is_table = isinstance(rows, pa.Table | pa.RecordBatch)
     with Spool() as spool:
         for batch in () if is_table else batches_of(rows):  # of a stream, which gives them once
@@ -137,23 +127,14 @@ def rows_merged(
         OutdatedLookError: the columns are no longer those of the `current` look.
     """
     table = current.table
-    needed, is_any = clauses.needed(table), clauses.takes_others(table)
-    conformed = (_conform(batch, table, needed, is_any) for batch in batches)
-    for piece in parts_of(conformed, PIECE_BYTES, _piece_rows(current)):
+    needed, read, is_any = clauses.columns_for(table)
+    for piece in parts_of(conformed(batches, table, needed, is_any), PIECE_BYTES, _piece_rows(current)):
         now = look()
         if now.table.definition != table.definition:
             raise OutdatedLookError
         keys = piece.select(list(table.primary_key))
-        there = get_rows(context, now, keys, clauses.read(table), at, keep_missing=True)
+        there = get_rows(context, now, keys, read, at, keep_missing=True)
         yield _become(piece, there, table, clauses)
-
-
-def _conform(batch: pa.RecordBatch, table: TableInfo, needed: list[str], is_any: bool) -> pa.RecordBatch:
-    """Return the columns that are needed, in the table's types."""
-    check_keys_filled(batch, table)
-    if is_any:
-        batch = batch.select([at for at, name in enumerate(batch.schema.names) if name in needed])
-    return conform(batch, pa.schema([table.schema.field(name) for name in needed]))
 
 
 def _piece_rows(state: KnownTable) -> int:
@@ -167,7 +148,14 @@ def _become(piece: pa.RecordBatch, there: pa.Table, table: TableInfo, clauses: C
     is_there = there.column(table.primary_key[0]).is_valid().combine_chunks()
     upserts = pa.RecordBatch.from_pylist([], schema=table.schema)
     if clauses.matched == UPDATE or clauses.not_matched == INSERT:
-        columns = [_column(field, piece, there) for field in table.schema]
+        columns = []
+        for field in table.schema:  # of the piece, else of the rows there, else nulls
+            if field.name in piece.schema.names:
+                columns.append(piece.column(field.name))
+            elif field.name in there.schema.names:
+                columns.append(there.column(field.name).combine_chunks())
+            else:
+                columns.append(pa.nulls(piece.num_rows, field.type))
         written = pa.RecordBatch.from_arrays(columns, names=table.schema.names)
         if clauses.matched != UPDATE:
             written = written.filter(pc.invert(is_there))
@@ -176,14 +164,5 @@ def _become(piece: pa.RecordBatch, there: pa.Table, table: TableInfo, clauses: C
         upserts = conform(written, table.schema)
     if clauses.matched != DELETE:
         return upserts
-    tombstones = tombstones_of(piece.select(list(table.primary_key)).filter(is_there), table)
+    tombstones = tombstones_of(piece.filter(is_there), table)
     return with_tombstones(upserts, tombstones)
-
-
-def _column(field: pa.Field, piece: pa.RecordBatch, there: pa.Table) -> pa.Array:
-    """Return a column of the rows that are written: of the piece, else of the rows there, else nulls."""
-    if field.name in piece.schema.names:
-        return piece.column(field.name)
-    if field.name in there.schema.names:
-        return there.column(field.name).combine_chunks()
-    return pa.nulls(piece.num_rows, field.type)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -40,9 +39,9 @@ from elasticscan.catalog import IdempotencyKey
 from elasticscan.filters import Assignment, Predicate
 from elasticscan.metadata import AUTO, StagedFragment, TableInfo, no_such_column
 from elasticscan.protocol import RowRequest
-from elasticscan.storage import conform, conformed, files_of, read_rows, staged_source
+from elasticscan.storage import batches_of, conform, conformed, files_of, read_rows, staged_source
 from elasticscan.store.context import Context, Find
-from elasticscan.store.reading.scan import Scan, begin_scan
+from elasticscan.store.reading.scan import begin_scan
 from elasticscan.store.rows.conversion import typed
 from elasticscan.store.rows.keys import tombstones_of
 from elasticscan.store.writing.preconditions import unchanged
@@ -159,18 +158,12 @@ class WriteTransaction:
         Keys to delete that are not there are no error.
         """
         with unchanged(self.context, table, self.since, self.txn, is_insert) as check:
-            batches = conformed(data, table, table.primary_key if kind == "delete" else None)
+            batches = conformed(batches_of(data), table, table.primary_key if kind == "delete" else None)
             if kind == "delete":
                 batches = (tombstones_of(keys, table) for keys in batches)
             state = self.context.known  # of when the table was looked up
             request = CommitRequest(kind, self.txn, check, self.user_metadata, state.versions)
             return write(self.context, table, batches, request, state=state)
-
-    def read(self, columns: list[str] | None) -> Scan:
-        """Begin a scan of the rows that meet the condition, with these columns or all."""
-        # What met it at `since` counts, so a row that was changed away from it refuses the write.
-        limits = DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES
-        return begin_scan(self.context, self.find, columns, self.where, self.since, limits, index=AUTO)
 
     def commit(
         self,
@@ -184,15 +177,14 @@ class WriteTransaction:
 
         What was staged before stays staged where this fails.
         """
-        with ExitStack() as stack:
-            try:
-                check = stack.enter_context(unchanged(self.context, table, at, self.txn))
-            except SnapshotExpired as error:
-                if self.since is not None:
-                    raise
-                raise OutdatedLookError from error
-            request = CommitRequest(kind, self.txn, check, self.user_metadata)
-            return write(self.context, table, batches, request, staged)
+        try:
+            with unchanged(self.context, table, at, self.txn) as check:
+                request = CommitRequest(kind, self.txn, check, self.user_metadata)
+                return write(self.context, table, batches, request, staged)
+        except SnapshotExpired as error:
+            if self.since is not None:
+                raise
+            raise OutdatedLookError from error
 
     def change(
         self,
@@ -211,7 +203,9 @@ class WriteTransaction:
         """
 
         def attempt() -> CommitNumber:
-            with self.read(columns) as scan:
+            # What met it at `since` counts, so a row that was changed away from it refuses the write.
+            asked = columns, self.where, self.since, (DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES)
+            with begin_scan(self.context, self.find, *asked, index=AUTO) as scan:
                 # A column that is added from now on has values in rows only that were changed afterwards.
                 table = self.table()
                 if scan.standing.definition != table.definition:
@@ -300,7 +294,8 @@ def replace_rows(transaction: WriteTransaction, table: TableInfo, rows: Any) -> 
     context, txn = transaction.context, transaction.txn
     if txn is not None and is_committed(context, table.id, txn):
         return publish_replacing(transaction, table, ())
-    staged = stage(context, table, rows_that_meet(transaction.where or "", table, conformed(rows, table)))
+    batches = conformed(batches_of(rows), table)
+    staged = stage(context, table, rows_that_meet(transaction.where or "", table, batches))
     with removed_on_error(context, files_of(staged)):
         return publish_replacing(transaction, table, staged)
 

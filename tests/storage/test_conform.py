@@ -30,9 +30,7 @@ def of(values: list[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
-required = pa.field("item", pa.int64(), nullable=False)
 a_struct = pa.struct([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())])
-a_map = pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))
 point = decimal.Decimal("1.5")
 instant = datetime.datetime(2024, 1, 2, 3, 4, 5)  # noqa: DTZ001 - Arrow has times without a zone
 
@@ -149,37 +147,6 @@ LOSSY = [
 def test_a_type_that_could_lose_something_is_refused_by_column(column: pa.Array, kind: pa.DataType) -> None:
     with pytest.raises(SchemaMismatch, match="column 'v'"):
         written(column, kind)
-
-
-# Values, and whether each is refused: a null is inside of it where the type allows none.
-NESTED: list[tuple[pa.DataType, dict[bool, list[Any]]]] = [
-    (pa.list_(required), {True: [[1, None]], False: [[1], None, []]}),
-    (pa.large_list(required), {True: [[None]], False: [[1], None]}),
-    (pa.list_(required, 2), {True: [[1, None]], False: [[1, 2], None]}),
-    (a_struct, {True: [{"a": None, "b": "x"}], False: [{"a": 1, "b": None}, None]}),
-    (pa.list_(a_struct), {True: [[{"a": None, "b": "x"}]], False: [[{"a": 1, "b": None}, None], None]}),
-    (a_map, {True: [[("k", None)]], False: [[("k", 1)], None, []]}),
-    (
-        pa.map_(pa.string(), pa.list_(required, 2)),
-        {True: [[("k", [1, 2]), ("l", [1, None])]], False: [[("k", [1, 2]), ("l", None)], None]},
-    ),
-    (
-        pa.struct([("s", a_struct)]),
-        {True: [{"s": {"a": None, "b": None}}], False: [{"s": None}, {"s": {"a": 1, "b": None}}, None]},
-    ),
-]
-
-
-@pytest.mark.parametrize(("kind", "cases"), NESTED, ids=[str(kind) for kind, _ in NESTED])
-def test_nulls_inside_values_are_refused_where_the_type_allows_none(
-    kind: pa.DataType, cases: dict[bool, list[Any]]
-) -> None:
-    values = cases[False]
-    assert written(of(values, kind), kind).to_pylist() == values
-    assert written(of([values[0], *values], kind).slice(1), kind).to_pylist() == values
-    for value in cases[True]:
-        with pytest.raises(SchemaMismatch, match="nulls inside its values"):
-            written(of([*values, value], kind), kind)
 
 
 def test_text_that_is_not_utf_8_is_refused() -> None:

@@ -69,7 +69,7 @@ def test_a_handle_says_what_it_stands_for(store: Store, trips: Table) -> None:
     [
         ([{"id": 1, "day": "x"}], "missing: km"),
         ([{"id": 1, "day": "x", "km": 1.0}, {"id": 2}], "row 1 of the list .*missing: day, km"),
-        ([{"id": 1, "day": "x", "KM": 1.0}], "missing: km, unknown: KM"),
+        ([{"id": 1, "day": "x", "KM": 1.0}], "missing: km; unknown: KM"),
         ([{"id": "one", "day": "x", "km": 1.0}], "column 'id' is of type int32"),
         ([{1: 1}], "unknown: 1"),
         ([(1, "x", 1.0)], "must be dicts"),
