@@ -15,7 +15,7 @@ catalog's layout grows with a change, so every process looks the table up again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeAlias
@@ -27,13 +27,11 @@ from elasticscan.base.formatting import brief
 from elasticscan.base.limits import MAX_COLUMNS, MAX_RENAMES
 from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.metadata import (
-    IndexInfo,
     TableColumn,
     TableDefined,
     TableInfo,
     is_widening,
     new_column,
-    no_such_column,
 )
 from elasticscan.storage import check_definition, stored_schema
 from elasticscan.store import arguments
@@ -47,70 +45,110 @@ Fields: TypeAlias = pa.Schema | Sequence[pa.Field] | Mapping[str, pa.DataType | 
 @retry_interrupted
 def add_columns(context: Context, find: Find, fields: Fields) -> TableInfo:
     """Append columns to a table, in one transaction; columns that exist are skipped."""
-    asked = _fields(fields)
+    named = isinstance(fields, Mapping)
+    given = arguments.types("fields", fields) if named else islice(fields, MAX_COLUMNS + 1)  # maybe endless
+    asked = stored_schema(pa.schema(given), [])
+    if not len(asked):
+        raise InvalidOption(
+            f"fields={brief(fields)} must be a pyarrow.Schema, a list of pyarrow.field(name, type) or a "
+            "dict of names and types, at least one",
+            option="fields",
+        )
     with context.catalog.writing() as tx:
         table = find(tx)[0]
-        new = [field for field in asked if _is_new(field, table)]
-        if not new:
-            return table
         columns = table.all_columns
-        for field in new:
-            columns = (*columns, new_column(columns, field, table.definition + 1))
+        for field in asked:
+            if _is_new(field, table):
+                columns = (*columns, new_column(columns, field, table.definition + 1))
         return _redefine(tx, table, columns)
 
 
-@retry_interrupted
 def drop_columns(context: Context, find: Find, names: Names) -> TableInfo:
     """Drop columns of a table, all or none."""
-    names = arguments.names("names", names)
-    with context.catalog.writing() as tx:
-        table, indexes = find(tx)
-        going = [_check_free(table, indexes, name, "dropped") for name in columns_of(table, names, "names")]
-        until, last = table.definition + 1, tx.state.commit
-        return _redefine(tx, table, _changed(table, going, until=until, last_commit=last))
+
+    def dropped(_: TableColumn, definition: int, commit: int) -> dict[str, Any]:
+        return {"until": definition, "last_commit": commit}
+
+    return _change(context, find, arguments.names("names", names), "dropped", dropped)
 
 
-@retry_interrupted
 def rename_column(context: Context, find: Find, old: str, new: str) -> TableInfo:
     """Give a column another name."""
     old, new = arguments.text("old", old), arguments.text("new", new)
-    with context.catalog.writing() as tx:
-        table, indexes = find(tx)
-        column = _check_free(table, indexes, old, "renamed")
-        if old == new:
-            return table
+
+    def renamed(column: TableColumn, definition: int, _: int) -> dict[str, Any]:
         if len(column.names) > MAX_RENAMES:
             raise LimitExceeded(
-                f"column {old!r} of table {table.name!r} was renamed {MAX_RENAMES:,} times, and all its "
-                "names are kept; add another column instead",
+                f"column {old!r} was renamed {MAX_RENAMES:,} times, and all its names are kept; add another "
+                "column instead",
                 column=old,
                 limit="renames",
                 most=MAX_RENAMES,
             )
-        names = (*column.names, (table.definition + 1, new))
-        return _redefine(tx, table, _changed(table, [column], names=names))
+        return {"names": (*column.names, (definition, new))} if old != new else {}
+
+    return _change(context, find, [old], "renamed", renamed)
 
 
-@retry_interrupted
 def widen_column(context: Context, find: Find, name: str, kind: Any) -> TableInfo:
     """Give a column a type that holds all values of its own; nothing is done if it has it already."""
     name, kind = arguments.text("name", name), arguments.arrow_type("type", kind)
-    with context.catalog.writing() as tx:
-        table, indexes = find(tx)
-        column = _check_free(table, indexes, name, "widened")
+
+    def widened(column: TableColumn, definition: int, _: int) -> dict[str, Any]:
         if column.type == kind:
-            return table
+            return {}
         if not is_widening(column.type, kind):
             raise SchemaMismatch(
-                f"column {name!r} of table {table.name!r} is {column.type} and cannot become {kind}; "
-                "name a wider type of its kind, or a decimal of its scale",
+                f"column {name!r} is {column.type} and cannot become {kind}; name a wider type of its kind, "
+                "or a decimal of its scale",
                 column=name,
             )
-        types = (*column.types, (table.definition + 1, kind))
-        return _redefine(tx, table, _changed(table, [column], types=types))
+        return {"types": (*column.types, (definition, kind))}
+
+    return _change(context, find, [name], "widened", widened)
+
+
+@retry_interrupted
+def _change(
+    context: Context,
+    find: Find,
+    names: Sequence[str],
+    change: str,
+    attributes: Callable[[TableColumn, int, int], dict[str, Any]],
+) -> TableInfo:
+    """Change columns, all or none; what changes of each is told by it, the definition and the newest commit.
+
+    Raises:
+        NotFound: the table has no such column.
+        InvalidOption: a key or an index is made of one.
+    """
+    with context.catalog.writing() as tx:
+        table, indexes = find(tx)
+        columns = {column.stored: column for column in table.all_columns}
+        for name in columns_of(table, names, "names"):
+            for index in indexes:
+                if name in (*index.columns, *index.include):
+                    raise InvalidOption(
+                        f"column {name!r} of table {table.name!r} cannot be {change}, being of index "
+                        f"{index.name!r}; drop the index first",
+                        column=name,
+                        index=index.name,
+                    )
+            if name in table.primary_key:
+                raise InvalidOption(
+                    f"column {name!r} of table {table.name!r} cannot be {change}, being of the primary key; "
+                    "copy its rows to a new table",
+                    column=name,
+                )
+            column = table.by_name()[name]
+            changes = attributes(column, table.definition + 1, tx.state.commit)
+            columns[column.stored] = replace(column, **changes)
+        return _redefine(tx, table, tuple(columns.values()))
 
 
 def _redefine(tx: Tx, table: TableInfo, columns: tuple[TableColumn, ...]) -> TableInfo:
+    if columns == table.all_columns:
+        return table
     if len(columns) > MAX_COLUMNS:
         raise LimitExceeded(
             f"table {table.name!r} may have {MAX_COLUMNS:,} columns, dropped ones included, not "
@@ -122,45 +160,6 @@ def _redefine(tx: Tx, table: TableInfo, columns: tuple[TableColumn, ...]) -> Tab
     check_definition(changed.schema, [*table.primary_key], [*table.shard_key])
     tx.append(TableDefined(changed, table.definition))
     return changed
-
-
-def _changed(table: TableInfo, columns: Sequence[TableColumn], **changes: Any) -> tuple[TableColumn, ...]:
-    """Return all columns of a table, with changes of some."""
-    return tuple(replace(c, **changes) if c in columns else c for c in table.all_columns)
-
-
-def _check_free(table: TableInfo, indexes: Sequence[IndexInfo], name: str, change: str) -> TableColumn:
-    """Return the column of a name; raise unless it exists, and no key and no index is made of it."""
-    if name not in table.schema.names:
-        raise no_such_column(table.name, name, table.schema.names)
-    if name in table.primary_key:
-        raise InvalidOption(
-            f"column {name!r} of table {table.name!r} is of the primary key and cannot be {change}; copy its "
-            "rows to a new table",
-            column=name,
-        )
-    for index in indexes:
-        if name in (*index.columns, *index.include):
-            raise InvalidOption(
-                f"column {name!r} of table {table.name!r} cannot be {change}: index {index.name!r} is made "
-                f"of it; drop the index first (Table.drop_index({index.name!r})), and make it again after",
-                column=name,
-                index=index.name,
-            )
-    return table.by_name()[name]
-
-
-def _fields(value: Any) -> list[pa.Field]:
-    named = isinstance(value, Mapping)
-    given = arguments.types("fields", value) if named else islice(value, MAX_COLUMNS + 1)  # maybe endless
-    fields = list(stored_schema(pa.schema(given), []))
-    if not fields:
-        raise InvalidOption(
-            f"fields={brief(value)} must be a pyarrow.Schema, a list of pyarrow.field(name, type) or a "
-            "dict of names and types, at least one",
-            option="fields",
-        )
-    return fields
 
 
 def _is_new(field: pa.Field, table: TableInfo) -> bool:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from elasticscan.base.errors import AlreadyExists, InvalidOption
 from elasticscan.base.formatting import a_type
 from elasticscan.base.limits import check_name
-from elasticscan.catalog import StoreState, Tx, retry_interrupted
+from elasticscan.catalog import StoreState, retry_interrupted
 from elasticscan.metadata import TableDefined, TableDropped, TableInfo
 from elasticscan.storage import ROWS_HINT, check_definition, stored_schema
 from elasticscan.store import arguments
@@ -24,11 +24,7 @@ from elasticscan.store.context import Context, Find
 
 
 def define_table(
-    name: Any,
-    schema: Any,
-    primary_key: Any,
-    shard_key: Any = None,
-    compression: Any = None,
+    name: Any, schema: Any, primary_key: Any, shard_key: Any = None, compression: Any = None
 ) -> TableInfo:
     """Return a checked definition, not entered yet; arguments and errors as of `Store.create_table`."""
     check_name("table", name)
@@ -49,13 +45,8 @@ def define_table(
 def enter_table(context: Context, table: TableInfo) -> TableInfo:
     """Enter a definition without rows. Raises `AlreadyExists`: there is a table of its name."""
     with context.catalog.writing() as tx:
-        return enter(tx, table)
-
-
-def enter(tx: Tx, table: TableInfo) -> TableInfo:
-    """As `enter_table`, in a transaction."""
-    tx.append(TableDefined(to_be_made(tx.state, table), 0, "create"))
-    return tx.state.table_named(table.name)
+        tx.append(TableDefined(_to_be_made(tx.state, table), 0, "create"))
+        return tx.state.table_named(table.name)
 
 
 @retry_interrupted
@@ -67,14 +58,10 @@ def reserve_table(
     shard_key: Sequence[str] | None = None,
     compression: str | None = None,
 ) -> TableInfo:
-    """Return a table for a first write, not listed until its rows are committed.
-
-    Raises:
-        AlreadyExists: there is one of this name.
-    """
+    """Return a table for a first write, not listed until its rows are committed. Raises `AlreadyExists`."""
     table = define_table(name, schema, primary_key, shard_key, compression)
     with context.catalog.writing() as tx:
-        reserved = to_be_made(tx.state, table)
+        reserved = _to_be_made(tx.state, table)
         if tx.state.reserved.get(reserved.id) != reserved:
             tx.append(TableDefined(reserved, 0, reserved=True))
         return reserved
@@ -95,7 +82,7 @@ def drop_table(context: Context, find: Find) -> None:
         tx.append(TableDropped(find(tx)[0].id))
 
 
-def to_be_made(state: StoreState, info: TableInfo) -> TableInfo:
+def _to_be_made(state: StoreState, info: TableInfo) -> TableInfo:
     """Return a new table with its id, which is that of one that was reserved with the same definition.
 
     The form of its files is that which was asked for last.

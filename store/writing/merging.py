@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.metadata import TableInfo, no_such_column
+from elasticscan.metadata import TableInfo
 from elasticscan.storage import Spool, batches_of, conform, conformed, parts_of
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import KnownTable
 from elasticscan.store.reading.rows_by_key import MOST_KEYS, get_rows
+from elasticscan.store.reading.scan import columns_of
 from elasticscan.store.rows.conversion import arrow_rows
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
 from elasticscan.store.writing.publishing import CommitNumber
@@ -62,9 +63,7 @@ class Clauses:
             NotFound: a column is named that it does not have.
             InvalidOption: nothing would be done.
         """
-        for name in self.columns or ():
-            if name not in table.schema.names:
-                raise no_such_column(table.name, name, table.schema.names)
+        columns_of(table, self.columns)
         if (self.matched, self.not_matched) == (IGNORE, IGNORE):
             raise InvalidOption(
                 f"when_matched and when_not_matched are both 'ignore'; pass when_not_matched='{INSERT}'",

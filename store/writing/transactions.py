@@ -37,11 +37,11 @@ from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.catalog import IdempotencyKey
 from elasticscan.filters import Assignment, Predicate
-from elasticscan.metadata import AUTO, StagedFragment, TableInfo, no_such_column
+from elasticscan.metadata import AUTO, StagedFragment, TableInfo
 from elasticscan.protocol import RowRequest
 from elasticscan.storage import batches_of, conform, conformed, files_of, read_rows, staged_source
 from elasticscan.store.context import Context, Find
-from elasticscan.store.reading.scan import begin_scan
+from elasticscan.store.reading.scan import begin_scan, columns_of
 from elasticscan.store.rows.conversion import typed
 from elasticscan.store.rows.keys import tombstones_of
 from elasticscan.store.writing.preconditions import unchanged
@@ -235,7 +235,7 @@ def update_rows(transaction: WriteTransaction, new: Mapping[str, Any]) -> Commit
     """
 
     def assigned(table: TableInfo) -> Change:
-        values, names = new_values(new, table), table.schema.names
+        values, names = _new_values(new, table), table.schema.names
 
         def change(rows: pa.RecordBatch) -> pa.RecordBatch:
             columns = [values[name](rows) if name in values else rows.column(name) for name in names]
@@ -247,26 +247,16 @@ def update_rows(transaction: WriteTransaction, new: Mapping[str, Any]) -> Commit
     return transaction.change(None, assigned)
 
 
-def new_values(new: Mapping[str, Any], table: TableInfo) -> dict[str, NewValues]:
+def _new_values(new: Mapping[str, Any], table: TableInfo) -> dict[str, NewValues]:
     """For each column a function that gives its new values."""
-    if not isinstance(new, Mapping) or not new:
+    names = columns_of(table, list(new), "set")
+    if keys := {*names} & {*table.primary_key}:
         raise InvalidOption(
-            f"set={brief(new)} must be a mapping of columns to their new values, at least one: "
-            "{'km': 'km * 2', 'seen': True}",
+            f"set names {min(keys)!r}, a column of the primary key of table {table.name!r}; insert rows with "
+            "the new keys and delete the old ones",
             option="set",
         )
-    values: dict[str, NewValues] = {}
-    for name, value in new.items():
-        if name not in table.schema.names:
-            raise no_such_column(table.name, str(name), table.schema.names)
-        if name in table.primary_key:
-            raise InvalidOption(
-                f"set names {name!r}, a column of the primary key of table {table.name!r}; insert rows with "
-                "the new keys and delete the old ones",
-                option="set",
-            )
-        values[name] = _new_value(value, table.schema.field(name), table)
-    return values
+    return {name: _new_value(new[name], table.schema.field(name), table) for name in names}
 
 
 def _new_value(value: Any, field: pa.Field, table: TableInfo) -> NewValues:
