@@ -44,8 +44,8 @@ copies and indexes them like any others.
 
 How rows get in (`stage_rows`): they are hashed to slots with Spark's own hash, sorted in parts of
 bounded size, staged as one fragment for each shard. A staged fragment is invisible until the
-catalog commits it; if its slots moved meanwhile, only those are staged again (`reroute`). What the tasks
-of one write staged becomes few fragments before, as far as it is small (`gather`).
+catalog commits it. If its slots moved meanwhile, only those are staged again, and what the tasks
+of one write staged becomes few fragments, as far as it is small (`arrange`).
 
 Files are reached through the `Disk` protocol: a local directory, a prefix of an S3 bucket, or
 what the process holds in memory. The file format is in `docs/formats.md`.
@@ -111,11 +111,10 @@ from elasticscan.storage.indexes.run import RUN_COLUMNS, RunReader, build_runs, 
 from elasticscan.storage.ingest import (
     SMALL_FRAGMENT_BYTES,
     File,
+    arrange,
     discard,
     files_of,
-    gather,
     remove_files,
-    reroute,
     stage_rows,
     staged_source,
 )

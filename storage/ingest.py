@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
@@ -30,8 +29,8 @@ from elasticscan.storage.pages import PageSource
 from elasticscan.storage.view import View
 from elasticscan.topology import Placement, SlotSet
 
-# What several tasks staged at one shard is merged before it is committed: fragments below this size, the
-# smallest first, as many as have room in one fragment. More than that is left as it is.
+# What several tasks staged at one shard is merged before it is committed: fragments below the first size, the
+# smallest first, up to the second. More than that is left as it is.
 SMALL_FRAGMENT_BYTES = 32 << 20
 GATHERED_BYTES = 1 << 30
 
@@ -165,42 +164,37 @@ def _copied(
         yield copied.staged
 
 
-def gather(
-    table: TableInfo, staged: Sequence[StagedFragment], disk_of: Callable[[int], Disk], origin: Origin
-) -> Iterator[StagedFragment]:
-    """Yield the same rows in fewer fragments: small ones that many tasks staged at a shard are merged.
-
-    Its old files stay; the commit of the result removes them. Large fragments stay as they are.
-    """
-    for shard in sorted({fragment.shard for fragment in staged}):
-        here = sorted((f for f in staged if f.shard == shard), key=lambda f: f.bytes)
-        sizes = zip(here, accumulate(f.bytes for f in here), strict=True)
-        few = sum(f.bytes < SMALL_FRAGMENT_BYTES and size <= GATHERED_BYTES for f, size in sizes)
-        group = here[:few] if few > 1 else []
-        yield from here[len(group) :]
-        if group:
-            slots, source = SlotSet.union(f.slots for f in group), staged_source(table, group, disk_of)
-            replaced = replace(origin, replaces=tuple(f.path for f in group))
-            yield from _copied(source, slots, shard, disk_of, replaced)
-
-
-def reroute(
+def arrange(
     table: TableInfo,
     staged: Sequence[StagedFragment],
     placement: Placement,
     disk_of: Callable[[int], Disk],
     origin: Origin,
 ) -> Iterator[StagedFragment]:
-    """Yield the same rows, staged where their slots live by `placement`.
+    """Yield the same rows, staged where their slots live by `placement`, in few fragments.
 
-    Only slots that left are copied, so each further attempt has less to do than the one before.
+    Copied are slots that left, so each further attempt has less to do than the one before; and fragments
+    below `SMALL_FRAGMENT_BYTES`, the smallest first, where many tasks staged some at a shard. Large ones stay
+    as they are, as do all files: the commit of the result removes those that it does not need.
     """
-    for fragment in staged:
-        away = fragment.slots - placement.at(fragment.shard)
-        if fragment.slots - away:
-            yield fragment.serving(fragment.slots - away) if away else fragment
-        for shard, part in placement.split_by_shard(away).items():
-            yield from _copied(staged_source(table, [fragment], disk_of), part, shard, disk_of, origin)
+    groups: dict[int, list[tuple[StagedFragment, SlotSet]]] = {}
+    room = GATHERED_BYTES
+    for fragment in sorted(staged, key=lambda staged: staged.bytes):
+        for shard, slots in placement.split_by_shard(fragment.slots).items():
+            is_here = shard == fragment.shard
+            if is_here and (fragment.bytes >= SMALL_FRAGMENT_BYTES or fragment.bytes > room):
+                yield fragment.serving(slots)
+            else:
+                room -= fragment.bytes if is_here else 0
+                groups.setdefault(shard, []).append((fragment, slots))
+    for shard, group in sorted(groups.items()):
+        fragments, slots = [fragment for fragment, _ in group], SlotSet.union(slots for _, slots in group)
+        if len(fragments) == 1 and fragments[0].shard == shard:
+            yield fragments[0].serving(slots)
+        else:
+            replaced = replace(origin, replaces=tuple(fragment.path for fragment in fragments))
+            source = staged_source(table, fragments, disk_of)
+            yield from _copied(source, slots, shard, disk_of, replaced)
 
 
 def files_of(staged: Iterable[StagedFragment]) -> set[File]:

@@ -19,12 +19,11 @@ from elasticscan.metadata import StagedFragment, TableDefined, TableInfo
 from elasticscan.storage import (
     File,
     StagedInMemory,
+    arrange,
     files_of,
-    gather,
     joined,
     pack_rows,
     remove_files,
-    reroute,
 )
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import live_table
@@ -162,11 +161,10 @@ class _Publication:
                 self._settle(self._context.state())
 
     def _settle(self, state: StoreState) -> None:
-        """Stage files where their slots live, merge those that lie crowded, and make their runs."""
+        """Let files lie where their slots live, few at each shard, and make their runs."""
         context, table, self._rows = self._context, self._table, None
         origin, disk_of = context.origin(self._request.kind, state=state), context.staging_disk
-        self._take(reroute(table, self._fragments, state.placement, disk_of, origin))
-        self._take(gather(table, self._fragments, disk_of, origin))
+        self._take(arrange(table, self._fragments, state.placement, disk_of, origin))
         self._take(with_runs(context, table, state.indexes(table.id), self._fragments, state))
 
     def _take(self, fragments: Iterable[StagedFragment]) -> None:

@@ -18,7 +18,7 @@ from elasticscan.metadata import StagedFragment
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage.fragment import DELETED
-from elasticscan.storage.ingest import discard, reroute, stage_rows
+from elasticscan.storage.ingest import arrange, discard, stage_rows
 from elasticscan.topology import Placement, Tablet
 from tests.base.examples import examples
 from tests.storage.faulty_disk import FaultyDisk
@@ -104,7 +104,7 @@ def test_a_write_of_any_size_becomes_one_sorted_fragment_a_shard_and_follows_its
     assert write.files() == len(staged), "parts that were merged are removed"
     for _ in range(3):
         where = write.placement(1, 2, 3)
-        staged = [*reroute(write.table, staged, where, write.disk_of, ORIGIN)]
+        staged = [*arrange(write.table, staged, where, write.disk_of, ORIGIN)]
         write.check(staged, where)
 
 
