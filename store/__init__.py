@@ -32,7 +32,6 @@ The facade stands on all of them but `repair`, which stands on it:
 backend         a store as Spark and the terminal need it
 store           a store as users hold it; opening: its catalog and disks; status: what `Store.status` returns
 table           a table as users hold it
-schema_changes  columns added, dropped, renamed and widened
 verifying       checks of every file and row
 
 What all of them use, and what uses none of them:
@@ -55,15 +54,21 @@ from elasticscan.store.reading.streams import StreamState
 from elasticscan.store.repair.rebuild import repair_store
 from elasticscan.store.roots import Location
 from elasticscan.store.roots.location import CATALOG_FILE, FROM_ENVIRONMENT, resolve
-from elasticscan.store.rows.keys import tombstones_of, with_tombstones
+from elasticscan.store.rows.conversion import tombstones_of, with_tombstones
 from elasticscan.store.store import Store
 from elasticscan.store.table import Table
 from elasticscan.store.upkeep.executor import RoundDone
 from elasticscan.store.upkeep.garbage import Action
 from elasticscan.store.writing.definitions import has_forerunner, reserve_table, table_to_write
 from elasticscan.store.writing.preconditions import unchanged
-from elasticscan.store.writing.publishing import CommitRequest, is_committed, publish
-from elasticscan.store.writing.staging import check_no_key_twice, remove_staged, stage
+from elasticscan.store.writing.publishing import (
+    CommitRequest,
+    check_no_key_twice,
+    is_committed,
+    publish,
+    remove_staged,
+    stage,
+)
 from elasticscan.store.writing.transactions import (
     OutdatedLookError,
     delete_rows,

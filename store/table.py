@@ -17,7 +17,7 @@ from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_N
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import Commit, Tag, Tx
 from elasticscan.metadata import AUTO, SORTED, IndexInfo, TableInfo
-from elasticscan.store import arguments, schema_changes
+from elasticscan.store import arguments
 from elasticscan.store.arguments import Columns, Condition, Names, Parameters, Reading, Said, Snapshot, Txn
 from elasticscan.store.context import Context
 from elasticscan.store.context.tags import add_tag, drop_tag, tags_of
@@ -26,11 +26,9 @@ from elasticscan.store.reading.changes import history
 from elasticscan.store.reading.exporting import COMPRESSIONS, FILE_BYTES, Exported, export_scan
 from elasticscan.store.reading.rows_by_key import get_rows
 from elasticscan.store.reading.scan import Scan, begin_changes, begin_scan
-from elasticscan.store.rows.conversion import arrow_rows
-from elasticscan.store.rows.keys import arrow_keys
+from elasticscan.store.rows.conversion import arrow_keys, arrow_rows
 from elasticscan.store.upkeep.flushing import flush_and_compact
-from elasticscan.store.writing import merging
-from elasticscan.store.writing.definitions import drop_table, redefine_table
+from elasticscan.store.writing import definitions, merging
 from elasticscan.store.writing.indexing import create_index, drop_index
 from elasticscan.store.writing.merging import INSERT, UPDATE, Clauses
 from elasticscan.store.writing.publishing import CommitNumber
@@ -414,13 +412,13 @@ class Table:
         """List the indexes; those with `ready=False` are being built, or their build was killed."""
         return self._context.ask(self._find)[1]
 
-    def add_columns(self, fields: schema_changes.Fields) -> pa.Schema:
+    def add_columns(self, fields: definitions.Fields) -> pa.Schema:
         """Append nullable columns and return the new schema; columns that exist with this type are skipped.
 
         A dict has their names and types, as `{"note": "string"}`. They are null in rows that exist. Raises
         `SchemaMismatch` if a column has the name in another case or with another type.
         """
-        return schema_changes.add_columns(self._context, self._find, fields).schema
+        return definitions.add_columns(self._context, self._find, fields).schema
 
     def drop_columns(self, names: Names) -> pa.Schema:
         """Drop columns, all of them or none, and return the new schema; no file is written.
@@ -428,14 +426,14 @@ class Table:
         Scans that have begun keep them. Merges remove their values when no older snapshot is kept. Raises
         `InvalidOption` if a key or an index is made of one; drop the index first.
         """
-        return schema_changes.drop_columns(self._context, self._find, names).schema
+        return definitions.drop_columns(self._context, self._find, names).schema
 
     def rename_column(self, old: str, new: str) -> pa.Schema:
         """Give a column another name in every snapshot, and return the new schema; no file is written.
 
         Raises `InvalidOption` if a key or an index is made of it, `LimitExceeded` after too many renames.
         """
-        return schema_changes.rename_column(self._context, self._find, old, new).schema
+        return definitions.rename_column(self._context, self._find, old, new).schema
 
     def widen_column(self, name: str, type: pa.DataType | str) -> pa.Schema:
         """Give a column a wider type of the same kind, and return the new schema; no file is written.
@@ -443,7 +441,7 @@ class Table:
         Allowed are int8 to int16, int32 or int64 and so on, likewise uint8 to uint64 and float16 to float64,
         and decimals to more digits of the same scale. `InvalidOption`: a key or an index is made of it.
         """
-        return schema_changes.widen_column(self._context, self._find, name, type).schema
+        return definitions.widen_column(self._context, self._find, name, type).schema
 
     def history(self, limit: int | None = None) -> tuple[Commit, ...]:
         """List the newest `limit` commits, or all, oldest first. Raises `CatalogOutdated`."""
@@ -469,11 +467,13 @@ class Table:
 
         The period is "7d", "12h", "90m" or "30s", a timedelta, or None for the store's own retention period.
         """
-        redefine_table(self._context, self._find, retention_seconds=arguments.period("period", period))
+        definitions.redefine(self._context, self._find, retention_seconds=arguments.period("period", period))
 
     def set_compression(self, compression: str | None) -> None:
         """Set how new files are written: None, "lz4" or "zstd"; `compact` rewrites the old ones."""
-        redefine_table(self._context, self._find, compression=arguments.file_form("compression", compression))
+        definitions.redefine(
+            self._context, self._find, compression=arguments.file_form("compression", compression)
+        )
 
     def compact(self) -> int:
         """Merge fragments; return how many were removed."""
@@ -481,4 +481,4 @@ class Table:
 
     def drop(self) -> None:
         """Drop the table; a later `Store.collect_garbage` removes its files."""
-        drop_table(self._context, self._find)
+        definitions.drop_table(self._context, self._find)

@@ -30,7 +30,7 @@ from elasticscan.store.context.leases import end_lease, lease_snapshot
 from elasticscan.store.context.lookups import KnownTable
 from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.scan import columns_of
-from elasticscan.store.rows.keys import arrow_keys
+from elasticscan.store.rows.conversion import arrow_keys
 
 MOST_KEYS = 1 << 16  # are asked for at once
 

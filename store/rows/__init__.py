@@ -8,8 +8,7 @@
 Rows that are typed become batches of the table's types (`arrow_rows`, `arrow_keys`), files a stream of
 batches (`read_file`). A write brings the batches to the table's schema (`elasticscan.storage`).
 
-conversion  lists and dicts of Python as Arrow
-keys   primary keys in a table's types, and tombstones, the rows that delete them
+conversion  lists and dicts of Python as Arrow; primary keys, and tombstones, the rows that delete them
 files  files of several formats: found by path, pattern or URI, and read
 
 It leaves out where rows go (`elasticscan.store.writing`), and rows of Spark (`elasticscan.connector`).

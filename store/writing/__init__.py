@@ -18,12 +18,11 @@ still holds.
 
 The modules, from the bottom up:
 
-definitions    tables: checked, reserved for a first write, entered with it; redefined and dropped
+definitions    tables: checked, reserved for a first write, entered with it; their columns; dropped
 entering       what records say of files that come
 indexing       indexes, built alongside writers and moves, and their runs for each fragment
 preconditions  what a write may require of its keys
-staging        rows become files that nothing refers to yet, or wait in memory for the log
-publishing     they become a commit; again what moved meanwhile
+publishing     rows become files that nothing refers to yet, or wait in memory for the log; and a commit
 transactions   rows read, and what becomes of them committed, if no other commit changed them meanwhile; else
                all is done again. Rows that meet a condition are so deleted, updated or replaced
 merging        rows that meet those with the same keys: updated, deleted, inserted

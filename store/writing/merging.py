@@ -21,8 +21,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import KnownTable
 from elasticscan.store.reading.rows_by_key import MOST_KEYS, get_rows
 from elasticscan.store.reading.scan import columns_of
-from elasticscan.store.rows.conversion import arrow_rows
-from elasticscan.store.rows.keys import tombstones_of, with_tombstones
+from elasticscan.store.rows.conversion import arrow_rows, tombstones_of, with_tombstones
 from elasticscan.store.writing.publishing import CommitNumber
 from elasticscan.store.writing.transactions import OutdatedLookError, WriteTransaction
 

@@ -23,7 +23,7 @@ from elasticscan.metadata import CHANGE_TYPE, TableInfo
 from elasticscan.storage import DELETE, INSERT
 from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.scan import begin_changes, begin_scan
-from elasticscan.store.rows.keys import tombstones_of, with_tombstones
+from elasticscan.store.rows.conversion import tombstones_of, with_tombstones
 from elasticscan.store.writing.preconditions import KeyCheck
 from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, write
 from elasticscan.store.writing.transactions import OutdatedLookError, WriteTransaction

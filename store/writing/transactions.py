@@ -42,11 +42,18 @@ from elasticscan.protocol import RowRequest
 from elasticscan.storage import batches_of, conform, conformed, files_of, read_rows, staged_source
 from elasticscan.store.context import Context, Find
 from elasticscan.store.reading.scan import begin_scan, columns_of
-from elasticscan.store.rows.conversion import typed
-from elasticscan.store.rows.keys import tombstones_of
+from elasticscan.store.rows.conversion import tombstones_of, typed
 from elasticscan.store.writing.preconditions import unchanged
-from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, is_committed, publish, write
-from elasticscan.store.writing.staging import remove_staged, removed_on_error, stage
+from elasticscan.store.writing.publishing import (
+    CommitNumber,
+    CommitRequest,
+    is_committed,
+    publish,
+    remove_staged,
+    removed_on_error,
+    stage,
+    write,
+)
 
 # Attempts end when both are over: long ones are made a few times all the same.
 ATTEMPTS_SECONDS, FEWEST_ATTEMPTS = 60.0, 10

@@ -65,14 +65,13 @@ from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.key_filter import KeyFilter
 from elasticscan.storage.pages import Piece, pieces_of
 from elasticscan.storage.view import View
-from elasticscan.store import schema_changes
 from elasticscan.store.context import Context, lookups
 from elasticscan.store.moves import elasticity, mover, owners
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import OwnedMove
 from elasticscan.store.reading import rows_by_key, scan
-from elasticscan.store.upkeep import compaction, executor
-from elasticscan.store.writing import indexing, preconditions, publishing, transactions
+from elasticscan.store.upkeep import compaction, horizons, keeper
+from elasticscan.store.writing import definitions, indexing, preconditions, publishing, transactions
 from elasticscan.store.writing.entering import replace_fragments
 from elasticscan.store.writing.preconditions import KeyCheck
 from elasticscan.topology import Event, Move, Phase, Placement, SlotSet
@@ -695,7 +694,7 @@ def compaction_with_an_old_definition(patch: Patch) -> None:
 
 
 @fault("programs", "a name that was dropped and comes again is another column", style="columns change")
-@replacing(schema_changes, "new_column")
+@replacing(definitions, "new_column")
 def dropped_columns_come_back(honest: Any, columns: Any, field: pa.Field, definition: int) -> Any:
     return replace(honest(columns, field, definition), stored=field.name)
 

@@ -13,7 +13,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.context.memory import Memories, TableMemory
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.upkeep import compaction, flushing
-from elasticscan.store.writing import indexing, preconditions, publishing, staging
+from elasticscan.store.writing import indexing, preconditions, publishing
 from elasticscan.topology import SlotSet
 from tests.faults.planted import Finder, fault, found_by, replacing
 from tests.faults.unchecked import Anywhere, files_may_lie_anywhere, unchecked
@@ -113,13 +113,13 @@ Finder("programs", "indexes alongside writes").rule("an index finds rows in the 
     TableMemory, "runs", []
 )
 indexed = Finder("scenarios", INDEXED)
-indexed.rule("rows that an index cannot take are not committed").gives(staging, "check_entries")
+indexed.rule("rows that an index cannot take are not committed").gives(publishing, "check_entries")
 indexed.rule("an index is not made of rows in the log that it cannot take").gives(
     indexing, "_check_rows_in_log"
 )
 Finder("scenarios", "test_the_log_takes_so_much_and_no_more").rule(
     "a table has so many rows in the log and no more"
-).gives(staging, "has_room", True)
+).gives(publishing, "has_room", True)
 Finder("scenarios", f"{STORIES}[write_by_tasks_in_the_log]").rule(
     "rows in the log have the columns of the table that they are committed to"
 ).gives(publishing, "fits_in_log", True, let=lambda patch: unchecked(patch, RowsCommitted))

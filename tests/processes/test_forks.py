@@ -21,7 +21,7 @@ from elasticscan.storage import overlay
 from elasticscan.storage.disk import local
 from elasticscan.store import Scan, Store
 from elasticscan.store.context.leases import lease_end
-from elasticscan.store.writing import staging
+from elasticscan.store.writing import publishing
 from elasticscan.store.writing.definitions import enter
 
 CHILD_SECONDS = 60
@@ -134,7 +134,7 @@ def test_a_child_forked_by_the_input_of_a_write_leaves_its_parents_files_alone(
     store: Store, monkeypatch: pytest.MonkeyPatch, way: type[BaseException] | None
 ) -> None:
     """However it goes on itself: the parent's staged files are there, and are committed once."""
-    monkeypatch.setattr(staging, "WRITE_BUFFER_BYTES", 1_000)
+    monkeypatch.setattr(publishing, "WRITE_BUFFER_BYTES", 1_000)
     table = store.table("t")
 
     def batches() -> Iterator[pa.RecordBatch]:

@@ -18,7 +18,7 @@ from elasticscan.storage.definition import check_definition, stored_schema
 from elasticscan.storage.fragment import SYSTEM_COLUMNS
 from elasticscan.storage.ingest import stage_rows
 from elasticscan.storage.pages import read_page
-from elasticscan.store.rows.keys import tombstones_of
+from elasticscan.store.rows.conversion import tombstones_of
 from elasticscan.topology import SlotSet, initial_placement
 from tests.storage.columns import NESTED, PLAIN, REFUSED, column, forms, sample_rows
 from tests.storage.versions import ORIGIN, Shelf, read_all

@@ -29,8 +29,9 @@ from elasticscan.connector.sql.changing import ACTION
 from elasticscan.connector.sql.row_changes import _DELETES
 from elasticscan.storage import FragmentReader
 from elasticscan.storage.fragment import SYSTEM_COLUMNS
-from elasticscan.store import Store, Table, feed_fields, schema_changes
+from elasticscan.store import Store, Table, feed_fields
 from elasticscan.store.repair.rebuild import repair_store
+from elasticscan.store.writing import definitions
 from tests.base.connections import call_at_statements
 
 pytestmark = pytest.mark.usefixtures("unflushed")
@@ -134,8 +135,8 @@ def test_a_snapshot_is_never_read_by_a_definition_from_before_it(
 def test_columns_that_were_dropped_and_names_that_were_given_are_bounded(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema_changes, "MAX_COLUMNS", 6)
-    monkeypatch.setattr(schema_changes, "MAX_RENAMES", 2)
+    monkeypatch.setattr(definitions, "MAX_COLUMNS", 6)
+    monkeypatch.setattr(definitions, "MAX_RENAMES", 2)
     for _ in range(2):
         table.add_columns([pa.field("more", pa.int8())])
         table.drop_columns(["more"])

@@ -38,8 +38,7 @@ from elasticscan.store.upkeep.collector import collect_dropped
 from elasticscan.store.upkeep.executor import keep
 from elasticscan.store.upkeep.flushing import flush
 from elasticscan.store.upkeep.planning import Policy
-from elasticscan.store.writing.publishing import CommitNumber, publish
-from elasticscan.store.writing.staging import stage
+from elasticscan.store.writing.publishing import CommitNumber, publish, stage
 from elasticscan.topology import Move, Topology
 from tests.base.manual_clock import ManualClock
 from tests.simulation.elasticity import MoverStoppedError

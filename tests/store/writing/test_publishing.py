@@ -18,7 +18,7 @@ from elasticscan.base.errors import (
 from elasticscan.metadata import Fragment, StagedFragment
 from elasticscan.storage import ingest, open_disk
 from elasticscan.store import Store
-from elasticscan.store.writing import staging
+from elasticscan.store.writing import publishing
 from elasticscan.store.writing.publishing import publish
 from tests.storage.faulty_disk import FaultyDisk
 
@@ -42,7 +42,7 @@ def rows_of(task: int) -> pa.Table:
 
 def staged_by_tasks(store: Store) -> list[StagedFragment]:
     table = store.table("t").definition
-    tasks = (staging.stage(store.context, table, rows_of(task).to_batches()) for task in range(TASKS))
+    tasks = (publishing.stage(store.context, table, rows_of(task).to_batches()) for task in range(TASKS))
     return [fragment for task in tasks for fragment in task]
 
 
@@ -100,7 +100,7 @@ def test_a_commit_that_fails_leaves_what_was_staged_and_no_more(
         with pytest.raises(DiskFull if fails == "a shard" else TableChanged):
             publish(other.context, definition, staged)
         assert files_of(store) == before
-        staging.remove_staged(other.context, staged)
+        publishing.remove_staged(other.context, staged)
     assert files_of(store) == set()
 
 
@@ -122,7 +122,7 @@ def test_a_slow_write_says_what_became_of_the_parts_that_it_staged(store: Store,
     reader = pa.RecordBatchReader.from_batches(SCHEMA, slow())
     expected = WriteConflict if harm == "collected" else FragmentDamaged
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(staging, "WRITE_BUFFER_BYTES", 2_000)
+        patch.setattr(publishing, "WRITE_BUFFER_BYTES", 2_000)
         with pytest.raises(expected) as caught:
             store.table("t").upsert(reader)
     assert not isinstance(caught.value, FragmentMissing)

@@ -18,7 +18,7 @@ from elasticscan.catalog import checkpoints
 from elasticscan.catalog.entries import ROWS
 from elasticscan.store import Store, Table
 from elasticscan.store.upkeep import compaction, flushing
-from elasticscan.store.writing import staging
+from elasticscan.store.writing import publishing
 from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("t", pa.string())])
@@ -61,12 +61,12 @@ def test_the_log_takes_so_much_and_no_more(store: Store, monkeypatch: pytest.Mon
     assert files_of(store)
     table.upsert(rows(3, 4, "x" * 60_000))
     assert in_log(store) == 1
-    monkeypatch.setattr(staging, "MEMORY_TABLE_BYTES", 70_000)
+    monkeypatch.setattr(publishing, "MEMORY_TABLE_BYTES", 70_000)
     table.upsert(rows(4, 5, "x" * 60_000))
     assert in_log(store) == 1
     table.upsert(rows(5, 6))
     assert in_log(store) == 2
-    monkeypatch.setattr(staging, "MEMORY_STORE_BYTES", 0)
+    monkeypatch.setattr(publishing, "MEMORY_STORE_BYTES", 0)
     table.upsert(rows(6, 7))
     assert in_log(store) == 2
     assert ids_of(table) == list(range(7))
