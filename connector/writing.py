@@ -47,15 +47,15 @@ from elasticscan.connector.options import Options, check_mode
 from elasticscan.connector.store_cache import open_store
 from elasticscan.filters import Predicate
 from elasticscan.metadata import StagedFragment, TableInfo
-from elasticscan.storage import OBJECT_SCHEMES, open_disk
+from elasticscan.storage import files_of
 from elasticscan.store import (
     CommitRequest,
     IdempotencyKey,
     Store,
     check_no_key_twice,
     complete_rows,
+    earlier_commit,
     has_forerunner,
-    is_committed,
     publish,
     publish_replacing,
     remove_staged,
@@ -165,7 +165,7 @@ class TableWriter:
                 table=table.name,
             )
         # How the rows of a write that was committed before are laid out this time does not matter.
-        done = txn is not None and is_committed(store.context, table.id, txn)
+        done = earlier_commit(store.context, table.id, txn) is not None
         if sum(map(bool, tasks)) > 1 and not done:
             check_no_key_twice(store.context, table, staged)
         if options.replace_where is not None:
@@ -186,7 +186,7 @@ class TableWriter:
         went through, so files that the catalog knows stay."""
         staged = [fragment for message in messages_of(messages) for fragment in message.staged]
         if staged:
-            remove_staged(open_store(self._options.store, self.store_id).context, staged)
+            remove_staged(open_store(self._options.store, self.store_id).context, files_of(staged))
 
     def _find(self, store: Store) -> TableInfo:
         table = table_to_write(store.context, self.table_id)

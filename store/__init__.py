@@ -64,13 +64,12 @@ from elasticscan.store.writing.preconditions import unchanged
 from elasticscan.store.writing.publishing import (
     CommitRequest,
     check_no_key_twice,
-    is_committed,
+    earlier_commit,
     publish,
     remove_staged,
     stage,
 )
 from elasticscan.store.writing.transactions import (
-    OutdatedLookError,
     delete_rows,
     publish_replacing,
     rows_that_meet,

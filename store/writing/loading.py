@@ -20,7 +20,7 @@ from elasticscan.metadata import TableInfo
 from elasticscan.store.context import Context
 from elasticscan.store.rows.files import SourceFile, TextRules, read_file, schema_of
 from elasticscan.store.writing.definitions import reserve_table
-from elasticscan.store.writing.publishing import is_committed
+from elasticscan.store.writing.publishing import earlier_commit
 from elasticscan.store.writing.transactions import WriteTransaction
 
 UPSERT, INSERT, OVERWRITE = MODES = "upsert", "insert", "overwrite"
@@ -83,7 +83,7 @@ def load_files(
         number = commit(files, None)
     for file in files if job is not None else ():
         once = IdempotencyKey(f"load:{job}:{file.identity}", 0)
-        if is_committed(context, table.id, once):
+        if earlier_commit(context, table.id, once) is not None:
             skipped += 1
         else:
             number = commit([file], once)

@@ -49,8 +49,7 @@ TRANSACTION_EVERY = 64
 def fits_in_log(state: StoreState, table: TableInfo, rows: StagedInMemory, size: int) -> bool:
     """Return whether rows of a commit, of so many bytes, may be put into the log of a store in this state.
 
-    Raises:
-        InvalidKey: a row's key is too long for an index; after the commit, a flush could not refuse it.
+    Raises `InvalidKey`: a key is too long for an index, and after the commit a flush could not refuse it.
     """
     now = state.info(table.id) or table
     if now.definition != rows.table.definition or not has_room(state, table.id, size):
@@ -103,16 +102,12 @@ def removed_on_error(context: Context, files: Set[File]) -> Iterator[None]:
         raise
     except Exception:
         with suppress(ElasticScanError):  # then they are garbage
-            _remove(context, files)
+            remove_staged(context, files)
         raise
 
 
-def remove_staged(context: Context, staged: Sequence[StagedFragment]) -> None:
+def remove_staged(context: Context, files: Set[File]) -> None:
     """Remove files that were staged, except files in the log: their commit went through."""
-    _remove(context, files_of(staged))
-
-
-def _remove(context: Context, files: Set[File]) -> None:
     remove_files(files - context.state().known_paths(), context.disk_of)
 
 
@@ -193,15 +188,12 @@ def publish(
         WriteConflict: another table took the name of one that was reserved.
     """
     context.checkpoint("rows staged")
-    publication = _Publication(context, table, staged, request)
-    number = publication.commit()
-    context.upkeep.after_commit(publication.pending, sum(fragment.bytes for fragment in staged))
-    return number
+    return _Publication(context, table, staged, request).commit()
 
 
-def is_committed(context: Context, table_id: int, txn: IdempotencyKey) -> bool:
-    """Return True if a write with this pair of names was committed before."""
-    return context.ask(lambda tx: tx.commit_of_txn(table_id, txn)) is not None
+def earlier_commit(context: Context, table_id: int, txn: IdempotencyKey | None) -> int | None:
+    """Return the commit of an earlier write with this pair of names, if there is one."""
+    return None if txn is None else context.ask(lambda tx: tx.commit_of_txn(table_id, txn))
 
 
 class _Publication:
@@ -218,15 +210,16 @@ class _Publication:
         self._made = set[File]()
         self._fragments = list(staged)  # the commit is to refer to these, and to none of the others
         self._rows: bytes | None = None  # of the only fragment, as the log keeps them in place of files
-        self.pending: Sequence[tuple[int, int]] = ()  # where upkeep has something to do after the commit
+        self._pending: Sequence[tuple[int, int]] = ()  # where upkeep has something to do after the commit
 
     def commit(self) -> CommitNumber:
         context, txn = self._context, self._request.txn
         with removed_on_error(context, self._made), context.noticing_collection():
-            if txn is None or not is_committed(context, self._table.id, txn):
+            if earlier_commit(context, self._table.id, txn) is None:
                 self._prepare()
             number, committed = self._commit()
         remove_files((files_of(self._staged) | self._made) - committed, context.disk_of)
+        context.upkeep.after_commit(self._pending, sum(fragment.bytes for fragment in self._staged))
         # Of what was staged: a file whose slots moved meanwhile has rows that other fragments serve.
         return CommitNumber(number, sum(fragment.rows for fragment in self._staged) if committed else 0)
 
@@ -265,7 +258,7 @@ class _Publication:
             return at_once, files_of(self._fragments)
         for attempt in count():
             at_last = attempt >= ATTEMPTS_WITHOUT_LOCK
-            if check is not None and not (txn and is_committed(context, table.id, txn)):
+            if check is not None and earlier_commit(context, table.id, txn) is None:
                 check.look(self._fragments)
             if check is not None:
                 context.checkpoint("keys compared")
@@ -323,21 +316,18 @@ class _Publication:
         """Make the commit."""
         if self._rows is None:
             self._context.check_not_collected(tx, self._fragments, self._request.versions)
-        if self._table.id in tx.state.reserved:
-            self._enter_reserved(tx, tx.state.reserved[self._table.id])
+        reserved = tx.state.reserved.get(self._table.id)
+        if reserved is not None:  # it is seen from here on
+            if any(other.name == reserved.name for other in tx.state.infos()):
+                raise WriteConflict(
+                    f"table {reserved.name!r} was made with another definition meanwhile; nothing was "
+                    "committed: write again into that table",
+                    table=reserved.name,
+                )
+            tx.append(TableDefined(reserved, 0, "create"))
         number = tx.append(self._record(tx))
-        self.pending = self._context.upkeep.pending(tx, self._table.id, self._fragments)
+        self._pending = self._context.upkeep.pending(tx, self._table.id, self._fragments)
         return number
-
-    def _enter_reserved(self, tx: Tx, table: TableInfo) -> None:
-        """Let a reserved table be seen from here on. Raises `WriteConflict`: another has taken its name."""
-        if any(other.name == table.name for other in tx.state.infos()):
-            raise WriteConflict(
-                f"table {table.name!r} was made with another definition meanwhile; nothing was committed: "
-                "write again into that table",
-                table=table.name,
-            )
-        tx.append(TableDefined(table, 0, "create"))
 
 
 def _in_place(placement: Placement, staged: Sequence[StagedFragment]) -> bool:

@@ -47,7 +47,7 @@ from elasticscan.store.writing.preconditions import unchanged
 from elasticscan.store.writing.publishing import (
     CommitNumber,
     CommitRequest,
-    is_committed,
+    earlier_commit,
     publish,
     remove_staged,
     removed_on_error,
@@ -80,14 +80,11 @@ def until_unchanged(
     Args:
         context: the store's; where it cannot be written nothing is read either.
         attempt: reads rows at a snapshot, and commits what follows from them.
-        rows: which ones, for the error: "rows of table 't' that meet the condition".
-        advice: what to do about it, for the error.
+        rows, advice: for the error: which ones, and what to do about it.
         is_final: the caller named the commit of the rows, so a later change of them is an error.
 
     Raises:
-        ReadOnlyStore: the store cannot be written.
         WriteConflict: they were written each time, for a minute and ten attempts.
-        RowsChanged: they were written, and that is final.
     """
     context.catalog.check_writable()
     began, conflict = context.clock.now(), None
@@ -141,17 +138,12 @@ class WriteTransaction:
         """Return the commit of the first attempt whose rows no other commit changed meanwhile.
 
         An attempt reads, and ends with `commit`. There is none after an earlier commit under the same `txn`.
-
-        Raises:
-            FilterError, NotFound: the condition cannot be read.
-            WriteConflict: rows were changed each time.
-            RowsChanged: rows were changed after `since`.
+        Raises `FilterError` or `NotFound` where the condition cannot be read.
         """
         table = self.table()
-        if (txn := self.txn) is not None:
-            done = self.context.ask(lambda tx: tx.commit_of_txn(table.id, txn))
-            if done is not None:
-                return CommitNumber(done, 0)
+        done = earlier_commit(self.context, table.id, self.txn)
+        if done is not None:
+            return CommitNumber(done)
         if self.where is not None:
             Predicate.parse_for_change(self.where, table.schema)
         rows, is_final = f"rows of table {table.name!r}", self.since is not None
@@ -232,13 +224,7 @@ def delete_rows(transaction: WriteTransaction) -> CommitNumber:
 def update_rows(transaction: WriteTransaction, new: Mapping[str, Any]) -> CommitNumber:
     """Give columns new values in rows that meet the condition.
 
-    Args:
-        transaction: reads the rows.
-        new: by column SQL text over the row as it was, or a value that is no text.
-
-    Raises:
-        InvalidOption: no column is to be set, or one of the primary key.
-        NotFound, FilterError, SchemaMismatch: a value cannot be had, or does not go into its column.
+    `new` has for each column SQL text over the row as it was, or a value that is no text.
     """
 
     def assigned(table: TableInfo) -> Change:
@@ -282,14 +268,9 @@ def _new_value(value: Any, field: pa.Field, table: TableInfo) -> NewValues:
 
 
 def replace_rows(transaction: WriteTransaction, table: TableInfo, rows: Any) -> CommitNumber:
-    """Replace the rows that meet the transaction's condition.
-
-    Raises:
-        InvalidOption: a row does not meet it; nothing was written.
-        WriteConflict: others wrote some of the keys each time that they were read.
-    """
-    context, txn = transaction.context, transaction.txn
-    if txn is not None and is_committed(context, table.id, txn):
+    """Replace the rows that meet the transaction's condition, which these have to meet as well."""
+    context = transaction.context
+    if earlier_commit(context, table.id, transaction.txn) is not None:
         return publish_replacing(transaction, table, ())
     batches = conformed(batches_of(rows), table)
     staged = stage(context, table, rows_that_meet(transaction.where or "", table, batches))
@@ -300,12 +281,7 @@ def replace_rows(transaction: WriteTransaction, table: TableInfo, rows: Any) -> 
 def rows_that_meet(
     where: str, table: TableInfo, batches: Iterable[pa.RecordBatch], option: str = "where"
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows, which are all to meet a condition.
-
-    Raises:
-        InvalidOption: one does not, or it is unknown if it does.
-        FilterError, NotFound: the condition cannot be read.
-    """
+    """Yield the rows. Raises `InvalidOption` where one does not meet a condition, or may not."""
     predicate = Predicate.parse_for_change(where, table.schema)
     for batch in batches:
         others = batch.filter(pc.invert(pc.fill_null(predicate.mask(batch), False)))
@@ -343,5 +319,5 @@ def publish_replacing(
 
     number = transaction.change(list(table.primary_key), lambda _: gone, staged=staged)
     if not number.rows:  # it was done before, with other files
-        remove_staged(context, staged)
+        remove_staged(context, files_of(staged))
     return number

@@ -100,7 +100,7 @@ def test_a_commit_that_fails_leaves_what_was_staged_and_no_more(
         with pytest.raises(DiskFull if fails == "a shard" else TableChanged):
             publish(other.context, definition, staged)
         assert files_of(store) == before
-        publishing.remove_staged(other.context, staged)
+        publishing.remove_staged(other.context, ingest.files_of(staged))
     assert files_of(store) == set()
 
 
