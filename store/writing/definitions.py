@@ -69,8 +69,13 @@ def define_table(
 def enter_table(context: Context, table: TableInfo) -> TableInfo:
     """Enter a definition without rows. Raises `AlreadyExists`: there is a table of its name."""
     with context.catalog.writing() as tx:
-        tx.append(TableDefined(_to_be_made(tx.state, table), 0, "create"))
-        return tx.state.table_named(table.name)
+        return enter(tx, table)
+
+
+def enter(tx: Tx, table: TableInfo) -> TableInfo:
+    """As `enter_table`, in a transaction."""
+    tx.append(TableDefined(_to_be_made(tx.state, table), 0, "create"))
+    return tx.state.table_named(table.name)
 
 
 @retry_interrupted

@@ -32,7 +32,7 @@ _MODULES = (
     *("catalog.test_opening", "catalog.test_programs"),
     *("catalog.test_sqlite_files", "connector.test_partial_rows"),
     *("storage.test_faulty_disk", "store.context.test_high_water_marks", "store.reading.test_aggregating"),
-    *("store.test_definitions_meanwhile", "store.test_lost_connections", "store.test_older_catalog"),
+    *("store.test_lost_connections", "store.test_older_catalog"),
     *("store.test_root_scenarios", "store.test_verifying"),
     *("store.writing.test_small_commits", "transcripts.test_transcripts"),
 )

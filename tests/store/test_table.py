@@ -18,6 +18,7 @@ import numpy as np
 import pandas
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset
 import pytest
 
 import elasticscan
@@ -125,6 +126,13 @@ def test_python_objects_of_polars_are_refused_by_type(store: Store, trips: Table
             use(keys)
     assert [table.name for table in store.tables()] == ["trips"]
     assert trips.history() == history
+
+
+def test_columns_may_be_named_as_what_tells_data_apart(store: Store) -> None:
+    columns = {"id": [1, 2], "scanner": [3, 4], "to_reader": [5, 6]}
+    table = store.create_table("t", pandas.DataFrame(columns), "id")
+    table.upsert(pyarrow.dataset.dataset(pa.table(columns)))
+    assert table.to_arrow().sort_by("id").to_pydict() == columns
 
 
 def test_rows_may_be_a_dict_of_columns(trips: Table) -> None:
@@ -354,7 +362,8 @@ def test_a_snapshot_is_chosen_by_time_too(tmp_path: Path) -> None:
         assert table.tag("then", then).snapshot == table.history()[-2].number
         for after in (then, texts[0], "then"):
             assert table.changes(after, datetime.fromtimestamp(clock.now(), UTC)).count() == 2
-        table.restore("1970-01-12T13:50:50Z")
+        table.restore("1970-01-12T13:50:50Z", user_metadata={"why": "a test"})
+        assert table.history()[-1].user_metadata == {"restored_to": "3", "why": "a test"}
         assert table.scan().to_table()["v"].to_pylist() == [1]
         for wrong, message in (
             ("1970-13-12", "1970-13-12"),

@@ -131,6 +131,18 @@ def test_a_tombstone_in_a_file_hides_an_older_row_in_the_log(
     check(store, 20)
 
 
+@pytest.mark.usefixtures("rows_in_files")
+def test_a_merge_that_began_before_a_column_copies_its_values(store: Store) -> None:
+    table = store.table("t")
+    table.upsert(rows(0, 20))
+    before = table.definition
+    table.add_columns([pa.field("n", pa.int64())])
+    table.merge([{"id": 1, "n": 7}], columns=["n"])
+    compaction.compact(store.context, before)
+    assert table.scan(["id", "n"], "n = 7").to_table().to_pylist() == [{"id": 1, "n": 7}]
+    assert table.scan().count() == 20
+
+
 def test_writers_flush_what_is_much(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flushing, "FLUSH_COMMITS", 5)
     for n in range(7):
