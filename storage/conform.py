@@ -31,11 +31,7 @@ ROWS_HINT = (
 
 
 def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of Arrow tables, batches, readers or streams; at least one.
-
-    Raises:
-        SchemaMismatch: it is something else, or a batch has less than its number of rows needs.
-    """
+    """Yield the record batches of Arrow tables, batches, readers or streams, at least one."""
     reader, batch = _reader(data), None
     for batch in reader:
         try:
@@ -58,9 +54,7 @@ def _reader(data: Any) -> pa.RecordBatchReader:
     pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")  # not imported for others
     if polars is not None and isinstance(data, polars.DataFrame) and polars.Object in data.schema.values():
         # Polars exports the addresses of Python objects as if they were values.
-        raise SchemaMismatch(
-            "a column is of Polars' type Object, which has no values in Arrow; cast it first"
-        )
+        raise SchemaMismatch("a column is of Polars' type Object, which Arrow does not have; cast it first")
     try:
         if pandas is not None and isinstance(data, pandas.DataFrame):
             # Levels of its index are columns where they have names of their own.
@@ -92,14 +86,10 @@ def conformed(
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the batch with exactly the table's columns, in its order and types.
+    """Return the batch with exactly the table's columns, in its order and types; raises `SchemaMismatch`.
 
     Columns may come in any order. A type may differ where every value stays the same: narrower
     integers and floats, large or view or dictionary forms of strings and binaries, finer nulls.
-
-    Raises:
-        SchemaMismatch: a column is missing, unknown, repeated, of another type, or has nulls
-            where the table allows none.
     """
     check_columns("the rows have", batch.schema.names, schema.names)
     columns = [_conform_column(batch.column(field.name), field) for field in schema]

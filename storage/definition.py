@@ -52,12 +52,7 @@ _SUPPORTED = (
 
 
 def check_definition(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) -> None:
-    """Raise unless a table can be defined so.
-
-    Raises:
-        LimitExceeded: it is too large, or nested too deep.
-        SchemaMismatch, InvalidOption: a name, a type or a key is not allowed.
-    """
+    """Raise `LimitExceeded`, `SchemaMismatch` or `InvalidOption` unless a table can be defined so."""
     if len(schema) == 0:
         raise SchemaMismatch("a table needs at least one column")
     _check_most("columns", len(schema), MAX_COLUMNS, "keep rare ones together in a map or a struct")

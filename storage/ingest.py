@@ -40,11 +40,7 @@ Piece = tuple[list[Range], list[Range]]  # slots of tablets, and where their row
 
 
 def sort_rows(rows: pa.RecordBatch, table: TableInfo, slot_count: int) -> pa.RecordBatch:
-    """Return the rows by (slot, primary key), with the columns of a fragment.
-
-    Raises:
-        InvalidKey: a key is null, too long or occurs twice.
-    """
+    """Return the rows by (slot, primary key), with the columns of a fragment; raises `InvalidKey`."""
     check_keys_filled(rows, table)
     check_key_bytes(rows, table.primary_key)
     slots = slots_of(rows.select(table.shard_key).columns, slot_count)

@@ -39,11 +39,7 @@ def as_reader(data: Any) -> Any:
 
 
 def first_rows(data: Any) -> pa.RecordBatchReader | None:
-    """Return rows with the columns of a table for them; None for a value that is no data.
-
-    Raises:
-        SchemaMismatch: values of a column do not go together, or rows have other columns than the first.
-    """
+    """Return rows with the columns of a table for them; None for a value that is no data."""
     data = as_reader(data)
     if isinstance(data, list) and data and isinstance(data[0], Mapping):
         data = _columns_of(data, list(data[0]))
@@ -166,7 +162,7 @@ def arrow_keys(keys: Any, table: TableInfo, hint: str = "") -> Any:
             f"[{key}, ...]{hint}",
             option="keys",
         )
-    return table_of(dict(zip(names, _columns(list(keys), names), strict=True)), table)
+    return table_of(_key_columns(list(keys), names), table)
 
 
 def _listed(keys: Any) -> Any:
@@ -180,19 +176,17 @@ def _listed(keys: Any) -> Any:
     return keys if listed is None else listed(keys)
 
 
-def _columns(keys: Sequence[Any], names: Sequence[str]) -> list[list[Any]]:
+def _key_columns(keys: Sequence[Any], names: Sequence[str]) -> dict[str, list[Any]]:
     """Return the values of each key column."""
     if keys and isinstance(keys[0], Mapping):
-        if all(isinstance(key, Mapping) and key.keys() == set(names) for key in keys):
-            return [[key[name] for key in keys] for name in names]
-    elif len(names) == 1 and not any(isinstance(key, tuple | list) for key in keys):
-        return [list(keys)]
-    elif all(isinstance(key, tuple | list) and len(key) == len(names) for key in keys):
-        return [[key[place] for key in keys] for place in range(len(names))]
-    raise SchemaMismatch(
-        f"keys={brief(keys)} must be a list of keys, each with the columns {', '.join(names)}, as a tuple in "
-        "this order or as a dict"
-    )
+        return _columns_of(keys, names)
+    rows = [key if isinstance(key, tuple | list) else (key,) for key in keys]
+    if any(len(row) != len(names) for row in rows):
+        raise SchemaMismatch(
+            f"keys={brief(keys)} must be a list of keys, each with the columns {', '.join(names)}, as a tuple "
+            "in this order or as a dict"
+        )
+    return {name: [row[at] for row in rows] for at, name in enumerate(names)}
 
 
 def tombstones_of(keys: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:

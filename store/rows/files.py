@@ -73,11 +73,7 @@ class SourceFile:
 
 
 def find_files(sources: Sequence[str], kind: str | None) -> list[SourceFile]:
-    """Return the files that paths, directories, patterns and URIs name, in the order of their names.
-
-    Raises:
-        InvalidOption: there are none, or their format is not known.
-    """
+    """Return the files that paths, directories, patterns and URIs name, in the order of their names."""
     return [file for source in sources for file in _files_of(source, kind)]
 
 
@@ -223,10 +219,7 @@ def _text(leaf: pa.DataType) -> pa.DataType:
 
 
 def _zoned(file: SourceFile, dataset: Any, types: Mapping[str, pa.DataType]) -> pa.Schema:
-    """Return the columns of a file. An INT96 of Parquet, Spark's TIMESTAMP, is a time in UTC.
-
-    It stays without zone where `types` have it so.
-    """
+    """Return the columns of a file; an INT96, Spark's TIMESTAMP, is a time in UTC unless `types` differ."""
     schema = dataset.schema.remove_metadata()
     if file.kind != "parquet":
         return schema

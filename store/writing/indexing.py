@@ -67,10 +67,9 @@ def with_runs(
     staged: Iterable[StagedFragment],
     state: StoreState | None = None,
 ) -> list[StagedFragment]:
-    """Return the fragments with runs of every index; missing runs are built now.
+    """Return the fragments with runs of every index; missing runs are built now, and removed on an error.
 
-    On an error nothing of what was built remains; the fragments are the caller's. `state` is
-    the store's, read just before.
+    `state` is the store's, read just before.
     """
     if not missing_runs(indexes, staged := list(staged)):
         return staged
@@ -113,20 +112,17 @@ def _defined(
     """Return a checked definition, not entered yet."""
     check_name("index", name)
     arguments.choice("kind", kind, INDEX_KINDS)
-    columns_of(table, list(columns), "columns")
-    if include:
-        columns_of(table, list(include), "include")
+    columns_of(table, columns, "columns")
+    columns_of(table, include or None, "include")
     if len(columns) > MAX_KEY_COLUMNS:
         raise LimitExceeded(
-            f"an index has {MAX_KEY_COLUMNS} columns at most, not {len(columns)}; name the first of them, "
-            "and include the others",
+            f"an index has {MAX_KEY_COLUMNS} columns at most, not {len(columns)}; include the others",
             limit="columns of an index",
             most=MAX_KEY_COLUMNS,
         )
     if name in (AUTO, NONE, DIRECT, KEY):
         raise InvalidOption(
-            f"an index cannot be named {name!r}, because index={name!r} means something else in a scan; "
-            "choose another name",
+            f"an index cannot be named {name!r}, which means something else in a scan; choose another name",
             option="name",
         )
     clash = RUN_COLUMNS.intersection((*columns, *include, *table.primary_key))
@@ -157,13 +153,11 @@ def create_index(
         if existing is None:
             if len(indexes) >= MAX_INDEXES:
                 raise LimitExceeded(
-                    f"table {table.name!r} has {MAX_INDEXES} indexes, as many as a table may have; drop one "
-                    "first",
+                    f"table {table.name!r} has {MAX_INDEXES} indexes, the most; drop one first",
                     limit="indexes",
                     most=MAX_INDEXES,
                 )
             index = replace(definition, id=tx.state.newest_ids.get("index", 0) + 1)
-            assert index.phase is IndexPhase.BUILDING, f"an index begins without runs: {index}"
             tx.append(IndexDefined(index))
         elif replace(existing, id=definition.id, phase=definition.phase) == definition:
             index = existing
@@ -197,10 +191,7 @@ def drop_index(context: Context, find: Find, name: str) -> None:
 
 
 def transition_index(tx: Tx, index: IndexInfo, event: IndexEvent) -> IndexInfo:
-    """Let something happen to an index, by the table of its phases; its runs are dropped with it.
-
-    Returns it in the phase that it is in now: one that was dropped meanwhile stays so, whatever happens.
-    """
+    """Let something happen to an index, and return it as it is now; one that was dropped stays so."""
     before = next((own for own in tx.state.indexes(index.table) if own.id == index.id), None)
     if before is None:
         return replace(index, phase=IndexPhase.DROPPED)
@@ -217,10 +208,9 @@ def without_runs(state: StoreState, index: IndexInfo) -> list[Fragment]:
 
 
 def add_runs(tx: Tx, index: IndexInfo, runs: Mapping[int, Sequence[StagedRun]]) -> frozenset[int]:
-    """Give fragments their runs of an index, by the fragments' ids, as one record.
+    """Give fragments, by their ids, their runs of an index as one record; return those that took them.
 
-    Returns the fragments that took theirs. The others are gone or have them already, or the index is
-    gone, or the runs were taken for garbage.
+    The others are gone or have them already, or the index is gone, or the runs were taken for garbage.
     """
     taking = {
         fragment.id: fragment.shard

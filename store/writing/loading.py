@@ -57,9 +57,7 @@ def load_files(
 ) -> Loaded:
     """Load files into a table, which is made with these keys and compression if it is missing."""
     if (job is not None and mode == OVERWRITE) or (since is not None and (job, mode) != (None, UPSERT)):
-        raise InvalidOption(
-            "a job, mode 'overwrite' and if_unchanged_since do not go together; give one", option="mode"
-        )
+        raise InvalidOption("a job, mode 'overwrite' and if_unchanged_since do not go together; give one")
     table, created = _table_of(context, name, files, rules, made)
     rows = skipped = 0
     number = None
@@ -75,9 +73,8 @@ def load_files(
         reader = pa.RecordBatchReader.from_batches(table.schema, batches(some))
         find = partial(context.table, name=name)
         asked = WriteTransaction(context, find, None, since, once, user_metadata)
-        return asked.write(
-            table, reader, "overwrite" if mode == OVERWRITE else "write", is_insert=mode == INSERT
-        )
+        kind = "overwrite" if mode == OVERWRITE else "write"
+        return asked.write(table, reader, kind, is_insert=mode == INSERT)
 
     if job is None:
         number = commit(files, None)

@@ -56,12 +56,7 @@ class Clauses:
         return needed, [*key, *kept] if self.matched == UPDATE else key, written is not None or needed == key
 
     def check(self, table: TableInfo) -> None:
-        """Raise unless a table can be merged into so.
-
-        Raises:
-            NotFound: a column is named that it does not have.
-            InvalidOption: nothing would be done.
-        """
+        """Raise `NotFound` for a column that a table lacks, `InvalidOption` if nothing would be done."""
         columns_of(table, self.columns)
         if (self.matched, self.not_matched) == (IGNORE, IGNORE):
             raise InvalidOption(
@@ -73,19 +68,7 @@ class Clauses:
 def merge_rows(
     transaction: WriteTransaction, look: Callable[[], KnownTable], rows: Any, clauses: Clauses
 ) -> CommitNumber:
-    """Merge rows into a table, in one commit.
-
-    Args:
-        transaction: of the table, without a condition.
-        look: the table as it is now.
-        rows: as for `Table.upsert`.
-        clauses: what is done with them.
-
-    Raises:
-        NotFound, InvalidOption, SchemaMismatch: the clauses or the rows do not fit the table.
-        RowsChanged: rows were written after `since`.
-        WriteConflict: they were written each time that they were read.
-    """
+    """Merge rows, as for `Table.upsert`, in one commit; `look` returns the table as it is now."""
     table = transaction.table()
     clauses.check(table)
     if clauses == Clauses():
@@ -119,10 +102,8 @@ def rows_merged(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows to write: what becomes of batches and of the rows that a snapshot has of their keys.
 
-    A commit of them has to require that their keys are unchanged since that snapshot.
-
-    Raises:
-        OutdatedLookError: the columns are no longer those of the `current` look.
+    A commit of them has to require that their keys are unchanged since that snapshot. Raises
+    `OutdatedLookError` where the columns are no longer those of the `current` look.
     """
     table = current.table
     needed, read, is_any = clauses.columns_for(table)
@@ -162,5 +143,4 @@ def _become(piece: pa.RecordBatch, there: pa.Table, table: TableInfo, clauses: C
         upserts = conform(written, table.schema)
     if clauses.matched != DELETE:
         return upserts
-    tombstones = tombstones_of(piece.filter(is_there), table)
-    return with_tombstones(upserts, tombstones)
+    return with_tombstones(upserts, tombstones_of(piece.filter(is_there), table))

@@ -50,9 +50,7 @@ class KeyCheck:
     def look(self, staged: Sequence[StagedFragment]) -> None:
         """Compare with the commits until now, without a lock; few are left to `holds`.
 
-        Raises:
-            RowsChanged, AlreadyExists: the keys are not as they have to be.
-            SnapshotExpired: the changes are no longer kept.
+        Raises `RowsChanged`, `AlreadyExists`, or `SnapshotExpired` where the changes are no longer kept.
         """
         self._compare(self._context.catalog.newest(), staged, at_last=True)
 
@@ -145,13 +143,10 @@ def unchanged(
 ) -> Iterator[KeyCheck | None]:
     """Require that no other write wrote or deleted keys of this one after a commit.
 
-    None requires nothing, but of an insert that no row has one of its keys.
+    None requires nothing, but of an insert that no row has one of its keys. While the block runs, the changes
+    since then stay readable: by a lease, where retention is short.
 
-    While the block runs, the changes since then stay readable: by a lease, where retention is short.
-
-    Raises:
-        NotFound: there is no such commit yet.
-        SnapshotExpired: the changes since then are no longer kept.
+    Raises `NotFound` where there is no such commit yet, `SnapshotExpired` where changes are no longer kept.
     """
     if since is None:
         yield KeyCheck(context, table, None) if is_insert else None
@@ -166,18 +161,14 @@ def unchanged(
 
 @retry_interrupted
 def _hold(context: Context, table: TableInfo, since: int, txn: IdempotencyKey | None, lease: str) -> str:
-    """Keep the changes after a commit readable; returns the lease, "" where none is needed.
-
-    Raises as `unchanged`.
-    """
+    """Keep the changes after a commit readable; return the lease, "" where none is needed."""
     tx = context.catalog.newest()
     if txn is not None and tx.commit_of_txn(table.id, txn) is not None:
         return ""
     current, newest = tx.state.info(table.id), tx.state.commit
     if since > newest:
         raise NotFound(
-            f"rows of table {table.name!r} cannot be unchanged since commit {since}: the newest is "
-            f"{newest}; name the snapshot that they were read at",
+            f"there is no commit {since} yet, the newest is {newest}; name the snapshot of the rows",
             table=table.name,
             snapshot=since,
             kind="snapshot",

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from elasticscan.base.key_encoding import sort_codes
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
-from elasticscan.metadata import CHANGE_TYPE, TableInfo
+from elasticscan.metadata import CHANGE_TYPE, NONE, TableInfo
 from elasticscan.storage import DELETE, INSERT
 from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.scan import begin_changes, begin_scan
@@ -34,27 +34,13 @@ _LIMITS = (DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES)
 
 
 def restore(transaction: WriteTransaction, to: int | str | datetime) -> int:
-    """Make a table's newest snapshot equal to an older one; returns the commit's number.
-
-    Args:
-        transaction: of the table, without a condition.
-        to: a commit number, a tag, or a time with its zone.
-
-    Raises:
-        NotFound, SnapshotExpired: there is no such snapshot, or not any more.
-        WriteConflict: others wrote to the table each time.
-    """
+    """Make a table's newest snapshot equal to an older one, given as for `Table.restore`."""
     transaction.context.check_newest()
     return transaction.run(lambda: _attempt(transaction, to))
 
 
 def _attempt(transaction: WriteTransaction, to: int | str | datetime) -> CommitNumber:
-    """Restore a snapshot of now.
-
-    Raises:
-        RowsChanged: another commit came to the table meanwhile.
-        OutdatedLookError: its columns changed.
-    """
+    """Restore a snapshot of now; raises `RowsChanged` if another commit came to the table meanwhile."""
     context = transaction.context
     tx = context.catalog.newest()
     table = transaction.find(tx)[0]
@@ -63,16 +49,18 @@ def _attempt(transaction: WriteTransaction, to: int | str | datetime) -> CommitN
     tx.state.check_snapshot(table, snapshot)
     newest = tx.state.table(table.id).newest
     is_replaced = any(number > snapshot for number in tx.state.overwrites(table.id))
-    kind, commits = "overwrite" if is_replaced else "write", (snapshot, max(snapshot, newest))
     if is_replaced:
-        scan = begin_scan(context, transaction.find, None, None, snapshot, _LIMITS, index="none")
+        kind, scan = (
+            "overwrite",
+            begin_scan(context, transaction.find, None, None, snapshot, _LIMITS, index=NONE),
+        )
     else:
-        scan = begin_changes(context, transaction.find, commits, None, None, True, _LIMITS)
+        commits = snapshot, max(snapshot, newest)
+        kind, scan = "write", begin_changes(context, transaction.find, commits, None, None, True, _LIMITS)
     with scan:
         if scan.standing.definition != table.definition:
             raise OutdatedLookError
-        pages = scan.batches()
-        rows = pages if is_replaced else (undone(events, table) for events in pages)
+        rows = (events if is_replaced else undone(events, table) for events in scan.batches())
         said = {**(transaction.user_metadata or {}), RESTORED_TO: str(snapshot)}
         check = KeyCheck(context, table, newest, is_whole=True)
         return write(context, table, rows, CommitRequest(kind, check=check, user_metadata=said))

@@ -152,10 +152,7 @@ class WriteTransaction:
     def write(
         self, table: TableInfo, data: Any, kind: str = "write", *, is_insert: bool = False
     ) -> CommitNumber:
-        """Commit rows, or the deletion of keys; an insert refuses keys that exist.
-
-        Keys to delete that are not there are no error.
-        """
+        """Commit rows, or the deletion of keys; an insert refuses keys that exist."""
         with unchanged(self.context, table, self.since, self.txn, is_insert) as check:
             batches = conformed(batches_of(data), table, table.primary_key if kind == "delete" else None)
             if kind == "delete":
@@ -172,10 +169,7 @@ class WriteTransaction:
         kind: str = "write",
         staged: Sequence[StagedFragment] = (),
     ) -> CommitNumber:
-        """Commit rows and tombstones, and what was staged before, if no commit after one changed their keys.
-
-        What was staged before stays staged where this fails.
-        """
+        """Commit rows, tombstones, and what was staged before, if no commit after one changed their keys."""
         try:
             with unchanged(self.context, table, at, self.txn) as check:
                 request = CommitRequest(kind, self.txn, check, self.user_metadata)

@@ -87,7 +87,7 @@ INVALID: dict[str, Values] = {
     "keys": st.integers()
     | st.text(min_size=1)
     | one_of([None], ["x"], [1.5], [(1, 2)], [{"s": 1}], pa.table({"s": ["x"]}), [2**70], [INSIDE_ITSELF])
-    | one_of([True], [3, (4,)], [{"id": 3}, 4], pa.table({"id": [1.5]}), pa.table({"id": [1], "s": ["x"]})),
+    | one_of([True], [3, (4, 5)], [{"id": 3}, 4], pa.table({"id": [1.5]}), pa.table({"id": [1], "s": ["x"]})),
     "fields": st.integers()
     | one_of([], {}, "x", [7], {"_shard": "string"}, {"x": "nope"}, {"id": "int8"}, {"ID": "int64"})
     | one_of([pa.field("x", pa.int8(), nullable=False)], [pa.field("x", pa.int8())] * 2),
