@@ -183,8 +183,8 @@ def _key_columns(keys: Sequence[Any], names: Sequence[str]) -> dict[str, list[An
     rows = [key if isinstance(key, tuple | list) else (key,) for key in keys]
     if any(len(row) != len(names) for row in rows):
         raise SchemaMismatch(
-            f"keys={brief(keys)} must be a list of keys, each with the columns {', '.join(names)}, as a tuple "
-            "in this order or as a dict"
+            f"keys={brief(keys)} must be a list of keys, each with the columns {', '.join(names)}, as a "
+            "tuple in this order or as a dict"
         )
     return {name: [row[at] for row in rows] for at, name in enumerate(names)}
 
