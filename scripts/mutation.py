@@ -49,7 +49,7 @@ COUNTS = {
     "store/writing": 60,
     "storage/merge.py": 22,
 }
-OF_THEIR_NAME = ("loading", "merging", "preconditions", "restoring", "transactions")
+READING_WRITES = ("merging", "preconditions", "transactions")
 TESTS = {
     "topology": ["tests/topology"],
     "protocol/keys.py": ["tests/protocol"],
@@ -64,7 +64,11 @@ TESTS = {
     "store/writing/definitions.py": [f"{STORE}/test_limits.py"],
     "store/writing/indexing.py": [f"{STORE}/test_index_changes.py"],
     "storage/merge.py": [f"tests/storage/test_{name}.py" for name in ("copying", "overlay", "reading")],
-    **{f"store/writing/{name}.py": [f"{WRITING}/test_{name}.py", TRANSCRIPTS] for name in OF_THEIR_NAME},
+    "store/writing/loading.py": [f"{WRITING}/test_loading.py", TRANSCRIPTS],
+    **{
+        f"store/writing/{name}.py": [f"{WRITING}/test_transactions.py", TRANSCRIPTS]
+        for name in READING_WRITES
+    },
 }
 PYTEST = "-m pytest -q -x -p no:cacheprovider -p pytest_timeout"
 MARKS = ["-m", "not long and not spark"]

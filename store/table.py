@@ -32,8 +32,13 @@ from elasticscan.store.writing import definitions, merging
 from elasticscan.store.writing.indexing import create_index, drop_index
 from elasticscan.store.writing.merging import INSERT, UPDATE, Clauses
 from elasticscan.store.writing.publishing import CommitNumber
-from elasticscan.store.writing.restoring import restore
-from elasticscan.store.writing.transactions import WriteTransaction, delete_rows, replace_rows, update_rows
+from elasticscan.store.writing.transactions import (
+    WriteTransaction,
+    delete_rows,
+    replace_rows,
+    restore,
+    update_rows,
+)
 
 
 class Table:

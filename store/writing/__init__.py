@@ -24,9 +24,9 @@ indexing       indexes, built alongside writers and moves, and their runs for ea
 preconditions  what a write may require of its keys
 publishing     rows become files that nothing refers to yet, or wait in memory for the log; and a commit
 transactions   rows read, and what becomes of them committed, if no other commit changed them meanwhile; else
-               all is done again. Rows that meet a condition are so deleted, updated or replaced
+               all is done again. So rows that meet a condition are deleted, updated or replaced, and a table
+               is made again what it was at an older snapshot
 merging        rows that meet those with the same keys: updated, deleted, inserted
-restoring      a table made again what it was at an older snapshot
 loading        files into a table, as one commit or piece by piece
 
 It leaves out: who owns a slot (`elasticscan.store.moves`), and how files are written (`elasticscan.storage`).

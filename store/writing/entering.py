@@ -24,12 +24,11 @@ Copy: TypeAlias = tuple[StagedFragment, int, int]  # with bounds of the commits 
 
 def added(state: StoreState, copies: Iterable[Copy]) -> tuple[AddedFragment, ...]:
     """Return fragments that are about to be entered, without runs of indexes that are gone."""
-    live, entering, files = {index.id for index in state.indexes()}, list[AddedFragment](), 0
+    live, entering = {index.id for index in state.indexes()}, list[AddedFragment]()
     for fragment, first, last in copies:
         runs = tuple(run for run in fragment.runs if run.index in live)
         entering.append(AddedFragment(replace(fragment, runs=runs), first, last))
-        files += 1 + len(runs)
-    if files > MAX_FILES:
+    if sum(1 + len(each.file.runs) for each in entering) > MAX_FILES:
         raise LimitExceeded(
             f"one commit brings at most {MAX_FILES:,} files; write in several calls", most=MAX_FILES
         )

@@ -8,6 +8,11 @@ losers spread out, and each of them gets its turn.
 
 Rows that replace the rows meeting a condition are staged first, and stay staged while that is done again.
 Rows that meet the condition now are deleted unless a new row has their key.
+
+A restore writes only the keys that changed since. The change feed shows what each was: where a key's first
+change since the snapshot is an insert, the key was not there and is deleted; else the row before that change
+is the one to bring back. Where the table was overwritten meanwhile, all of it is written. The commit requires
+that the table is unchanged since, so the snapshot that it makes is the old one exactly.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from itertools import count
 from typing import Any, TypeAlias, TypeVar
@@ -34,16 +40,27 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.formatting import brief
 from elasticscan.base.hashing import slots_of
+from elasticscan.base.key_encoding import sort_codes
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.catalog import IdempotencyKey
 from elasticscan.filters import Assignment, Predicate
-from elasticscan.metadata import AUTO, StagedFragment, TableInfo
+from elasticscan.metadata import AUTO, CHANGE_TYPE, NONE, StagedFragment, TableInfo
 from elasticscan.protocol import RowRequest
-from elasticscan.storage import batches_of, conform, conformed, files_of, read_rows, staged_source
+from elasticscan.storage import (
+    DELETE,
+    INSERT,
+    batches_of,
+    conform,
+    conformed,
+    files_of,
+    read_rows,
+    staged_source,
+)
 from elasticscan.store.context import Context, Find
-from elasticscan.store.reading.scan import begin_scan, columns_of
-from elasticscan.store.rows.conversion import tombstones_of, typed
-from elasticscan.store.writing.preconditions import unchanged
+from elasticscan.store.context.tags import snapshot_of
+from elasticscan.store.reading.scan import begin_changes, begin_scan, columns_of
+from elasticscan.store.rows.conversion import tombstones_of, typed, with_tombstones
+from elasticscan.store.writing.preconditions import KeyCheck, unchanged
 from elasticscan.store.writing.publishing import (
     CommitNumber,
     CommitRequest,
@@ -59,6 +76,9 @@ from elasticscan.store.writing.publishing import (
 ATTEMPTS_SECONDS, FEWEST_ATTEMPTS = 60.0, 10
 _DOUBLINGS = 7
 _MOST_PAUSE_SECONDS = 1.0
+_LIMITS = (DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES)
+
+RESTORED_TO = "restored_to"  # in the commit's user metadata
 
 T = TypeVar("T")
 NewValues: TypeAlias = Callable[[pa.RecordBatch], pa.Array]
@@ -197,7 +217,7 @@ class WriteTransaction:
 
         def attempt() -> CommitNumber:
             # What met it at `since` counts, so a row that was changed away from it refuses the write.
-            asked = columns, self.where, self.since, (DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES)
+            asked = columns, self.where, self.since, _LIMITS
             with begin_scan(self.context, self.find, *asked, index=AUTO) as scan:
                 # A column that is added from now on has values in rows only that were changed afterwards.
                 table = self.table()
@@ -315,3 +335,61 @@ def publish_replacing(
     if not number.rows:  # it was done before, with other files
         remove_staged(context, files_of(staged))
     return number
+
+
+# Restores
+
+
+def restore(transaction: WriteTransaction, to: int | str | datetime) -> int:
+    """Make a table's newest snapshot equal to an older one, given as for `Table.restore`."""
+    transaction.context.check_newest()
+    return transaction.run(lambda: _restored(transaction, to))
+
+
+def _restored(transaction: WriteTransaction, to: int | str | datetime) -> CommitNumber:
+    """Restore a snapshot of now; raises `RowsChanged` if another commit came to the table meanwhile."""
+    context = transaction.context
+    tx = context.catalog.newest()
+    table = transaction.find(tx)[0]
+    snapshot = snapshot_of(tx, table, to)
+    assert snapshot is not None, "it was given"
+    tx.state.check_snapshot(table, snapshot)
+    newest = tx.state.table(table.id).newest
+    is_replaced = any(number > snapshot for number in tx.state.overwrites(table.id))
+    if is_replaced:
+        kind, scan = (
+            "overwrite",
+            begin_scan(context, transaction.find, None, None, snapshot, _LIMITS, index=NONE),
+        )
+    else:
+        commits = snapshot, max(snapshot, newest)
+        kind, scan = "write", begin_changes(context, transaction.find, commits, None, None, True, _LIMITS)
+    with scan:
+        if scan.standing.definition != table.definition:
+            raise OutdatedLookError
+        rows = (events if is_replaced else undone(events, table) for events in scan.batches())
+        said = {**(transaction.user_metadata or {}), RESTORED_TO: str(snapshot)}
+        check = KeyCheck(context, table, newest, is_whole=True)
+        return write(context, table, rows, CommitRequest(kind, check=check, user_metadata=said))
+
+
+def undone(events: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
+    """Return rows and tombstones that undo a page of a feed, which has all changes of its keys."""
+    first, last = _ends(events, table.primary_key)
+    kinds = events.column(CHANGE_TYPE)
+    begins, ends = kinds.filter(pa.array(first)), kinds.filter(pa.array(last))
+    rows = events.filter(pa.array(first)).select(table.schema.names)
+    came = pc.equal(begins, INSERT)
+    # What came and went again needs nothing.
+    tombstones = tombstones_of(rows.filter(pc.and_(came, pc.not_equal(ends, DELETE))), table)
+    return with_tombstones(rows.filter(pc.invert(came)), tombstones)
+
+
+def _ends(events: pa.RecordBatch, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Masks of each key's first and last event; those of a key stand together, in order."""
+    begins = np.zeros(len(events), dtype=bool)
+    begins[:1] = True
+    for name in keys:
+        codes = sort_codes(events.column(name))
+        begins[1:] |= codes[1:] != codes[:-1]
+    return begins, np.append(begins[1:], [True])[: len(events)]

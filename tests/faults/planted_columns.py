@@ -10,12 +10,12 @@ import pyarrow as pa
 from elasticscan.metadata import TableInfo
 from elasticscan.store.context import Context
 from elasticscan.store.copies import backup
-from elasticscan.store.writing import restoring
+from elasticscan.store.writing import transactions
 from tests.faults.planted import Patch, fault, replacing
 
 
 @fault("programs", "a restore brings back columns that came later", style="kept columns change")
-@replacing(restoring, "undone")
+@replacing(transactions, "undone")
 def restores_forget_later_columns(honest: Any, events: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
     rows, later = honest(events, table), {name for name, c in table.by_name().items() if c.since > 1}
     columns = [

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from elasticscan.catalog import StoreState
 from elasticscan.store.upkeep import compaction, horizons
-from elasticscan.store.writing import restoring
+from elasticscan.store.writing import transactions
 from elasticscan.store.writing.preconditions import KeyCheck
 from tests.faults.planted import Finder, fault, replacing, while_running
 from tests.faults.unchecked import horizons_may_pass_tags
@@ -16,7 +16,7 @@ from tests.simulation.tables import PAST
 
 
 @fault("programs", "a restore deletes rows that came later", style=PAST)
-@replacing(restoring, "undone")
+@replacing(transactions, "undone")
 def rows_that_came_stay(honest: Any, events: pa.RecordBatch, table: Any) -> pa.RecordBatch:
     rows = honest(events, table)
     return rows.filter(pa.compute.invert(rows.column("_deleted")))
@@ -25,10 +25,10 @@ def rows_that_came_stay(honest: Any, events: pa.RecordBatch, table: Any) -> pa.R
 # Rules that one function keeps, and what stands in its place.
 past = Finder("programs", PAST)
 past.rule("a restore undoes all changes of a key, not the last one").alters(
-    restoring, "_ends", lambda honest, events, keys: honest(events, keys)[::-1]
+    transactions, "_ends", lambda honest, events, keys: honest(events, keys)[::-1]
 )
 past.rule("a restore to before an overwrite brings back the rows that it replaced").plants(
-    while_running, (restoring, "_attempt"), (StoreState, "overwrites"), lambda *_: ()
+    while_running, (transactions, "_restored"), (StoreState, "overwrites"), lambda *_: ()
 )
 past.rule("a restore begins again where others have written meanwhile").gives(KeyCheck, "_check_newest")
 past.rule("what a tag names stays readable").gives(horizons, "_tagged", [], let=horizons_may_pass_tags)
