@@ -17,8 +17,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.context.leases import leases_in
 from elasticscan.store.context.lookups import by_shard
 from elasticscan.store.moves.balancing import tablet_bytes
-from elasticscan.store.moves.owners import OwnedMove, moves_in, owner_is_gone, steps_in
-from elasticscan.store.reading.progress import scans_in
+from elasticscan.store.moves.owners import OwnedMove, moves_in, owner_is_gone
 from elasticscan.store.reading.streams import streams_in
 from elasticscan.store.upkeep.executor import states_of
 from elasticscan.store.upkeep.planning import Policy, depth_of, plan_merges
@@ -174,5 +173,4 @@ def status_of(context: Context) -> dict[str, Any]:
         },
         "leases": [lease | {"snapshot_at": tx.made_at(lease["snapshot"])} for lease in leases_in(tx)],
         "streams": streams_in(tx),
-        "scans": scans_in(tx),
     }

@@ -21,7 +21,6 @@ _SECTIONS = {
     "upkeep under way": ("step", "owner", "started_at"),
     "moves": ("tablet", "from", "to", "phase", "started_at", "silent_since", "taken_over_from"),
     "streams": ("name", "table", "commit", "behind_commits", "behind_rows", "behind_seconds", "expires_at"),
-    "scans": ("table", "snapshot", "slots", "slots_done", "slots_moved", "rows", "pages", "began_at"),
     "leases": ("purpose", "table", "snapshot", "expires_at"),
 }
 _UNITS = (10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")

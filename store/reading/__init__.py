@@ -7,8 +7,7 @@ What this room promises:
 - **The path never changes the rows.** A scan by an index, by primary key and without either returns the same;
   the path is chosen by cost when the scan begins, and found again from its key.
 - **Memory follows the page**, for scans, folded aggregates and exports.
-- **A read changes nothing**, but for a lease where retention alone would not keep what it reads, and for
-  what a scan that lasts says of its progress.
+- **A read changes nothing**, but for a lease where retention alone would not keep what it reads.
 
 How a scan goes: it begins (`scan`) with a snapshot, a condition and a path; pages are read by the cursor
 rule of `elasticscan.reader` at whatever shard has the slots by then; the `Scan` hands them out as pages, a
@@ -19,7 +18,6 @@ The modules, from the bottom up:
 changes       scans of what commits changed, and the list of commits
 ordering      `order_by`, the indexes that give it, and the first rows of an order that none gives
 access_paths  paths, chosen and found again
-progress      how far scans are, for those who watch
 paged_scan    rows, given out once as pages, a table or a stream
 scan          a scan as users hold it, and how scans of rows and of changes begin
 aggregating   aggregates, folded page by page; the number of rows, where fragments tell it

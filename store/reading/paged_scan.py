@@ -150,8 +150,9 @@ class PagedScan(Iterator[Page]):
             ScanConsumed: all rows were given out before, a stream has begun to read the scan, or it is
                 closed, also meanwhile.
         """
-        with self._remaining(self.standing.columns) as batches:
-            return pa.Table.from_batches(list(batches), schema=self.schema)
+        batches = list[pa.RecordBatch]()
+        self._read_all(self.standing.columns, batches.append)
+        return pa.Table.from_batches(batches, schema=self.schema)
 
     def to_pandas(self) -> Any:
         """All remaining rows as a pandas frame, exactly.
@@ -191,8 +192,7 @@ class PagedScan(Iterator[Page]):
 
         Raises as `to_table`, and can be called again as that can.
         """
-        with self._remaining(()) as batches:
-            return sum(rows.num_rows for rows in batches)
+        return self._read_all((), lambda _: None)
 
     def close(self) -> None:
         """End the scan early, and its lease with it; reading on raises `ScanConsumed`.
@@ -250,25 +250,20 @@ class PagedScan(Iterator[Page]):
             table=self._name,
         )
 
-    @contextmanager
-    def _remaining(self, columns: tuple[str, ...]) -> Iterator[Iterator[pa.RecordBatch]]:
-        """Give all remaining rows to one call; the scan moves on when they have all become its result."""
+    def _read_all(self, columns: tuple[str, ...], take: Callable[[pa.RecordBatch], object]) -> int:
+        """Give all remaining rows to one call, and count them; the scan moves on when it has them all."""
         with self._locked():
             self._check_reader(None)
             self._reading, reached, returned = None, self.standing, 0
-
-            def batches() -> Iterator[pa.RecordBatch]:
-                nonlocal reached, returned
-                for page in self._pages(columns):
-                    self._check_open()  # it may have been closed meanwhile
-                    reached, returned = page.standing, returned + page.rows.num_rows
-                    if page.rows.num_rows:
-                        yield page.rows
-
-            yield batches()
+            for page in self._pages(columns):
+                self._check_open()  # it may have been closed meanwhile
+                reached, returned = page.standing, returned + page.rows.num_rows
+                if page.rows.num_rows:
+                    take(page.rows)
             self._end()
             self.standing, self._complete, self._reader = reached, True, self
             self._returned += returned
+            return returned
 
     def __next__(self) -> Page:
         page = self._next_page(None)

@@ -48,7 +48,6 @@ from elasticscan.store.reading.changes import (
 )
 from elasticscan.store.reading.ordering import FirstRows, kept_order, order_of, terms_of
 from elasticscan.store.reading.paged_scan import PagedScan
-from elasticscan.store.reading.progress import Reporting
 from elasticscan.topology import SlotSet, Topology
 
 
@@ -92,7 +91,6 @@ class Scan(PagedScan):
         self._choose = choose  # of a scan that begins; None of one that was resumed
         self._access = access_of(context, table, key)
         self.stats = ScanStats()
-        self._progress = Reporting(context, base, self.stats)
         self._may_have_lease, self._lease_end = leased, context.clock.now() + LEASE_SECONDS
 
     @property
@@ -135,18 +133,13 @@ class Scan(PagedScan):
         return self._context.sealer.seal(state)
 
     def _read(self, columns: tuple[str, ...]) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
-        begin, returned = self.standing, self._returned
         if self._kept is not None and columns:
-            yield self._sorted(self._kept, begin, columns)
-            return
-        for rows, reached in self._rows(begin, columns):
-            returned += rows.num_rows
-            self._note(reached, returned)
-            yield rows, reached
+            yield self._sorted(self._kept, self.standing, columns)
+        else:
+            yield from self._rows(self.standing, columns)
 
     def _end(self) -> None:
-        """End the report of the progress, and the lease if it is to end with the scan."""
-        self._progress.end()
+        """End the lease, if it is to end with the scan."""
         if self._ends_lease and self._may_have_lease:
             end_lease(self._context, self.standing.lease)
 
@@ -157,22 +150,18 @@ class Scan(PagedScan):
         whole = self._table.schema
         read = tuple(dict.fromkeys((*columns, *(name for name, _ in terms_of(kept, whole)))))
         first = FirstRows(kept, begin.limit or 0, pa.schema([whole.field(name) for name in read]))
-        for rows, reached in self._rows(begin, read):
+        for rows, _ in self._rows(begin, read):
             first.add(rows)
-            self._note(reached, self._returned)
         table = first.rows().select(list(columns)).combine_chunks()
         batch = table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], table.schema)
         return batch, replace(begin, cursors=())
 
-    def _note(self, standing: ContinuationKey, returned: int) -> None:
-        """Renew the lease once half of it is over, and report the progress."""
-        if not standing.cursors:
-            return
-        if self._context.clock.now() >= self._lease_end - LEASE_SECONDS / 2:
+    def _renew_lease(self, standing: ContinuationKey) -> None:
+        """Renew the lease once half of it is over."""
+        if standing.cursors and self._context.clock.now() >= self._lease_end - LEASE_SECONDS / 2:
             keep_lease(self._context, standing)
             self._may_have_lease = self._context.catalog.read_only is None
             self._lease_end = self._context.clock.now() + LEASE_SECONDS
-        self._progress.note(standing, returned)
 
     def _rows(
         self, begin: ContinuationKey, columns: tuple[str, ...]
@@ -207,6 +196,7 @@ class Scan(PagedScan):
                 read = drive_sorted(plan, access.sort, cluster.placements, cluster.shards, self.stats)
             pages = ((page.rows, begin.advance(page.after)) for page in read)
         for rows, reached in pages:
+            self._renew_lease(reached)
             yield self._finish(rows, begin, columns, facts), reached
 
     def _page_rows(self, state: ContinuationKey) -> int:

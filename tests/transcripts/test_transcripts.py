@@ -359,12 +359,6 @@ class Story:
         return [f"{each['purpose']} of snapshot {each['snapshot']} of {each['table']}, for "
                 f"{each['expires_at'] - self.clock.now():,.0f} s" for each in leases]  # fmt: skip
 
-    def do_scans(self) -> list[str]:
-        """Show the scans in flight that have reported."""
-        return [f"{each['table']} at {each['snapshot']}: rows {each['rows']} in {each['pages']} pages, slots "
-                f"{each['slots_done']} of {each['slots']}, {each['slots_moved']} others moved"
-                for each in self.store.status()["scans"]]  # fmt: skip
-
 
 _FIELDS = ("keys", "newest", "since", "oldest", "snapshot", "tablet", "shard", "option", "index", "column")
 

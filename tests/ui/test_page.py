@@ -97,16 +97,13 @@ def test_the_page_shows_what_status_says(uri: str, monkeypatch: pytest.MonkeyPat
 def test_what_is_under_way_is_listed(uri: str) -> None:
     with Store.open(uri) as store:
         status = store.status()
-    names = ("snapshot", "slots", "slots_done", "slots_moved", "rows", "pages")
     times = {"started_at": 0.0, "silent_since": 60.0, "taken_over_from": None}
     status |= {
-        "scans": [{"table": "trips", **dict.fromkeys(names, 1_234), "began_at": 0.0}],
         "upkeep": {**status["upkeep"], "running": [{"step": "merge", "owner": "me", "started_at": 0.0}]},
         "moves": [{"tablet": 1, "from": "a", "to": "b", "phase": "copying", **times}],
     }
     found = {title: rows for title, _, rows in sections(status)}
     began = "1970-01-01T00:00:00Z"
-    assert found["scans"] == [["trips", *[1_234] * 6, began]]
     assert found["upkeep under way"] == [["merge", "me", began]]
     assert found["moves"] == [[1, "a", "b", "copying", began, "1970-01-01T00:01:00Z", ""]]
 
