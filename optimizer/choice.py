@@ -7,7 +7,7 @@ index scan reads fewer rows at a higher price each, because entries are looked u
 another, and rows that the entries do not hold are fetched from all over their fragments. So the
 direct scan wins with filters that match many rows, an index with selective ones, and among
 equally selective indexes the hash index. What the returned rows cost is the same on every path, so it
-is left out.
+is left out. The rows that a scan looks at are estimated from statistics of fragments; entries are counted.
 """
 
 from __future__ import annotations
@@ -16,25 +16,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import pyarrow as pa
-
 from elasticscan.base.errors import InvalidOption, NotFound
 from elasticscan.base.suggestions import suggest
-from elasticscan.filters import EVERYTHING, Expression, column_names, column_sets, to_text
+from elasticscan.filters import EVERYTHING, Expression, KeySet, KeySets, column_names, column_sets, to_text
 from elasticscan.metadata import (
     AUTO,
     DIRECT,
     KEY,
     NONE,
     SORTED,
+    Fragment,
     FragmentStatistics,
     IndexInfo,
     SlotInterval,
+    TableInfo,
 )
-from elasticscan.optimizer.binding import IndexCondition, Ranges, bind
-from elasticscan.optimizer.estimates import rows_by_key, rows_to_read, within
-from elasticscan.optimizer.keys import KeyCondition
-from elasticscan.protocol import KeyList
+from elasticscan.optimizer.binding import IndexCondition, KeyCondition, Ranges, bind
+from elasticscan.protocol import KeyList, KeyRanges
+from elasticscan.topology import SlotSet
 
 # Weights, in units of reading one row of a direct scan, about 6 ns where they were calibrated: processor
 # time of forced scans (index="none", index=<name>) of two million rows at two shards, with one run or two
@@ -56,6 +55,11 @@ FETCH_ROW = 7.0  # taking a value that the entries lack, for each row and each s
 FETCH_SEGMENT = 2_000.0  # reading the segment where it lies
 FETCH_PASS = 0.27  # reading all of such a column, for each row of the table
 ROUND_ROWS = 25_000  # rows that one round fetches at one shard
+
+# Of the entries with the same first columns, so many are taken to be in a range of the next one.
+UNKNOWN_SELECTIVITY = 1 / 3
+
+_Statistics = Mapping[int, FragmentStatistics]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +109,15 @@ class Choice:
 
 def choose(
     condition: Expression | None,
-    schema: pa.Schema,
-    primary_key: Sequence[str],
+    table: TableInfo,
     needed_columns: Iterable[str],
     intervals: Sequence[SlotInterval],
-    statistics: Mapping[int, FragmentStatistics],
+    statistics: _Statistics,
     indexes: Sequence[tuple[IndexInfo, Sequence[int]]],
     index: str,
     count: CountEntries,
-    shards: int = 1,
-    key: KeyCondition | None = None,
+    shards: int,
+    key: KeyCondition,
 ) -> Choice:
     """Return the cheapest way to read the rows that meet a condition.
 
@@ -131,20 +134,17 @@ def choose(
 
     Raises `NotFound` for another name, and `InvalidOption` for an index that is of no use for the condition.
     """
-    if key is not None:
-        intervals = within(intervals, key.slots)
-    costs = _Costs(condition, schema, frozenset(primary_key), frozenset(needed_columns), shards)
-    sets = column_sets(condition, schema)
+    intervals, sets = _within(intervals, key.slots), column_sets(condition, table.schema)
+    costs = _Costs(condition, frozenset(table.primary_key), frozenset(needed_columns), shards)
     rows, scanned = rows_to_read(intervals, statistics, sets)
-    ways: list[_Way] = [(costs.directly(DIRECT, scanned, costs.filter), None)]
-    if key is not None and key.keys is not None:
+    ways: list[_Way] = [(costs.directly(DIRECT, scanned, condition), None)]
+    if key.keys is not None:
         limited = EVERYTHING if key.limited is None else sets.get(key.limited, EVERYTHING)
-        found, seeks = rows_by_key(key, len(primary_key), limited, intervals, statistics)
-        residual = None if key.residual is None else to_text(key.residual)
+        found, seeks = _rows_by_key(key, len(table.primary_key), limited, intervals, statistics)
         seek = KEY_LISTED if isinstance(key.keys, KeyList) else KEY_SEEK
-        ways.append((costs.directly(KEY, found, residual, seeks * seek, key.text), None))
+        ways.append((costs.directly(KEY, found, key.residual, seeks * seek, key.text), None))
     for info, runs in indexes:
-        bound = bind(info, condition, schema)
+        bound = bind(info, condition, table.schema)
         entries = count(info, bound.ranges) if bound is not None and bound.bound else float(sum(runs))
         ways.append((costs.by_index(info, bound, len(runs), entries, rows), bound))
     if index == NONE:
@@ -152,7 +152,7 @@ def choose(
     elif index == AUTO:
         taken = min((way for way in ways if way[0].usable), key=lambda way: way[0].cost)
     else:
-        taken = _take(index, ways[1:], primary_key)
+        taken = _take(index, ways[1:], table.primary_key)
     return Choice(*taken, tuple(candidate for candidate, _ in ways))
 
 
@@ -181,31 +181,21 @@ class _Costs:
     """Costs of the paths of a read, which depend on its columns and its condition."""
 
     def __init__(
-        self,
-        condition: Expression | None,
-        schema: pa.Schema,
-        primary_key: frozenset[str],
-        needed: frozenset[str],
-        shards: int,
+        self, condition: Expression | None, primary_key: frozenset[str], needed: frozenset[str], shards: int
     ) -> None:
         self.primary_key, self.needed, self.shards = primary_key, needed, shards
-        self.filter = None if condition is None else to_text(condition)
+        self.filter = _shown(condition)
         self.read = needed | (frozenset() if condition is None else column_names(condition))
 
     def directly(
-        self, path: str, rows: float, remainder: str | None, seeks: float = 0.0, condition: str | None = None
+        self, path: str, rows: float, rest: Expression | None, seeks: float = 0.0, text: str | None = None
     ) -> Candidate:
-        """Return the path by which so many rows are read from where they are."""
-        weight = DIRECT_ROW + (DIRECT_FILTER + DIRECT_COLUMN * len(self.read) if remainder else 0.0)
-        return Candidate(path, path, rows, rows * weight + seeks, remainder, condition=condition)
+        """Return the path by which so many rows are read from where they are; `rest` is checked of each."""
+        weight = DIRECT_ROW + (DIRECT_FILTER + DIRECT_COLUMN * len(self.read) if rest else 0.0)
+        return Candidate(path, path, rows, rows * weight + seeks, _shown(rest), condition=text)
 
     def by_index(
-        self,
-        index: IndexInfo,
-        bound: IndexCondition | None,
-        runs: int,
-        scanned: float,
-        rows: float,
+        self, index: IndexInfo, bound: IndexCondition | None, runs: int, scanned: float, rows: float
     ) -> Candidate:
         """Return the path by so many entries of an index with some runs, of a table with so many rows."""
         entries = self.primary_key | {*index.columns, *index.include}
@@ -225,5 +215,81 @@ class _Costs:
         passes = 1 + scanned / (ROUND_ROWS * self.shards)
         fetching = scanned * FETCH_ROW + min(scanned * FETCH_SEGMENT, passes * rows * FETCH_PASS)
         cost = scanned * weight + seeks + len(missing) * fetching
-        reason = None if bound.bound else "the condition limits none of its first columns"
-        return candidate(scanned, cost, bound.remainder, not missing, bound.text or None, reason=reason)
+        whole = None if bound.bound else "the condition limits none of its first columns"
+        return candidate(scanned, cost, _shown(bound.residual), not missing, bound.text or None, reason=whole)
+
+
+def _shown(condition: Expression | None) -> str | None:
+    return None if condition is None else to_text(condition)
+
+
+def rows_to_read(
+    intervals: Sequence[SlotInterval], statistics: _Statistics, key_sets: KeySets
+) -> tuple[float, float]:
+    """About how many rows there are, and how many a direct scan looks at: those not ruled out by statistics.
+
+    Where several versions of a row may meet, all are read as soon as one of them may match.
+    """
+    per_slot: dict[int, tuple[float, float]] = {}  # rows in each slot of a fragment: all, and those looked at
+    for fragment in {fragment.id: fragment for part in intervals for fragment in part.fragments}.values():
+        blocks, rows = statistics.get(fragment.id), fragment.rows  # None where damage hides them
+        matching = rows
+        if blocks is not None:
+            rows = blocks.rows
+            fitting = (size for at, size in enumerate(blocks.block_rows) if blocks.may_match(at, key_sets))
+            matching = sum(fitting) if key_sets else rows
+        share = _share_of_slot(fragment)
+        per_slot[fragment.id] = share * rows, share * matching
+    everything = looked_at = 0.0
+    for interval in intervals:
+        slots, held = interval.end - interval.start, [per_slot[each.id] for each in interval.fragments]
+        rows_here = slots * sum(rows for rows, _ in held)
+        everything += rows_here
+        if interval.is_plain:
+            looked_at += slots * held[0][1]
+        elif any(matching for _, matching in held):
+            looked_at += rows_here
+    return everything, looked_at
+
+
+def _share_of_slot(fragment: Fragment) -> float:
+    """About how much of a fragment's rows is in one of its slots, 0 to 1."""
+    return 1 / max(fragment.slots_written, len(fragment.slots), 1)
+
+
+def _within(intervals: Sequence[SlotInterval], slots: SlotSet) -> Sequence[SlotInterval]:
+    """Return the parts of intervals that are in these slots."""
+    return tuple(
+        SlotInterval(start, end, interval.fragments)
+        for interval in intervals
+        for start, end in slots & SlotSet.span(interval.start, interval.end)
+    )
+
+
+def _rows_by_key(
+    condition: KeyCondition,
+    columns: int,
+    keys_of_limited: KeySet,
+    intervals: Sequence[SlotInterval],
+    statistics: _Statistics,
+) -> tuple[float, float]:
+    """About how many rows are in the ranges of a condition, and how many seeks find them.
+
+    `columns` are those of the primary key; `keys_of_limited` the values of the last bound one, and
+    `intervals` those within the slots of the condition.
+    """
+    keys = condition.keys
+    assert keys is not None, "a condition that limits no keys reads none by key"
+    in_all_slots = isinstance(keys, KeyRanges) and keys.by_slot is None
+    each = keys.count / (1 if in_all_slots else len(condition.slots) or 1)
+    seeks = rows = 0.0
+    for interval in intervals:
+        slots = interval.end - interval.start
+        seeks += each * slots * len(interval.fragments)
+        for fragment in interval.fragments:
+            known = statistics.get(fragment.id)
+            share = UNKNOWN_SELECTIVITY if condition.fixed else 1.0
+            if condition.limited is not None and known is not None:
+                share *= known.share_of(condition.limited, keys_of_limited)
+            rows += share * fragment.rows * _share_of_slot(fragment) * slots
+    return (seeks if condition.fixed == columns else rows), seeks

@@ -73,8 +73,7 @@ def choose_access(
     def chosen(access: str) -> Choice:
         return choose(
             None if predicate is None else predicate.condition,
-            table.schema,
-            table.primary_key,
+            table,
             columns,
             state.intervals_at(at),
             statistics if table.definition == state.table.definition else {},

@@ -44,7 +44,6 @@ from elasticscan.metadata import (
     TableInfo,
 )
 from elasticscan.optimizer import binding as access
-from elasticscan.optimizer import keys as binding_of_keys
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, keys
 from elasticscan.reader import Accepted, ShardRead, cursor, sorted_scan
 from elasticscan.reader import scan as driver
@@ -836,7 +835,7 @@ by_key.rule("a filter has every key of its fragment").alters(
     KeyFilter, "may_have", lambda honest, self, hashes, make: honest(self, hashes, lambda: make()[1:])
 )
 by_key.rule("the slots of a condition are the ones that its values hash to").alters(
-    binding_of_keys, "slots_of", lambda honest, columns, slots: (honest(columns, slots) + 1) % slots
+    access, "slots_of", lambda honest, columns, slots: (honest(columns, slots) + 1) % slots
 )
 by_key.rule("a range of keys without an end goes to the end of its slot").alters(
     ranges,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from elasticscan.base.errors import InvalidOption, NotFound
 from elasticscan.base.key_encoding import END, encode_value, encode_values, index_hash
-from elasticscan.filters.expression import Expression
+from elasticscan.filters import Expression, to_text
 from elasticscan.filters.parser import parse_condition
 from elasticscan.filters.predicate import Predicate
 from elasticscan.filters.value_sets import column_sets
@@ -30,10 +30,8 @@ from elasticscan.metadata import (
     StagedFragment,
     TableInfo,
 )
-from elasticscan.optimizer.binding import MAX_RANGES, IndexCondition, Ranges, bind
-from elasticscan.optimizer.choice import Choice, choose
-from elasticscan.optimizer.estimates import rows_to_read
-from elasticscan.optimizer.keys import bind_key
+from elasticscan.optimizer.binding import MAX_RANGES, IndexCondition, KeyCondition, Ranges, bind, bind_key
+from elasticscan.optimizer.choice import Choice, choose, rows_to_read
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
 from tests.filters.generator import COLUMNS, SEEDS, about, evaluated, mask_of, random_rows
@@ -66,6 +64,10 @@ def bound(text: str | None, info: IndexInfo) -> IndexCondition:
     return found
 
 
+def remainder_of(found: IndexCondition) -> str | None:
+    return found.residual and to_text(found.residual)
+
+
 def key(*values: Any) -> bytes:
     return b"".join(encode_value(pa.scalar(value, pa.int32())) for value in values)
 
@@ -96,17 +98,17 @@ def test_an_index_is_bound_as_far_as_equality_reaches(
 ) -> None:
     found = bound(text, index(*columns))
     assert list(found.ranges) == ranges
-    assert (found.bound, found.text, found.remainder) == (bound_columns, used, remainder)
+    assert (found.bound, found.text, remainder_of(found)) == (bound_columns, used, remainder)
 
 
 def test_more_ranges_than_allowed_make_fewer_or_coarser_ones() -> None:
     many, some = (", ".join(map(str, range(0, end, 2))) for end in (5_000, 800))
     coarse = bound(f"a IN ({many}) AND b = 1", index("a", "b"))
     assert (len(coarse.ranges), coarse.bound) == (MAX_RANGES, 1)
-    assert coarse.remainder == f"a IN ({many}) AND b = 1"
+    assert remainder_of(coarse) == f"a IN ({many}) AND b = 1"
     assert coarse.text == f"a IN ({many})"[:200] + "..."
     two = bound(f"a IN ({some}) AND b IN (1, 5, 9)", index("a", "b"))
-    assert (len(two.ranges), two.remainder) == (800, "b IN (1, 5, 9)")
+    assert (len(two.ranges), remainder_of(two)) == (800, "b IN (1, 5, 9)")
     assert bind(index("a", kind=HASH), condition(f"a IN ({many})"), SCHEMA) is None
 
 
@@ -116,7 +118,7 @@ def test_a_hash_index_needs_values_for_all_its_columns() -> None:
         assert bind(info, condition(text), SCHEMA) is None
     found = bound("a IN (1, 2) AND s = 'x' AND b > 3", info)
     assert (len(found.ranges), found.bound, found.text) == (2, 2, "a IN (1, 2) AND s = 'x'")
-    assert found.remainder == "a IN (1, 2) AND s = 'x' AND b > 3"  # two keys may have one hash
+    assert remainder_of(found) == "a IN (1, 2) AND s = 'x' AND b > 3"  # two keys may have one hash
 
 
 @settings(deadline=None, max_examples=examples(300))
@@ -239,7 +241,9 @@ FULL, A_AND_ID, BY_ID = index("a", include=("b", "s")), index("a", "id"), index(
 
 def chosen(text: str | None, *infos: IndexInfo, option: str = "auto") -> Choice:
     indexes, columns = [(info, [HALF, HALF]) for info in infos], ("id", "a", "b", "s")
-    return choose(condition(text), SCHEMA, ("id",), columns, *alone(), indexes, option, entries_of, shards=2)
+    table = TableInfo(1, "t", SCHEMA, ("id",), ("id",), None, 1, 1)
+    anywhere = KeyCondition(SlotSet.span(0, 1))
+    return choose(condition(text), table, columns, *alone(), indexes, option, entries_of, 2, anywhere)
 
 
 @pytest.mark.parametrize(
@@ -296,15 +300,15 @@ def by_key(text: str, option: str = "auto") -> Choice:
     table = TableInfo(1, "t", SCHEMA, ("a", "b"), ("a",), None, 1, 1)
     return choose(
         condition(text),
-        SCHEMA,
-        table.primary_key,
+        table,
         ("a", "b"),
         [SlotInterval(0, 100, fragments)],
         {1: statistics, 2: statistics},
         [],
         option,
         entries_of,
-        key=bind_key(condition(text), table, 100),
+        1,
+        bind_key(condition(text), table, 100),
     )
 
 

@@ -15,8 +15,7 @@ from elasticscan.base.key_encoding import encode_row
 from elasticscan.filters.parser import parse_condition
 from elasticscan.filters.predicate import Predicate
 from elasticscan.metadata import TableInfo
-from elasticscan.optimizer.binding import MAX_RANGES
-from elasticscan.optimizer.keys import KeyCondition, bind_key
+from elasticscan.optimizer.binding import MAX_RANGES, KeyCondition, bind_key
 from elasticscan.protocol import KeyList, KeyRanges
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
