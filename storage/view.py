@@ -127,11 +127,19 @@ def _base_of(interval: SlotInterval, densities: Mapping[int, float]) -> Fragment
     return max(fitting, key=lambda fragment: densities[fragment.id], default=None)
 
 
-def most_rows(view: View, bounds: Bounds) -> tuple[int, bool]:
+def most_rows(fragments: Iterable[Fragment], bounds: Bounds) -> tuple[int, bool]:
     """Return (the most possible rows, whether exactly so many), from what is known without a file."""
-    intervals = list(view.between(0, 1 << 16, bounds))
-    fragments = {fragment.id: fragment for interval in intervals for fragment in interval.fragments}
-    exact = all(i.is_plain and bounds.wholly_hold(i.fragments[0]) for i in intervals) and all(
-        len(fragment.slots) == fragment.slots_written for fragment in fragments.values()
+    read = [fragment for fragment in fragments if fragment.slots and bounds.touch(fragment)]
+    is_shared = sum(len(f.slots) for f in read) > len(SlotSet.union(f.slots for f in read))
+    exact = not is_shared and all(_is_plain(fragment, bounds) for fragment in read)
+    return sum(fragment.rows - fragment.tombstones for fragment in read), exact
+
+
+def _is_plain(fragment: Fragment, bounds: Bounds) -> bool:
+    """Return whether each row of a fragment is one that a scan gives, unless other fragments hide it."""
+    return (
+        fragment.unique
+        and fragment.superseded_at is None
+        and bounds.wholly_hold(fragment)
+        and len(fragment.slots) == fragment.slots_written
     )
-    return sum(fragment.rows - fragment.tombstones for fragment in fragments.values()), exact

@@ -10,12 +10,11 @@ from typing import Any
 from elasticscan.base.errors import CatalogOutdated
 from elasticscan.base.limits import BEAT_SECONDS, GC_GRACE_SECONDS, SILENT_SECONDS
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import StoreState, Tx, newest_topology
-from elasticscan.metadata import Bounds, Fragment, IndexInfo
-from elasticscan.storage import View, most_rows
+from elasticscan.catalog import StoreState, newest_topology
+from elasticscan.metadata import Bounds, Fragment, IndexInfo, IndexRun
+from elasticscan.storage import most_rows
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import leases_in
-from elasticscan.store.context.lookups import by_shard
 from elasticscan.store.moves.balancing import tablet_bytes
 from elasticscan.store.moves.owners import OwnedMove, moves_in, owner_is_gone
 from elasticscan.store.reading.streams import streams_in
@@ -34,8 +33,7 @@ def _size(state: StoreState, table_id: int, fragments: Sequence[Fragment]) -> di
     table = state.tables[table_id]
     floor = max(table.overwrites, default=0)
     bounds = Bounds(floor, state.commit, since=state.commit)
-    held = [most_rows(View(own), bounds) for own in by_shard(fragments).values()]
-    most, exact = sum(rows for rows, _ in held), all(exact for _, exact in held)
+    most, exact = most_rows(fragments, bounds)
     live = [commit for commit in table.memory if commit.number >= floor]
     most += sum(commit.rows - commit.tombstones for commit in live)
     if live:  # the rows of one commit are of different keys; whether files have the same ones is unknown

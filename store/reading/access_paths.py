@@ -7,11 +7,11 @@ table's key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from elasticscan.base.errors import ElasticScanError, InvalidOption, TableChanged
+from elasticscan.base.errors import ElasticScanError, NotReady, TableChanged
 from elasticscan.filters import KeySets, Predicate, column_sets
 from elasticscan.metadata import AUTO, DIRECT, KEY, NONE, Fragment, IndexInfo, IndexRun, TableInfo
 from elasticscan.optimizer import Choice, KeyCondition, bind, bind_key, choose
@@ -19,7 +19,7 @@ from elasticscan.protocol import ContinuationKey, IndexOrder, KeyList, KeyRanges
 from elasticscan.reader import SortKey
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import KnownTable
-from elasticscan.store.reading.ordering import Order, indexes_in_order, not_ready, whole_order
+from elasticscan.store.reading.ordering import Terms, index_order, indexes_in_order, written
 from elasticscan.topology import SlotSet
 
 MOST_COUNTED = 64  # ranges times runs whose entries are counted, about
@@ -55,7 +55,7 @@ def choose_access(
     name: str,
     at: int,
     state: KnownTable,
-    order: Order | None,
+    order: Terms | None,
 ) -> Choice:
     """Choose the cheapest path for a snapshot of a table, or the one asked for by name or order.
 
@@ -67,7 +67,12 @@ def choose_access(
     indexes, statistics = state.indexes, context.statistics(state)
     named = next((index for index in indexes if index.name == name), None)
     if named is not None and not named.ready:
-        raise not_ready(named, table)
+        raise NotReady(
+            f"index {name!r} of table {table.name!r} is still being built; wait for it, or call "
+            "create_index again if its build was killed",
+            index=name,
+            kind="index",
+        )
     runs = {index: state.runs_at(at, index) for index in indexes if index.ready}
 
     def chosen(access: str) -> Choice:
@@ -84,8 +89,12 @@ def choose_access(
             key,
         )
 
-    if order is not None:
-        name = _of_order(order, table, indexes, name, lambda: chosen(AUTO))
+    if order is not None and (named or name in (AUTO, NONE, KEY)):  # else no index has the name
+        fitting = indexes_in_order(order, table, indexes, name)
+        if len(fitting) > 1:
+            costs = {candidate.access: candidate.cost for candidate in chosen(AUTO).candidates}
+            fitting.sort(key=costs.__getitem__)
+        name = fitting[0]
     return chosen(name)
 
 
@@ -103,22 +112,6 @@ def bind_to_key(context: Context, table: TableInfo, predicate: Predicate | None)
 def slots_of_filter(context: Context, table: TableInfo, filter: str | None) -> SlotSet:  # noqa: A002
     """Return the slots of a table that can hold rows that meet a filter."""
     return bind_to_key(context, table, predicate_of(table, filter)).slots
-
-
-def _of_order(
-    order: Order, table: TableInfo, indexes: Sequence[IndexInfo], name: str, compare: Callable[[], Choice]
-) -> str:
-    """Return the name of the cheapest index that gives an order."""
-    if name in (NONE, KEY):
-        raise InvalidOption(
-            f"order_by={str(order)!r} needs an index, and index={name!r} allows none; leave one of them out",
-            option="index",
-        )
-    fitting = [i.name for i in indexes_in_order(order, table, indexes, None if name == AUTO else name)]
-    if len(fitting) > 1:
-        costs = {candidate.access: candidate.cost for candidate in compare().candidates}
-        fitting.sort(key=costs.__getitem__)
-    return fitting[0] if fitting else name
 
 
 def _count_entries(
@@ -190,7 +183,7 @@ def explain_access(access: Access, choice: Choice | None, table: TableInfo) -> d
     """Return a path and its alternatives as plain values; a resumed scan does not know the alternatives."""
     order = None
     if access.order and access.index and access.sort:
-        order = whole_order(access.index, table, access.order.descending).terms()
+        order = written(index_order(access.index, table, access.order.descending))
     return {
         "access": access.index.name if access.index else KEY if access.keys else DIRECT,
         "index_condition": choice.candidate.condition if choice else None,

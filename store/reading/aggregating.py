@@ -17,8 +17,9 @@ from elasticscan.base.formatting import brief
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.catalog import Interrupted, retry_interrupted
 from elasticscan.filters import COUNT_ROWS, Aggregate, Fold, check_groupable
-from elasticscan.metadata import AUTO, Bounds, Fragment, TableInfo
+from elasticscan.metadata import AUTO, TableInfo
 from elasticscan.protocol import ContinuationKey, Cursor
+from elasticscan.storage import most_rows
 from elasticscan.store.context import Context, Find
 from elasticscan.store.reading.scan import Scan, begin_scan, columns_of
 from elasticscan.topology import SlotSet
@@ -92,9 +93,6 @@ def _parse(table: TableInfo, values: Sequence[str], group_by: Sequence[str]) -> 
 def known_count(context: Context, key: ContinuationKey) -> int | None:
     """Return how many rows a scan that stands at its beginning gives; None where rows have to be looked at.
 
-    Each slot must be in one fragment alone, and each fragment must be nothing but rows of these slots that
-    are in the snapshot: no deleted keys, no key twice, no rows of slots that moved away.
-
     Raises:
         TableChanged, SnapshotExpired: as a scan of it would.
     """
@@ -102,24 +100,5 @@ def known_count(context: Context, key: ContinuationKey) -> int | None:
     if key.filter is not None or key.limit is not None or key.segments or key.cursors != whole:
         return None
     state = context.table_state(key.table, key.snapshot)
-    bounds, fragments = state.bounds(key.snapshot), {}
-    for interval in state.intervals_at(key.snapshot):
-        if len(interval.fragments) != 1:
-            return None
-        fragments[interval.fragments[0].id] = interval.fragments[0]
-    slots = SlotSet()
-    for fragment in fragments.values():
-        if not _is_plain(fragment, bounds) or fragment.slots & slots:
-            return None
-        slots |= fragment.slots
-    return sum(fragment.rows for fragment in fragments.values())
-
-
-def _is_plain(fragment: Fragment, bounds: Bounds) -> bool:
-    return (
-        fragment.unique
-        and not fragment.tombstones
-        and fragment.superseded_at is None
-        and bounds.wholly_hold(fragment)
-        and len(fragment.slots) == fragment.slots_written
-    )
+    rows, is_exact = most_rows(state.fragments, state.bounds(key.snapshot))
+    return rows if is_exact else None

@@ -18,17 +18,16 @@ numbers, -0.0 equals 0.0, texts and bytes go by their bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from elasticscan.base.errors import InvalidOption, NotFound, NotReady
+from elasticscan.base.errors import InvalidOption, NotFound
 from elasticscan.base.suggestions import suggest
 from elasticscan.filters import ordered_floats
-from elasticscan.metadata import SORTED, IndexInfo, TableInfo
+from elasticscan.metadata import AUTO, SORTED, IndexInfo, TableInfo
 from elasticscan.store import arguments
 
 Terms: TypeAlias = list[tuple[str, bool]]
@@ -41,21 +40,6 @@ _COMPARABLE = (
     *(pa.float32(), pa.float64(), pa.bool_(), pa.date32()),
     *(pa.string(), pa.large_string(), pa.binary(), pa.large_binary()),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """The columns that rows are in the order of, the most significant first."""
-
-    columns: tuple[str, ...]
-    descending: bool
-
-    def __str__(self) -> str:
-        return ", ".join(self.terms())
-
-    def terms(self) -> list[str]:
-        """As `order_by` takes them."""
-        return written([(name, self.descending) for name in self.columns])
 
 
 def terms_of(order_by: Any, schema: pa.Schema) -> Terms:
@@ -73,16 +57,6 @@ def terms_of(order_by: Any, schema: pa.Schema) -> Terms:
             f"order_by={order_by!r} must name at least one column, and each once", option="order_by"
         )
     return terms
-
-
-def order_of(terms: Terms) -> Order:
-    """Return an order that an index may give. Raises `InvalidOption` if the directions differ."""
-    if len({descending for _, descending in terms}) > 1:
-        raise InvalidOption(
-            f"order_by={', '.join(written(terms))!r} needs one direction, or a limit of up to 10,000 rows",
-            option="order_by",
-        )
-    return Order(tuple(name for name, _ in terms), terms[0][1])
 
 
 def written(terms: Terms) -> list[str]:
@@ -104,52 +78,37 @@ def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
     return name, descending
 
 
-def whole_order(index: IndexInfo, table: TableInfo, descending: bool) -> Order:
-    """All columns that an index's entries are in the order of."""
-    return Order(tuple(dict.fromkeys((*index.columns, *table.primary_key))), descending)
+def index_order(index: IndexInfo, table: TableInfo, descending: bool) -> Terms:
+    """Return all columns that the entries of a sorted index are in the order of."""
+    return [(name, descending) for name in dict.fromkeys((*index.columns, *table.primary_key))]
 
 
-def not_ready(index: IndexInfo, table: TableInfo) -> NotReady:
-    return NotReady(
-        f"index {index.name!r} of table {table.name!r} is still being built; wait for it, or call "
-        "create_index again if its build was killed",
-        index=index.name,
-        kind="index",
-    )
-
-
-def indexes_in_order(
-    order: Order, table: TableInfo, indexes: Sequence[IndexInfo], name: str | None
-) -> list[IndexInfo]:
-    """Return the indexes that give an order, of all or of the one named; none if there is none of that name.
+def indexes_in_order(order: Terms, table: TableInfo, indexes: Sequence[IndexInfo], name: str) -> list[str]:
+    """Return the names of the ready indexes that give an order, of all or of the one named.
 
     Raises:
-        NotFound, NotReady, InvalidOption: there is none, or not yet, or the one named has
-            another order.
+        NotFound, InvalidOption: there is none, the one named has another order, or columns go both ways.
     """
-    named = [index for index in indexes if name in (None, index.name)]
-    fitting = [index for index in named if _gives(index, table, order)]
-    ready = [index for index in fitting if index.ready]
-    if fitting and not ready:
-        raise not_ready(fitting[0], table)
-    if named and name is not None and not ready:
+    text, down = ", ".join(written(order)), order[0][1]
+    if any(descending != down for _, descending in order):
         raise InvalidOption(
-            f"order_by={str(order)!r} is not the order of index {name!r}; leave 'index' out", option="index"
+            f"order_by={text!r} needs one direction, or a limit of up to 10,000 rows", option="order_by"
         )
-    if ready or name is not None:
-        return ready
-    columns, index = list(order.columns), "by_" + "_".join(order.columns)
+    ready = [i for i in indexes if i.ready and i.kind == SORTED and name in (AUTO, i.name)]
+    fitting = [i.name for i in ready if index_order(i, table, down)[: len(order)] == order]
+    if fitting:
+        return fitting
+    if name != AUTO:
+        raise InvalidOption(
+            f"order_by={text!r} is not the order of index {name!r}; leave 'index' out", option="index"
+        )
+    columns = [column for column, _ in order]
     raise NotFound(
-        f"order_by={str(order)!r} needs a sorted index or a limit of up to 10,000 rows; make it with "
-        f"table.create_index({index!r}, {columns!r})",
+        f"order_by={text!r} needs a sorted index or a limit of up to 10,000 rows; make it with "
+        f"table.create_index({'by_' + '_'.join(columns)!r}, {columns!r})",
         columns=columns,
         kind="index",
     )
-
-
-def _gives(index: IndexInfo, table: TableInfo, order: Order) -> bool:
-    has = whole_order(index, table, order.descending).columns
-    return index.kind == SORTED and has[: len(order.columns)] == order.columns
 
 
 # The first rows of an order that no index gives

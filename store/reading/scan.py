@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.concurrency import cached_property
-from elasticscan.base.errors import InvalidOption, NotFound, NotReady, ScanConsumed, SnapshotExpired
+from elasticscan.base.errors import InvalidOption, NotFound, ScanConsumed, SnapshotExpired
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import Interrupted, newest_topology, retry_interrupted
 from elasticscan.metadata import AUTO, NONE, TableInfo, no_such_column
@@ -46,7 +46,7 @@ from elasticscan.store.reading.changes import (
     feed_arrays,
     feed_fields,
 )
-from elasticscan.store.reading.ordering import FirstRows, kept_order, order_of, terms_of
+from elasticscan.store.reading.ordering import FirstRows, kept_order, terms_of
 from elasticscan.store.reading.paged_scan import PagedScan
 from elasticscan.topology import SlotSet, Topology
 
@@ -252,13 +252,9 @@ class Scan(PagedScan):
         sealer = self._context.sealer
         return [sealer.seal(state.restrict_to(some)) for some in slots]
 
-    @property
-    def choice(self) -> Choice | None:
-        """The access paths and the chosen one; None for a resumed scan."""
-        return self._chosen
-
     @cached_property
-    def _chosen(self) -> Choice | None:
+    def choice(self) -> Choice | None:
+        """Return the access paths and the chosen one; None for a resumed scan."""
         return None if self._choose is None else self._choose()
 
     def explain(self) -> dict[str, Any]:
@@ -339,12 +335,11 @@ def begin_scan(
     wants_all = predicate is None and index in (AUTO, NONE)
     order = kept = choice = None
     if order_by is not None:
-        terms = terms_of(order_by, table.schema)
+        order = terms_of(order_by, table.schema)
         try:
-            order = order_of(terms)
             choice = compare(state, order)
-        except (NotFound, NotReady, InvalidOption):
-            kept = kept_order(terms, limit, table) if index == AUTO else None
+        except (NotFound, InvalidOption):
+            kept = kept_order(order, limit, table) if index == AUTO else None
             if kept is None:  # else the scan keeps the first rows of the order itself
                 raise
             order = None
@@ -362,7 +357,7 @@ def begin_scan(
         first,
         cursors=() if limit == 0 else first.cursors,
         index=None if choice is None or choice.index is None else choice.index.id,
-        descending=order is not None and order.descending,
+        descending=order is not None and order[0][1],
         merged=order is not None,
         limit=limit,
         by_key=choice is not None and choice.by_key,
@@ -412,27 +407,24 @@ def begin_changes(
     tx = context.catalog.newest()
     (table, _), newest = find(tx), tx.state.commit
     after, upto = snapshot_of(tx, table, commits[0]), snapshot_of(tx, table, commits[1])
-    if after is None:
-        after = oldest_kept(table)
-        check_kept(table, after if upto is None else min(after, upto))
-    if upto is not None and upto < after:
+    after = oldest_kept(table) if after is None else after
+    upto = newest if upto is None else upto
+    if max(after, upto) > newest:
+        raise NotFound(
+            f"commit {max(after, upto)} is still to come: the newest is {newest}; a reader that follows "
+            "goes on after the last commit that it has read",
+            table=table.name,
+            snapshot=max(after, upto),
+            newest=newest,
+            kind="snapshot",
+        )
+    check_kept(table, min(after, upto))
+    if upto < after:
         raise InvalidOption(
             f"upto={upto} is a commit before after={after}: changes are those in between; swap them",
             option="upto",
         )
-    for commit in (after, after if upto is None else upto):
-        if commit > newest:
-            raise NotFound(
-                f"commit {commit} is still to come: the newest is {newest}; a reader that follows "
-                "goes on after the last commit that it has read",
-                table=table.name,
-                snapshot=commit,
-                newest=newest,
-                kind="snapshot",
-            )
-    check_kept(table, after)
     base = newest_topology(tx)
-    upto = newest if upto is None else upto
     segments = (Segment(after, upto, 0, context.known.slots),) if after < upto else ()
     column_names, lease = columns_of(table, columns), secrets.token_hex(8)
     return scan_changes(context, table, base, segments, upto, column_names, filter, feed, page_limits, lease)

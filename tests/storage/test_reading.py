@@ -187,7 +187,7 @@ def test_each_way_of_reading_gives_each_visible_row_that_it_is_asked_for_once_an
             assert set(given_rows) <= set(found)
         else:
             assert found == given_rows
-        most, is_exact = most_rows(how.source.view, how.source.bounds(snapshot))
+        most, is_exact = most_rows(how.source.view.fragments, how.source.bounds(snapshot))
         assert most == len(visible_now) if is_exact else most >= len(visible_now), "known without a file"
         if way is by_list:
             check_rows(how.source, snapshot, how.asked["keys"], scenario)

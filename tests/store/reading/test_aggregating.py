@@ -14,8 +14,8 @@ import pytest
 from elasticscan.base.errors import FilterError, NotFound
 from elasticscan.filters import Aggregate, Fold
 from elasticscan.metadata import Bounds, Fragment
+from elasticscan.storage import view
 from elasticscan.store import Store, can_be_sorted, known_count
-from elasticscan.store.reading import aggregating
 
 
 @pytest.fixture
@@ -74,7 +74,6 @@ def test_a_table_that_was_merged_is_counted_without_a_look_at_a_file(store: Stor
 
 RULE: dict[str, Callable[[Fragment, Bounds], bool]] = {
     "unique": lambda fragment, _: fragment.unique,
-    "tombstones": lambda fragment, _: not fragment.tombstones,
     "history": lambda fragment, _: fragment.superseded_at is None,
     "bounds": lambda fragment, bounds: bounds.wholly_hold(fragment),
     "moved": lambda fragment, _: len(fragment.slots) == fragment.slots_written,
@@ -94,10 +93,10 @@ def test_tombstones_and_rows_that_moved_away_are_not_counted(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("rows_in_files")
-@pytest.mark.parametrize("trusted", ["tombstones", "moved"])
+@pytest.mark.parametrize("trusted", ["moved"])
 def test_a_weaker_rule_counts_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: str) -> None:
     left = [condition for name, condition in RULE.items() if name != trusted]
-    monkeypatch.setattr(aggregating, "_is_plain", lambda *given: all(condition(*given) for condition in left))
+    monkeypatch.setattr(view, "_is_plain", lambda *given: all(condition(*given) for condition in left))
     with pytest.raises(AssertionError):
         test_tombstones_and_rows_that_moved_away_are_not_counted(tmp_path)
 
