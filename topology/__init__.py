@@ -34,8 +34,7 @@ This layer supplies the words for them; each is kept by another:
     after it and after a grace period. `Placement.changed_since` is how a reader notices.
 
 Changes of tablets (`split_tablet`, `join_tablets`) check what they require and
-return the tablets before and after. A plan (`plan_balance`) leaves shards with equally many tablets, give or
-take one, by the fewest moves that can do so. The phases of a `Move` are a table (`TRANSITIONS`), and
+return the tablets before and after. The phases of a `Move` are a table (`TRANSITIONS`), and
 every change of one goes through it (`Move.after`); in each, exactly one shard serves the tablet, and
 a move whose owner died before the target served is undone.
 
@@ -44,12 +43,11 @@ The slot map (`SlotMap`) is a picture of the topologies that a history keeps: sl
 slots     sets of slots, as few ranges as possible
 values    tablets, placement and topologies
 moves     a move, and its phases as a table
-planner   plans for tablets, and the placement after each change
+planner   the first placement, splits and joins
 slot_map  the picture
 
-Left out: who may change what (the catalog serializes), copying (the store), and bytes: a plan made here
-counts tablets. What moves, splits and joins them by their bytes is `elasticscan.store.moves.balancing`, which
-takes a plan of counts where bytes allow it. Nothing balances by load.
+Left out: who may change what (the catalog serializes), copying (the store), and when tablets move, split and
+join (`elasticscan.store.moves.balancing`). Nothing balances by load.
 
 The design follows Oracle NoSQL Database's for queries during elasticity: base topology, topology
 history, virtual scans. Theirs ends a query when a partition migrates more than once in its
@@ -62,7 +60,6 @@ from elasticscan.topology.planner import (
     Change,
     initial_placement,
     join_tablets,
-    plan_balance,
     split_tablet,
 )
 from elasticscan.topology.slot_map import SlotMap

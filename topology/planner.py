@@ -1,17 +1,11 @@
-"""Plans for tablets, and the tablets after each change.
-
-All are functions of their arguments alone, so every process that plans from the same placement plans the same
-moves.
-"""
+"""The placement of a new store, and the tablets after a split and a join."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from elasticscan.base.errors import InvalidOption, InvalidTopologyChange
 from elasticscan.base.limits import MAX_SLOTS
-from elasticscan.topology.moves import Move
 from elasticscan.topology.values import Placement, Tablet
 
 Change = tuple[tuple[Tablet, ...], tuple[Tablet, ...]]  # neighbours, and the new ones in their place
@@ -34,38 +28,10 @@ def initial_placement(slots: int, tablets: int, shards: Sequence[int]) -> Placem
             tablets=tablets,
             slots=slots,
         )
-    counts = _even_counts(tablets, len(shards))
-    homes = [shard for shard, count in zip(shards, counts, strict=True) for _ in range(count)]
+    share, over = divmod(tablets, len(shards))
+    homes = [shard for number, shard in enumerate(shards) for _ in range(share + (number < over))]
     bounds = [i * slots // tablets for i in range(tablets + 1)]
     return Placement.of(Tablet(i + 1, bounds[i], bounds[i + 1], homes[i], epoch=1) for i in range(tablets))
-
-
-def plan_balance(placement: Placement, shards: Sequence[int]) -> tuple[Move, ...]:
-    """Return the fewest moves after which the numbers of tablets at any two shards differ by at most one.
-
-    Tablets at a shard that is not listed all leave it.
-
-    No plan can do with fewer moves. A shard that has more than its share must lose the excess,
-    and does so here to the last tablet and no further; and the shares that are one tablet larger
-    go to the shards that have most, where each saves a move.
-
-    A shard gives from the end of what it has, and a receiver takes neighbours, so slots that are
-    next to each other mostly stay together.
-    """
-    assert shards and len(set(shards)) == len(shards), shards
-    held = Counter(t.shard for t in placement.tablets)
-    fullest_first = sorted(shards, key=lambda s: (-held[s], s))
-    share = dict(zip(fullest_first, _even_counts(len(placement.tablets), len(shards)), strict=True))
-
-    staying: Counter[int] = Counter()
-    leaving: list[Tablet] = []
-    for tablet in placement.tablets:
-        if staying[tablet.shard] < share.get(tablet.shard, 0):
-            staying[tablet.shard] += 1
-        else:
-            leaving.append(tablet)
-    room = [shard for shard in sorted(shards) for _ in range(share[shard] - staying[shard])]
-    return tuple(Move(t.id, t.shard, target) for t, target in zip(leaving, room, strict=True))
 
 
 def split_tablet(tablet: Tablet, at: int | None, new_ids: tuple[int, int]) -> Change:
@@ -106,9 +72,3 @@ def join_tablets(left: Tablet, right: Tablet, new_id: int) -> Change:
         )
     joined = Tablet(new_id, left.start, right.end, left.shard, max(left.epoch, right.epoch) + 1)
     return (left, right), (joined,)
-
-
-def _even_counts(things: int, places: int) -> list[int]:
-    """Count how many each place gets; the first ones get one more where it does not divide."""
-    share, over = divmod(things, places)
-    return [share + (i < over) for i in range(places)]

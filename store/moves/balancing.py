@@ -1,6 +1,6 @@
 """Splits of large tablets, joins of small ones, moves that balance bytes; each with a margin to its opposite.
 
-Values in, steps out, as in `elasticscan.topology`, which plans by the number of tablets alone.
+Values in, steps out, as in `elasticscan.topology`.
 A split leaves halves that are far too large to be joined, and a join a tablet that is far too small to be
 split. A move is planned only if the target stays below where the source was, so no move is worth undoing:
 
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elasticscan.metadata import Fragment
-from elasticscan.topology import Move, Placement, Tablet, plan_balance
+from elasticscan.topology import Move, Placement, Tablet
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,37 +91,18 @@ def plan_even(
 ) -> tuple[Move, ...]:
     """Plan the moves after which shards are even, and each tablet is at one of them.
 
-    They are even in bytes, as far as `plan_moves` sees to that, and within its margin in tablets: a plan by
-    count stands if it leaves nothing to move by bytes. So neither of these undoes what the other one did.
+    They are even in bytes, as far as `plan_moves` sees to that, and within its margin in tablets: the fewest
+    moves that leave shards with as many tablets, give or take one, are the plan if nothing is left to move by
+    bytes. So neither of these undoes what the other one did.
     """
-    by_count = plan_balance(placement, shards)
+    moved = _even_out(placement, dict.fromkeys(sizes, 1.0), shards, 0.0, 1.0)
+    # By count it is all the same which one goes where: neighbours go to one shard.
+    leaving = [tablet for tablet in placement.tablets if tablet.id in moved]
+    homes = zip(leaving, sorted(moved.values()), strict=True)
+    by_count = tuple(Move(tablet.id, tablet.shard, target) for tablet, target in homes)
     if not plan_moves(after_moves(placement, by_count), sizes, shards, bounds):
         return by_count
-    held, homes = _held(placement, sizes, shards), dict[int, Move]()
-    strangers = [tablet for tablet in placement.tablets if tablet.shard not in held]
-    for tablet in sorted(strangers, key=lambda tablet: (-sizes[tablet.id], tablet.id)):
-        target = min(held, key=lambda shard: (held[shard], shard))
-        homes[tablet.id] = Move(tablet.id, tablet.shard, target)
-        held[target] += sizes[tablet.id]
-    for move in plan_moves(after_moves(placement, homes.values()), sizes, shards, bounds):
-        first = homes.get(move.tablet, move)
-        homes[move.tablet] = Move(move.tablet, first.source, move.target)
-    return tuple(homes.values())
-
-
-def _held(placement: Placement, sizes: Mapping[int, float], shards: Sequence[int]) -> dict[int, float]:
-    """Return the bytes of each of some shards."""
-    held = dict.fromkeys(shards, 0.0)
-    for tablet in placement.tablets:
-        if tablet.shard in held:
-            held[tablet.shard] += sizes[tablet.id]
-    return held
-
-
-def after_moves(placement: Placement, moves: Iterable[Move]) -> Placement:
-    """Return the placement once some moves are carried out, for plans alone: epochs stay."""
-    homes = {move.tablet: move.target for move in moves}
-    return Placement(tuple(replace(t, shard=homes.get(t.id, t.shard)) for t in placement.tablets))
+    return _moves(placement, _even_out(placement, sizes, shards, bounds.share, bounds.bytes))
 
 
 def plan_moves(
@@ -131,26 +112,56 @@ def plan_moves(
 
     Tablets at other shards, which are being emptied, are left to the process that empties them.
     """
-    held = _held(placement, sizes, shards)
-    if len(held) < 2:
+    if len(shards) < 2:
         return ()
-    margin = max(bounds.share * sum(held.values()) / len(held), bounds.bytes)
-    tablets = sorted(
-        (t for t in placement.tablets if t.shard in held and sizes[t.id] > 0), key=lambda t: t.id
-    )
+    here = {tablet.id: sizes[tablet.id] for tablet in placement.tablets if tablet.shard in shards}
+    return _moves(placement, _even_out(placement, here, shards, bounds.share, bounds.bytes))
+
+
+def after_moves(placement: Placement, moves: Iterable[Move]) -> Placement:
+    """Return the placement once some moves are carried out, for plans alone: epochs stay."""
+    homes = {move.tablet: move.target for move in moves}
+    return Placement(tuple(replace(t, shard=homes.get(t.id, t.shard)) for t in placement.tablets))
+
+
+def _moves(placement: Placement, homes: Mapping[int, int]) -> tuple[Move, ...]:
+    sources = {tablet.id: tablet.shard for tablet in placement.tablets}
+    return tuple(Move(tablet, sources[tablet], target) for tablet, target in homes.items())
+
+
+def _even_out(
+    placement: Placement, sizes: Mapping[int, float], shards: Sequence[int], share: float, least: float
+) -> dict[int, int]:
+    """Return the new shards of some tablets, after which the fullest shard has hardly more than the emptiest.
+
+    Tablets at other shards go to the emptiest ones, the largest first.
+
+    Args:
+        sizes: of the tablets that may move.
+        share, least: shards may differ by this share of the average, and by so much.
+    """
+    assert shards and len(set(shards)) == len(shards), shards
+    held, homes = dict.fromkeys(sorted(shards), 0.0), dict[int, int]()
+    tablets = [tablet for tablet in reversed(placement.tablets) if tablet.id in sizes]
+    for tablet in tablets:
+        if tablet.shard in held:
+            held[tablet.shard] += sizes[tablet.id]
+    strangers = [tablet for tablet in tablets if tablet.shard not in held]
+    for tablet in sorted(strangers, key=lambda tablet: -sizes[tablet.id]):
+        homes[tablet.id] = min(held, key=held.__getitem__)
+        held[homes[tablet.id]] += sizes[tablet.id]
+    margin = max(share * sum(held.values()) / len(held), least)
     size = np.array([sizes[tablet.id] for tablet in tablets])
-    movable_at = np.array([tablet.shard for tablet in tablets])
-    moves: list[Move] = []
+    at = np.array([homes.get(tablet.id, tablet.shard) for tablet in tablets])
     while True:
-        fullest = max(held, key=lambda shard: (held[shard], -shard))
-        emptiest = min(held, key=lambda shard: (held[shard], shard))
+        # Of several that are as full, the last gives first, and the first one takes.
+        fullest, emptiest = max(held, key=lambda shard: (held[shard], shard)), min(held, key=held.__getitem__)
         gap = held[fullest] - held[emptiest]
         # Half of the gap would close it; more than that, up to all of it, still makes it smaller.
-        off = np.where((movable_at == fullest) & (size < gap), abs(size - gap / 2), np.inf)
-        nearest = int(off.argmin()) if tablets else 0  # the one of the lowest id
-        if gap <= margin or not tablets or off[nearest] == np.inf:
-            return tuple(moves)
-        moves.append(Move(tablets[nearest].id, fullest, emptiest))
-        movable_at[nearest] = -1  # one tablet moves once in a plan
+        off = np.where((at == fullest) & (size > 0) & (size < gap), abs(size - gap / 2), np.inf)
+        if gap <= margin or off.min(initial=np.inf) == np.inf:
+            return homes
+        nearest = int(off.argmin())
+        homes[tablets[nearest].id], at[nearest] = emptiest, -1  # one tablet moves once in a plan
         held[fullest] -= size[nearest]
         held[emptiest] += size[nearest]

@@ -7,16 +7,14 @@ plan are published together when it is done: until then scans begin with the top
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
 
 from elasticscan.base.concurrency import parallel
 from elasticscan.base.errors import (
     AlreadyExists,
     ElasticScanError,
     InvalidTopologyChange,
-    NotFound,
     NotReady,
     TryAgain,
 )
@@ -38,7 +36,6 @@ from elasticscan.store.moves.owners import (
 )
 from elasticscan.store.roots import Claims
 from elasticscan.topology import (
-    Change,
     Event,
     Move,
     Shard,
@@ -307,44 +304,18 @@ def _keeping(errors: list[Exception]) -> Iterator[None]:
 def split(context: Context, tablet_id: int, at: int | None = None) -> Topology:
     """Cut a tablet in two, in the middle or before slot `at`."""
     with context.catalog.writing() as tx:
-        new = _new_tablet_ids(tx)
-        left, right = ids = next(new), next(new)
-        change = split_tablet(_resting(tx, tablet_id), at, ids)
-        return _replace(tx, [change], f"tablet {tablet_id} split into {left} and {right}")
+        left = _new_tablet_id(tx)
+        tx.append(TabletsChanged(*split_tablet(_resting(tx, tablet_id), at, (left, left + 1))))
+        return append_topology(tx, f"tablet {tablet_id} split into {left} and {left + 1}")
 
 
 @retry_interrupted
 def join(context: Context, left: int, right: int) -> Topology:
     """Make two neighbouring tablets at one shard one."""
     with context.catalog.writing() as tx:
-        joined = next(_new_tablet_ids(tx))
-        change = join_tablets(_resting(tx, left), _resting(tx, right), joined)
-        return _replace(tx, [change], f"tablets {left} and {right} joined into {joined}")
-
-
-@retry_interrupted
-def split_and_join(
-    context: Context, splits: Sequence[int], joins: Sequence[tuple[int, int]]
-) -> tuple[int, int]:
-    """Cut tablets in the middle, and make neighbours one, all in one transaction.
-
-    No tablet is named twice. Changes that became impossible meanwhile are skipped. Returns how many were cut,
-    and joined.
-    """
-    impossible = suppress(InvalidTopologyChange, NotFound, NotReady)
-    with context.catalog.writing() as tx:
-        ids, changes = _new_tablet_ids(tx), list[Change]()
-        for tablet in splits:
-            with impossible:
-                changes.append(split_tablet(_resting(tx, tablet), None, (next(ids), next(ids))))
-        cut = len(changes)
-        for left, right in joins:
-            with impossible:
-                changes.append(join_tablets(_resting(tx, left), _resting(tx, right), next(ids)))
-        joined = len(changes) - cut
-        if changes:
-            _replace(tx, changes, f"{cut} tablets split, {joined} pairs of neighbours joined")
-    return cut, joined
+        joined = _new_tablet_id(tx)
+        tx.append(TabletsChanged(*join_tablets(_resting(tx, left), _resting(tx, right), joined)))
+        return append_topology(tx, f"tablets {left} and {right} joined into {joined}")
 
 
 def _resting(tx: Tx, tablet_id: int) -> Tablet:
@@ -360,14 +331,6 @@ def _resting(tx: Tx, tablet_id: int) -> Tablet:
     return tablet
 
 
-def _replace(tx: Tx, changes: Sequence[Change], reason: str) -> Topology:
-    """Replace tablets, and return the topology after that."""
-    before = tuple(tablet for old, _ in changes for tablet in old)
-    after = tuple(tablet for _, new in changes for tablet in new)
-    tx.append(TabletsChanged(before, after))
-    return append_topology(tx, reason)
-
-
-def _new_tablet_ids(tx: Tx) -> Iterator[int]:
-    """Return ids that no tablet has had; they are taken once tablets with them are appended."""
-    return count(tx.state.newest_ids["tablet"] + 1)
+def _new_tablet_id(tx: Tx) -> int:
+    """Return the first id that no tablet has had; it is taken once a tablet with it is appended."""
+    return tx.state.newest_ids["tablet"] + 1

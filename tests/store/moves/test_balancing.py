@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,9 +22,9 @@ from elasticscan.topology import (
     Move,
     Placement,
     SlotSet,
+    Tablet,
     initial_placement,
     join_tablets,
-    plan_balance,
     split_tablet,
 )
 from tests.base.examples import examples
@@ -115,18 +117,59 @@ def test_what_evens_shards_out_and_what_keeps_them_so_never_undo_each_other(
     raise AssertionError("plans do not settle")
 
 
+def by_count(homes: Sequence[int], shards: Sequence[int]) -> tuple[list[int], tuple[Move, ...]]:
+    """Plan for tablets without rows at these shards; return where they are after it, and the plan."""
+    placement = Placement.of(Tablet(i + 1, i, i + 1, home, 1) for i, home in enumerate(homes))
+    plan = plan_even(placement, dict.fromkeys(range(1, len(homes) + 1), 0.0), shards, BOUNDS)
+    for move in plan:
+        assert placement.tablets[move.tablet - 1].shard == move.source
+        placement = move_tablet(placement, move.tablet, move.target)
+    return [tablet.shard for tablet in placement.tablets], plan
+
+
+def is_even(homes: Sequence[int], shards: Sequence[int]) -> bool:
+    counts = [homes.count(shard) for shard in shards]
+    return sum(counts) == len(homes) and max(counts) - min(counts) <= 1
+
+
+@settings(deadline=None, max_examples=examples(150))
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=40), st.permutations(range(1, 10)), st.integers(1, 9))
+def test_a_plan_by_count_is_even_in_whatever_order_shards_are_listed(
+    homes: list[int], every: list[int], count: int
+) -> None:
+    shards = every[:count]
+    after, plan = by_count(homes, shards)
+    assert is_even(after, shards)
+    assert len({move.tablet for move in plan}) == len(plan)
+    assert not {m.source for m in plan} & {m.target for m in plan}, "no shard both gives and takes"
+    assert by_count(after, shards)[1] == ()
+    assert by_count(homes, sorted(shards))[1] == plan
+
+
+@settings(deadline=None, max_examples=examples(80))
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=6),
+    st.lists(st.integers(1, 4), min_size=1, max_size=3, unique=True),
+)
+def test_no_other_way_to_be_even_moves_fewer_tablets(homes: list[int], shards: list[int]) -> None:
+    others = (ways for ways in product(shards, repeat=len(homes)) if is_even(ways, shards))
+    fewest = min(sum(a != b for a, b in zip(homes, way, strict=True)) for way in others)
+    assert len(by_count(homes, shards)[1]) == fewest
+
+
 def test_bytes_come_first_and_tablets_break_the_tie() -> None:
+    placement = initial_placement(24, 12, [1, 2])
+    equal = dict.fromkeys(range(1, 13), 10.0)
+    expected = [Move(5, 1, 3), Move(6, 1, 3), Move(11, 2, 4), Move(12, 2, 4)]
+    assert [*plan_even(placement, equal, [1, 2, 3], BOUNDS)] == [replace(move, target=3) for move in expected]
+    assert {*expected} <= {*plan_even(placement, equal, [1, 2, 3, 4], BOUNDS)}, "neighbours go to one shard"
     placement = initial_placement(16, 8, [1, 2])
-    equal = dict.fromkeys(range(1, 9), 100.0)
-    assert plan_even(placement, equal, [1, 2, 3], BOUNDS) == plan_balance(placement, [1, 2, 3])
-    skewed = equal | {1: 800.0}  # shard 1 has 1,100 bytes, shard 2 has 400
-    assert plan_even(placement, skewed, [1, 2], BOUNDS) == (Move(2, 1, 2), Move(3, 1, 2), Move(4, 1, 2))
-    after = initial_placement(16, 8, [1, 2])
-    for move in plan_even(after, skewed, [1, 2], BOUNDS):
-        after = move_tablet(after, move.tablet, move.target)
-    assert plan_balance(after, [1, 2]), "by their number they are not even"
-    assert plan_even(after, skewed, [1, 2], BOUNDS) == ()
-    assert plan_moves(after, skewed, [1, 2], BOUNDS) == ()
+    skewed = dict.fromkeys(range(2, 9), 100.0) | {1: 800.0}  # shard 1 has 1,100 bytes, shard 2 has 400
+    plan = plan_even(placement, skewed, [1, 2], BOUNDS)
+    assert plan == (Move(4, 1, 2), Move(3, 1, 2), Move(2, 1, 2)), "by their number they are not even then"
+    for move in plan:
+        placement = move_tablet(placement, move.tablet, move.target)
+    assert plan_even(placement, skewed, [1, 2], BOUNDS) == plan_moves(placement, skewed, [1, 2], BOUNDS) == ()
 
 
 def test_tablets_that_grew_are_split_and_small_neighbours_are_joined_while_enough_are_left() -> None:
