@@ -6,9 +6,10 @@ plan are published together when it is done: until then scans begin with the top
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from elasticscan.base.concurrency import parallel
 from elasticscan.base.errors import (
@@ -30,7 +31,6 @@ from elasticscan.store.moves.owners import (
     forget_dead,
     move_of,
     moves_in,
-    owner_is_gone,
     owning,
     transition,
 )
@@ -70,18 +70,15 @@ def rebalance(context: Context) -> Topology:
 @retry_interrupted
 def _balance(context: Context, new: Sequence[tuple[str, str]], reason: str) -> Topology:
     """Add shards, and move tablets until they balance; returns the topology, a new one if any changed."""
-    changes = 0
+    claims = Claims()
+    with context.catalog.writing() as tx, claims.undone_on_errors():
+        changes = _add_or_take_back(context, tx, claims, new)
+    # A tablet that another process was moving is planned again, but not for ever.
     for _ in range(EXPAND_ROUNDS):
-        with owning() as owner:
-            claims = Claims()
-            with context.catalog.writing() as tx, claims.undone_on_errors():
-                changes += _add_or_take_back(context, tx, claims, new)
-                plans = _plan(tx, owner)
-            if not plans:
-                break
-            new, changes = (), changes + len(plans)
-            # A tablet that another process was moving is planned again, but not for ever.
-            _carry_out(context, plans, owner, tolerate=True)
+        moves = _carry_out(context, _plan, tolerate=True)
+        if not moves:
+            break
+        changes += len(moves)
     tx = context.catalog.newest()
     if not changes and tx.state.topology[1]:
         return newest_topology(tx)
@@ -103,43 +100,38 @@ def contract(context: Context, name: str) -> Topology:
     return _publish(context, f"contracted by {name}")
 
 
-@retry_interrupted
 def move(context: Context, tablet_id: int, target_name: str) -> Topology:
     """Move one tablet."""
-    with owning() as owner:
-        with context.catalog.writing() as tx:
-            tablet, target = tx.state.tablet(tablet_id), tx.state.shard_named(target_name)
-            if target.draining or tablet.shard == target.id:
-                why = "is being emptied" if target.draining else "has it already"
-                raise InvalidTopologyChange(
-                    f"tablet {tablet_id} cannot move to shard {target_name!r}, which {why}; choose another",
-                    tablet=tablet_id,
-                    shard=target_name,
-                )
-            forget_dead(tx, tablet_id)
-            plan = Move(tablet_id, tablet.shard, target.id)
-            enter_moves(tx, [plan], owner)
-        _carry_out(context, [plan], owner)
+
+    def plan(tx: Tx) -> list[Move]:
+        tablet, target = tx.state.tablet(tablet_id), tx.state.shard_named(target_name)
+        if target.draining or tablet.shard == target.id:
+            why = "is being emptied" if target.draining else "has it already"
+            raise InvalidTopologyChange(
+                f"tablet {tablet_id} cannot move to shard {target_name!r}, which {why}; choose another",
+                tablet=tablet_id,
+                shard=target_name,
+            )
+        forget_dead(tx, tablet_id)
+        return [Move(tablet_id, tablet.shard, target.id)]
+
+    _carry_out(context, plan)
     return _publish(context, f"tablet {tablet_id} moved to {target_name}")
 
 
 @retry_interrupted
 def resume(context: Context) -> int:
-    """Finish what processes that died left behind; returns how many tablets were to move.
+    """Finish what processes that died left behind; returns how many tablets moved.
 
     Each of their moves is undone (the source goes on serving), planned again and carried out;
     shards that were being emptied are emptied and removed. All is tried; the first error is raised at the
     end, so that a shard that is away keeps no other one waiting.
     """
-    errors, emptied = list[Exception](), 0
-    with owning() as owner:
-        with context.catalog.writing() as tx:
-            plans = _adopt_dead(tx, owner)
-            draining = sorted(tx.state.shards.keys() - _active(tx))
-            holding = tx.state.placement.shards
-        with _keeping(errors):
-            _carry_out(context, plans, owner)
-    moved = len(plans)
+    errors, emptied, moved = list[Exception](), 0, 0
+    tx = context.catalog.newest()
+    draining, holding = sorted(tx.state.shards.keys() - _active(tx)), tx.state.placement.shards
+    with _keeping(errors):
+        moved += len(_carry_out(context, _adopt_dead) or ())
     for shard in draining:
         with _keeping(errors), context.unless_left(shard):
             if shard in holding:  # else each of its tablets would be planned, tried and undone
@@ -182,13 +174,11 @@ def _drain(context: Context, shard: int) -> int:
     """Empty a draining shard, however many rounds that takes, and remove it; returns moves."""
     waited, moved = 0.0, 0
     while True:
-        with owning() as owner:
-            plans = _plan_draining(context, shard, owner)
-            if plans is None:
-                return moved
-            _carry_out(context, plans, owner, tolerate=True)
-            moved += len(plans)
-        if plans:
+        moves = _carry_out(context, partial(_plan_draining, shard), tolerate=True)
+        if moves is None:
+            return moved
+        moved += len(moves)
+        if moves:
             continue
         if waited > DRAIN_WAIT_SECONDS:
             raise NotReady(
@@ -201,77 +191,78 @@ def _drain(context: Context, shard: int) -> int:
         waited += _POLL_SECONDS
 
 
-@retry_interrupted
-def _plan_draining(context: Context, shard: int, owner: str) -> list[Move] | None:
+def _plan_draining(shard: int, tx: Tx) -> list[Move] | None:
     """Return moves that empty a shard; [] while others move its tablets, None when it was removed."""
-    with context.catalog.writing() as tx:
-        info = tx.state.shards.get(shard)
-        if info is None:
-            return None  # another process removed it
-        if not info.draining:
-            raise InvalidTopologyChange(
-                f"shard {info.name!r} was taken back by an expansion while it was being emptied; it "
-                "stays, and nothing is lost",
-                shard=info.name,
-            )
-        coming = [m for m in moves_in(tx) if shard in (m.source, m.target)]
-        if not tx.state.placement.at(shard) and not coming:
-            tx.append(ShardDefined(info, removed=True))
-            return None
-        return _plan(tx, owner, only_from=shard)
+    info = tx.state.shards.get(shard)
+    if info is None:
+        return None  # another process removed it
+    if not info.draining:
+        raise InvalidTopologyChange(
+            f"shard {info.name!r} was taken back by an expansion while it was being emptied; it "
+            "stays, and nothing is lost",
+            shard=info.name,
+        )
+    if not tx.state.placement.at(shard) and not any(shard in (m.source, m.target) for m in moves_in(tx)):
+        tx.append(ShardDefined(info, removed=True))
+        return None
+    return _plan(tx, only_from=shard)
 
 
-def _plan(tx: Tx, owner: str, only_from: int | None = None) -> list[Move]:
-    """Plan on the placement as it will be after the moves under way; enter our part."""
-    adopted = _adopt_dead(tx, owner)
-    under_way = moves_in(tx)
+def _plan(tx: Tx, only_from: int | None = None) -> list[Move]:
+    """Plan on the placement as it will be after the moves under way; return our part."""
+    adopted = _adopt_dead(tx)
+    under_way = [*moves_in(tx), *adopted]
     moving, after = {move.tablet for move in under_way}, after_moves(tx.state.placement, under_way)
     even = plan_even(after, tablet_bytes(after, tx.state.fragments()), sorted(_active(tx)), Balance())
-    plans = [p for p in even if p.tablet not in moving and only_from in (None, p.source)]
-    enter_moves(tx, plans, owner)
-    return adopted + plans
+    return adopted + [p for p in even if p.tablet not in moving and only_from in (None, p.source)]
 
 
-def _adopt_dead(tx: Tx, owner: str) -> list[Move]:
-    """Make the moves of processes that died ours, where they still make sense."""
-    active, adopted = _active(tx), list[Move]()
-    for move in moves_in(tx):
-        if owner_is_gone(move, tx.times.expiry):
-            transition(tx, move, move.owner, Event.OWNER_DIED)  # the source goes on serving
-            if tx.state.tablet(move.tablet).shard == move.source and move.target in active:
-                adopted.append(Move(move.tablet, move.source, move.target))
-    enter_moves(tx, adopted, owner)
-    return adopted
+def _adopt_dead(tx: Tx) -> list[Move]:
+    """Undo the moves of processes that died; return them where they still make sense."""
+    active, dead = _active(tx), [move for move in moves_in(tx) if forget_dead(tx, move.tablet)]
+    return [
+        Move(move.tablet, move.source, move.target)
+        for move in dead
+        if tx.state.tablet(move.tablet).shard == move.source and move.target in active
+    ]
 
 
-def _carry_out(context: Context, plans: Sequence[Move], owner: str, tolerate: bool = False) -> None:
-    """Run planned moves, a few at a time. All are tried; the first error is raised at the end.
+@retry_interrupted
+def _carry_out(
+    context: Context, plan: Callable[[Tx], list[Move] | None], tolerate: bool = False
+) -> list[Move] | None:
+    """Enter planned moves and run them, a few at a time. All are tried; the first error is raised at the end.
 
     With `tolerate` none is raised where another process changed the tablet or its target: the next plan knows
     of that.
     """
-    if not plans:
-        return
     tolerated: tuple[type[Exception], ...] = (InvalidTopologyChange, TryAgain) if tolerate else ()
     errors = list[Exception]()
+    with owning() as owner:
+        with context.catalog.writing() as tx:
+            moves = plan(tx)
+            enter_moves(tx, moves or (), owner)
+        if not moves:
+            return moves
 
-    def carry_out(move: Move) -> None:
+        def carry_out(move: Move) -> None:
+            try:
+                Mover(context, owner, move).carry_out()
+            except tolerated:
+                pass
+            except Exception as error:
+                errors.append(error)
+
         try:
-            Mover(context, owner, move).carry_out()
-        except tolerated:
-            pass
-        except Exception as error:
-            errors.append(error)
-
-    try:
-        with beating(context.catalog, owner):
-            parallel(carry_out, plans, PARALLEL_MOVES)
-    finally:
-        # On an interrupt, moves under way end, and others do not begin. If the catalog stays away, the next
-        # process ends them.
-        when_possible(context, lambda tx: [transition(tx, move, owner, Event.FAILED) for move in plans])
+            with beating(context.catalog, owner):
+                parallel(carry_out, moves, PARALLEL_MOVES)
+        finally:
+            # On an interrupt, moves under way end, and others do not begin. If the catalog stays away, the
+            # next process ends them.
+            when_possible(context, lambda tx: [transition(tx, move, owner, Event.FAILED) for move in moves])
     if errors:
         raise errors[0]
+    return moves
 
 
 @retry_interrupted

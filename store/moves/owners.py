@@ -199,11 +199,13 @@ def transition(tx: Tx, move: Move, owner: str, event: Event) -> Move | None:
     return after
 
 
-def forget_dead(tx: Tx, tablet: int) -> None:
-    """End the move of a tablet whose mover died, because something else is to happen to it."""
+def forget_dead(tx: Tx, tablet: int) -> bool:
+    """End the move of a tablet if its mover died: the source goes on serving. Returns whether it did."""
     move = move_of(tx, tablet)
-    if move is not None and owner_is_gone(move, tx.times.expiry):
-        transition(tx, move, move.owner, Event.OWNER_DIED)
+    if move is None or not owner_is_gone(move, tx.times.expiry):
+        return False
+    transition(tx, move, move.owner, Event.OWNER_DIED)
+    return True
 
 
 # Steps
