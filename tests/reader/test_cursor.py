@@ -1,21 +1,21 @@
-"""Properties of the cursor rule: for any cursors, any placements and any honest answer of a shard."""
+"""Properties of the cursor rule and the proof of coverage, for any cursors, placements and honest answers."""
 
 from __future__ import annotations
 
-import random
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elasticscan.base.errors import CoverageBroken
 from elasticscan.protocol import Cursor, Cursors, merge, restrict, slots_of
+from elasticscan.reader.coverage import Coverage
 from elasticscan.reader.cursor import ShardRead, accept_page, plan_read
 from elasticscan.topology import Placement, SlotSet, Tablet
 from tests.base.examples import examples
 
 SLOTS = 16
-EVERYTHING = SlotSet.span(0, SLOTS)
 POSITIONS = st.none() | st.binary(max_size=2)
 
 checked = settings(deadline=None, max_examples=examples(200))
@@ -60,23 +60,6 @@ def pages(draw: st.DrawFn) -> tuple[Cursors, ShardRead, Cursors, Placement]:
 
 def positions_by_slot(cursors: Cursors) -> dict[int, bytes | None]:
     return {slot: c.position for c in cursors for start, end in c.slots for slot in range(start, end)}
-
-
-@checked
-@given(cursor_sets(), slot_sets(), st.randoms(use_true_random=False))
-def test_merging_and_restricting_change_no_position_and_leave_each_once(
-    cursors: Cursors, slots: SlotSet, rng: random.Random
-) -> None:
-    apart = [Cursor(SlotSet.span(s, s + 1), p) for s, p in positions_by_slot(cursors).items()]
-    rng.shuffle(apart)
-    merged = merge(apart)
-    assert merged == merge(cursors) == merge(merged)
-    assert positions_by_slot(merged) == positions_by_slot(cursors)
-    assert len({c.position for c in merged}) == len(merged)
-    assert all(c.slots for c in merged)
-    known = positions_by_slot(cursors)
-    assert positions_by_slot(restrict(cursors, slots)) == {s: p for s, p in known.items() if s in slots}
-    assert merge((*restrict(cursors, slots), *restrict(cursors, EVERYTHING - slots))) == merge(cursors)
 
 
 @checked
@@ -133,3 +116,24 @@ def test_an_answer_that_was_not_asked_for_or_goes_back_is_a_mistake_of_ours(
     assert read is not None
     with pytest.raises(AssertionError, match=mistake):
         accept_page((before,), read, (after,), placement)
+
+
+@checked
+@given(st.lists(slot_sets(), max_size=5), slot_sets())
+def test_a_scan_is_covered_once_all_its_slots_were_finished_once(
+    portions: list[SlotSet], pending: SlotSet
+) -> None:
+    coverage = Coverage(SlotSet.span(0, SLOTS), pending)
+    for portion in [*portions, SlotSet.span(SLOTS, SLOTS + 1)]:
+        if portion <= pending:
+            coverage.finish(portion)
+            pending -= portion
+        else:
+            with pytest.raises(CoverageBroken, match="twice or never"):
+                coverage.finish(portion)
+    if pending:
+        with pytest.raises(CoverageBroken) as caught:
+            coverage.prove()
+        assert caught.value.fields["slots"] == str(pending)
+    coverage.finish(pending)
+    coverage.prove()
