@@ -6,7 +6,6 @@ is a change of colour, a shard that joins is a colour that appears, and splits a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -44,65 +43,46 @@ class SlotMap:
     @property
     def svg(self) -> str:
         """The picture, as the text of an SVG file."""
-        row = max(_LOWEST, min(_HIGHEST, _HEIGHT // len(self.topologies)))
+        height = max(_LOWEST, min(_HIGHEST, _HEIGHT // len(self.topologies)))
         names = {shard: str(shard) for topology in self.topologies for shard in topology.placement.shards}
-        shown = sorted(names.keys() | dict(self.shards).keys())
-        for topology in self.topologies:
-            names |= dict(topology.shard_names)
-        names |= dict(self.shards)
+        shown = names.keys() | dict(self.shards).keys()
+        for known in (*(topology.shard_names for topology in self.topologies), self.shards):
+            names |= dict(known)
         # A shard's colour is that of its id, so that it stays when others go.
-        colours = {shard: COLOURS[(shard - 1) % len(COLOURS)] for shard in shown}
-        parts = _legend([(names[shard], colour) for shard, colour in colours.items()])
+        colours = {shard: COLOURS[(shard - 1) % len(COLOURS)] for shard in sorted(shown)}
+        parts, x = [], _LEFT
+        for shard, colour in colours.items():
+            parts.append(f'<rect x="{x}" y="16" width="12" height="12" fill="{colour}"/>')
+            parts.append(words(x + 17, 26, names[shard]))
+            x += 34 + 8 * len(names[shard])
         labelled = -_LINE
         for at, topology in enumerate(self.topologies):
-            y = _TOP + at * row
-            parts.append(_row(topology, y, row, colours))
+            y = _TOP + at * height
+            parts.append(_row(topology, y, height, colours))
             if y - labelled >= _LINE:
                 text = f"{_time(topology):%H:%M:%S}  topology {topology.number}"
-                baseline = y + min(row, _LINE) - 3
-                parts.append(words(_LEFT - 8, baseline, text, ends=True))
+                parts.append(words(_LEFT - 8, y + min(height, _LINE) - 3, text, ends=True))
                 labelled = y
         first, last = self.topologies[0], self.topologies[-1]
-        title = (
-            f"{last.placement.slot_count:,} slots from {_time(first):%Y-%m-%d %H:%M:%S} to "
-            f"{_time(last):%Y-%m-%d %H:%M:%S} UTC"
-        )
-        return picture(_LEFT + _WIDTH + 12, _TOP + row * len(self.topologies) + 8, title, parts)
-
-
-def _legend(shards: Sequence[tuple[str, str]]) -> list[str]:
-    parts, x = [], _LEFT
-    for name, colour in shards:
-        if x + 26 + 8 * len(name) > _LEFT + _WIDTH:
-            parts.append(words(x, 26, "…"))
-            break
-        parts.append(f'<rect x="{x}" y="16" width="12" height="12" fill="{colour}"/>')
-        parts.append(words(x + 17, 26, name))
-        x += 34 + 8 * len(name)
-    return parts
+        times = f"{_time(first):%Y-%m-%d %H:%M:%S} to {_time(last):%Y-%m-%d %H:%M:%S} UTC"
+        title = f"{last.placement.slot_count:,} slots from {times}"
+        size = max(_LEFT + _WIDTH + 12, x), _TOP + height * len(self.topologies) + 8
+        return picture(*size, title, parts)
 
 
 def _row(topology: Topology, y: int, height: int, colours: dict[int, str]) -> str:
-    paths = _paths(topology, _LEFT, y, height)
-    drawn = "".join(f'<path fill="{colours[shard]}" d="{path}"/>' for shard, path in paths.items())
-    said = f"topology {topology.number}, {_time(topology):%Y-%m-%d %H:%M:%S} UTC: {topology.reason}"
-    return f"<g><title>{escape(said)}</title>{drawn}</g>"
-
-
-def _paths(topology: Topology, x: int, y: int, height: int) -> dict[int, str]:
     """Return a stripe of dots, each in the colour of the slot at its middle."""
     placement = topology.placement
     dots = min(_WIDTH, placement.slot_count)
     middles = (2 * np.arange(dots) + 1) * placement.slot_count // (2 * dots)
     shards = placement.owners[np.searchsorted(placement.starts, middles, "right") - 1].tolist()
-    paths: dict[int, list[str]] = {}
-    at = 0
+    drawn, x = "", float(_LEFT)
     for shard, run in groupby(shards):
-        length = sum(1 for _ in run)
-        left, right = (x + edge * _WIDTH / dots for edge in (at, at + length))
-        paths.setdefault(shard, []).append(f"M{left:g} {y}H{right:g}v{height}H{left:g}z")
-        at += length
-    return {shard: "".join(path) for shard, path in paths.items()}
+        width = sum(1 for _ in run) * _WIDTH / dots
+        drawn += f'<rect x="{x:g}" y="{y}" width="{width:g}" height="{height}" fill="{colours[shard]}"/>'
+        x += width
+    said = f"topology {topology.number}, {_time(topology):%Y-%m-%d %H:%M:%S} UTC: {topology.reason}"
+    return f"<g><title>{escape(said)}</title>{drawn}</g>"
 
 
 def _time(topology: Topology) -> datetime:
