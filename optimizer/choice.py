@@ -122,13 +122,10 @@ def choose(
     """Return the cheapest way to read the rows that meet a condition.
 
     Args:
-        needed_columns: the columns to return.
-        intervals: the slots of the fragments that the scan will read.
-        statistics: of these fragments, by their ids.
-        indexes: the ready ones, each with the entries of its runs.
+        intervals, statistics: the fragments that the scan will read, by slots and by their ids.
+        indexes: the ready ones, each with the entries of its runs; `count` counts those in ranges, about.
         index: "auto", "none" for a direct scan, "key" for one by primary key, or the name of the index to
             take whatever it costs.
-        count: counts the entries in some ranges of an index, about.
         shards: over how many shards the rows lie.
         key: the condition bound to the primary key.
 

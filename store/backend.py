@@ -17,17 +17,15 @@ from numpy.typing import NDArray
 
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.hashing import slots_of
-from elasticscan.catalog import IdempotencyKey
-from elasticscan.metadata import Fragment, TableInfo
+from elasticscan.metadata import TableInfo
 from elasticscan.protocol import (
     ReadRequest,
     ScanStart,
     of_another_read,
 )
 from elasticscan.store.context import Context
-from elasticscan.store.context.leases import keep_lease
 from elasticscan.store.moves.balancing import slot_bytes
-from elasticscan.store.reading.scan import Scan, begin_scan
+from elasticscan.store.reading.scan import Scan, begin_scan, resume_scan
 from elasticscan.store.reading.streams import CommitReads
 from elasticscan.store.writing import merging
 from elasticscan.store.writing.transactions import OutdatedLookError, WriteTransaction
@@ -96,11 +94,11 @@ class EmbeddedBackend:
 
     def resume(self, key: str, table: str, filter: str | None) -> Scan:  # noqa: A002
         """Return the part of a scan that a task reads. It ends no lease: the task may be repeated."""
-        context, state = self._context, self._context.sealer.open(key)
-        info = keep_lease(context, state)
-        if (state.table, state.filter, state.limit) != (context.state().table_named(table).id, filter, None):
+        scan = resume_scan(self._context, key, ends_lease=False)
+        read, table_id = scan.standing, self._context.state().table_named(table).id
+        if (read.table, read.filter, read.limit) != (table_id, filter, None):
             raise of_another_read()
-        return Scan(context, info, context.base_topology(state.base_topology), state, ends_lease=False)
+        return scan
 
     def selection(
         self,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from elasticscan.metadata import Fragment
 from elasticscan.topology import Move, Placement, Tablet
@@ -44,20 +44,20 @@ class Balance:
         assert 2 * self.join_bytes <= self.split_bytes, "what was joined would be split again"
 
 
-def tablet_bytes(placement: Placement, fragments: Sequence[Fragment]) -> dict[int, float]:
-    """Return about how many bytes each tablet has."""
-    sizes = np.add.reduceat(slot_bytes(fragments, placement.slot_count), placement.starts).round(3)
-    return {tablet.id: float(size) for tablet, size in zip(placement.tablets, sizes, strict=True)}
-
-
-def slot_bytes(fragments: Sequence[Fragment], slot_count: int) -> npt.NDArray[np.float64]:
-    """Return about how many bytes each slot has: those of each fragment, spread evenly over its slots."""
+def slot_bytes(fragments: Sequence[Fragment], slot_count: int) -> NDArray[np.float64]:
+    """About how many bytes each slot holds: those of each fragment, spread evenly over its slots."""
     density = np.zeros(slot_count + 1)  # what begins at each slot, less what ends
     for fragment in fragments:
         per_slot = fragment.serving_bytes / max(len(fragment.slots), 1)
         density[fragment.slots.edges[::2]] += per_slot
         density[fragment.slots.edges[1::2]] -= per_slot
-    return density.cumsum()[:-1].clip(0)  # sums may be off by a little
+    return density.cumsum()[:-1].round(3)
+
+
+def tablet_bytes(placement: Placement, fragments: Sequence[Fragment]) -> dict[int, float]:
+    """Return about how many bytes each tablet has."""
+    sizes = np.add.reduceat(slot_bytes(fragments, placement.slot_count), placement.starts)
+    return {tablet.id: float(size) for tablet, size in zip(placement.tablets, sizes, strict=True)}
 
 
 def plan_splits(placement: Placement, sizes: Mapping[int, float], bounds: Balance) -> tuple[int, ...]:

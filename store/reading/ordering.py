@@ -100,7 +100,7 @@ def indexes_in_order(order: Terms, table: TableInfo, indexes: Sequence[IndexInfo
         return fitting
     if name != AUTO:
         raise InvalidOption(
-            f"order_by={text!r} is not the order of index {name!r}; leave 'index' out", option="index"
+            f"order_by={text!r} is not the order of index={name!r}; leave 'index' out", option="index"
         )
     columns = [column for column, _ in order]
     raise NotFound(

@@ -296,10 +296,11 @@ class Scan(PagedScan):
 # How scans begin, and go on
 
 
-def resume_scan(context: Context, key: str) -> Scan:
+def resume_scan(context: Context, key: str, ends_lease: bool = True) -> Scan:
     """Return a scan that goes on behind a page, by its key; errors as of `Store.resume`."""
     state = context.sealer.open(key)
-    return Scan(context, keep_lease(context, state), context.base_topology(state.base_topology), state)
+    table, base = keep_lease(context, state), context.base_topology(state.base_topology)
+    return Scan(context, table, base, state, ends_lease)
 
 
 @retry_interrupted
@@ -452,7 +453,7 @@ def scan_changes(
     key = replace(key, feed=feed).begin(segments)
     if lease:
         table = keep_lease(context, key)
-    return Scan(context, table, base, key, leased=bool(lease))
+    return Scan(context, table, base, key)
 
 
 def columns_of(

@@ -79,15 +79,11 @@ class CommitReads:
         """Return the facts that planning a micro-batch needs, in one transaction.
 
         Args:
-            table_id: the table.
             after: the commit that the stream has reached; None if it needs no commits.
-            upto: the last commit that it needs.
-            most: as many commits, the oldest, suffice.
+            upto, most: the last commit that it needs, and how many, the oldest, suffice.
             fragments: whether they are needed.
 
-        Raises:
-            TableChanged: the table was dropped.
-            StoreDamaged: the topology history is empty or damaged.
+        Raises `TableChanged` if the table was dropped.
         """
         tx = self.context.catalog.newest()
         table, base = live_table(tx, table_id), newest_topology(tx)
@@ -118,9 +114,7 @@ class CommitReads:
     ) -> Scan:
         """Return a scan of some slots of a stream's first snapshot, limited to those the filter can match.
 
-        Raises:
-            SnapshotExpired: it is gone.
-            TableChanged: the table was dropped.
+        Raises `SnapshotExpired`, or `TableChanged` if the table was dropped.
         """
         context, base = self.context, state.base
         named = f"{context.known.store_id}/{state.table.id}/{at}"
@@ -132,11 +126,7 @@ class CommitReads:
         return Scan(context, keep_lease(context, key), base, key, ends_lease=False)
 
     def hold_snapshot(self, state: StreamState, at: int) -> None:
-        """Keep a snapshot readable until its next micro-batch, where retention alone would not.
-
-        Raises as `scan_snapshot`.
-        """
-        # Beginning a scan renews the lease that all its micro-batches share.
+        """Keep a snapshot readable until its next micro-batch, by the lease that all of these share."""
         everything = SlotSet.span(0, self.context.known.slots)
         self.scan_snapshot(state, at, everything, state.table.primary_key[:1], None, False, 1)
 
@@ -183,11 +173,8 @@ def _lag(tx: Tx, table: TableInfo, after: int) -> tuple[int, int, float]:
 def streams_in(tx: Tx) -> list[dict[str, Any]]:
     """Return every named stream whose lease runs, by table and name, as plain values.
 
-    Returns:
-        For each `name`, `table`, `commit` (the newest that it surely delivered), `behind_commits` and
-        `behind_rows` (of the table, after that commit), `behind_seconds` (the age of the oldest of
-        these commits; 0.0 without any) and `expires_at` (when the lease ends if it is not renewed,
-        in seconds since 1970).
+    `commit` is the newest that it surely delivered; `behind_…` are the commits and rows of the table after
+    that, and the age of the oldest of them. `expires_at` is in seconds since 1970.
     """
     tables = {table.name: table for table in tx.state.infos()}
     streams = []
@@ -196,16 +183,10 @@ def streams_in(tx: Tx) -> list[dict[str, Any]]:
         # Before the table of this name was made: the lease is of one that was dropped.
         if table is None or name is None or lease["snapshot"] < table.created_commit:
             continue
-        commits, rows, seconds = _lag(tx, table, lease["snapshot"])
+        behind = zip(("commits", "rows", "seconds"), _lag(tx, table, lease["snapshot"]), strict=True)
         streams.append(
-            {
-                "name": name,
-                "table": table.name,
-                "commit": lease["snapshot"],
-                "behind_commits": commits,
-                "behind_rows": rows,
-                "behind_seconds": seconds,
-                "expires_at": lease["expires_at"],
-            }
+            {"name": name, "table": table.name, "commit": lease["snapshot"]}
+            | {f"behind_{unit}": value for unit, value in behind}
+            | {"expires_at": lease["expires_at"]}
         )
     return sorted(streams, key=lambda stream: (stream["table"], stream["name"]))

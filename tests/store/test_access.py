@@ -125,7 +125,7 @@ def test_a_value_of_the_key_is_read_alone_and_its_slot_alone_too(store: Store) -
 def test_the_path_by_key_can_be_asked_for_where_there_is_one(store: Store) -> None:
     with pytest.raises(InvalidOption, match="limits no id"):
         store.table("t").scan(None, "k = 7", index="key")
-    with pytest.raises(InvalidOption, match="needs an index"):
+    with pytest.raises(InvalidOption, match="is not the order of index"):
         store.table("t").scan(None, "id = 7", index="key", order_by="k")
     with pytest.raises(InvalidOption, match="cannot be named"):
         store.table("t").create_index("key", ["v"])
