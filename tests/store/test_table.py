@@ -311,8 +311,8 @@ def test_a_scan_that_sorts_has_no_key_before_its_page_and_begins_anew_after_an_e
         ({"order_by": "km NULLS LAST"}, NotFound, "a term is a column, or 'column DESC'"),
         ({"order_by": "day, km DESC"}, InvalidOption, "order_by='day, km DESC' needs one direction"),
         ({"order_by": "km", "index": "none"}, InvalidOption, "is not the order of index"),
-        ({"order_by": "km", "index": "by_day"}, InvalidOption, "not the order of index 'by_day'"),
-        ({"order_by": "km", "index": "km_hash"}, InvalidOption, "not the order of index 'km_hash'"),
+        ({"order_by": "km", "index": "by_day"}, InvalidOption, "not the order of index='by_day'"),
+        ({"order_by": "km", "index": "km_hash"}, InvalidOption, "not the order of index='km_hash'"),
         ({"order_by": "km", "index": "by_kn"}, NotFound, "did you mean 'by_km'"),
     ],
 )
