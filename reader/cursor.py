@@ -64,7 +64,7 @@ def plan_read(
     else:
         begun = SlotSet.of(r for c in cursors if c.position is not None for r in c.slots)
         first = begun or slots_of(cursors)
-    shard = placement.first_shard(first)
+    shard = min(placement.split_by_shard(first))
     return ShardRead(shard, restrict(cursors, placement.at(shard)), placement)
 
 

@@ -118,11 +118,6 @@ class Placement:
         parts = {shard: slots & here for shard, here in self._by_shard.items()}
         return {shard: part for shard, part in parts.items() if part}
 
-    def first_shard(self, slots: SlotSet) -> int:
-        """Return the lowest shard at which any of some slots live; others need not be split for it."""
-        assert slots <= SlotSet.span(0, self.slot_count), f"{slots} exceed [0, {self.slot_count})"
-        return next(shard for shard, here in self._by_shard.items() if here.bits & slots.bits)
-
     def changed_since(self, earlier: Placement, slots: SlotSet) -> SlotSet:
         """Return the part of `slots` whose (shard, epoch) is not what it was in `earlier`."""
         if self is earlier or self.tablets == earlier.tablets:

@@ -256,11 +256,6 @@ class RunReader(BatchReader):
             found = self._ranges[low, high] = self.lower_bound(low), self.lower_bound(high)
         return found
 
-    def whole_batches_of(self, low: bytes, high: bytes) -> int:
-        """Count the entries of the record batches that begin in a range, without the last of these."""
-        first, end = bisect_left(self._keys, low), bisect_left(self._keys, high)
-        return self._starts[max(end - 1, first)] - self._starts[first] if first < end else 0
-
     def key(self, entry: int) -> bytes:
         index = bisect_right(self._starts, entry) - 1
         batch = self.batch(index)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from elasticscan.base.errors import ElasticScanError, NotReady, TableChanged
+from elasticscan.base.errors import ElasticScanError, NotReady
 from elasticscan.filters import KeySets, Predicate, column_sets
 from elasticscan.metadata import AUTO, DIRECT, KEY, NONE, Fragment, IndexInfo, IndexRun, TableInfo
 from elasticscan.optimizer import Choice, KeyCondition, bind, bind_key, choose
@@ -123,21 +123,19 @@ def _count_entries(
 ) -> float:
     """Return about how many entries of some runs of an index are in some ranges.
 
-    Of many ranges some are counted; what they leave out is not below the record batches that lie in a range.
-    Of a run that cannot be read all are taken to be: reading the index raises it.
+    Of many ranges some are counted; of a run that cannot be read all are, and reading the index raises it.
     """
     step = -(-len(runs) * len(ranges) // MOST_COUNTED) or 1
-    counted = least = unread = 0
+    counted = unread = 0
     for number, (fragment, run) in enumerate(runs):
         try:
             reader = context.readers.open_run(table, index, fragment.shard, run)
             for low, high in ranges[number % step :: step]:
                 first, end = reader.range_of(low, high)
                 counted += end - first
-            least += sum(reader.whole_batches_of(*ends) for ends in ranges) if step > 1 else 0
         except ElasticScanError:
             unread += run.rows
-    return float(max(counted * step, least) + unread)
+    return float(counted * step + unread)
 
 
 def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Access:
@@ -159,12 +157,7 @@ def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Acces
         bound = (
             bind_to_key(context, table, predicate) if index is None else bind(index, condition, table.schema)
         )
-        if bound is None:  # only another release can have chosen the index
-            raise TableChanged(
-                "this release cannot use the index that the scan reads; start a new scan",
-                index=key.index,
-                kind="index",
-            )
+        assert bound is not None, "an index that is of no use for the filter was not chosen"
         written = "" if predicate is None else predicate.text  # by the user, whose error it may be
         residual = None if bound.residual is None else Predicate(bound.residual, written)
         if isinstance(bound, KeyCondition):

@@ -15,13 +15,12 @@ import pyarrow as pa
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.formatting import brief
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
-from elasticscan.catalog import Interrupted, retry_interrupted
 from elasticscan.filters import COUNT_ROWS, Aggregate, Fold, check_groupable
 from elasticscan.metadata import AUTO, TableInfo
 from elasticscan.protocol import ContinuationKey, Cursor
 from elasticscan.storage import most_rows
 from elasticscan.store.context import Context, Find
-from elasticscan.store.reading.scan import Scan, begin_scan, columns_of
+from elasticscan.store.reading.scan import begin_scan, columns_of
 from elasticscan.topology import SlotSet
 
 
@@ -38,8 +37,13 @@ def aggregate_rows(
     A page is folded when it has left the scan, after the second placement check: so rows that moved while
     they were read are folded in once, wherever they are read then.
     """
-    scan, aggregates = _begin(context, find, values, group_by, filter, snapshot)
-    with scan:
+    table = find(context.catalog.newest())[0]
+    used = [name for aggregate in _parse(table, values, group_by) for name in aggregate.columns]
+    columns = list(dict.fromkeys([*group_by, *used])) or list(table.primary_key[:1])
+    limits = DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES
+    with begin_scan(context, find, columns, filter, snapshot, limits, index=AUTO) as scan:
+        # Types may have changed since: those that the scan reads count.
+        aggregates = tuple(Aggregate.parse(text, scan.schema) for text in values)
         if not group_by and all(aggregate.function == COUNT_ROWS for aggregate in aggregates):
             known = known_count(context, scan.standing)
             count = pa.array([scan.count() if known is None else known], pa.int64())
@@ -48,28 +52,6 @@ def aggregate_rows(
         for rows in scan.batches():
             fold.add(rows)
     return fold.result()
-
-
-@retry_interrupted
-def _begin(
-    context: Context,
-    find: Find,
-    values: Sequence[str],
-    group_by: Sequence[str],
-    filter: str | None,  # noqa: A002 - the word users know
-    snapshot: int | str | datetime | None,
-) -> tuple[Scan, tuple[Aggregate, ...]]:
-    """Begin a scan of the columns that are needed; return the aggregates by the definition that it reads."""
-    table = find(context.catalog.newest())[0]
-    aggregates = _parse(table, values, group_by)
-    used = [name for aggregate in aggregates for name in aggregate.columns]
-    columns = list(dict.fromkeys([*group_by, *used])) or list(table.primary_key[:1])
-    limits = DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES
-    scan = begin_scan(context, find, columns, filter, snapshot, limits, index=AUTO)
-    if scan.standing.definition != table.definition:
-        scan.close()
-        raise Interrupted(f"columns of table {table.name!r} changed while they were aggregated; begin again")
-    return scan, aggregates
 
 
 def _parse(table: TableInfo, values: Sequence[str], group_by: Sequence[str]) -> tuple[Aggregate, ...]:

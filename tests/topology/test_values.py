@@ -45,8 +45,6 @@ def test_splitting_by_shard_puts_every_slot_into_exactly_one_part(
     for shard, part in parts.items():
         assert part
         assert part <= placement.at(shard)
-    if parts:
-        assert placement.first_shard(slots) == min(parts)
 
 
 @few
@@ -91,7 +89,6 @@ PLACED = Placement((FIRST,))
         lambda: PLACED.tablet_of(-1),
         lambda: PLACED.tablet_of(4),
         lambda: PLACED.split_by_shard(SlotSet.span(2, 5)),
-        lambda: PLACED.first_shard(SlotSet.span(2, 5)),
         lambda: PLACED.changed_since(Placement((Tablet(1, 0, 8, 1, 1),)), SlotSet.span(0, 4)),
         lambda: Placement(()).split_by_shard(SlotSet.span(0, 1)),
     ],
