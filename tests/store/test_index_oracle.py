@@ -10,14 +10,16 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from elasticscan.base import limits
@@ -27,7 +29,7 @@ from elasticscan.optimizer import binding as access
 from elasticscan.storage import fragment_writer
 from elasticscan.storage.indexes import run as index_run
 from elasticscan.store import Scan, Store
-from elasticscan.store.reading import aggregating, rows_by_key
+from elasticscan.store.reading import aggregating, ordering, rows_by_key
 from tests.base.manual_clock import ManualClock
 from tests.seeds import ranges_of_seeds
 from tests.simulation.conditions import INFINITY, NAN, Condition, order_of, some_condition
@@ -310,3 +312,31 @@ def check_seed(template: Path, place: Path, seed: int) -> None:
 def test_every_access_path_returns_what_duckdb_returns(template: Path, tmp_path: Path, seeds: range) -> None:
     for seed in seeds:
         check_seed(template, tmp_path / f"store{seed}", seed)
+
+
+# Planted faults of first rows
+
+
+def zeros_differ(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ordering, "ordered_floats", lambda values: values)
+
+
+def nulls_never_enter(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ordering, "pc", SimpleNamespace(**vars(pc) | {"fill_null": lambda values, _: values}))
+
+
+def equal_rows_never_enter(patch: pytest.MonkeyPatch) -> None:
+    less = {"greater_equal": pc.greater, "less_equal": pc.less}
+    patch.setattr(ordering, "pc", SimpleNamespace(**vars(pc) | less))
+
+
+@pytest.mark.parametrize("plant", [zeros_differ, nulls_never_enter, equal_rows_never_enter])
+def test_a_planted_fault_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+    template: Path,
+    tmp_path: Path,
+    plant: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        check_seed(template, tmp_path / "store", 0)
