@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +57,8 @@ class View:
 
     def __init__(self, fragments: Iterable[Fragment]) -> None:
         self.fragments = tuple(fragments)
-        self._sections: dict[Bounds, _Sections] = {}
+        # A change scan asks for each commit once.
+        self._within = lru_cache(_MOST_BOUNDS)(partial(_Sections, self.fragments))
 
     def intervals(self, bounds: Bounds) -> tuple[SlotInterval, ...]:
         """All intervals, with the fragments that count in `bounds`."""
@@ -83,14 +85,6 @@ class View:
         """Return all slots in as few ranges as large fragments allow, and the end of each."""
         sections = self._within(bounds)
         return sections.slot_ranges, sections.ends
-
-    def _within(self, bounds: Bounds) -> _Sections:
-        sections = self._sections.get(bounds)
-        if sections is None:
-            if len(self._sections) >= _MOST_BOUNDS:  # a change scan asks for each commit once
-                self._sections.clear()
-            sections = self._sections[bounds] = _Sections(self.fragments, bounds)
-        return sections
 
 
 def _slot_ranges_of(

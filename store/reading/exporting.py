@@ -66,16 +66,14 @@ def export_scan(scan: Scan, table: TableInfo, path: str, file_bytes: int, compre
         if is_renamed:  # an object is visible when it is closed, and a rename would copy it
             system.create_dir(folder or slash, recursive=True)
             name = f".{name}.partial"
-        rows, written, batches = 0, list[str](), iter(scan.batches())
+        rows, written, batches = 0, list[str](), scan.batches()
         try:
             batch = next(batches, None)
             while batch is not None or not written:
                 file = f"{place}/part-{len(written):05}.parquet" if kind is None else f"{folder}{slash}{name}"
                 written.append(file)
-                with (
-                    system.open_output_stream(file) as sink,
-                    _writer(kind, sink, schema, compression) as writer,
-                ):
+                sink = system.open_output_stream(file)
+                with sink, _writer(kind, sink, schema, compression) as writer:
                     while batch is not None:
                         writer.write_batch(batch.cast(schema))
                         rows += batch.num_rows
