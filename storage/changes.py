@@ -40,7 +40,7 @@ class Histories:
     Attributes:
         versions: rows in another order.
         places: for each version which of these it is.
-        first: whether it is the oldest of its key.
+        first, last: whether it is the oldest of its key, and the newest.
     """
 
     versions: Versions
@@ -49,6 +49,7 @@ class Histories:
     commits: Numbers
     alive: Mask
     first: Mask
+    last: Mask
 
     @classmethod
     def of(cls, versions: Versions) -> Histories:
@@ -56,20 +57,9 @@ class Histories:
         first = versions.first
         starts = np.append(np.flatnonzero(first), len(first))
         turned = np.repeat(starts[:-1] + starts[1:] - 1, np.diff(starts)) - np.arange(len(first))
-        places = versions.order[turned]
+        places, last = versions.order[: versions.usable][turned], np.append(first[1:], [True])[: len(first)]
         slots, commits, alive = versions.slots[places], versions.commits[places], versions.alive[places]
-        return cls(versions, places, slots, commits, alive, first)
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    @cached_property
-    def last(self) -> Mask:
-        """Return whether a version is the newest of its key."""
-        return np.append(self.first[1:], [True])[: len(self)]
-
-    def key_at(self, version: int) -> bytes:
-        return encode_row(self.keys.columns, int(self.places[version]))
+        return cls(versions, places, slots, commits, alive, first, last)
 
     @cached_property
     def keys(self) -> pa.RecordBatch:
@@ -94,25 +84,6 @@ class Events:
     commits: Numbers
     kinds: NDArray[np.int8] | None
     before: pa.RecordBatch | None = None
-
-
-def _new_rows(histories: Histories) -> Events:
-    """Return the rows that inserts and updates wrote."""
-    chosen = np.flatnonzero(histories.alive)
-    return Events(chosen, histories.places[chosen], histories.commits[chosen], None)
-
-
-def _replacements(histories: Histories, commit: int) -> Events:
-    """Return the changes of an overwrite: each key's last version was written by it, or removed by it."""
-    last = np.flatnonzero(histories.last)
-    written = histories.commits[last] == commit
-    before = np.maximum(np.where(written, last - 1, last), 0)
-    return _emit(
-        last,
-        np.full(len(last), commit, dtype=np.int64),
-        (histories.places[last], written & histories.alive[last]),
-        (histories.places[before], ~(written & histories.first[last]) & histories.alive[before]),
-    )
 
 
 def _emit(versions: Numbers, commits: Numbers, new: tuple[Any, Mask], old: tuple[Any, Mask]) -> Events:
@@ -210,23 +181,30 @@ class _ChangePage:
         return None
 
     def _events(self, interval: SlotInterval, histories: Histories) -> Events:
-        if not self.span.feed:
-            return _new_rows(histories)
-        if self.span.overwrite:
-            return _replacements(histories, self.span.upto)
-        return self._changes(interval, histories)
-
-    def _changes(self, interval: SlotInterval, histories: Histories) -> Events:
-        """Compare each version with the one before it; that of a key's first is looked up."""
+        places, commits, alive = histories.places, histories.commits, histories.alive
+        if not self.span.feed:  # the rows that inserts and updates wrote
+            chosen = np.flatnonzero(alive)
+            return Events(chosen, places[chosen], commits[chosen], None)
+        if self.span.overwrite:  # each key's last version was written by it, or removed by it
+            last = np.flatnonzero(histories.last)
+            written = commits[last] == self.span.upto
+            before = np.maximum(np.where(written, last - 1, last), 0)
+            old = places[before], ~(written & histories.first[last]) & alive[before]
+            new = places[last], written & alive[last]
+            return _emit(last, np.full(len(last), self.span.upto, np.int64), new, old)
+        # Each version is compared with the one before it; that of a key's first is looked up.
         first = np.flatnonzero(histories.first)
-        keys = histories.keys.take(pa.array(histories.places[first]))
+        keys = histories.keys.take(pa.array(places[first])).columns
         found = rows_of_keys(
-            self.source, interval.fragments, histories.slots[first], keys.columns, self.columns, self.before
+            self.source, interval.fragments, histories.slots[first], keys, self.columns, self.before
         )
-        places, was_alive = np.roll(histories.places, 1), np.roll(histories.alive, 1)
-        places[first], was_alive[first] = histories.versions.rows.num_rows + found.places, found.places >= 0
-        versions, new = np.arange(len(histories)), (histories.places, histories.alive)
-        return replace(_emit(versions, histories.commits, new, (places, was_alive)), before=found.rows)
+        of_before, was_alive = np.roll(places, 1), np.roll(alive, 1)
+        of_before[first], was_alive[first] = (
+            histories.versions.rows.num_rows + found.places,
+            found.places >= 0,
+        )
+        events = _emit(np.arange(len(places)), commits, (places, alive), (of_before, was_alive))
+        return replace(events, before=found.rows)
 
     def _fill(self, histories: Histories, events: Events, rest: Piece) -> Piece | None:
         """Add the keys that fit, at the front of `rest`; returns the rest after them if some do not fit."""
@@ -247,7 +225,8 @@ class _ChangePage:
             return None
         if count:
             last = int(events.versions[count - 1])
-            rest = Piece(int(histories.slots[last]), rest.end, histories.key_at(last))
+            key = encode_row(histories.keys.columns, int(histories.places[last]))
+            rest = Piece(int(histories.slots[last]), rest.end, key)
         slot = int(histories.slots[events.versions[count]])
         return rest if slot == rest.start else Piece(slot, rest.end)
 
