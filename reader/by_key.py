@@ -16,12 +16,10 @@ from elasticscan.protocol import Placements, RowRequest, Shards
 from elasticscan.reader.cursor import staying_rows
 from elasticscan.topology import Placement, SlotSet
 
-Numbers = NDArray[np.int64]
-
 
 def read_by_key(
     request: RowRequest, placement: Placement, placements: Placements, shards: Shards
-) -> tuple[Numbers, list[pa.RecordBatch]]:
+) -> tuple[NDArray[np.int64], list[pa.RecordBatch]]:
     """Return the rows with a request's keys, wherever they are.
 
     Args:
@@ -36,12 +34,18 @@ def read_by_key(
     batches: list[pa.RecordBatch] = []
     rows, left = 0, np.arange(len(places))
     while len(left):
-        asked = _by_shard(placement, request.slots, left)
-        answers = [shards.read_rows(_part_of(request, shard, numbers)) for shard, numbers in asked]
+        owners = placement.owners[np.searchsorted(placement.starts, request.slots[left], "right") - 1]
+        answers = []
+        for shard in np.unique(owners).tolist():
+            numbers, part = left[owners == shard], replace(request, shard=shard)
+            if len(numbers) < len(places):
+                keys = request.keys.take(pa.array(numbers))
+                part = replace(part, slots=request.slots[numbers], keys=keys)
+            answers.append((numbers, shards.read_rows(part)))
         now = placements.current()
         moved = now.changed_since(placement, SlotSet.span(0, now.slot_count))
         again = []
-        for (_, numbers), answer in zip(asked, answers, strict=True):
+        for numbers, answer in answers:
             stays = staying_rows(request.slots[numbers], moved)
             places[numbers] = np.where(stays & (answer.places >= 0), answer.places + rows, -1)
             again.append(numbers[~stays])
@@ -50,16 +54,3 @@ def read_by_key(
         left = np.sort(np.concatenate(again))
         placement, request = now, replace(request, layout=None)
     return places, batches
-
-
-def _by_shard(placement: Placement, slots: NDArray[np.uint16], keys: Numbers) -> list[tuple[int, Numbers]]:
-    """Numbers of keys, by the shards where their slots are."""
-    owners = placement.owners[np.searchsorted(placement.starts, slots[keys], "right") - 1]
-    return [(shard, keys[owners == shard]) for shard in sorted(set(owners.tolist()))]
-
-
-def _part_of(request: RowRequest, shard: int, keys: Numbers) -> RowRequest:
-    if len(keys) == len(request.slots):
-        return replace(request, shard=shard)
-    part = request.keys.take(pa.array(keys))
-    return replace(request, shard=shard, slots=request.slots[keys], keys=part)

@@ -200,21 +200,18 @@ class Mover:
 
         Files go last, and only when it is known that the catalog does not refer to them.
         """
-        move = self.move
-        if move.server == move.target:
+        if self.move.server == self.move.target:
             return True
-
-        def has_switched(tx: Tx) -> bool:
-            return transition(tx, move, self.owner, Event.FAILED) is None and self._has_switched(tx)
-
-        switched = when_possible(self._context, has_switched)
+        switched = when_possible(self._context, self._give_up)
         if switched is False:
             discard([copied.staged for _, copied in self.copies], self._context.disk_of)
         return bool(switched)
 
-    def _has_switched(self, tx: Tx) -> bool:
-        """Return whether a switch took place whose answer was lost: nothing else grows an epoch so."""
-        try:
+    def _give_up(self, tx: Tx) -> bool:
+        """End the move; return whether a switch took place whose answer was lost."""
+        if transition(tx, self.move, self.owner, Event.FAILED) is not None:
+            return False
+        try:  # nothing else grows an epoch so
             now = tx.state.tablet(self.move.tablet)
         except NotFound:  # it was split or joined since, after a switch or after an adoption
             files = {(self.move.target, copied.staged.path) for _, copied in self.copies}

@@ -150,10 +150,10 @@ def _start_ticks(pid: int) -> str:
 # Moves
 
 
-def moves_in(tx: Tx) -> tuple[OwnedMove, ...]:
+def moves_in(tx: Tx) -> list[OwnedMove]:
     """Return all moves under way, the oldest first."""
     found = (lease.value for lease in tx.leases(OwnedMove))
-    return tuple(sorted(found, key=lambda move: (move.started_at, move.tablet)))
+    return sorted(found, key=lambda move: (move.started_at, move.tablet))
 
 
 def move_of(tx: Tx, tablet: int) -> OwnedMove | None:
@@ -211,10 +211,10 @@ def forget_dead(tx: Tx, tablet: int) -> bool:
 # Steps
 
 
-def steps_in(tx: Tx) -> tuple[OwnedStep, ...]:
+def steps_in(tx: Tx) -> list[OwnedStep]:
     """Return all steps under way, the oldest first."""
     found = (lease.value for lease in tx.leases(OwnedStep))
-    return tuple(sorted(found, key=lambda step: (step.started_at, step.target)))
+    return sorted(found, key=lambda step: (step.started_at, step.target))
 
 
 def claim(tx: Tx, target: str, owner: str) -> bool:
