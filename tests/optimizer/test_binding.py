@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.errors import InvalidOption, NotFound
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.key_encoding import END, encode_row, encode_value, encode_values, index_hash
 from elasticscan.filters import Expression, to_text
@@ -289,20 +288,6 @@ def test_the_index_wins_with_selective_filters_and_the_direct_scan_with_others(
     assert (found.bound is None) == (access == "direct")
 
 
-@pytest.mark.parametrize(
-    ("text", "option", "error", "why"),
-    [
-        ("a = 5", "by_aa", NotFound, "did you mean 'by_a'"),
-        ("b > 1", "hash_by_b", InvalidOption, "needs the values of all its columns"),
-    ],
-)
-def test_an_index_that_cannot_be_used_is_an_error_where_it_is_asked_for(
-    text: str, option: str, error: type[Exception], why: str
-) -> None:
-    with pytest.raises(error, match=why):
-        chosen(text, BY_A, HASH_B, option=option)
-
-
 def by_key(text: str, option: str = "auto") -> Choice:
     """A table of two million rows in 100 slots, each in two fragments, and a sorted index of its key."""
     numbers = [key(0), key(1_000_000)]
@@ -344,8 +329,6 @@ def test_a_path_by_key_needs_a_condition_on_it_and_reads_nothing_where_no_key_is
     (direct, *_) = by_key("a IN (5, 6) AND c = 1").candidates
     assert direct.rows_scanned == pytest.approx(40_000)
     assert [each.access for each in by_key("c = 1").candidates] == ["direct"]
-    with pytest.raises(InvalidOption, match="limits no a"):
-        by_key("c = 1", "key")
     assert [each.cost for each in by_key("a = 1 AND a = 2").candidates] == [0.0, 0.0]
 
 

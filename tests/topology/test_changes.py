@@ -1,7 +1,8 @@
-"""Moves, splits and joins as values: what they require, what a scan can notice of them, and their phases."""
+"""Placements and their changes: what these require, what a scan can notice of them, the phases of moves."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -11,13 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.errors import InvalidTopologyChange
+from elasticscan.base.errors import InvalidOption, InvalidTopologyChange
 from elasticscan.topology import (
     Event,
     Move,
     Phase,
     Placement,
-    SlotSet,
     Tablet,
     initial_placement,
     join_tablets,
@@ -87,23 +87,6 @@ def test_tablets_tile_and_the_epoch_of_a_slot_grows_with_its_changes_and_never_e
                 assert now == then
 
 
-@few
-@given(histories(), st.data())
-def test_changed_since_tells_exactly_the_slots_to_which_something_happened(
-    looks: list[Look], data: st.DataObject
-) -> None:
-    i = data.draw(st.integers(0, len(looks) - 1))
-    earlier, later = looks[i], looks[data.draw(st.integers(i, len(looks) - 1))]
-    asked = SlotSet.of(
-        data.draw(st.lists(st.tuples(st.integers(0, SLOTS), st.integers(0, SLOTS)), max_size=4))
-    )
-    changed = later.placement.changed_since(earlier.placement, asked)
-    expected = SlotSet.of(
-        (s, s + 1) for s in range(SLOTS) if s in asked and later.changes[s] != earlier.changes[s]
-    )
-    assert changed == expected
-
-
 def test_a_split_is_in_the_middle_unless_reported_otherwise() -> None:
     (tablet,) = initial_placement(9, 1, [1]).tablets
     assert [t.start for t in split_tablet(tablet, None, (2, 3))[1]] == [0, 4]
@@ -156,3 +139,47 @@ def test_every_pair_does_what_the_table_says(phase: Phase, event: Event) -> None
         return
     with pytest.raises(AssertionError, match=f"{phase} cannot take {event}"):
         move.after(event)
+
+
+# The placement of a new store
+
+
+@few
+@given(st.integers(1, 300), st.data())
+def test_a_new_store_is_even_and_contiguous(slots: int, data: st.DataObject) -> None:
+    tablets = data.draw(st.integers(1, min(slots, 40)))
+    shards = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=9, unique=True))
+    placement = initial_placement(slots, tablets, shards)
+    sizes = [t.end - t.start for t in placement.tablets]
+    assert placement.slot_count == slots
+    assert [t.id for t in placement.tablets] == list(range(1, tablets + 1))
+    assert {t.epoch for t in placement.tablets} == {1}
+    assert max(sizes) - min(sizes) <= 1
+    counts = Counter(t.shard for t in placement.tablets)
+    assert max(counts[shard] for shard in shards) - min(counts[shard] for shard in shards) <= 1
+    assert all(len(placement.at(s).ranges) <= 1 for s in shards)
+
+
+@pytest.mark.parametrize(
+    ("slots", "tablets", "shards", "error"),
+    [
+        (4, 5, [1], InvalidOption),
+        (4, 0, [1], InvalidOption),
+        (4, -1, [1], InvalidOption),
+        (0, 1, [1], AssertionError),
+        (65_537, 1, [1], AssertionError),
+        (4, 1, [], AssertionError),
+        (4, 1, [1, 1], AssertionError),
+    ],
+)
+def test_a_store_that_cannot_be_is_refused(
+    slots: int, tablets: int, shards: list[int], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        initial_placement(slots, tablets, shards)
+
+
+def test_the_largest_store_and_the_smallest_can_be_and_some_shards_hold_nothing() -> None:
+    assert len(initial_placement(65_536, 65_536, [1, 2]).tablets) == 65_536
+    assert initial_placement(1, 1, [1]).tablets == (Tablet(1, 0, 1, 1, 1),)
+    assert initial_placement(8, 2, [5, 3, 4]).shards == (3, 5)
