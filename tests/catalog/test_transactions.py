@@ -146,7 +146,7 @@ def test_moves_and_steps_belong_to_one_owner_until_they_are_over(
             assert {move.tablet for move in moves_in(tx)} == left
         assert move_of(tx, 1) is None
         first, second = OwnedStep("merge/1/2", "me", 1_000, 1_002), OwnedStep("balance", "you", 1_002, 1_002)
-        assert steps_in(tx) == (first, second)
+        assert steps_in(tx) == [first, second]
         tx.put_lease("merge/1/2", replace(first, owner="you"))
         for target, owner in (("balance", "you"), ("merge/1/2", "me"), ("garbage", "me")):
             end_step(tx, target, owner)

@@ -120,7 +120,7 @@ def _keep_until_nothing_is_due(world: World) -> None:
     else:
         raise AssertionError(f"after {MOST_ROUNDS} rounds there is still something to do: {kept}")
     tx = world.store.context.catalog.newest()
-    assert (steps_in(tx), moves_in(tx)) == ((), ())
+    assert (steps_in(tx), moves_in(tx)) == ([], [])
     sites: dict[tuple[int, int], list[Fragment]] = {}
     for fragment in tx.state.fragments():
         sites.setdefault((fragment.table, fragment.shard), []).append(fragment)
