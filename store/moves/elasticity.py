@@ -49,27 +49,17 @@ EXPAND_ROUNDS = 3
 _POLL_SECONDS = 0.02
 
 
+@retry_interrupted
 def expand(context: Context, new: Sequence[tuple[str, str]]) -> Topology:
-    """Add shards (name, root) and move the fewest tablets that balance.
+    """Add shards (name, root), if any, and move the fewest tablets that balance.
 
     A shard that is there already stays, and one that is being emptied is kept: so an expansion that
-    failed can be called again, and a contraction called off. The newest topology as it is where nothing
-    was to be done.
+    failed can be called again, and a contraction called off. Returns the newest topology, which is as it was
+    where nothing was to be done.
 
     Raises:
         AlreadyExists: there is a shard of the name, with another root.
     """
-    return _balance(context, new, f"expanded by {', '.join(name for name, _ in new)}")
-
-
-def rebalance(context: Context) -> Topology:
-    """Move the fewest tablets that balance; the newest topology as it is where none has to move."""
-    return _balance(context, (), "rebalanced")
-
-
-@retry_interrupted
-def _balance(context: Context, new: Sequence[tuple[str, str]], reason: str) -> Topology:
-    """Add shards, and move tablets until they balance; returns the topology, a new one if any changed."""
     claims = Claims()
     with context.catalog.writing() as tx, claims.undone_on_errors():
         changes = _add_or_take_back(context, tx, claims, new)
@@ -82,7 +72,7 @@ def _balance(context: Context, new: Sequence[tuple[str, str]], reason: str) -> T
     tx = context.catalog.newest()
     if not changes and tx.state.topology[1]:
         return newest_topology(tx)
-    return _publish(context, reason)
+    return _publish(context, f"expanded by {', '.join(name for name, _ in new)}" if new else "rebalanced")
 
 
 @retry_interrupted
