@@ -98,14 +98,6 @@ class Choice:
     bound: IndexCondition | None
     candidates: tuple[Candidate, ...]
 
-    @property
-    def index(self) -> IndexInfo | None:
-        return None if self.bound is None else self.bound.index
-
-    @property
-    def by_key(self) -> bool:
-        return self.candidate.kind == KEY
-
 
 def choose(
     condition: Expression | None,

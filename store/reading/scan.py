@@ -15,7 +15,7 @@ from elasticscan.base.concurrency import cached_property
 from elasticscan.base.errors import InvalidOption, NotFound, ScanConsumed, SnapshotExpired
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import Interrupted, newest_topology, retry_interrupted
-from elasticscan.metadata import AUTO, NONE, TableInfo, no_such_column
+from elasticscan.metadata import AUTO, KEY, NONE, TableInfo, no_such_column
 from elasticscan.optimizer import Choice
 from elasticscan.protocol import (
     ContinuationKey,
@@ -357,11 +357,11 @@ def begin_scan(
     key = replace(
         first,
         cursors=() if limit == 0 else first.cursors,
-        index=None if choice is None or choice.index is None else choice.index.id,
+        index=None if choice is None or choice.bound is None else choice.bound.index.id,
         descending=order is not None and order[0][1],
         merged=order is not None,
         limit=limit,
-        by_key=choice is not None and choice.by_key,
+        by_key=choice is not None and choice.candidate.kind == KEY,
     )
     choose = (lambda: choice) if choice else (lambda: compare(context.table_state(table.id), order))
     return Scan(context, table, base, key, True, choose, is_leased, kept)
