@@ -22,13 +22,8 @@ def read_by_key(
 ) -> tuple[NDArray[np.int64], list[pa.RecordBatch]]:
     """Return the rows with a request's keys, wherever they are.
 
-    Args:
-        request: its shard does not matter; its layout is that of `placement`.
-        placement: where slots were when the reader planned, just now.
-        placements, shards: the sources of placements and rows.
-
-    Returns:
-        For each key the number of its row in the batches together, -1 for none; and the batches.
+    The request's shard does not matter; its layout is that of `placement`, of just now. Returns for each key
+    the number of its row in the batches together, -1 for none; and the batches.
     """
     places = np.full(len(request.slots), -1, dtype=np.int64)
     batches: list[pa.RecordBatch] = []

@@ -34,11 +34,8 @@ def gather(
 ) -> pa.RecordBatch:
     """Rows by number, in the order asked.
 
-    Args:
-        starts: the number of the first row of each batch, then that of all rows.
-        rows: numbers below `starts[-1]`.
-        part: given a batch's number and rows within that batch, those rows.
-        schema: of the result.
+    `starts` has the number of the first row of each batch, then that of all rows. `part` returns rows of a
+    batch, by numbers within it.
     """
     if not len(rows):
         return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
@@ -187,9 +184,7 @@ def find_newest(
     known that is newer than everything in it.
 
     Args:
-        sought: the keys.
         fragments: that may have them; what one of them holds of slots that it does not serve is no version.
-        bounds: which commits count.
         known: a version of each key, if one is known.
         expect: hears which fragments are opened next.
     """

@@ -110,12 +110,7 @@ def rows_of_keys(
 ) -> FoundRows:
     """Look up the newest version in `bounds` of each key; a tombstone, or a row left behind, is none.
 
-    Args:
-        source: opens the fragments.
-        fragments: that may have the keys: all of the view, or of an interval.
-        slots, keys: the keys, and the slots that they hash to.
-        columns: of the rows, perhaps none.
-        bounds: which commits count.
+    `fragments` may have the keys: all of the view, or of an interval. `columns` may be none.
     """
     sought = Sought(slots, keys, lambda fragment: source.open(fragment, source.table.primary_key))
     nothing = np.full(len(slots), -1, dtype=np.int64)

@@ -39,15 +39,10 @@ _TabletRows: TypeAlias = tuple[PageSource, Bounds, Keep]
 
 
 class Mover:
-    """Moves one tablet for its owner.
-
-    Args:
-        context: the store.
-        owner: as from `owning`; the move was entered with it.
-        move: the move; from then on as the catalog knows it.
-        checkpoint: see `Checkpoint`.
+    """Moves one tablet for its owner, with which the move was entered.
 
     Attributes:
+        move: as the catalog knows it.
         tablet: as it was when the move began.
         copied_to: the commit up to which its rows were copied.
         copies: the files at the target, with their tables.
