@@ -6,8 +6,9 @@ plan are published together when it is done: until then scans begin with the top
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -16,6 +17,7 @@ from elasticscan.base.errors import (
     AlreadyExists,
     ElasticScanError,
     InvalidTopologyChange,
+    NotFound,
     NotReady,
     TryAgain,
 )
@@ -297,6 +299,30 @@ def join(context: Context, left: int, right: int) -> Topology:
         joined = _new_tablet_id(tx)
         tx.append(TabletsChanged(*join_tablets(_resting(tx, left), _resting(tx, right), joined)))
         return append_topology(tx, f"tablets {left} and {right} joined into {joined}")
+
+
+@retry_interrupted
+def split_and_join(
+    context: Context, splits: Sequence[int], joins: Sequence[tuple[int, int]]
+) -> tuple[int, int]:
+    """Cut tablets in the middle, and make neighbours one, all in one transaction.
+
+    No tablet is named twice. Changes that became impossible meanwhile are skipped. Returns how many were cut,
+    and joined.
+    """
+    done, before, after = Counter[int](), list[Tablet](), list[Tablet]()
+    with context.catalog.writing() as tx:
+        new = _new_tablet_id(tx)
+        for tablets in (*((tablet,) for tablet in splits), *joins):
+            with suppress(InvalidTopologyChange, NotFound, NotReady):
+                old = [_resting(tx, tablet) for tablet in tablets]
+                made = split_tablet(*old, None, (new, new + 1)) if len(old) == 1 else join_tablets(*old, new)
+                before, after, new = [*before, *made[0]], [*after, *made[1]], new + len(made[1])
+                done[len(old)] += 1
+        if done:
+            tx.append(TabletsChanged(tuple(before), tuple(after)))
+            append_topology(tx, f"{done[1]} tablets split, {done[2]} pairs of neighbours joined")
+    return done[1], done[2]
 
 
 def _resting(tx: Tx, tablet_id: int) -> Tablet:

@@ -36,7 +36,7 @@ from elasticscan.store.upkeep.planning import Policy
 
 MOST_ROUNDS = 32  # of planning at one site; few are needed until nothing is pending
 MOST_MOVES = 8  # in one round: the next one plans with what has become of the store meanwhile
-MOST_CHANGES = 64  # likewise of splits, and of joins
+MOST_CHANGES = 1_024  # likewise of splits, and of joins; writers wait during all of them
 MOST_REST_SECONDS = 1.0
 # Between collections of garbage, while dropped files wait, and while none does: files that died writers left
 # are in no catalog.
@@ -149,19 +149,14 @@ def _balance(context: Context, bounds: Balance, executor: Executor) -> None:
             with _noting(done, "resuming moves that were interrupted"):
                 done.moves += elasticity.resume(context)
                 return  # what is pending now depends on where tablets are since
-        # Others may have made a change impossible meanwhile.
-        for tablet in splits:
-            with _noting(done, f"splitting tablet {tablet}"), suppress(UsageError, TryAgain):
-                elasticity.split(context, tablet)
-                done.splits += 1
-        for left, right in joins:
-            with _noting(done, f"joining tablets {left} and {right}"), suppress(UsageError, TryAgain):
-                elasticity.join(context, left, right)
-                done.joins += 1
+        if splits or joins:
+            cut, joined = elasticity.split_and_join(context, splits, joins)
+            done.splits, done.joins = done.splits + cut, done.joins + joined
         if unbalanced:
             there = [shard for shard in active if _is_there(context, shard, done)]
             names = context.shard_names()
             for move in plan_moves(placement, sizes, there, bounds)[:MOST_MOVES]:
+                # Others may have made it impossible meanwhile.
                 with _noting(done, f"moving tablet {move.tablet}"), suppress(UsageError, TryAgain):
                     elasticity.move(context, move.tablet, names.get(move.target, ""))
                     done.moves += 1
