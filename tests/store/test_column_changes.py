@@ -24,7 +24,7 @@ from elasticscan.base.errors import (
     SchemaMismatch,
     TableChanged,
 )
-from elasticscan.connector.reading import _METADATA
+from elasticscan.connector.partitions import PLACES
 from elasticscan.connector.sql.changing import ACTION
 from elasticscan.connector.sql.row_changes import _DELETES
 from elasticscan.storage import FragmentReader
@@ -232,7 +232,7 @@ def test_no_column_gets_a_name_of_what_reads_queries_and_files_add(
     store: Store, table: Table, tmp_path: Path
 ) -> None:
     feed = [field.name for field in feed_fields()]
-    added = {*_METADATA.names, *feed, ACTION, _DELETES, *SYSTEM_COLUMNS}
+    added = {*PLACES.names, *feed, ACTION, _DELETES, *SYSTEM_COLUMNS}
     for name in (*added, *(name.upper() for name in added), "_Elasticscan_x", "_Shard"):
         rows = pa.table({"id": [1, 2, 3], name: ["eu", "us", None]})
         pyarrow.parquet.write_table(rows, tmp_path / "rows.parquet")
