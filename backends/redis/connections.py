@@ -17,14 +17,7 @@ from redis.connection import Connection, ConnectionPool, SSLConnection
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as DisconnectedError
 
-from elasticscan.backends.redis.cluster_map import (
-    Address,
-    ClusterMap,
-    Node,
-    is_same_cluster,
-    map_of,
-    read_nodes,
-)
+from elasticscan.backends.redis.cluster_map import Address, ClusterMap, is_same_cluster, parse_map
 from elasticscan.backends.redis.options import ClusterOptions
 from elasticscan.backends.redis.pages import unexpected
 from elasticscan.base.errors import ShardUnavailable
@@ -109,40 +102,42 @@ class Connections:
             ShardUnavailable, InvalidOption: no node answers, or one refuses to, or is in no cluster.
         """
         asked = tuple(dict.fromkeys((*self._known, *self.options.seeds)))
-        views, late = list[list[Node]](), list[Address]()
-        failed: Exception | None = None
+        found: ClusterMap | None = None
+        late, failed = list[Address](), Exception()
         for address in asked:
             late.append(address)
             try:
                 (answer,) = self.exchange(address, [(b"CLUSTER", b"NODES")])
                 if isinstance(answer, Exception):
                     raise answer
-                views.append(read_nodes(answer.decode(), address))
+                with self._lock:
+                    seen = parse_map(answer.decode(), address, self._shards)
             except (AuthenticationError, ResponseError) as error:
                 raise unexpected(error) from None
             except (*UNREACHABLE, ValueError) as error:
                 failed = error
                 continue
-            if not self._known or is_same_cluster({node.id for node in views[-1]}, self.map.members):
-                views = views[-1:]
+            is_known = not self._known or is_same_cluster(seen.members, self.map.members)
+            if is_known or found is None:
+                found = seen
+            if is_known:
                 break
-        if not views:
-            assert failed is not None, "there is a seed"
+        if found is None:
             raise _unreachable(asked, failed)
         with self._lock:
-            self.map = map_of(views[0], self._shards)
-            masters = [node.address for node in self.map.nodes.values()]
+            self.map, masters = found, found.addresses.values()
             order = dict.fromkeys([*(each for each in (*asked, *masters) if each not in late), *late[::-1]])
             self._known = tuple(each for each in order if each in masters)
             return self.map
 
     def check_masters(self) -> None:
         """Raise `ShardUnavailable` where no master answers at the address that it announces."""
-        for node in self.map.nodes.values():
-            (answer,) = self.try_exchange(node.address, [(b"PING",)])
+        addresses = self.map.addresses.values()
+        for address in addresses:
+            (answer,) = self.try_exchange(address, [(b"PING",)])
             if not isinstance(answer, (OSError, DisconnectedError)):
                 return
-        raise _unreachable([node.address for node in self.map.nodes.values()], answer)
+        raise _unreachable(addresses, answer)
 
 
 def _read_answers(parser: Any, count: int) -> list[Any]:

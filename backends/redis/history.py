@@ -39,12 +39,11 @@ def record_topology(cluster: ClusterMap, place: str | None) -> Placement:
         place: a store, by its directory or URL, or `env:NAME` for one that an environment variable holds; any
             other path is a SQLite file; None for the memory of this process.
     """
-    ids = {shard: node.id for shard, node in cluster.nodes.items()}
-    now = json.dumps([[t.start, t.end, ids.get(t.shard, "")] for t in cluster.placement.tablets])
+    now = json.dumps([[t.start, t.end, cluster.ids.get(t.shard, "")] for t in cluster.placement.tablets])
     before = _enter(cluster.members, now, place)
     if before is None:
         return cluster.placement
-    shards = {node_id: shard for shard, node_id in ids.items()}
+    shards = {node_id: shard for shard, node_id in cluster.ids.items()}
     try:
         tablets = enumerate(json.loads(before), start=1)
         base = Placement.of(

@@ -68,11 +68,11 @@ class ClusterShards:
         return None
 
     def read_page(self, request: PageRequest) -> PageRows:
-        node = self._map.nodes.get(request.shard)
-        if node is None:
+        address = self._map.addresses.get(request.shard)
+        if address is None:
             return self._refused(request, TryAgainError("no node serves it"))
         try:
-            page = read_page(request, self._space, self.progress, self._connections.exchange, node.address)
+            page = read_page(request, self._space, self.progress, self._connections.exchange, address)
         except UNREACHABLE as error:
             return self._refused(request, error)
         self._check_time()
@@ -118,14 +118,14 @@ class ClusterShards:
             time.sleep(_LONGEST_PAUSE if number else 0)
             cluster = self._connections.read_map()
             astray = set[int]()
-            for shard, node in cluster.nodes.items():
+            for shard, address in cluster.addresses.items():
                 others = slots - cluster.placement.at(shard)
-                astray.update(self._connections.count_keys(node.address, others))
+                astray.update(self._connections.count_keys(address, others))
             resting = []
             for slot in astray:
-                owner = cluster.nodes.get(cluster.placement.tablet_of(slot).shard)
+                owner = cluster.addresses.get(cluster.placement.tablet_of(slot).shard)
                 probe = (b"EXISTS", self._space.probe(slot))
-                if owner is not None and self._connections.try_exchange(owner.address, [probe]) == [0]:
+                if owner is not None and self._connections.try_exchange(owner, [probe]) == [0]:
                     resting.append(slot)
             slots = slot_set(resting)
             if not slots:

@@ -243,8 +243,8 @@ class ClusterTable(ReadOnly):
         cluster = connections.read_map()
         base = record_topology(cluster, self.store.options.topology_history)
         weights: Weights = np.zeros(SLOTS)  # by the keys of all tables
-        for shard, node in cluster.nodes.items():
-            for slot, count in connections.count_keys(node.address, cluster.placement.at(shard)).items():
+        for shard, address in cluster.addresses.items():
+            for slot, count in connections.count_keys(address, cluster.placement.at(shard)).items():
                 weights[slot] = count * _KEY_BYTES
         return ScanStart(scan, cluster.placement, base, weights)
 

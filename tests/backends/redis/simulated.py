@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from redis.exceptions import AskError, MovedError, ResponseError
 
-from elasticscan.backends.redis.cluster_map import Address, ClusterMap, Node, map_of
+from elasticscan.backends.redis.cluster_map import Address, ClusterMap, parse_map
 from elasticscan.backends.redis.names import SLOTS, slot_of
 from elasticscan.backends.redis.options import ClusterOptions
 from elasticscan.backends.redis.pages import KeySpace
@@ -64,12 +64,14 @@ class SimulatedCluster:
 
     def read_map(self) -> ClusterMap:
         ends = [*np.flatnonzero(np.diff(self.owners)) + 1, SLOTS]
-        ranges = [(int(self.owners[start]), (int(start), int(end))) for start, end in pairwise([0, *ends])]
-        nodes = [
-            Node(f"id{number}", m.address, True, tuple(r for owner, r in ranges if owner == number))
+        ranges: dict[int, str] = dict.fromkeys(range(len(self.masters)), "")
+        for start, end in pairwise([0, *ends]):
+            ranges[int(self.owners[start])] += f" {start}-{end - 1}"
+        lines = [
+            "id{} {}:{}@1 master - 0 0 1 connected{}".format(number, *m.address, ranges[number])
             for number, m in enumerate(self.masters)
         ]
-        self.map = map_of(nodes, {})
+        self.map = parse_map("\n".join(lines), ("node", 0), {})
         return self.map
 
     def exchange(self, address: Address, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticscan.backends.redis.cluster_map import ClusterMap, map_of, read_nodes
+from elasticscan.backends.redis.cluster_map import ClusterMap, parse_map
 from elasticscan.backends.redis.history import record_topology
 from elasticscan.backends.redis.names import SLOTS
 from elasticscan.backends.redis.options import ClusterOptions, read_options
@@ -25,12 +25,12 @@ _NEW = count(1)  # nodes of no other test, for the history in memory is that of 
 # A driver that sees placements which no other sees: the first slots of a node are at another one.
 DRIVER = """
 import sys
-from elasticscan.backends.redis.cluster_map import map_of, read_nodes
+from elasticscan.backends.redis.cluster_map import parse_map
 from elasticscan.backends.redis.history import record_topology
 line = "{} 10.0.0.1:7001@17001 master - 0 0 {} connected {}"
 for number in range(*map(int, sys.argv[2:])):
     nodes = line.format("a", 1, f"{number}-16383") + chr(10) + line.format("b", 2, f"0-{number - 1}")
-    record_topology(map_of(read_nodes(nodes, ("h", 1)), {}), sys.argv[1])
+    record_topology(parse_map(nodes, ("h", 1), {}), sys.argv[1])
 """
 
 
@@ -48,7 +48,7 @@ class Cluster:
             (self.ids[1], 2, f"0-{slots - 1}" if slots else ""),
         ]
         lines = (f"{node} 10.0.0.1:7001@1 master - 0 0 {epoch} connected {at}" for node, epoch, at in nodes)
-        return map_of(read_nodes("\n".join(lines), ("h", 1)), self.shards)
+        return parse_map("\n".join(lines), ("h", 1), self.shards)
 
 
 @pytest.fixture(

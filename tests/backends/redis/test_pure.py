@@ -10,7 +10,7 @@ from redis.exceptions import ExecAbortError, ResponseError
 
 from elasticscan.backends import is_cluster
 from elasticscan.backends.redis import pages
-from elasticscan.backends.redis.cluster_map import UNSERVED, map_of, read_nodes
+from elasticscan.backends.redis.cluster_map import UNSERVED, parse_map
 from elasticscan.backends.redis.names import (
     SLOTS,
     expression_of,
@@ -53,11 +53,11 @@ def test_a_view_gives_slots_to_masters_and_none_to_replicas() -> None:
     lines = [line(1, 7001, "100-16383 [100->-abc]", "myself,master"), line(2, 7002, "0-98")]
     lines += [line(3, 7003, "", "slave"), line(4, 7004, "", "handshake")]
     shards: dict[str, int] = {}
-    cluster = map_of(read_nodes("\n".join(lines), ("h", 1)), shards)
+    cluster = parse_map("\n".join(lines), ("h", 1), shards)
     assert cluster.placement.at(shards[ID(2)]) == SlotSet.span(0, 99)
     assert cluster.placement.at(shards[ID(1)]) == SlotSet.span(100, SLOTS)
     assert cluster.placement.at(UNSERVED) == SlotSet.span(99, 100)
-    assert {node.id for node in cluster.nodes.values()} == {ID(1), ID(2)}
+    assert set(cluster.ids.values()) == {ID(1), ID(2)}
     assert cluster.members == {ID(1), ID(2), ID(3)}
 
 
