@@ -9,16 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote
 
 from elasticscan.backends.redis.cluster_map import Address
-from elasticscan.backends.redis.values import KINDS, Kind
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.redaction import shown
 from elasticscan.base.suggestions import suggest
 from elasticscan.store import resolve
 
+# A sample is a hash whose fields are not known: all of them, or some if it has very many.
+Kind = Literal["hash", "string", "json", "sample"]
+KINDS: tuple[Kind, ...] = ("hash", "string", "json")  # that users choose
 MODES = ("PERMISSIVE", "FAILFAST")
 _PORT = 6379
 _PLACE = r"(\[[^][@/?#,]+\]|[^][:@/?#,]+)(?::([0-9]{1,5}))?"

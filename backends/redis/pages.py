@@ -29,7 +29,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from redis.exceptions import (
     AskError,
@@ -47,8 +46,7 @@ from redis.exceptions import (
 )
 
 from elasticscan.backends.redis.cluster_map import Address
-from elasticscan.backends.redis.names import probe_of
-from elasticscan.backends.redis.values import Model
+from elasticscan.backends.redis.values import KeySpace
 from elasticscan.base.errors import (
     ElasticScanError,
     InvalidOption,
@@ -56,7 +54,6 @@ from elasticscan.base.errors import (
     SchemaMismatch,
     ShardUnavailable,
 )
-from elasticscan.filters import Predicate
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, merge
 from elasticscan.topology import SlotSet
 
@@ -103,40 +100,6 @@ class SlotProgress:
             raise unexpected(error)
         times, _ = self.refusals.get(slot, (0, None))
         self.refusals[slot] = times + 1, error
-
-
-@dataclass(frozen=True, slots=True)
-class KeySpace:
-    """The keys of a table, and how they are read.
-
-    Attributes:
-        prefix: what all names begin with; probes begin with it, too.
-        pattern: a regular expression that whole names match; None if the prefix is enough.
-        model: how a value becomes a row.
-        max_slot_keys: a slot with more keys is an error.
-        probe_end: the end of the names of probes, which no key has.
-        conditions: parts of the scan's filter that the key's column alone decides.
-    """
-
-    prefix: bytes
-    pattern: bytes | None
-    model: Model
-    max_slot_keys: int
-    probe_end: bytes
-    conditions: tuple[Predicate, ...] = ()
-
-    def probe(self, slot: int) -> bytes:
-        return probe_of(self.prefix, slot, self.probe_end)
-
-    def select(self, names: pa.Table) -> pa.Table:
-        """Return the names of keys of the table that meet its conditions."""
-        matches = pc.starts_with if self.pattern is None else pc.match_substring_regex
-        names = names.filter(matches(names.column("name"), self.pattern or self.prefix))
-        for condition in self.conditions:
-            keys = self.model.keys(names.column("name").combine_chunks())
-            batch = pa.record_batch([keys], schema=self.model.schema([self.model.key]))
-            names = names.filter(condition.mask(batch))
-        return names
 
 
 def read_page(
@@ -195,7 +158,7 @@ def names_of(slot: int, most: int) -> tuple[Command, Command]:
 def _read_names(page: _SlotPage) -> None:
     """Read the names of a page's slots, all in one exchange, and one slot that has many in another."""
     known = set(page.progress.rest[0].tolist())
-    slots, most = [slot for slot in page.positions if slot not in known], page.space.max_slot_keys
+    slots, most = [slot for slot in page.positions if slot not in known], page.space.options.max_slot_keys
     large = _list_names(page, slots, NAMES_AT_ONCE)
     for slot in large[1:]:  # a page has one at most: its names may take much memory
         del page.positions[slot]
@@ -234,7 +197,7 @@ def _read_open_slot(page: _SlotPage, slot: int) -> None:
 
 def _names_at(page: _SlotPage, slot: int, address: Address) -> tuple[Any, Any]:
     """Return the names of a slot's keys at a server, or an error, and the error of the guard."""
-    most = page.space.max_slot_keys
+    most = page.space.options.max_slot_keys
     asked = [*names_of(slot, most), (b"EXISTS", page.space.probe(slot))]
     count, names, guard = page.exchange(address, asked)
     if isinstance(count, Exception) or isinstance(names, Exception):
@@ -330,9 +293,9 @@ class _SlotPage:
 
     def _fetch(self, names: pa.Array, slots: Slots) -> tuple[pa.RecordBatch, Slots]:
         """Return the rows of keys with their slots, without refused slots and deleted keys."""
-        model, columns = self.space.model, self.request.columns
+        space, columns = self.space, self.request.columns
         listed = names.to_pylist()
-        commands = model.commands(listed, columns)
+        commands = space.commands(listed, columns)
         values = self._read_each(commands, slots)
         # A hash without any of the fields may be no key. One transaction each asks again, and whether the key
         # is there: it may be set meanwhile.
@@ -345,9 +308,9 @@ class _SlotPage:
             for at, value in zip(unsure, again, strict=True):
                 values[at] = value
         left = None
-        if model.ttl in columns:
+        if space.options.ttl_column in columns:
             left = self._read_each([(b"PTTL", name) for name in listed], slots)
-        rows, there = model.read(names, values, left, columns)
+        rows, there = space.read(names, values, left, columns)
         return (rows, slots) if there.all() else (rows.filter(pa.array(there)), slots[there])
 
     def _read_each(self, commands: Sequence[Command], slots: Slots, width: int = 1) -> list[Any]:
@@ -369,7 +332,7 @@ class _SlotPage:
             answer = answers[at]
             if isinstance(answer, ResponseError) and str(answer).startswith("WRONGTYPE"):
                 raise SchemaMismatch(
-                    f"key {commands[at][1].decode(errors='replace')!r} holds no {self.space.model.kind}; "
+                    f"key {commands[at][1].decode(errors='replace')!r} holds no {self.space.options.model}; "
                     "choose another model or a narrower keysPattern"
                 )
             if isinstance(answer, Exception):
@@ -380,7 +343,7 @@ class _SlotPage:
     def rows(self) -> PageRows:
         """Return the page, without rows of refused slots, whose position stays."""
         refused = slot_set(self.refused)
-        rows = pa.Table.from_batches(self.batches, self.space.model.schema(self.request.columns))
+        rows = pa.Table.from_batches(self.batches, self.space.schema(self.request.columns))
         slots = np.concatenate([np.empty(0, dtype=np.uint16), *self.slots])
         if refused:
             stays = ~refused.mask(slots)

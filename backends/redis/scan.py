@@ -13,7 +13,8 @@ from redis.exceptions import TryAgainError
 
 from elasticscan.backends.redis.cluster_map import is_same_cluster
 from elasticscan.backends.redis.connections import UNREACHABLE, Connections
-from elasticscan.backends.redis.pages import NO_NAMES, KeySpace, SlotProgress, read_page, slot_set
+from elasticscan.backends.redis.pages import NO_NAMES, SlotProgress, read_page, slot_set
+from elasticscan.backends.redis.values import KeySpace
 from elasticscan.base.errors import NotReady, ShardUnavailable, TableChanged
 from elasticscan.filters import Predicate
 from elasticscan.protocol import ContinuationKey, PageRequest, PageRows, slots_of
@@ -87,7 +88,7 @@ class ClusterShards:
             for slot in range(start, end):
                 self.progress.refuse(slot, error)
         self._check_time()
-        rows = pa.RecordBatch.from_pylist([], schema=self._space.model.schema(request.columns))
+        rows = pa.RecordBatch.from_pylist([], schema=self._space.schema(request.columns))
         return PageRows(rows, pa.array([], pa.uint16()), (), refused=asked)
 
     def _check_time(self) -> None:
@@ -172,7 +173,7 @@ class ClusterScan(PagedScan):
             return
         columns = columns or table.primary_key
         needed = tuple(dict.fromkeys((*columns, *sorted(predicate.columns if predicate else ()))))
-        shards = ClusterShards(table.store.connections, table.space(predicate), self._members)
+        shards = ClusterShards(table.store.connections, table.keys_for(predicate), self._members)
         request = PageRequest(0, 0, state.cursors, 0, needed, state.page_rows, state.page_bytes)
         for page in drive(ScanPlan(request, shards.read(), state.slots), shards, shards, self.stats):
             if not page.after and table.options.fail_on_torn_slots:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -15,11 +14,11 @@ import pyarrow as pa
 
 from elasticscan.backends.redis.connections import Connections
 from elasticscan.backends.redis.history import record_topology
-from elasticscan.backends.redis.names import SLOTS, expression_of, prefix_of, slot_of, slots_of_prefix
-from elasticscan.backends.redis.options import MODES, ClusterOptions, TableOptions, read_options, split_uri
-from elasticscan.backends.redis.pages import KeySpace, slot_set
+from elasticscan.backends.redis.names import SLOTS, slot_of, slots_of_prefix
+from elasticscan.backends.redis.options import ClusterOptions, Kind, TableOptions, read_options, split_uri
+from elasticscan.backends.redis.pages import slot_set
 from elasticscan.backends.redis.scan import ClusterScan
-from elasticscan.backends.redis.values import Kind, Model, fields_of_hashes, fields_of_objects
+from elasticscan.backends.redis.values import KeySpace, fields_of_hashes, fields_of_objects
 from elasticscan.base.errors import ContinuationKeyError, InvalidOption, NotFound, NotSupported
 from elasticscan.base.key_encoding import value_of
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
@@ -132,7 +131,7 @@ class ClusterTable(ReadOnly):
     """Keys of a cluster that share a pattern, as rows.
 
     Attributes:
-        schema: the columns: the key's, the values', and the time to live if it was asked for.
+        keys: the keys, and how their values become rows of `schema`.
         slots: the slots that can have such keys.
     """
 
@@ -143,11 +142,6 @@ class ClusterTable(ReadOnly):
     ) -> None:
         self.store, self.name, self.options = store, name, options
         self.primary_key = (options.key_column,)
-        self._pattern = options.keys_pattern.encode()
-        self._prefix = prefix_of(self._pattern)
-        self.slots = slots_of_prefix(self._prefix)
-        start = name.encode() + b":"  # which the key's column leaves out
-        self._key_start = len(start) if self._prefix.startswith(start) else 0
         if schema is None:
             schema = pa.schema(self._infer_fields())
             for option, column in (("keyColumn", options.key_column), ("ttlColumn", options.ttl_column)):
@@ -157,6 +151,11 @@ class ClusterTable(ReadOnly):
                         option=option,
                     )
         self.schema = _with_key(schema, options)
+        self.keys = KeySpace(options, self.schema)
+        self.slots = slots_of_prefix(self.keys.prefix)
+        start = f"{name}:".encode()
+        if self.keys.prefix.startswith(start):
+            self.keys = replace(self.keys, start=start)
 
     def _infer_fields(self) -> list[pa.Field]:
         """Return the columns of the first values that a scan meets."""
@@ -216,25 +215,20 @@ class ClusterTable(ReadOnly):
 
     def _slots_of(self, predicate: Predicate) -> SlotSet:
         """Return the slots of the keys that a filter names one by one; all where it does not."""
-        field, start = self.schema.field(0), self._prefix[: self._key_start]
+        field, start = self.schema.field(0), self.keys.start
         named = single_values(value_set(predicate.condition, field).keys, field.type, _MOST_KEYS)
         if named is None or field.type not in (pa.string(), pa.binary()):  # others have several texts
             return self.slots
         values = [value_of(each.key, field.type).cast(pa.binary()).as_py() for each in named.intervals]
         return slot_set(slot_of(start + value) for value in values if value is not None)
 
-    def space(self, predicate: Predicate | None) -> KeySpace:
-        """Return the keys to read, and how; names that a filter rules out need no values."""
-        options, parts = self.options, tuple[Any, ...]()
-        fail_fast = options.mode != MODES[0]
-        model = Model(options.model, self.schema, self._key_start, options.ttl_column, fail_fast)
-        if predicate is not None:
-            parts = parts_of(predicate.condition)
-            alone = [part for part in parts if Predicate(part).columns == {model.key}]
-            condition = Predicate(all_of(alone)) if alone else None
-        end = b":elasticscan:" + os.urandom(6).hex().encode()
-        expression = expression_of(self._pattern)
-        return KeySpace(self._prefix, expression, model, options.max_slot_keys, end, alone)
+    def keys_for(self, predicate: Predicate | None) -> KeySpace:
+        """Return the keys to read: names that a filter rules out need no values."""
+        if predicate is None:
+            return self.keys
+        both = predicate.condition
+        parts = map(Predicate, both.parts if isinstance(both, And) else (both,))
+        return replace(self.keys, conditions=tuple(part for part in parts if part.columns == {self.keys.key}))
 
     def begin(self, read: ReadRequest) -> ScanStart:
         """Begin a scan that is divided among tasks."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +22,12 @@ import pyarrow.compute as pc
 import pyarrow.json
 from numpy.typing import NDArray
 
+from elasticscan.backends.redis.names import expression_of, prefix_of, probe_of
+from elasticscan.backends.redis.options import MODES, TableOptions
 from elasticscan.base.errors import SchemaMismatch
 from elasticscan.base.formatting import brief
+from elasticscan.filters import Predicate
 
-# A sample is a hash whose fields are not known: all of them, or some if it has very many.
-Kind = Literal["hash", "string", "json", "sample"]
-KINDS: tuple[Kind, ...] = ("hash", "string", "json")  # that users choose
 SAMPLED_FIELDS = 1_000
 _FAR = (1 << 31) - 1
 _GONE = -2  # what PTTL answers where there is no key
@@ -36,22 +37,40 @@ _NOT_FLOAT = r"^(?:\+|-0$|-?0[0-9]|-?[0-9]{16,}$|-?[0-9]+[eE][0-9]+$)"
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """The form of a table's values.
+class KeySpace:
+    """The keys of a table: which they are, and how their values become rows.
 
     Attributes:
-        kind: a hash (one column for each field), a string (one column), or a string that holds a JSON object.
-        fields: the columns of all values, the key's first.
-        key_start: how many bytes of a name precede the key's column.
-        ttl: the column of the milliseconds that a key has left, null for none; None without such a column.
-        fail_fast: whether a text that does not fit its type is an error.
+        options: of the table.
+        fields: the columns: the key's, those of all values, and the time to live if it was asked for.
+        start: the beginning of names that the key's column leaves out.
+        conditions: parts of the scan's filter that the key's column alone decides.
+        probe_end: the end of the names of probes, which no key has.
     """
 
-    kind: Kind
+    options: TableOptions
     fields: pa.Schema
-    key_start: int
-    ttl: str | None = None
-    fail_fast: bool = False
+    start: bytes = b""
+    conditions: tuple[Predicate, ...] = ()
+    probe_end: bytes = field(default_factory=lambda: b":elasticscan:" + os.urandom(6).hex().encode())
+
+    @property
+    def prefix(self) -> bytes:
+        """What all names begin with; probes begin with it, too."""
+        return prefix_of(self.options.keys_pattern.encode())
+
+    def probe(self, slot: int) -> bytes:
+        return probe_of(self.prefix, slot, self.probe_end)
+
+    def select(self, names: pa.Table) -> pa.Table:
+        """Return the names of keys of the table that meet its conditions."""
+        expression = expression_of(self.options.keys_pattern.encode())
+        matches = pc.starts_with if expression is None else pc.match_substring_regex
+        names = names.filter(matches(names.column("name"), expression or self.prefix))
+        for condition in self.conditions:
+            keys = self.keys(names.column("name").combine_chunks())
+            names = names.filter(condition.mask(pa.record_batch([keys], schema=self.schema([self.key]))))
+        return names
 
     @property
     def key(self) -> str:
@@ -62,16 +81,16 @@ class Model:
 
     def _stored(self, columns: Sequence[str]) -> list[str]:
         """Return the columns other than the key's and the time to live."""
-        return [name for name in columns if name not in (self.key, self.ttl)]
+        return [name for name in columns if name not in (self.key, self.options.ttl_column)]
 
     def commands(self, names: Sequence[bytes], columns: Sequence[str]) -> list[tuple[bytes, ...]]:
         """Return the commands that read keys, one for each."""
         stored = [name.encode() for name in self._stored(columns)]
         if not stored:
             return [(b"EXISTS", name) for name in names]
-        if self.kind == "hash":
+        if self.options.model == "hash":
             return [(b"HMGET", name, *stored) for name in names]
-        if self.kind == "sample":
+        if self.options.model == "sample":
             return [(b"HSCAN", name, b"0", b"COUNT", b"%d" % SAMPLED_FIELDS) for name in names]
         return [(b"GET", name) for name in names]
 
@@ -82,7 +101,7 @@ class Model:
         stored = self._stored(columns)
         if not stored:
             values = [value or None for value in values]
-        elif self.kind == "sample":
+        elif self.options.model == "sample":
             values = [(value and value[1]) or None for value in values]
         there = np.array([value is not None for value in values], np.bool_)
         arrays = dict(zip(stored, self._columns(stored, values), strict=True))
@@ -91,7 +110,7 @@ class Model:
         if left is not None:
             times = pa.array(left, pa.int64())
             there &= np.array([time not in (None, _GONE) for time in left], np.bool_)
-            arrays[str(self.ttl)] = pc.if_else(pc.greater_equal(times, 0), times, None)
+            arrays[str(self.options.ttl_column)] = pc.if_else(pc.greater_equal(times, 0), times, None)
         rows = pa.RecordBatch.from_arrays([arrays[name] for name in columns], schema=self.schema(columns))
         return rows, there
 
@@ -99,21 +118,23 @@ class Model:
         """Return an array for each column that values hold."""
         if not stored:
             return []
-        if self.kind == "hash":
+        if self.options.model == "hash":
             nothing = [None] * len(stored)
             rows = [value or nothing for value in values]
             columns = zip(*rows, strict=True) if rows else [()] * len(stored)
             texts = [pa.array(column, pa.binary()) for column in columns]
             return [self._texts(name, text) for name, text in zip(stored, texts, strict=True)]
-        if self.kind == "sample":
+        if self.options.model == "sample":
             return [pa.array(values, self.fields.field(stored[0]).type)]
         text = pa.array(values, pa.binary())
-        return [self._texts(stored[0], text)] if self.kind == "string" else self._objects(stored, text)
+        return (
+            [self._texts(stored[0], text)] if self.options.model == "string" else self._objects(stored, text)
+        )
 
     def keys(self, names: pa.Array) -> pa.Array:
         """Return the key's column. Raises `SchemaMismatch` where a name does not fit its type."""
         kind = self.fields.field(self.key).type
-        keys = pc.binary_slice(names, self.key_start, _FAR)  # without an end, Arrow 26 fails
+        keys = pc.binary_slice(names, len(self.start), _FAR)  # without an end, Arrow 26 fails
         try:
             return _cast(keys, kind)
         except pa.ArrowInvalid as error:
@@ -160,7 +181,7 @@ class Model:
                 half = len(texts) // 2
                 parts = (texts[:half], texts[half:])
                 return pa.concat_arrays([self._read(column, part, kind, read) for part in parts])
-            if self.fail_fast:
+            if self.options.mode != MODES[0]:
                 raise SchemaMismatch(
                     f"a value of column {column!r} is no {kind}: {brief(texts[0].as_py())} ({error!s:.200}); "
                     "read with mode PERMISSIVE, or correct it",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticscan.backends.redis import pages
+from elasticscan.backends.redis import pages, values
 from elasticscan.protocol import Cursor, merge, slots_of
 from elasticscan.reader import scan
 from elasticscan.topology import SlotSet
@@ -89,7 +89,7 @@ def a_turned_move_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
 @fault
 def a_probe_of_another_slot(patch: pytest.MonkeyPatch) -> None:
     """The guard of a table whose prefix ends within a hash tag is a key of any slot."""
-    patch.setattr(pages, "probe_of", lambda prefix, slot, end: prefix + b"{%d}" % slot + end)
+    patch.setattr(values, "probe_of", lambda prefix, slot, end: prefix + b"{%d}" % slot + end)
 
 
 @fault

@@ -21,10 +21,9 @@ from redis.exceptions import AskError, MovedError, ResponseError
 
 from elasticscan.backends.redis.cluster_map import Address, ClusterMap, parse_map
 from elasticscan.backends.redis.names import SLOTS, slot_of
-from elasticscan.backends.redis.options import ClusterOptions
-from elasticscan.backends.redis.pages import KeySpace
+from elasticscan.backends.redis.options import ClusterOptions, Kind, TableOptions
 from elasticscan.backends.redis.scan import ClusterShards
-from elasticscan.backends.redis.values import Kind, Model
+from elasticscan.backends.redis.values import KeySpace
 from elasticscan.protocol import Cursor, Cursors, PageRequest
 from elasticscan.reader import ScanPlan, ScanStats, drive
 from elasticscan.topology import SlotSet
@@ -221,11 +220,12 @@ class Program:
         tags = [str(number).encode() for number in range(chance.randint(1, 12))]
         self.cluster = SimulatedCluster(chance, [slot_of(tag) for tag in tags], chance.randint(2, 4))
         kind: Kind = chance.choice(["string", "hash"])
-        model = Model(kind, FIELDS, 0, ttl="left" if chance.random() < 0.3 else None)
+        left = "left" if chance.random() < 0.3 else None
         prefix = chance.choice(PREFIXES)
         tags = [tag for tag in tags if (b"t:{" + tag).startswith(prefix)]
-        self.space = KeySpace(prefix, None, model, 1_000, b":probe")
-        self.columns = ("key", "value", *([] if model.ttl is None else ["left"]))
+        options = TableOptions(f"{prefix.decode()}*", model=kind, ttl_column=left, max_slot_keys=1_000)
+        self.space = KeySpace(options, FIELDS)
+        self.columns = ("key", "value", *([] if left is None else ["left"]))
         self.stays = {
             b"t:{%b}%d" % (tag, number): b"v" for tag in tags for number in range(chance.randint(0, 9))
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,15 +14,14 @@ from elasticscan.backends.redis import pages
 from elasticscan.backends.redis.cluster_map import UNSERVED, parse_map
 from elasticscan.backends.redis.names import (
     SLOTS,
-    expression_of,
     prefix_of,
     probe_of,
     slot_of,
     slots_of_prefix,
 )
-from elasticscan.backends.redis.options import ClusterOptions, TableOptions, read_options, split_uri
-from elasticscan.backends.redis.pages import KeySpace, SlotProgress, read_page
-from elasticscan.backends.redis.values import Model
+from elasticscan.backends.redis.options import ClusterOptions, Kind, TableOptions, read_options, split_uri
+from elasticscan.backends.redis.pages import SlotProgress, read_page
+from elasticscan.backends.redis.values import KeySpace
 from elasticscan.base.errors import InvalidOption, LimitExceeded, SchemaMismatch, ShardUnavailable
 from elasticscan.protocol import Cursor, PageRequest
 from elasticscan.topology import SlotSet
@@ -80,9 +80,8 @@ def test_patterns_match_as_in_redis(
     pattern: bytes, prefix: bytes, matching: list[bytes], others: list[bytes]
 ) -> None:
     assert prefix_of(pattern) == prefix
-    model = Model("string", pa.schema([("key", pa.binary()), ("value", pa.string())]), 0)
     names = pa.table({"name": pa.array([*matching, *others], pa.binary())})
-    kept = KeySpace(prefix, expression_of(pattern), model, 1, b":x").select(names)
+    kept = KeySpace(TableOptions(pattern.decode()), pa.schema([("key", pa.binary())])).select(names)
     assert kept.column("name").to_pylist() == matching
 
 
@@ -133,24 +132,28 @@ def test_options_are_those_of_spark_redis_and_of_python() -> None:
     assert table == {"mode": "FAILFAST", "model": "hash", "infer_schema": True, "sample_keys": 10}
 
 
-def rows(model: Model, values: Sequence[object], columns: list[str]) -> list[dict[str, object]]:
+def key_space(model: Kind, columns: pa.Schema, **options: Any) -> KeySpace:
+    return KeySpace(TableOptions("t:*", model=model, **options), columns, b"t:")
+
+
+def rows(space: KeySpace, values: Sequence[object], columns: list[str]) -> list[dict[str, object]]:
     names = pa.array([f"t:{number}".encode() for number in range(len(values))], pa.binary())
-    found, there = model.read(names, values, None, columns)
+    found, there = space.read(names, values, None, columns)
     listed: list[dict[str, object]] = found.filter(pa.array(there)).to_pylist()
     return listed
 
 
 def test_hashes_become_rows_and_objects_with_what_is_none_as_null() -> None:
-    model = Model("hash", pa.schema([("key", pa.string()), ("n", pa.int32()), ("s", pa.string())]), 2)
-    found = rows(model, [[b"x", b"1"], None, [None, None], [b"\xff", b"x"], [b"y", b"z"]], ["key", "s", "n"])
+    hashes = key_space("hash", pa.schema([("key", pa.string()), ("n", pa.int32()), ("s", pa.string())]))
+    found = rows(hashes, [[b"x", b"1"], None, [None, None], [b"\xff", b"x"], [b"y", b"z"]], ["key", "s", "n"])
     rest = [("2", None, None), ("3", None, None), ("4", "y", None)]
     assert [tuple(row.values()) for row in found] == [("0", "x", 1), *rest]
     fields = pa.schema([("key", pa.string()), ("a", pa.int64()), ("b", pa.list_(pa.string()))])
     values = [b'{"a": 1,\n"b": ["x"]}', b"nonsense", None, b'{"a": 2} {"a": 3}', b'{"a": 4, "z": 1}']
-    found = rows(Model("json", fields, 2), values, ["key", "a", "b"])
+    found = rows(key_space("json", fields), values, ["key", "a", "b"])
     assert [row["a"] for row in found] == [1, None, None, 4]
     with pytest.raises(SchemaMismatch):
-        rows(Model("json", fields, 2, fail_fast=True), values, ["a"])
+        rows(key_space("json", fields, mode="FAILFAST"), values, ["a"])
 
 
 @pytest.mark.parametrize(
@@ -162,8 +165,8 @@ def test_hashes_become_rows_and_objects_with_what_is_none_as_null() -> None:
     ],
 )
 def test_a_value_that_is_no_object_takes_no_row_of_its_neighbours(odd: bytes) -> None:
-    model = Model("json", pa.schema([("key", pa.string()), ("a", pa.int64())]), 2)
-    found = rows(model, [odd, b'{"a": 2}', b"", odd, b'{"a": 4}'], ["key", "a"])
+    objects = key_space("json", pa.schema([("key", pa.string()), ("a", pa.int64())]))
+    found = rows(objects, [odd, b'{"a": 2}', b"", odd, b'{"a": 4}'], ["key", "a"])
     assert [(row["key"], row["a"]) for row in found if row["a"] is not None] == [("1", 2), ("4", 4)]
     assert [row["key"] for row in found] == ["0", "1", "2", "3", "4"]
 
@@ -172,8 +175,8 @@ def test_a_slot_that_grows_beyond_the_limit_and_a_service_without_the_commands_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pages, "NAMES_AT_ONCE", 2)
-    model = Model("string", pa.schema([("key", pa.string()), ("v", pa.string())]), 2)
-    slot, space = slot_of(b"a"), KeySpace(b"t:", None, model, 3, b":x")
+    columns = pa.schema([("key", pa.string()), ("v", pa.string())])
+    slot, space = slot_of(b"a"), key_space("string", columns, max_slot_keys=3)
     request = PageRequest(0, 1, (Cursor(SlotSet.span(slot, slot + 1)),), 0, ("key", "v"), 9, 1 << 30)
     queued = [b"OK", b"QUEUED", b"QUEUED"]
     lists = [[0, 3, [b"t:{a}1", b"t:{a}2"]], [0, 4, [b"t:{a}%d" % n for n in range(3)]]]
@@ -188,6 +191,6 @@ def test_a_slot_that_grows_beyond_the_limit_and_a_service_without_the_commands_a
 def test_names_that_are_no_text_need_a_binary_column() -> None:
     names = pa.array([b"t:\xff"], pa.binary())
     with pytest.raises(SchemaMismatch, match="binary"):
-        Model("string", pa.schema([("key", pa.string()), ("v", pa.string())]), 2).keys(names)
-    kept = Model("string", pa.schema([("key", pa.binary()), ("v", pa.string())]), 2).keys(names)
+        key_space("string", pa.schema([("key", pa.string())])).keys(names)
+    kept = key_space("string", pa.schema([("key", pa.binary())])).keys(names)
     assert kept.to_pylist() == [b"\xff"]
