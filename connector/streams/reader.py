@@ -15,7 +15,6 @@ confirm the last micro-batch, so nothing depends on `commit` and `stop`.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -66,38 +65,6 @@ MOVED_SECONDS = 5  # the same after progress of the stream, which `status` shows
 _log = logging.getLogger(__name__)
 
 
-class StreamLease:
-    """Holds the changes after a commit for a stream with a name, while it runs and for a week after.
-
-    A lease only moves forward. It is some seconds behind the stream, and never ahead of it, so it never
-    lets go of changes that the stream still needs.
-    """
-
-    def __init__(self, name: str | None, table: int) -> None:
-        self._name, self._table = name, table
-        self._at: int | None = None
-        self._told: int | None = None
-        self._told_at = -math.inf
-
-    def reach(self, commit: int) -> None:
-        """Note that no commit up to this one is needed any more; `keep` tells the catalog."""
-        self._at = commit if self._at is None else max(self._at, commit)
-
-    def keep(self, store: Store, at_once: bool = False) -> None:
-        """Renew the lease, unless that was done a short while ago and not `at_once`."""
-        if self._name is None or self._at is None:
-            return
-        now = store.context.clock.now()
-        pause = RENEW_SECONDS if self._at == self._told else MOVED_SECONDS
-        if not at_once and self._told_at <= now < self._told_at + pause:  # and the clock was not set back
-            return
-        self._told, self._told_at = self._at, now
-        try:
-            store.backend.changes.hold(self._table, self._name, self._at)
-        except (TryAgain, StartAgain) as error:  # it is renewed long before it ends
-            _log.warning("the lease of stream %r could not be renewed: %s", self._name, error)
-
-
 class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans the micro-batches of a stream and reads them in tasks."""
 
@@ -110,7 +77,8 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._schema = schema
         self._store_id, self._table_id = store.backend.identity, table.id
         self._definition = table.definition  # whose columns the stream has to its end
-        self._lease = StreamLease(options.stream_name, table.id)
+        self._done = 0  # no commit up to this one is needed any more
+        self._held: tuple[int, float] | None = None  # the commit and the time of the newest lease
         self._initial: dict[str, Any] | None = None
         self._target: int | None = None  # the newest commit, of a stream that ends with it
         self._position: Position | None = None  # the end of the newest batch
@@ -153,11 +121,10 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         store.backend.newest()
         question = (store.backend.versions(), limit, start)
         if question == self._unchanged:
-            self._lease.keep(store)
+            self._hold(store, self._done)
             return start
         offset = self._read_offset(store, start)
-        self._lease.reach(offset.position.commit)  # Spark asks when all up to here is done
-        self._lease.keep(store)
+        self._hold(store, offset.position.commit)  # Spark asks when all up to here is done
         # Spark asks with the limit that it was given as the default, or for everything that there is.
         budget, most_bytes = self._options.max_rows, self._options.max_bytes
         if isinstance(limit, ReadAllAvailable):
@@ -183,7 +150,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         if position == offset.position:
             self._unchanged = question
             # A stream that ends does not confirm its last batch, and is not asked again.
-            self._lease.keep(store, at_once=self._target is not None)
+            self._hold(store, self._done, at_once=self._target is not None)
             return start
         return _format(store).write(
             Offset(offset.table, position, offset.since if offset.is_initial else None)
@@ -256,8 +223,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         """Return the tasks of the batch between two offsets."""
         store = self._open()
         start_at, end_at = between(self._read_offset(store, start), self._read_offset(store, end))
-        self._lease.reach(start_at.commit)
-        self._lease.keep(store)
+        self._hold(store, start_at.commit)
         self._position = end_at
         if start_at.in_changes:
             state = self._look(store, after=start_at.commit, upto=end_at.commit + bool(end_at.slot))
@@ -275,11 +241,30 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def commit(self, end: dict[str, Any]) -> None:
         """Batches up to `end` will not be asked for again."""
         store = self._open()
-        self._lease.reach(self._read_offset(store, end).position.commit)
-        self._lease.keep(store)
+        self._hold(store, self._read_offset(store, end).position.commit)
 
     def stop(self) -> None:
         """Do nothing: the lease of the stream stays, so that it can go on later."""
+
+    def _hold(self, store: Store, commit: int, at_once: bool = False) -> None:
+        """Hold the changes after a commit for a stream with a name, while it runs and for a week after.
+
+        The lease is renewed unless that was done a short while ago and not `at_once`. It only moves forward,
+        some seconds behind the stream and never ahead of it: what the stream still needs is never released.
+        """
+        self._done = max(self._done, commit)
+        name, now = self._options.stream_name, store.context.clock.now()
+        if self._held is not None:
+            held, since = self._held
+            pause = RENEW_SECONDS if held == self._done else MOVED_SECONDS
+            if not at_once and since <= now < since + pause:  # and the clock was not set back
+                return
+        self._held = self._done, now
+        try:
+            if name is not None:
+                store.backend.changes.hold(self._table_id, name, self._done)
+        except (TryAgain, StartAgain) as error:  # it is renewed long before it ends
+            _log.warning("the lease of stream %r could not be renewed: %s", name, error)
 
     # The store
 
