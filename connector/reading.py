@@ -25,9 +25,10 @@ from elasticscan.connector.partitions import (
 )
 from elasticscan.connector.splits import NOTHING, cut, most_index_parts
 from elasticscan.connector.store_cache import open_backend
+from elasticscan.connector.streams.changes import plan_feed
 from elasticscan.metadata import no_such_column
 from elasticscan.protocol import Backend, NamedColumns, ReadableTable, ReadRequest
-from elasticscan.store import feed_fields
+from elasticscan.store import EmbeddedTable, feed_fields
 
 EXPLANATION = pa.schema([
     ("access", pa.string()), ("kind", pa.string()), ("condition", pa.string()), ("remainder", pa.string()),
@@ -59,7 +60,7 @@ def chosen_columns(table: NamedColumns, options: Options) -> list[str]:
 
 
 class ElasticScanReader(DataSourceReader):
-    """Plans a scan once, then reads its partitions in the tasks.
+    """Plans a scan of rows or of changes once, then reads its partitions in the tasks.
 
     Has no `pushFilters`: Spark fails every action on a reader that has it unless a setting is on.
     """
@@ -72,6 +73,8 @@ class ElasticScanReader(DataSourceReader):
         table = self._table(open_backend(options))
         self._columns = match_columns(schema, offered_schema(table, options))
         self._scanned = self._columns
+        if isinstance(table, EmbeddedTable):
+            self._definition = table.info.definition  # whose columns a read of changes has
         if options.partial is not None:
             partial = PartialRows.of(table.name, table.schema, options.partial)
             self._scanned = tuple(partial.columns(table.primary_key))
@@ -81,6 +84,8 @@ class ElasticScanReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Fix the snapshot, and cut the scan by where slots live now."""
         options = self._options
+        if options.feed:
+            return list(plan_feed(options, self._columns, self._definition))
         backend = open_backend(options)
         table = self._table(backend)
         read = self._request()

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOption, NotSupported
@@ -23,7 +23,6 @@ from elasticscan.connector.options import (
 )
 from elasticscan.connector.reading import ElasticScanReader, offered_schema
 from elasticscan.connector.store_cache import open_backend
-from elasticscan.connector.streams.changes import ChangeFeedReader
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.connector.writing import ElasticScanStreamWriter, ElasticScanWriter
 from elasticscan.filters import Predicate
@@ -51,11 +50,9 @@ class ElasticScanSource(DataSource):
             Predicate.parse(options.filter, table.schema)
         return offered_schema(table, options)
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> ElasticScanReader:
         options = self._options()
-        if options.feed:
-            return ChangeFeedReader(check_use(options, FEED), schema)
-        return ElasticScanReader(check_use(options, READ), schema)
+        return ElasticScanReader(check_use(options, FEED if options.feed else READ), schema)
 
     def streamReader(self, schema: StructType) -> ElasticScanStreamReader:
         return ElasticScanStreamReader(self._options("streams"), schema)

@@ -8,21 +8,16 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOption, NotFound, SnapshotExpired
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
-from elasticscan.connector.conversion import match_columns
 from elasticscan.connector.options import EARLIEST, Options
-from elasticscan.connector.partitions import ScanPartition, partitions_of, read_partition
-from elasticscan.connector.reading import offered_schema
-from elasticscan.connector.splits import cut, size_of
+from elasticscan.connector.partitions import ScanPartition, partitions_of
+from elasticscan.connector.splits import NOTHING, cut, size_of
 from elasticscan.connector.store_cache import open_store
 from elasticscan.connector.streams.offsets import InChanges, Position, segments
 from elasticscan.metadata import TableInfo
@@ -96,7 +91,7 @@ def plan_batch(
     Args:
         state: a view of the catalog with the fragments, or the commits between the positions at least.
         columns: what Spark expects.
-        lease: of a scan of changes; none for a stream, which holds what it reads itself.
+        lease: of a batch read of changes; none for a stream, which holds what it reads itself.
 
     Raises:
         SnapshotExpired: the snapshot or the changes are no longer kept.
@@ -136,7 +131,8 @@ def plan_batch(
     tasks = cut(
         state.placement, state.base.placement, weights, min(size, options.split_bytes), most, scan.slots
     )
-    return partitions_of(store.backend, scan, tasks)
+    # Where a batch read gets no partition, Spark makes one of its own.
+    return partitions_of(store.backend, scan, tasks or ([NOTHING] if lease else []))
 
 
 def task_limits(size: float, rows: float, options: Options) -> tuple[int, int]:
@@ -151,31 +147,17 @@ def task_limits(size: float, rows: float, options: Options) -> tuple[int, int]:
     return max(math.ceil(size / max(least, most)), 1), most
 
 
-class ChangeFeedReader(DataSourceReader):
-    """A batch read of the changes that a range of commits did. Planned once, like any batch read."""
-
-    def __init__(self, options: Options, schema: StructType) -> None:
-        self._options = options
-        table = open_store(options.store).table(options.table).definition
-        columns = match_columns(schema, offered_schema(table, options))
-        self._columns, self._schema, self._definition = columns, schema, table.definition
-
-    def partitions(self) -> Sequence[InputPartition]:
-        store, options = open_store(self._options.store), self._options
-        if options.end is None:
-            store.backend.newest()
-        table = store.table(options.table).definition
-        start = commit_before_start(store, table, options)
-        state = store.backend.changes.look(table.id, after=start)
-        state = replace(state, table=state.table.at(self._definition))
-        first, last = InChanges(start), InChanges(_end(store, state, options, start))
-        lease = secrets.token_hex(8)
-        return list(plan_batch(store, state, first, last, self._columns, options, lease))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # For a read without partitions Spark makes one, whose value is None.
-        if getattr(partition, "value", partition) is not None:
-            yield from read_partition(partition, self._options, self._columns, self._schema)
+def plan_feed(options: Options, columns: Sequence[str], definition: int) -> list[ScanPartition]:
+    """Plan a batch read of the changes that a range of commits did, with the columns of a definition."""
+    store = open_store(options.store)
+    if options.end is None:
+        store.backend.newest()
+    table = store.table(options.table).definition
+    start = commit_before_start(store, table, options)
+    state = store.backend.changes.look(table.id, after=start)
+    state = replace(state, table=state.table.at(definition))
+    first, last = InChanges(start), InChanges(_end(store, state, options, start))
+    return plan_batch(store, state, first, last, columns, options, secrets.token_hex(8))
 
 
 def _end(store: Store, state: StreamState, options: Options, after: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -24,7 +24,7 @@ from elasticscan.base.errors import (
 from elasticscan.base.hashing import slots_of
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.options import parse_options
-from elasticscan.connector.streams.changes import ROWS_PER_TASK, ChangeFeedReader, task_limits
+from elasticscan.connector.streams.changes import ROWS_PER_TASK, task_limits
 from elasticscan.connector.streams.offsets import InChanges, Offset, OffsetFormat
 from elasticscan.store import Store
 from elasticscan.topology import SlotSet
@@ -303,9 +303,7 @@ def batch(history: History, **options: str) -> list[Row]:
         {"store": history.store.uri, "table": "t", "readChangeFeed": "true", **options}
     )
     reader = source.reader(source.schema())
-    assert isinstance(reader, ChangeFeedReader)
-    parts = reader.partitions() or [InputPartition(None)]  # as Spark does
-    return read_all(reader, parts)  # type: ignore[arg-type]
+    return read_all(reader, reader.partitions())  # type: ignore[arg-type]
 
 
 def test_a_batch_reads_the_changes_of_commits_both_named_ones_included(history: History) -> None:
