@@ -83,8 +83,8 @@ class StagedMessage(WriterCommitMessage):
 Messages = Sequence[WriterCommitMessage | None]
 
 
-class TableWriter:
-    """One write into one table, of a batch or of a stream's micro-batch, as plain values.
+class ElasticScanWriter(DataSourceArrowWriter):
+    """Upserts rows by primary key, or replaces the whole table, in one commit.
 
     Only what is named to `publish` is committed; an attempt that failed, was repeated or ran twice
     leaves at most files that nothing refers to, for `collect_garbage`.
@@ -117,6 +117,10 @@ class TableWriter:
         with unchanged(store.context, table, self._since, options.txn):
             pass  # a commit that is not known, or no longer, shows before any task runs
 
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
+        """Stage a task's rows; nothing of them is visible yet."""
+        return self.stage(iterator)
+
     def stage(self, batches: Iterator[pa.RecordBatch], query: str | None = None) -> StagedMessage:
         """Stage a task's rows, of a stream's query if there is one; runs where the task runs."""
         options, store = self._options, open_store(self._options.store, self.store_id)
@@ -140,6 +144,10 @@ class TableWriter:
             rows = rows_that_meet(options.replace_where, table, rows, "replaceWhere")
         staged = stage(store.context, table, rows, self._kind)
         return StagedMessage(staged, self.store_id, self.table_id, query)
+
+    def commit(self, messages: Messages) -> None:
+        """Publish what the tasks staged that Spark names as successful."""
+        self.publish([message.staged for message in messages_of(messages)], self._options.txn)
 
     def publish(
         self, tasks: Sequence[Sequence[StagedFragment]], txn: IdempotencyKey | None, follows: bool = False
@@ -181,7 +189,7 @@ class TableWriter:
     def _kind(self) -> str:
         return "overwrite" if self.replaces else "write"
 
-    def remove(self, messages: Messages) -> None:
+    def abort(self, messages: Messages) -> None:
         """Remove what was staged. Spark also asks for this when a commit failed, perhaps after it
         went through, so files that the catalog knows stay."""
         staged = [fragment for message in messages_of(messages) for fragment in message.staged]
@@ -201,30 +209,11 @@ class TableWriter:
         )
 
 
-class ElasticScanWriter(DataSourceArrowWriter):
-    """Upserts rows by primary key, or replaces the whole table, in one commit."""
-
-    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
-        self._writer, self._txn = TableWriter(options, schema, overwrite), options.txn
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
-        """Stage a task's rows; nothing of them is visible yet."""
-        return self._writer.stage(iterator)
-
-    def commit(self, messages: Messages) -> None:
-        """Publish what the tasks staged that Spark names as successful."""
-        self._writer.publish([message.staged for message in messages_of(messages)], self._txn)
-
-    def abort(self, messages: Messages) -> None:
-        """Remove what was staged."""
-        self._writer.remove(messages)
-
-
 class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
     """Upserts the rows of each micro-batch, or replaces the table by them (output mode complete)."""
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
-        self._writer = TableWriter(options, schema, overwrite)
+        self._writer = ElasticScanWriter(options, schema, overwrite)
         self._checkpoint, self._app_id = options.checkpoint, options.app_id
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
@@ -251,7 +240,7 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Messages, batchId: int) -> None:
         """Remove what was staged; what a commit refers to stays."""
-        self._writer.remove(messages)
+        self._writer.abort(messages)
 
     def _name(self, messages: Iterable[StagedMessage]) -> str:
         """Return the name under which the numbers of micro-batches count: the same after every restart."""
