@@ -196,7 +196,8 @@ class Option:
             text.encode()  # no lone surrogate
             return parse(text)
         except (UsageError, ValueError, TypeError, AttributeError, LookupError, RecursionError):
-            raise _bad_value(self.name, text, allowed) from None
+            why = f"option {self.name!r}={brief(text, 200)} must be {allowed}"
+            raise InvalidOption(why, option=self.name) from None
 
 
 def _option(name: str, form: Form, default: Any, where: Collection[str], shown: bool = True) -> Any:
@@ -333,10 +334,6 @@ def _by_name(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]
 
 def _refusal(name: str, why: str) -> InvalidOption:
     return InvalidOption(f"option {name!r} {why}", option=name)
-
-
-def _bad_value(name: str, value: str, allowed: str) -> InvalidOption:
-    return InvalidOption(f"option {name!r}={brief(value, 200)} must be {allowed}", option=name)
 
 
 # Options that may be given where they have no effect, since a view has one set of options for all uses.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -91,7 +90,12 @@ class ElasticScanReader(DataSourceReader):
         read = self._request()
         if options.explain:
             # The driver finds the answer, and a task only returns it.
-            return [InputPartition(embedded_table(options).access_paths(read))]
+            paths = embedded_table(options).access_paths(read)
+            for path in paths:
+                can_be_taken = math.isfinite(path["cost"])
+                path["cost"] = path["cost"] if can_be_taken else None
+                path["rows_scanned"] = round(path["rows_scanned"]) if can_be_taken else None
+            return [InputPartition(paths)]
         start, most, cores = table.begin(read), options.partitions, os.cpu_count() or 1
         if start.entries is not None:
             most, cores = most_index_parts(len(start.placement.shards), start.entries, most), 1
@@ -104,7 +108,7 @@ class ElasticScanReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's rows; of a snapshot every time the same."""
         if self._options.explain:
-            rows = pa.RecordBatch.from_pylist(list(map(_explanation, partition.value)), schema=EXPLANATION)
+            rows = pa.RecordBatch.from_pylist(partition.value, schema=EXPLANATION)
             yield ToSpark(EXPLANATION, self._columns, self._schema)(rows)
         else:
             yield from read_partition(partition, self._options, self._columns, self._schema)
@@ -117,17 +121,15 @@ class ElasticScanReader(DataSourceReader):
         return backend.table(options.table, arrow_schema(self._schema) if is_given else None)
 
     def _request(self) -> ReadRequest:
+        options = self._options
         columns = [name for name in self._scanned if name not in PLACES.names]
         if len(columns) < len(self._scanned):
-            columns += [name for name in embedded_table(self._options).shard_key if name not in columns]
-        return request_of(self._options, columns, _page_rows(self._options))
-
-
-def _explanation(path: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an access path; rows scanned and cost are null for one that cannot be taken at all."""
-    if math.isfinite(path["cost"]):
-        return {**path, "rows_scanned": round(path["rows_scanned"])}
-    return {**path, "rows_scanned": None, "cost": None}
+            columns += [name for name in embedded_table(options).shard_key if name not in columns]
+        page_rows, most = options.batch_rows, options.task_rows
+        # No longer than what a task gives, unless a filter may drop some of it.
+        if most is not None and not (options.filter or options.task_order):
+            page_rows = max(min(page_rows, most), 1)
+        return request_of(options, columns, page_rows)
 
 
 def request_of(
@@ -138,14 +140,6 @@ def request_of(
         options.version if options.timestamp is None else datetime.fromtimestamp(options.timestamp, UTC)
     )
     return ReadRequest(columns, options.filter, page_rows, page_bytes, options.index, snapshot)
-
-
-def _page_rows(options: Options) -> int:
-    """Return the length of a page: no longer than what a task gives, unless a filter may drop some of it."""
-    most = options.task_rows
-    if most is None or options.filter or options.task_order:
-        return options.batch_rows
-    return max(min(options.batch_rows, most), 1)
 
 
 def check_snapshot(options: Options) -> None:
