@@ -55,18 +55,6 @@ def partitions_of(backend: Backend, scan: PartScan, parts: Sequence[ScanPart]) -
     return [ScanPartition(key, backend.identity, part.kind) for part, key in zip(parts, keys, strict=True)]
 
 
-def resume(partition: Any, options: Options) -> PartScan:
-    """Return the scan that a partition is, where it was planned.
-
-    Raises:
-        ContinuationKeyError: it is no partition of ours, or one of another read.
-        TableChanged: there is another store at the URI.
-    """
-    if not isinstance(partition, ScanPartition):
-        raise of_another_read()
-    return open_backend(options, partition.store_id).resume(partition.key, options.table, options.filter)
-
-
 def read_partition(
     partition: Any, options: Options, columns: Sequence[str], schema: StructType
 ) -> Iterator[pa.RecordBatch]:
@@ -74,8 +62,15 @@ def read_partition(
 
     Every read returns the same rows, so Spark may try a task again or run it twice. It may also
     stop reading at any point; nothing has to be closed.
+
+    Raises:
+        ContinuationKeyError: it is no partition of ours, or one of another read.
+        TableChanged: there is another store at the URI.
     """
-    scan = resume(partition, options)
+    if not isinstance(partition, ScanPartition):
+        raise of_another_read()
+    backend = open_backend(options, partition.store_id)
+    scan = backend.resume(partition.key, options.table, options.filter)
     stored, batches = scan.schema, rows_of_task(scan, options)
     if options.partial is not None:
         partial = PartialRows.of(options.table, stored, options.partial)
