@@ -118,18 +118,14 @@ class ElasticScanWriter(DataSourceArrowWriter):
             pass  # a commit that is not known, or no longer, shows before any task runs
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
-        """Stage a task's rows; nothing of them is visible yet."""
-        return self.stage(iterator)
-
-    def stage(self, batches: Iterator[pa.RecordBatch], query: str | None = None) -> StagedMessage:
-        """Stage a task's rows, of a stream's query if there is one; runs where the task runs."""
+        """Stage a task's rows where it runs; nothing of them is visible yet."""
         options, store = self._options, open_store(self._options.store, self.store_id)
         # Rows have the columns that the table had when the write was planned.
         table = self._find(store).at(self._definition)
         fill = options.merge_schema and not options.partial_update
         batches = (
             batch.rename_columns([self._names.get(name, name) for name in batch.schema.names])
-            for batch in batches
+            for batch in iterator
         )
         if self._deletions:
             rows = self._deletions.changes(batches, table, self.replaces, fill)
@@ -143,6 +139,8 @@ class ElasticScanWriter(DataSourceArrowWriter):
         if options.replace_where is not None:
             rows = rows_that_meet(options.replace_where, table, rows, "replaceWhere")
         staged = stage(store.context, table, rows, self._kind)
+        task = TaskContext.get()
+        query = None if task is None else task.getLocalProperty(_QUERY_ID)
         return StagedMessage(staged, self.store_id, self.table_id, query)
 
     def commit(self, messages: Messages) -> None:
@@ -218,8 +216,7 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage a task's rows; nothing of them is visible yet."""
-        task = TaskContext.get()
-        return self._writer.stage(iterator, None if task is None else task.getLocalProperty(_QUERY_ID))
+        return self._writer.write(iterator)
 
     def commit(self, messages: Messages, batchId: int) -> None:
         """Publish a micro-batch, unless it was before. An append of nothing makes no commit.

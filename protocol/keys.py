@@ -218,18 +218,16 @@ def _refusal(why: str) -> ContinuationKeyError:
 
 
 class Macs:
-    """Message authentication codes of a store, for one use.
+    """Message authentication codes of a store for the offsets of streams, and for nothing else.
 
     Args:
         secrets: the store's secrets by their number. The newest signs, all verify, so that a
             secret can be replaced while streams run.
-        use: what they are for; codes for one use are none for another.
     """
 
-    def __init__(self, secrets: Mapping[int, bytes], use: str) -> None:
-        label = f"elasticscan {use}".encode()
+    def __init__(self, secrets: Mapping[int, bytes]) -> None:
         newest_first = [secret for _, secret in sorted(secrets.items(), reverse=True)]
-        self._keys = [hmac.digest(secret, label, "sha256") for secret in newest_first]
+        self._keys = [hmac.digest(secret, b"elasticscan stream offset", "sha256") for secret in newest_first]
 
     def of(self, text: str) -> str:
         return self._all(text)[0]

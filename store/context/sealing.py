@@ -25,7 +25,7 @@ class StoreSealer:
         self.state, self._clock = state, clock
         # By this machine's clock: one that is ahead refuses keys too early only until it is set right.
         self._keys = Sealer(state.store_id, seal_keys(state, clock.now()))
-        self.offsets = Macs(offset_keys(state), "stream offset")
+        self.offsets = Macs(offset_keys(state))
 
     def seal(self, key: ContinuationKey) -> str:
         """Seal a key. Raises `LimitExceeded`."""

@@ -32,7 +32,7 @@ PLACES = st.integers(0, SLOTS - 1)
 POSITIONS = st.builds(Position, st.booleans(), NUMBERS, PLACES)
 BEGINNINGS = st.builds(Position, st.booleans(), NUMBERS)
 OFFSETS = st.builds(Offset, NUMBERS, POSITIONS, st.none() | BEGINNINGS)
-FORMAT = OffsetFormat("st0re", Macs({1: b"a" * 32}, "stream offset"))
+FORMAT = OffsetFormat("st0re", Macs({1: b"a" * 32}))
 ANYTHING = (
     st.integers(-3, 2**70)
     | st.text(max_size=20)
