@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -34,7 +34,6 @@ from elasticscan.store import (
     application,
     check_tag_name,
     file_form,
-    resolve,
     user_metadata,
     whole_number,
 )
@@ -343,12 +342,14 @@ _HARMLESS = frozenset({
 })  # fmt: skip
 
 
-def check_use(options: Options, use: str) -> Options:
+def check_use(options: Options, use: str, overwrite: bool | None = None) -> Options:
     """Refuse options of other reads, which would choose other rows; a write goes to the whole table.
 
-    Options of writes change no rows of a read.
+    Options of writes change no rows of a read; those of the other mode than `overwrite` says are refused.
     """
     for option in _chosen_options(options):
+        if overwrite is not None and option.name in (_APPEND_ALONE if overwrite else ("replaceWhere",)):
+            raise _refusal(option.name, f"is for mode {'append' if overwrite else 'overwrite'}; leave it out")
         is_ignored = option.name in _HARMLESS and use in (READ, *_WRITES)
         if use in option.where or is_ignored or set(_READS).isdisjoint(option.where):
             continue
@@ -361,14 +362,6 @@ def check_use(options: Options, use: str) -> Options:
     if use == FEED and options.start == LATEST:
         raise _refusal("startingVersion", "= 'latest' is for readStream; name a commit")
     return options
-
-
-def check_mode(options: Options, overwrite: bool) -> None:
-    """Refuse options of the other mode."""
-    for option in _chosen_options(options):
-        if option.name in (_APPEND_ALONE if overwrite else ("replaceWhere",)):
-            mode = "append" if overwrite else "overwrite"
-            raise _refusal(option.name, f"is for mode {mode}; leave it out")
 
 
 def _where(values: Mapping[str, str]) -> dict[str, str]:
@@ -395,18 +388,11 @@ def _where(values: Mapping[str, str]) -> dict[str, str]:
             "load('uri/table')",
             option=name,
         )
-    return {"store": _absolute(store), "table": table}
+    return {"store": absolute(store), "table": table}
 
 
-def with_location(options: Options) -> Options:
-    """Replace the name of an environment variable by the URI that it holds.
-
-    Tasks may run where the variable is not set; their arguments are not shown in plans, as options are.
-    """
-    return replace(options, store=_absolute(resolve(options.store)))
-
-
-def _absolute(uri: str) -> str:
+def absolute(uri: str) -> str:
+    """Return a store's URI as tasks find it, in whatever directory they run."""
     if uri.startswith(FROM_ENVIRONMENT) or is_cluster(uri):
         return uri
     return Location.of(uri).uri  # which knows file:/a and ~/a, as in Python

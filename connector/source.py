@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -17,15 +18,16 @@ from elasticscan.connector.options import (
     STREAM_WRITE,
     WRITE,
     Options,
+    absolute,
     check_use,
     parse_options,
-    with_location,
 )
 from elasticscan.connector.reading import ElasticScanReader, offered_schema
 from elasticscan.connector.store_cache import open_backend
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.connector.writing import ElasticScanStreamWriter, ElasticScanWriter
 from elasticscan.filters import Predicate
+from elasticscan.store import resolve
 
 if TYPE_CHECKING:  # tasks need none of it
     from elasticscan.connector.sql.attached import AttachedStore
@@ -58,15 +60,17 @@ class ElasticScanSource(DataSource):
         return ElasticScanStreamReader(self._options("streams"), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> ElasticScanWriter:
-        options = check_use(self._options("writes"), WRITE)
+        options = check_use(self._options("writes"), WRITE, overwrite)
         return ElasticScanWriter(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ElasticScanStreamWriter:
-        options = check_use(self._options("writes", stream_write=True), STREAM_WRITE)
+        options = check_use(self._options("writes", stream_write=True), STREAM_WRITE, overwrite)
         return ElasticScanStreamWriter(options, schema, overwrite)
 
     def _options(self, needed: str | None = None, stream_write: bool = False) -> Options:
-        options = with_location(parse_options(self.options, stream_write=stream_write))
+        options = parse_options(self.options, stream_write=stream_write)
+        # Tasks may run where the variable is not set; their arguments are not shown in plans, as options are.
+        options = replace(options, store=absolute(resolve(options.store)))
         if needed is not None and not options.is_embedded:
             raise NotSupported(f"a Redis or Valkey cluster has no {needed}; read it by spark.read")
         return options

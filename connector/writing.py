@@ -43,7 +43,7 @@ from elasticscan.base.errors import (
 from elasticscan.base.redaction import shown, without
 from elasticscan.connector.conversion import arrow_schema, from_spark, spell
 from elasticscan.connector.deletions import deletions_of
-from elasticscan.connector.options import Options, check_mode
+from elasticscan.connector.options import Options
 from elasticscan.connector.store_cache import open_store
 from elasticscan.filters import Predicate
 from elasticscan.metadata import StagedFragment, TableInfo
@@ -92,7 +92,6 @@ class ElasticScanWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         """Run alongside the driver: checks that rows of `schema` can go into the table."""
-        check_mode(options, overwrite)
         store, rows = open_store(options.store), arrow_schema(schema)
         table = _table(store, options, rows)
         spelt = dict(zip(rows.names, spell(rows.names, table.schema), strict=True))
