@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.errors import ContinuationKeyError
-from elasticscan.protocol.keys import ContinuationKey
 from elasticscan.topology import Placement, SlotSet
 
 Weights = np.ndarray[Any, np.dtype[np.float64]]
@@ -50,10 +49,6 @@ class PartScan(Protocol):
     @property
     def slots(self) -> SlotSet:
         """All slots of the scan, read or not."""
-
-    @property
-    def standing(self) -> ContinuationKey:
-        """The state of the scan now: its cursors, and what it reads."""
 
     def parts(self, slots: Sequence[SlotSet]) -> list[str]:
         """Return sealed keys of this scan over some of its slots each: how it is divided among tasks."""
