@@ -15,7 +15,7 @@ Planning takes one look at the catalog for each micro-batch (`CommitReads.look`)
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -48,7 +48,6 @@ class StreamState:
         placement: where slots are now.
         base: the newest topology of the history. Slots that have left their shard of it are read by virtual
             scans, all others by base-shard scans.
-        shard_names: of the shards in both.
     """
 
     table: TableInfo
@@ -57,7 +56,6 @@ class StreamState:
     fragments: tuple[Fragment, ...]
     placement: Placement
     base: Topology
-    shard_names: Mapping[int, str]
 
 
 class CommitReads:
@@ -87,7 +85,6 @@ class CommitReads:
         """
         tx = self.context.catalog.newest()
         table, base = live_table(tx, table_id), newest_topology(tx)
-        names = {shard.id: shard.name for shard in tx.state.shards.values()}
         return StreamState(
             table=table,
             newest=tx.state.commit,
@@ -95,7 +92,6 @@ class CommitReads:
             fragments=self.context.table_in(tx, table.id, tx.state.commit).fragments if fragments else (),
             placement=tx.state.placement,
             base=base,
-            shard_names=dict(base.shard_names) | names,
         )
 
     def lag(self, table_id: int, after: int) -> tuple[int, int, float]:
