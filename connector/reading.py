@@ -25,9 +25,8 @@ from elasticscan.connector.partitions import (
 from elasticscan.connector.splits import NOTHING, cut, most_index_parts
 from elasticscan.connector.store_cache import open_backend
 from elasticscan.connector.streams.changes import plan_feed
-from elasticscan.metadata import no_such_column
 from elasticscan.protocol import Backend, NamedColumns, ReadableTable, ReadRequest
-from elasticscan.store import EmbeddedTable, feed_fields
+from elasticscan.store import EmbeddedTable, columns_of, feed_fields
 
 EXPLANATION = pa.schema([
     ("access", pa.string()), ("kind", pa.string()), ("condition", pa.string()), ("remainder", pa.string()),
@@ -49,13 +48,8 @@ def offered_schema(table: NamedColumns, options: Options) -> StructType:
 
 def chosen_columns(table: NamedColumns, options: Options) -> list[str]:
     """Return the columns that the option `columns` names, as the table spells them."""
-    if options.columns is None:
-        return list(table.schema.names)
-    names = spell(options.columns, table.schema)
-    for name in names:
-        if name not in table.schema.names:
-            raise no_such_column(table.name, name, table.schema.names)
-    return names
+    names = None if options.columns is None else spell(options.columns, table.schema)
+    return list(columns_of(table, names))
 
 
 class ElasticScanReader(DataSourceReader):

@@ -164,7 +164,7 @@ class ClusterScan(PagedScan):
         }
 
     def _seal(self, state: ContinuationKey) -> str:
-        return self.table.store.seal(state)
+        return self.table.store.sealer.seal(state)
 
     def _read(self, columns: tuple[str, ...]) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
         """Yield rows with the state of the scan after them. Torn slots are searched before the last ones."""

@@ -66,7 +66,7 @@ class ClusterStore(ReadOnly):
         self.connections = Connections(self.options)
         # Without a secret of the user's, anyone who holds a key can read and forge it.
         secret = hashlib.sha256((self.options.key_secret or "").encode()).digest()
-        self._sealer = Sealer("cluster", {1: secret})
+        self.sealer = Sealer("cluster", {1: secret})
 
     def __enter__(self) -> ClusterStore:
         return self
@@ -102,9 +102,6 @@ class ClusterStore(ReadOnly):
             )
         return names.pop()
 
-    def seal(self, state: ContinuationKey) -> str:
-        return self._sealer.seal(state)
-
     def resume(self, key: str, table: str | None = None, filter: str | None = None) -> ClusterScan:  # noqa: A002
         """Resume a scan after the page of a key.
 
@@ -115,7 +112,7 @@ class ClusterStore(ReadOnly):
         Raises:
             ContinuationKeyError: it is no key of such a scan.
         """
-        state = self._sealer.open(key, time.time())
+        state = self.sealer.open(key, time.time())
         try:
             name, options, schema, members = msgpack.unpackb(state.plan)
             columns = pa.ipc.read_schema(pa.py_buffer(schema))
