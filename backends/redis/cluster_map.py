@@ -34,6 +34,10 @@ class ClusterMap:
     ids: Mapping[int, str]
     members: frozenset[str]
 
+    @property
+    def shard_names(self) -> dict[int, str]:
+        return {shard: "{}:{}".format(*address) for shard, address in self.addresses.items()}
+
 
 def is_same_cluster(members: Collection[str], before: Collection[str]) -> bool:
     """Return whether a cluster has at least half of the nodes that it had before."""
