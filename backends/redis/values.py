@@ -56,7 +56,7 @@ class KeySpace:
 
     @property
     def prefix(self) -> bytes:
-        """What all names begin with; probes begin with it, too."""
+        """The beginning of all names, and of probes."""
         return prefix_of(self.options.keys_pattern.encode())
 
     def probe(self, slot: int) -> bytes:
