@@ -78,7 +78,7 @@ def _index(index: IndexInfo, size: int) -> dict[str, Any]:
 
 def _upkeep(tx: Tx, table: int) -> dict[str, Any]:
     """Describe the pending merges of a table, and from how many fragments a slot is read."""
-    current, policy = [state.current for state in states_of(tx, table).values()], Policy()
+    current, policy = [state.current for state in states_of(tx.state, table).values()], Policy()
     merges = [merge for parts in current for merge in plan_merges(parts, policy)]
     return {
         "merges_due": len(merges),

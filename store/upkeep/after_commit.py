@@ -1,7 +1,7 @@
 """Upkeep by the process that writes or moves: bounded work after a commit, and after a plan of moves.
 
-The transaction of a commit looks at the fragments at the shards that it wrote to. Where there are too many,
-steps of upkeep follow when the commit is over and visible; of many writers one owns each step.
+When a commit is over and visible, its writer looks at the fragments at the shards that it wrote to. Where
+there are too many, steps of upkeep follow; of many writers one owns each step.
 
 How much a writer does is bounded by an *allowance* of bytes, which grows with each commit: more than that is
 left to the commits that follow, or to a keeper. Moves whose process died are carried out within it, too.
@@ -11,12 +11,12 @@ before. An error here is none of the commit: it is kept for `status`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from elasticscan.base.errors import TryAgain, UsageError
-from elasticscan.catalog import Tx
+from elasticscan.catalog import StoreState
 from elasticscan.metadata import MEMORY, StagedFragment
 from elasticscan.store.context import Context, Upkeep
 from elasticscan.store.moves import elasticity
@@ -55,23 +55,14 @@ class AfterCommit(Upkeep):
     # The commit before which a step is not tried again.
     _retry: dict[Site, int] = field(default_factory=dict)
 
-    def pending(self, tx: Tx, table: int, staged: Collection[StagedFragment]) -> list[Site]:
-        """See `Upkeep`."""
-        flushing = pending_after_commit(tx, table)
-        return [*([] if flushing is None else [Site(flushing, MEMORY)]), *self._crowded(tx, table, staged)]
-
-    def _crowded(self, tx: Tx, table: int, staged: Collection[StagedFragment]) -> list[Site]:
-        """Return the sites that files were written to, and that have too many now."""
-        shards = {fragment.shard for fragment in staged} - {MEMORY}
-        states = states_of(tx, table, shards) if shards else {}
-        return [site for site, state in states.items() if state.is_pending(self.policy)]
-
-    def after_commit(self, pending: Sequence[tuple[int, int]], committed_bytes: int) -> None:
+    def after_commit(self, state: StoreState | None, table: int, staged: Collection[StagedFragment]) -> None:
         """See `Upkeep`."""
         self._commits += 1
-        self._allowance = min(MOST_BYTES, self._allowance + COMMIT_BYTES + committed_bytes)
+        allowed = self._allowance + COMMIT_BYTES + sum(fragment.bytes for fragment in staged)
+        self._allowance = min(MOST_BYTES, allowed)
         try:
-            self._work(pending)
+            if state is not None:
+                self._work(state, table, {fragment.shard for fragment in staged} - {MEMORY})
             if self._commits % LOOK_EVERY == 1:
                 self._take_over_moves()
         except Exception as error:  # of any kind: the commit is made
@@ -80,19 +71,22 @@ class AfterCommit(Upkeep):
     def after_moves(self) -> None:
         """See `Upkeep`."""
         try:
-            tx = self.context.catalog.newest()
-            states = [here for table in tx.state.infos() for here in states_of(tx, table.id).items()]
+            state = self.context.state()
+            states = [here for table in state.infos() for here in states_of(state, table.id).items()]
             with owning() as owner:
                 executor = Executor(self.context, owner)
-                for site, state in states:
-                    for merge in plan_scattered(state.current, self.policy):
+                for site, here in states:
+                    for merge in plan_scattered(here.current, self.policy):
                         executor.merge(site, merge)
         except Exception as error:
             self.problem = str(error) or type(error).__name__
 
-    def _work(self, pending: Sequence[tuple[int, int]]) -> None:
-        """Carry steps out, as far as the allowance goes."""
-        sites = [site for site in map(Site._make, pending) if self._commits >= self._retry.get(site, 0)]
+    def _work(self, state: StoreState, table: int, shards: Set[int]) -> None:
+        """Carry out what a commit leaves to be done at the shards of its files, and in the log."""
+        flushing = pending_after_commit(state, table)
+        sites = [] if flushing is None else [Site(flushing, MEMORY)]
+        sites += self._crowded(state, table, shards) if shards else []
+        sites = [site for site in sites if self._commits >= self._retry.get(site, 0)]
         if not sites:
             return
         with owning() as owner:
@@ -100,19 +94,19 @@ class AfterCommit(Upkeep):
             while sites:
                 site = sites.pop(0)
                 self._retry[site] = self._commits + RETRY_EVERY  # unless something comes of it
-                if site.shard == MEMORY:
-                    sites += self._flush(site, executor)
-                else:
+                if site.shard != MEMORY:
                     self._merge(site, executor)
+                elif executor.flush(site.table):
+                    state = self.context.state()
+                    sites += self._crowded(state, site.table)
+                    if not has_much(state, site.table):  # else a tablet is being moved, or a shard is away
+                        del self._retry[site]
         self.problem = None
 
-    def _flush(self, memory: Site, executor: Executor) -> list[Site]:
-        """Flush rows of a table; returns the sites where its files are to be merged then."""
-        flushed = executor.flush(memory.table)
-        tx = self.context.catalog.newest()
-        if flushed and not has_much(tx, memory.table):  # else a tablet is being moved, or a shard is away
-            self._retry.pop(memory, None)
-        return self._crowded(tx, memory.table, flushed or ())
+    def _crowded(self, state: StoreState, table: int, shards: Set[int] | None = None) -> list[Site]:
+        """Return the sites of a table, at some shards or at all, that have too many fragments."""
+        here = states_of(state, table, shards)
+        return [site for site, fragments in here.items() if fragments.is_pending(self.policy)]
 
     def _merge(self, site: Site, executor: Executor) -> None:
         """Carry out the first merges at a site that the allowance is enough for, all of them when overdue."""

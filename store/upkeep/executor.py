@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 from elasticscan.base.errors import ElasticScanError, TryAgain, UsageError
 from elasticscan.base.limits import GC_GRACE_SECONDS
-from elasticscan.catalog import Tx, retry_interrupted
-from elasticscan.metadata import MEMORY, StagedFragment, floor_at
+from elasticscan.catalog import StoreState, Tx, retry_interrupted
+from elasticscan.metadata import MEMORY, floor_at
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import by_shard
 from elasticscan.store.moves import elasticity
@@ -108,10 +108,10 @@ class Site(NamedTuple):
         return f"{FLUSH}/{self.table}" if self.shard == MEMORY else f"merge/{self.table}/{self.shard}"
 
 
-def states_of(tx: Tx, table: int, shards: Collection[int] | None = None) -> dict[Site, SiteState]:
+def states_of(state: StoreState, table: int, shards: Collection[int] | None = None) -> dict[Site, SiteState]:
     """Return the state of a table at some shards, or at all that have fragments of it."""
-    floor, runs = floor_at(tx.state.overwrites(table), tx.state.commit), tx.state.runs(table)
-    fragments = (each for each in tx.state.fragments(table) if shards is None or each.shard in shards)
+    floor, runs = floor_at(state.overwrites(table), state.commit), state.runs(table)
+    fragments = (each for each in state.fragments(table) if shards is None or each.shard in shards)
     here = sorted(by_shard(fragments).items())
     return {Site(table, shard): SiteState(own, runs, floor) for shard, own in here}
 
@@ -126,7 +126,7 @@ def plan_sites(
     table, horizon = tx.state.info(table_id), 0
     if table is None:
         return {}
-    states = states_of(tx, table_id, None if shard is None else [shard])
+    states = states_of(tx.state, table_id, None if shard is None else [shard])
     if not all(is_current(f, state.floor) for state in states.values() for f in state.fragments):
         horizon = horizon_of(tx, table_id, context.retention_of(table))
     oldest = floor_at(tx.state.overwrites(table_id), horizon)
@@ -165,12 +165,12 @@ class Executor:
         with self._context.catalog.leasing() as tx:
             end_step(tx, target, self._owner)
 
-    def flush(self, table: int) -> list[StagedFragment] | None:
-        """Flush a table's rows; returns the files, None where no row left the log."""
+    def flush(self, table: int) -> bool:
+        """Flush a table's rows; returns whether any left the log."""
         with self.step(Site(table, MEMORY).target) as mine:
-            files = flush(self._context, table) if mine else None
-        self.done.flushes += files is not None
-        return files
+            flushed = mine and flush(self._context, table)
+        self.done.flushes += flushed
+        return flushed
 
     @retry_interrupted
     def merge(self, site: Site, merge: Merge) -> Merged:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from elasticscan.base.errors import OperatorNeeded
 from elasticscan.base.limits import FLUSH_BYTES, FLUSH_COMMITS, FLUSH_SECONDS, MEMORY_STORE_BYTES
-from elasticscan.catalog import Tx, retry_interrupted
+from elasticscan.catalog import StoreState, Tx, retry_interrupted
 from elasticscan.metadata import Bounds, FileChanges, StagedFragment, TableInfo, floor_at
 from elasticscan.storage import Apart, Copied, Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Context
@@ -43,11 +43,11 @@ class _FlushPlan:
     slots: dict[int, SlotSet]
 
 
-def pending_after_commit(tx: Tx, table_id: int) -> int | None:
+def pending_after_commit(state: StoreState, table_id: int) -> int | None:
     """Return the table to flush after a commit to a table: this one, or one that fills the store's log."""
-    if has_much(tx, table_id):
+    if has_much(state, table_id):
         return table_id
-    size = {number: table.memory_bytes for number, table in tx.state.tables.items()}
+    size = {number: table.memory_bytes for number, table in state.tables.items()}
     return max(size, key=size.__getitem__) if sum(size.values()) >= MEMORY_STORE_BYTES - FLUSH_BYTES else None
 
 
@@ -58,12 +58,12 @@ def pending_tables(tx: Tx) -> list[TableInfo]:
     def has_old(table: TableInfo) -> bool:
         return any(commit.number <= old for commit in tx.state.memory(table.id)[:1])  # the oldest comes first
 
-    return [table for table in tx.state.infos() if has_much(tx, table.id) or has_old(table)]
+    return [table for table in tx.state.infos() if has_much(tx.state, table.id) or has_old(table)]
 
 
-def has_much(tx: Tx, table_id: int) -> bool:
+def has_much(state: StoreState, table_id: int) -> bool:
     """Return whether a table has so many rows, or commits with rows, in the log that it is to be flushed."""
-    table = tx.state.tables.get(table_id)
+    table = state.tables.get(table_id)
     return table is not None and (len(table.memory) >= FLUSH_COMMITS or table.memory_bytes >= FLUSH_BYTES)
 
 
@@ -79,16 +79,16 @@ def flush_and_compact(context: Context, table: TableInfo) -> int:
 
 
 @retry_interrupted
-def flush(context: Context, table_id: int) -> list[StagedFragment] | None:
-    """Copy a table's rows from the log to files; returns these, and None if no row left the log.
+def flush(context: Context, table_id: int) -> bool:
+    """Copy a table's rows from the log to files; returns whether any row left the log.
 
     Raises:
         DiskFull, ShardUnavailable: a shard cannot be written to. Rows of the others were flushed.
     """
     plan = _plan(context, context.catalog.newest(), table_id)
     if plan is None:
-        return None
-    copies, entered = dict[int, list[Copied]](), None
+        return False
+    copies, entered = dict[int, list[Copied]](), frozenset[int]()
     try:
         with context.noticing_collection():
             problem = _copy(context, plan, copies)
@@ -96,12 +96,11 @@ def flush(context: Context, table_id: int) -> list[StagedFragment] | None:
             with context.catalog.writing() as tx:
                 entered = _enter(context, tx, plan, copies)
     finally:
-        kept = {staged.path for staged in entered or ()}  # the record has them, or may have them
-        every = (copied.staged for here in copies.values() for copied in here)
-        discard([staged for staged in every if staged.path not in kept], context.disk_of)
+        left = (here for shard, here in copies.items() if shard not in entered)
+        discard([copied.staged for here in left for copied in here], context.disk_of)
     if problem is not None:
         raise problem
-    return entered
+    return bool(entered)
 
 
 def _plan(context: Context, tx: Tx, table_id: int) -> _FlushPlan | None:
@@ -134,27 +133,24 @@ def _copy(context: Context, plan: _FlushPlan, copies: dict[int, list[Copied]]) -
     return problem
 
 
-def _enter(
-    context: Context, tx: Tx, plan: _FlushPlan, copies: dict[int, list[Copied]]
-) -> list[StagedFragment] | None:
-    """Put the files in the place of the rows; returns the files.
+def _enter(context: Context, tx: Tx, plan: _FlushPlan, copies: dict[int, list[Copied]]) -> frozenset[int]:
+    """Put the files in the place of the rows; returns the shards whose files the record has.
 
-    Returns None, and does nothing, where another flush has changed what is left of one of the commits.
+    There are none, and nothing is done, where another flush has changed what is left of one of the commits.
     """
     placement, copying = tx.state.placement, being_copied(tx)
     here = {shard: (plan.slots[shard] & placement.at(shard)) - copying for shard in copies}
+    here = {shard: own for shard, own in here.items() if own}
     slots = SlotSet.union(here.values())
     flushed = [commit for commit in plan.memory.commits if not commit.slots.isdisjoint(slots)]
     if not flushed or not {*flushed} <= {*tx.state.memory(plan.table.id)}:
-        return None
-    entered = list[tuple[StagedFragment, int, int]]()
+        return frozenset()
+    entering = list[tuple[StagedFragment, int, int]]()
     for shard, own in here.items():
-        if own:
-            copies[shard] = indexed(context, plan.table, tx.state.indexes(plan.table.id), copies[shard])
-            entered += [(c.staged.serving(own), c.min_commit, c.max_commit) for c in copies[shard]]
-    files = [staged for staged, *_ in entered]
-    context.check_not_collected(tx, files)
+        copies[shard] = indexed(context, plan.table, tx.state.indexes(plan.table.id), copies[shard])
+        entering += [(c.staged.serving(own), c.min_commit, c.max_commit) for c in copies[shard]]
+    context.check_not_collected(tx, (staged for staged, *_ in entering))
     numbers = tuple(commit.number for commit in flushed)
-    changes = FileChanges(added(tx.state, entered), flushed=numbers, flushed_slots=slots)
+    changes = FileChanges(added(tx.state, entering), flushed=numbers, flushed_slots=slots)
     replace_files(tx, plan.table.id, FLUSH, changes)
-    return files
+    return frozenset(here)

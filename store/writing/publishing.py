@@ -188,7 +188,10 @@ def publish(
         WriteConflict: another table took the name of one that was reserved.
     """
     context.checkpoint("rows staged")
-    return _Publication(context, table, staged, request).commit()
+    publication = _Publication(context, table, staged, request)
+    number = publication.commit()
+    context.upkeep.after_commit(publication.state, table.id, publication.fragments)
+    return number
 
 
 def earlier_commit(context: Context, table_id: int, txn: IdempotencyKey | None) -> int | None:
@@ -207,10 +210,10 @@ class _Publication:
     ) -> None:
         self._context, self._table, self._request = context, table, request
         self._staged = tuple(staged)
-        self._made = set[File]()
-        self._fragments = list(staged)  # the commit is to refer to these, and to none of the others
-        self._rows: bytes | None = None  # of the only fragment, as the log keeps them in place of files
-        self._pending: Sequence[tuple[int, int]] = ()  # where upkeep has something to do after the commit
+        self._all = [fragment for fragment in staged if fragment.path not in request.keep]
+        self.fragments = list(staged)  # the commit is to refer to these, and to none of the others
+        self._small: SmallCommit | None = None  # in place of files
+        self.state: StoreState | None = None  # as of the commit, where a transaction made it
 
     def commit(self) -> CommitNumber:
         context, txn = self._context, self._request.txn
@@ -223,17 +226,23 @@ class _Publication:
         # Of what was staged: a file whose slots moved meanwhile has rows that other fragments serve.
         return CommitNumber(number, sum(fragment.rows for fragment in self._staged) if committed else 0)
 
+    def _take(self, fragments: Sequence[StagedFragment]) -> None:
+        """Go on with these, which may lie in other files, or have more runs."""
+        self.fragments = list(fragments)
+        self._all += [fragment for fragment in fragments if fragment.path not in self._request.keep]
+
     def _prepare(self) -> None:
-        """Decide between the log and files."""
-        parts = [part for part in self._staged if isinstance(part, StagedInMemory)]
-        if len(parts) > 1 and len({part.table.definition for part in parts}) == 1:
-            self._fragments = [part for part in self._staged if not isinstance(part, StagedInMemory)]
-            self._fragments.append(joined(parts))
-        match self._fragments:
-            case [StagedInMemory() as one] if len(rows := pack_rows(one.content)) <= limits.INLINE_BYTES:
-                self._rows = rows
-            case _:
-                self._settle(self._context.state())
+        """Decide between the log and files; merge files that lie crowded, and make their runs."""
+        context, table = self._context, self._table
+        self._take(joined_in_memory(self._staged))
+        self._small = small_commit(self.fragments)
+        if self._small is not None:
+            return
+        state = context.state()
+        self._reroute(state)
+        origin = context.origin(self._request.kind, state=state)
+        self._take(gather(table, self.fragments, context.staging_disk, origin))
+        self._take(with_runs(context, table, state.indexes(table.id), self.fragments, state))
 
     def _settle(self, state: StoreState) -> None:
         """Let files lie where their slots live, few at each shard, and make their runs."""
@@ -242,12 +251,16 @@ class _Publication:
         self._take(arrange(table, self._fragments, state.placement, disk_of, origin))
         self._take(with_runs(context, table, state.indexes(table.id), self._fragments, state))
 
-    def _take(self, fragments: Iterable[StagedFragment]) -> None:
-        """Go on with these, which may lie in other files, or have more runs."""
-        self._fragments, staged = [], files_of(self._staged)
-        for fragment in fragments:
-            self._fragments.append(fragment)
-            self._made |= files_of([fragment]) - staged
+        Slots that moved are copied, and rows in memory that the log cannot take.
+        """
+        self._reroute(state)
+        indexes = state.indexes(self._table.id)
+        self._take(with_runs(self._context, self._table, indexes, self.fragments, state))
+
+    def _reroute(self, state: StoreState) -> None:
+        context, self._small = self._context, None
+        origin = context.origin(self._request.kind, state=state)
+        self._take(reroute(self._table, self.fragments, state.placement, context.staging_disk, origin))
 
     @retry_interrupted
     def _commit(self) -> tuple[int, set[File]]:
@@ -255,12 +268,12 @@ class _Publication:
         context, table, check, txn = self._context, self._table, self._request.check, self._request.txn
         at_once = context.catalog.append_at_once(self._small_commit)
         if at_once is not None:
-            return at_once, files_of(self._fragments)
+            return at_once, self.fragments
         for attempt in count():
             at_last = attempt >= ATTEMPTS_WITHOUT_LOCK
-            if check is not None and earlier_commit(context, table.id, txn) is None:
-                check.look(self._fragments)
-            if check is not None:
+            if check is not None and not (txn and is_committed(context, table.id, txn)):
+                check.look(self.fragments)
+            if check is not None or self._request.newest is not None:
                 context.checkpoint("keys compared")
             with context.catalog.writing(is_small=self._rows is not None and not at_last) as tx:
                 earlier = self._made_before(tx)
@@ -271,8 +284,8 @@ class _Publication:
                 if at_last and not self._is_settled(tx):  # nothing can change now
                     self._settle(tx.state)
                 is_settled = self._is_settled(tx)
-                if is_settled and (check is None or check.holds(tx, self._fragments, at_last)):
-                    return self._enter(tx), files_of(self._fragments)
+                if is_settled and (check is None or check.holds(tx, self.fragments, at_last)):
+                    return self._enter(tx), self.fragments
             if not is_settled:
                 self._settle(context.state())
         raise AssertionError("unreachable")
@@ -293,9 +306,10 @@ class _Publication:
 
     def _record(self, tx: Tx) -> Append:
         """Return the commit as it is appended."""
-        request, kind = self._request, _kind_of(self._request.kind, self._fragments)
+        request, rows = self._request, None if self._small is None else self._small.rows
+        kind = _kind_of(request.kind, self.fragments)
         said = request.txn, request.user_metadata
-        return commit_of(tx.state, self._table.id, kind, self._fragments, *said, self._rows)
+        return commit_of(tx.state, self._table.id, kind, self.fragments, *said, rows)
 
     def _made_before(self, tx: Tx) -> tuple[int, set[File]] | None:
         """Return the commit made under the same `txn`, to which these very files may have been handed in."""
@@ -310,23 +324,16 @@ class _Publication:
             case [StagedInMemory() as one] if self._rows is not None:
                 return fits_in_log(tx.state, self._table, one, len(self._rows))
         indexes = tx.state.indexes(self._table.id)
-        return _in_place(tx.state.placement, self._fragments) and not missing_runs(indexes, self._fragments)
+        return _in_place(tx.state.placement, self.fragments) and not missing_runs(indexes, self.fragments)
 
     def _enter(self, tx: Tx) -> int:
         """Make the commit."""
-        if self._rows is None:
-            self._context.check_not_collected(tx, self._fragments, self._request.versions)
-        reserved = tx.state.reserved.get(self._table.id)
-        if reserved is not None:  # it is seen from here on
-            if any(other.name == reserved.name for other in tx.state.infos()):
-                raise WriteConflict(
-                    f"table {reserved.name!r} was made with another definition meanwhile; nothing was "
-                    "committed: write again into that table",
-                    table=reserved.name,
-                )
-            tx.append(TableDefined(reserved, 0, "create"))
+        if self._small is None:
+            self._context.check_not_collected(tx, self.fragments, self._request.versions)
+        if self._table.id in tx.state.reserved:
+            self._enter_reserved(tx, tx.state.reserved[self._table.id])
         number = tx.append(self._record(tx))
-        self._pending = self._context.upkeep.pending(tx, self._table.id, self._fragments)
+        self.state = tx.state
         return number
 
 

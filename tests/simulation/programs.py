@@ -103,10 +103,10 @@ class Programs(Engine[World]):
         def unless_dying(act: Callable[..., Any]) -> Callable[..., Any]:
             return lambda *args: None if isinstance(sys.exc_info()[1], Killed) else act(*args)
 
-        def work_alone(after: AfterCommit, pending: Any) -> None:
+        def work_alone(after: AfterCommit, *left: Any) -> None:
             """The commit is not written down yet, so no one else may commit."""
             with nullcontext() if self._world is None else self._world.alone():
-                work(after, pending)
+                work(after, *left)
 
         for owner, name in ((compaction, "discard"), (Mover, "_undo"), (Executor, "_end")):
             patch.setattr(owner, name, unless_dying(getattr(owner, name)))
