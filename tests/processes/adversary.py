@@ -1,14 +1,13 @@
 """Processes that work on one store and are killed at any moment, over and over, and what must be left.
 
-python -m tests.processes.adversary PLACE [--rounds 1000] [--seconds 3600] [--seed 1] [--small | --server URL]
+python -m tests.processes.adversary PLACE [--rounds 1000] [--seed 1] [--server URL]
 
 Writers (which fork, and go on in both processes), a mover, one that merges, collects garbage and keeps, and
 a reader, which goes on in other processes, share a store. Each round kills some of them with SIGKILL,
 sometimes all, together with what they forked or apart from it, and starts others in their place. With
-`--small` the store lies on a small disk that is full now and then. With `--server` its catalog is in a
-database, and keepers share it with the writers and the mover. Each process says in a journal what it is
-about to do and what it was reported, in lines that a killed one leaves whole. Every so often, and at the
-end, all are killed and the oracle looks:
+`--server` the catalog is in a database, and keepers share it with the writers and the mover. Each process
+says in a journal what it is about to do and what it was reported, in lines that a killed one leaves whole.
+Every so often, and at the end, all are killed and the oracle looks:
 
 - every write that was acknowledged is in the history, once, at the number that was reported;
 - one that was refused is not; one that was cut off is there once or not at all;
@@ -24,7 +23,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
-import math
 import os
 import random
 import select
@@ -34,7 +32,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from itertools import count
@@ -42,10 +40,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from elasticscan.base import limits
-from elasticscan.base.errors import DiskFull, StartAgain, TryAgain, UsageError
+from elasticscan.base.errors import StartAgain, TryAgain, UsageError
 from elasticscan.store import Scan, Store
 from elasticscan.store.moves.balancing import Balance
 from elasticscan.store.moves.mover import Mover
@@ -53,7 +50,6 @@ from elasticscan.store.moves.owners import enter_moves, new_owner
 from elasticscan.store.upkeep.executor import keep
 from elasticscan.store.upkeep.planning import Policy
 from elasticscan.topology import Move
-from tests.base.small_disks import fill, free, grow, small_disk
 from tests.base.topology_changes import change_topology
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
@@ -62,7 +58,6 @@ ROLES = ("write", "write", "move", "tend", "read")
 KEEPERS = ("write", "write", "keep", "keep", "keep", "move")  # of a store whose catalog is at a server
 ROUNDS_BETWEEN_CHECKS = 50
 WAITS = (0, 0, 0, 400, 1_200, 4_000)  # bytes of the journal from one kill to the next
-MORE_MEGABYTES = 8  # for a small disk, each time that the oracle looks
 MOST_SECONDS = 5.0  # as long as that may take
 SUBREAPER = 36
 POLICY = Policy(
@@ -102,22 +97,19 @@ class Worker:
         lifeline: a pipe that ends with the process that kills: no one is left behind then.
     """
 
-    def __init__(
-        self, uri: str, journal: Journal, number: int, seed: int, small: bool, lifeline: int
-    ) -> None:
+    def __init__(self, uri: str, journal: Journal, number: int, seed: int, lifeline: int) -> None:
         self.lifeline = lifeline
         self.uri, self.journal, self.number = uri, journal, number
         self.chance = random.Random(seed)
         if number % 2:  # half of the writers write files
             limits.INLINE_BYTES = 0
-        self._may_meet: tuple[type[Exception], ...] = (TryAgain, *((DiskFull,) if small else ()))
 
     def run(self, role: str) -> None:
         try:
             while self._goes_on():
                 try:
                     store = Store.open(self.uri, upkeep="auto" if self.chance.random() < 0.7 else "off")
-                except self._may_meet as error:
+                except TryAgain as error:
                     self._met(error)
                     continue
                 getattr(self, role)(store)
@@ -156,7 +148,7 @@ class Worker:
                 else:
                     rows = pa.table({"id": keys, "v": [value] * len(keys)}, schema=SCHEMA)
                     commit = store.table("t").upsert(rows, user_metadata={"op": op})
-            except self._may_meet as error:
+            except TryAgain as error:
                 self.journal.tell(refused=op, known=not str(error).startswith("[ES_COMMIT_UNKNOWN]"))
                 self._met(error)
             else:
@@ -210,14 +202,13 @@ class Worker:
 
     def read(self, store: Store) -> None:
         """A snapshot is the same each time, has no key twice, and can be read on in another process."""
-        may_meet = (*self._may_meet, StartAgain)
         while True:
             with self._meeting("read", StartAgain):
                 first = store.table("t").scan(page_rows=self.chance.choice([50, 300, 5_000]))
                 page = next(iter(first))
                 rest: list[tuple[int, int]] | None = list(_rows_of(first).items())
                 if page.key and self.chance.random() < 0.3:
-                    rest = in_child(partial(_rest, self.uri, page.key, may_meet))
+                    rest = in_child(partial(_rest, self.uri, page.key))
                 if rest is None:
                     raise StartAgain("met in another process")
                 read = {tuple(row.values()) for row in page.rows.to_pylist()} | set(map(tuple, rest))
@@ -230,7 +221,7 @@ class Worker:
         self._goes_on()
         try:
             yield
-        except (*self._may_meet, *more) as error:
+        except (TryAgain, *more) as error:
             self._met(error)
         else:
             self.journal.tell(did=what)
@@ -243,12 +234,12 @@ def _rows_of(scan: Scan) -> dict[int, int]:
     return found
 
 
-def _rest(uri: str, key: str, may_meet: tuple[type[Exception], ...]) -> list[tuple[int, int]] | None:
-    """The rows after a page, read in this process; None where one may meet what it met."""
+def _rest(uri: str, key: str) -> list[tuple[int, int]] | None:
+    """The rows after a page, read in this process; None where that has to be tried or begun again."""
     try:
         with Store.open(uri, upkeep="off") as store:
             return list(_rows_of(store.resume(key)).items())
-    except may_meet:
+    except (TryAgain, StartAgain):
         return None
 
 
@@ -316,10 +307,8 @@ def _compare(
 class Adversary:
     """Starts processes and kills them; opens no store itself, so that what it forks is free of one."""
 
-    def __init__(
-        self, uri: str, journal: Journal, seed: int, small: Path | None, roles: tuple[str, ...]
-    ) -> None:
-        self._uri, self._journal, self._small, self._roles = uri, journal, small, roles
+    def __init__(self, uri: str, journal: Journal, seed: int, roles: tuple[str, ...]) -> None:
+        self._uri, self._journal, self._roles = uri, journal, roles
         self._chance = random.Random(seed)
         self._running: dict[int, str] = {}  # leaders of groups, with their roles
         self._orphaned: set[int] = set()  # groups whose leaders are dead
@@ -327,17 +316,12 @@ class Adversary:
         self._lifeline, self._held = os.pipe()
         self.rounds = self.kills = 0
 
-    def run(self, rounds: int, seconds: float) -> None:
-        """Run so many rounds, fewer where that takes too many seconds."""
-        end = time.monotonic() + seconds
+    def run(self, rounds: int) -> None:
         try:
             for number in range(rounds):
-                if time.monotonic() >= end:
-                    return
                 self.rounds += 1
                 self._start()
                 self._wait()
-                self._fill_or_free()
                 kill_all = self._chance.random() < 0.1 or not (number + 1) % ROUNDS_BETWEEN_CHECKS
                 most = len(self._running) if kill_all else self._chance.randrange(1, len(self._running))
                 for leader in self._chance.sample(sorted(self._running), most):
@@ -345,14 +329,12 @@ class Adversary:
                 if kill_all:
                     self._kill_orphans()
                 if not (number + 1) % ROUNDS_BETWEEN_CHECKS:
-                    self._make_room(more=True)
                     in_child(lambda: check(self._uri, self._journal))
                     sys.stderr.write(f"{self.rounds} rounds, {self.kills} kills, nothing wrong\n")
         finally:
             for leader in list(self._running):
                 self._kill(leader, whole=True)
             self._kill_orphans()
-            self._make_room(more=True)
 
     def _wait(self) -> None:
         """Let something be done, however slow the machine is, and then a little more."""
@@ -369,8 +351,7 @@ class Adversary:
             if leader == 0:
                 os.setpgid(0, 0)
                 os.close(self._held)
-                small = self._small is not None
-                Worker(self._uri, self._journal, self._started, seed, small, self._lifeline).run(role)
+                Worker(self._uri, self._journal, self._started, seed, self._lifeline).run(role)
             with suppress(PermissionError, ProcessLookupError):
                 os.setpgid(leader, leader)  # whoever of both is first
             self._running[leader] = role
@@ -395,20 +376,6 @@ class Adversary:
                 pass
         except ChildProcessError:
             self._orphaned.discard(group)
-
-    def _fill_or_free(self) -> None:
-        if self._small is None or self._chance.random() < 0.5:
-            return
-        self._make_room()
-        if self._chance.random() < 0.7:
-            fill(self._small, self._chance.choice([0, 10_000, 100_000, 400_000]))
-
-    def _make_room(self, more: bool = False) -> None:
-        """Free the disk; with `more` it grows, since files of killed processes may have taken all of it."""
-        if self._small is not None and (self._small / "filler").exists():
-            free(self._small)
-        if self._small is not None and more:
-            grow(self._small, MORE_MEGABYTES)
 
 
 def in_child(work: Callable[[], object]) -> Any:
@@ -448,21 +415,16 @@ def _make(uri: str, where: Path) -> list[str]:
     return sorted(sys.modules)
 
 
-def besiege(
-    place: Path, rounds: int, seconds: float, seed: int, small: bool, server: str | None
-) -> dict[str, object]:
+def besiege(place: Path, rounds: int, seed: int, server: str | None) -> dict[str, object]:
     """Run so many rounds; what happened. Raises `AssertionError` with what was wrong."""
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
-    disk = small_disk(place / "disk", 12) if small else nullcontext(place)
-    with disk as where:
-        uri, journal = server or str(where / "store"), Journal(place / "journal")
-        for module in in_child(lambda: _make(uri, where)):  # each process would load them again
-            with suppress(ImportError):
-                import_module(module)
-        roles = ROLES if server is None else KEEPERS
-        adversary = Adversary(uri, journal, seed, where if small else None, roles)
-        adversary.run(rounds, seconds)
-        counted = in_child(lambda: check(uri, journal, last=True))
+    uri, journal = server or str(place / "store"), Journal(place / "journal")
+    for module in in_child(lambda: _make(uri, place)):  # each process would load them again
+        with suppress(ImportError):
+            import_module(module)
+    adversary = Adversary(uri, journal, seed, ROLES if server is None else KEEPERS)
+    adversary.run(rounds)
+    counted = in_child(lambda: check(uri, journal, last=True))
     return {"rounds": adversary.rounds, "kills": adversary.kills, **dict(sorted(counted.items()))}
 
 
@@ -470,17 +432,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Kill processes that work on one store.")
     parser.add_argument("place", type=Path, help="a directory that is empty")
     parser.add_argument("--rounds", type=int, default=1_000)
-    parser.add_argument("--seconds", type=float, default=math.inf, help="after which no round is begun")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--small", action="store_true", help="on a small disk that is full now and then")
     parser.add_argument("--server", help="an empty database for the catalog")
     try:
         message = besiege(**vars(parser.parse_args()))
     except AssertionError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    except pytest.skip.Exception as why:  # no small disk can be had here
-        message = {"skipped": str(why)}
     sys.stdout.write(json.dumps(message) + "\n")
     return 0
 

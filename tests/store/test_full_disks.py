@@ -1,7 +1,7 @@
 """Disks of catalogs that are really full, and those of database servers.
 
 What is reported is `DiskFull`, nothing is lost, reads go on, and once there is room again the same handle
-does. Disks of shards are full in `tests/simulation` and `tests/processes`.
+does. Disks of shards are full in `tests/simulation`.
 """
 
 from __future__ import annotations
