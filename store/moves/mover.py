@@ -130,8 +130,7 @@ class Mover:
             first = len(self.copies)
             # From here on they are removed if their runs cannot be built.
             self.copies += [(source.table.id, copied) for copied in copies]
-            indexes = self._context.state().indexes(source.table.id)
-            copies = indexed(self._context, source.table, indexes, copies)
+            copies = indexed(self._context, source.table, self._context.state(), copies)
             self.copies[first:] = [(source.table.id, copied) for copied in copies]
         self.copied_to = upto
 
@@ -179,7 +178,7 @@ class Mover:
             files = dict[int, FileChanges]()
             for table in tx.state.infos({of for of, _ in self.copies}):  # else it was dropped
                 copies = [copied for of, copied in self.copies if of == table.id]
-                copies = indexed(self._context, table, tx.state.indexes(table.id), copies)
+                copies = indexed(self._context, table, tx.state, copies)
                 entering = [(c.staged, c.min_commit, c.max_commit) for c in copies]
                 files[table.id] = FileChanges(added(tx.state, entering))
             tx.append(MoveSwitched(self.tablet, move.target, tx.state.number, files))

@@ -19,7 +19,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from elasticscan.base.limits import BATCH_BYTES
-from elasticscan.catalog import InlineCommit, StoreState, Tx, retry_interrupted
+from elasticscan.catalog import InlineCommit, Tx, retry_interrupted
 from elasticscan.metadata import (
     Bounds,
     Fragment,
@@ -219,12 +219,9 @@ class Merging:
                     stages.append(copied.as_fragment(-len(staged), self.table))
                     left.append(stages[-1])
             copies += self._copy(left, (*self.fragments, *stages, *self.hidden), self.keep)
-            copies[:] = self._indexed(self.context.state(), copies)
+            copies[:] = indexed(self.context, self.table, self.context.state(), copies)
         finally:
             discard(staged, self.context.disk_of)
-
-    def _indexed(self, state: StoreState, copies: Sequence[Copied]) -> list[Copied]:
-        return indexed(self.context, self.table, state.indexes(self.table.id), copies)
 
     def _enter(self, tx: Tx, copies: list[Copied]) -> Merged:
         """Make them visible, in place of what all sources still serve; nothing where others came first."""
@@ -235,7 +232,7 @@ class Merging:
             return Merged()
         slots = self._still_served(tx)
         if slots:  # else the shard need not be there any more
-            copies[:] = self._indexed(tx.state, copies)
+            copies[:] = indexed(self.context, self.table, tx.state, copies)
             self.context.check_not_collected(tx, (copied.staged for copied in copies))
         if self.keep.horizon > now.oldest_snapshot:
             tx.append(HorizonRaised(self.table.id, self.keep.horizon))

@@ -121,12 +121,12 @@ def _plan(context: Context, tx: Tx, table_id: int) -> _FlushPlan | None:
 def _copy(context: Context, plan: _FlushPlan, copies: dict[int, list[Copied]]) -> OperatorNeeded | None:
     """Stage the rows of each shard that can be written to; returns the error of another one."""
     source = PageSource(plan.table, View(plan.memory.fragments), context.readers.opener(plan.table))
-    indexes, problem = context.state().indexes(plan.table.id), None
+    state, problem = context.state(), None
     for shard, slots in plan.slots.items():
         try:
             to = Destination(context.writable_disk(shard), shard, context.origin(FLUSH))
             copies[shard] = copy_slots(source, slots, plan.bounds, plan.keep, to)
-            copies[shard] = indexed(context, plan.table, indexes, copies[shard])
+            copies[shard] = indexed(context, plan.table, state, copies[shard])
         except OperatorNeeded as error:
             discard([copied.staged for copied in copies.pop(shard, ())], context.disk_of)
             problem = error
@@ -147,7 +147,7 @@ def _enter(context: Context, tx: Tx, plan: _FlushPlan, copies: dict[int, list[Co
         return frozenset()
     entering = list[tuple[StagedFragment, int, int]]()
     for shard, own in here.items():
-        copies[shard] = indexed(context, plan.table, tx.state.indexes(plan.table.id), copies[shard])
+        copies[shard] = indexed(context, plan.table, tx.state, copies[shard])
         entering += [(c.staged.serving(own), c.min_commit, c.max_commit) for c in copies[shard]]
     context.check_not_collected(tx, (staged for staged, *_ in entering))
     numbers = tuple(commit.number for commit in flushed)

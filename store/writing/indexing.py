@@ -61,19 +61,15 @@ def missing_runs(indexes: Iterable[IndexInfo], staged: Iterable[StagedFragment])
 
 
 def with_runs(
-    context: Context,
-    table: TableInfo,
-    indexes: Sequence[IndexInfo],
-    staged: Iterable[StagedFragment],
-    state: StoreState | None = None,
+    context: Context, table: TableInfo, state: StoreState, staged: Iterable[StagedFragment]
 ) -> list[StagedFragment]:
-    """Return the fragments with runs of every index; missing runs are built now, and removed on an error.
+    """Return the fragments with runs of every index that a state has; missing runs are built now.
 
-    `state` is the store's, read just before.
+    On an error nothing of what was built remains; the fragments are the caller's.
     """
+    indexes = state.indexes(table.id)
     if not missing_runs(indexes, staged := list(staged)):
         return staged
-    state = state or context.state()
     now = state.info(table.id) or state.reserved.get(table.id)
     if now is None:
         return staged  # a table that was dropped has no indexes
@@ -98,11 +94,16 @@ def with_runs(
         raise
 
 
-def indexed(
-    context: Context, table: TableInfo, indexes: Sequence[IndexInfo], copies: Sequence[Copied]
-) -> list[Copied]:
+def _remove(built: Iterable[tuple[Disk, StagedRun]]) -> None:
+    """Remove runs that no record names; what cannot be removed now is garbage."""
+    for disk, run in built:
+        with suppress(OSError, ElasticScanError):
+            disk.delete(run.path)
+
+
+def indexed(context: Context, table: TableInfo, state: StoreState, copies: Sequence[Copied]) -> list[Copied]:
     """Return copies with runs of every index, as `with_runs`."""
-    whole = with_runs(context, table, indexes, [copied.staged for copied in copies])
+    whole = with_runs(context, table, state, [copied.staged for copied in copies])
     return [replace(copied, staged=staged) for copied, staged in zip(copies, whole, strict=True)]
 
 

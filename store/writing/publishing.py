@@ -242,7 +242,7 @@ class _Publication:
         self._reroute(state)
         origin = context.origin(self._request.kind, state=state)
         self._take(gather(table, self.fragments, context.staging_disk, origin))
-        self._take(with_runs(context, table, state.indexes(table.id), self.fragments, state))
+        self._take(with_runs(context, table, state, self.fragments))
 
     def _settle(self, state: StoreState) -> None:
         """Let files lie where their slots live, few at each shard, and make their runs."""
@@ -254,8 +254,7 @@ class _Publication:
         Slots that moved are copied, and rows in memory that the log cannot take.
         """
         self._reroute(state)
-        indexes = state.indexes(self._table.id)
-        self._take(with_runs(self._context, self._table, indexes, self.fragments, state))
+        self._take(with_runs(self._context, self._table, state, self.fragments))
 
     def _reroute(self, state: StoreState) -> None:
         context, self._small = self._context, None

@@ -444,8 +444,7 @@ def merge_outlives_its_owner(swap: Swap, merging: Any, tx: Tx, copies: list[Copi
     if there & {fragment.id for fragment in merging.fragments}:
         return swap(merging, tx, copies, slots)
     merged = compaction._slots_of(merging.fragments) & tx.state.placement.at(merging.shard)
-    indexes = tx.state.indexes(merging.table.id)
-    whole = compaction.indexed(merging.context, merging.table, indexes, copies)
+    whole = compaction.indexed(merging.context, merging.table, tx.state, copies)
     added = [(replace(c.staged, slots=merged), c.min_commit, c.max_commit) for c in whole]
     replace_fragments(tx, merging.table.id, {}, added, compaction.COMPACT)
     return compaction.Merged(added=len(copies))
@@ -898,7 +897,7 @@ Finder("scenarios", "test_a_store_answers_as_the_transcript_says[index_made_mean
 ).gives(publishing, "missing_runs", False, let=files_may_lack_runs)
 Finder("programs", "index scans alongside movers").rule(
     "a tablet takes its entries along when it moves"
-).alters(mover, "indexed", lambda _, context, table, indexes, copies: list(copies), let=files_may_lack_runs)
+).alters(mover, "indexed", lambda _, context, table, state, copies: list(copies), let=files_may_lack_runs)
 Finder("scenarios", "test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away").rule(
     "one clock far ahead is ignored"
 ).alters((fold, transaction), "observe", lambda _, belief, clock: Belief(max(belief.accepted_at, clock)))
