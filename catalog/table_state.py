@@ -110,8 +110,7 @@ def with_files(
     """
     fragments, runs = list[Fragment](), list[IndexRun]()
     for added in files.added:
-        low, high = added.min_number or number, added.max_number or number
-        fragment = added.file.entered(next(ids), table.info.id, low, high)
+        fragment = added.entered(file_id(number, ordinal), table.info.id, number)
         fragments.append(fragment)
         runs += [run.entered(next(ids), fragment.id) for run in added.file.runs]
     runs += [extra.run.entered(next(ids), extra.fragment) for extra in files.runs]

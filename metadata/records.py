@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from elasticscan.metadata.fragments import StagedFragment, TableInfo
+from elasticscan.metadata.fragments import Fragment, StagedFragment, TableInfo
 from elasticscan.metadata.indexes import IndexInfo, StagedRun
 from elasticscan.topology import Shard, SlotSet, Tablet
 
@@ -36,6 +36,14 @@ class AddedFragment:
     file: StagedFragment
     min_number: int = 0
     max_number: int = 0
+
+    def serving(self, slots: SlotSet) -> AddedFragment:
+        """Return the same file, serving these slots."""
+        return replace(self, file=self.file.serving(slots))
+
+    def entered(self, id: int, table: int, number: int = 0) -> Fragment:  # noqa: A002
+        """Return the fragment, once a record of this number has entered it."""
+        return self.file.entered(id, table, self.min_number or number, self.max_number or number)
 
 
 @dataclass(frozen=True, slots=True)

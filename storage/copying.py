@@ -18,10 +18,11 @@ import pyarrow as pa
 
 from elasticscan.base.errors import ElasticScanError, InvalidKey, StoreDamaged
 from elasticscan.base.limits import BATCH_ROWS
-from elasticscan.metadata import Bounds, Fragment, StagedFragment, TableInfo
-from elasticscan.storage.fragment import FOREVER, UNTIL, fragment_schema, rows_in
-from elasticscan.storage.fragment_writer import Contents, Destination, FragmentWriter, writing_fragment
-from elasticscan.storage.merge import Array, InputRows, Versions
+from elasticscan.metadata import AddedFragment, Bounds, Origin, TableInfo
+from elasticscan.storage.disk import Disk
+from elasticscan.storage.fragment import COMMIT, DELETED, FOREVER, SLOT, UNTIL, fragment_schema
+from elasticscan.storage.fragment_writer import Contents, FragmentTarget, FragmentWriter, writing_fragment
+from elasticscan.storage.merge import Array, InputRows, Versions, windows
 from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet
 
@@ -61,19 +62,6 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
-    """A copy: the new fragment, and bounds of the commits that its rows belong to."""
-
-    staged: StagedFragment
-    min_commit: int
-    max_commit: int
-
-    def as_fragment(self, number: int, table: TableInfo) -> Fragment:
-        """Return the fragment as if it were entered under a number."""
-        return self.staged.entered(number, table.id, self.min_commit, self.max_commit)
-
-
-@dataclass(frozen=True, slots=True)
 class Destination:
     """The shard that a copy is for, and who copies."""
 
@@ -103,12 +91,12 @@ class _Output:
         ordered = [columns[name] for name in self._schema.names]
         self._writer.write(pa.RecordBatch.from_arrays(ordered, schema=self._schema))
 
-    def finish(self, max_commit: int, committed: bool, complete: bool) -> Copied | None:
+    def finish(self, max_commit: int, committed: bool, complete: bool) -> AddedFragment | None:
         if self._writer is None:
             return None
         commits = (self.min_commit, max_commit) if committed else (0, 0)
         contents = Contents(*commits, self.unique, complete, self.until or None)
-        return Copied(self._writer.finish(contents), self.min_commit, max_commit)
+        return AddedFragment(self._writer.finish(contents), self.min_commit, max_commit)
 
 
 class _Copy:
@@ -195,7 +183,7 @@ class _Copy:
 
 def copy_slots(
     source: PageSource, slots: SlotSet, bounds: Bounds, keep: Keep, to: Destination, committed: bool = True
-) -> list[Copied]:
+) -> list[AddedFragment]:
     """Copy the rows of `slots` that are of commits within `bounds`.
 
     Memory: a batch of each fragment and a few more, whatever the number of rows. `committed` is false for
@@ -205,7 +193,7 @@ def copy_slots(
         A fragment with the rows that are current, if there are any, and one with history, if that is kept
         apart and there is some.
     """
-    copies: list[Copied | None] = []
+    copies: list[AddedFragment | None] = []
     try:
         with ExitStack() as stack:
             copy = _Copy(source, slots, bounds, keep, partial(_Output, stack, to, source.table, slots))
@@ -216,7 +204,7 @@ def copy_slots(
         for copied in copies:  # one of them may be there already
             if copied is not None:
                 with suppress(OSError, ElasticScanError):
-                    to.disk.delete(copied.staged.path)
+                    to.disk.delete(copied.file.path)
         raise
     return [copied for copied in copies if copied is not None]
 

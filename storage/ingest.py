@@ -155,9 +155,9 @@ def _copied(
     source: PageSource, slots: SlotSet, shard: int, disk_of: Callable[[int], Disk], origin: Origin
 ) -> Iterator[StagedFragment]:
     """Copy the rows of some slots to a shard, as one staged fragment, if there are any."""
-    to = Destination(disk_of(shard), shard, origin)
-    for copied in copy_slots(source, slots, Bounds(0, 1), Keep(), to, committed=False):
-        yield copied.staged
+    source, to = staged_source(table, staged, disk_of), Destination(disk_of(shard), shard, origin)
+    copies = copy_slots(source, slots, Bounds(0, 1), Keep(), to, committed=False)
+    return [copied.file for copied in copies]
 
 
 def arrange(

@@ -19,8 +19,8 @@ from elasticscan.base.errors import (
     TryAgain,
 )
 from elasticscan.catalog import Tx, append_topology, retry_interrupted
-from elasticscan.metadata import Bounds, FileChanges, Fragment, MoveSwitched
-from elasticscan.storage import Apart, Copied, Destination, Keep, PageSource, View, copy_slots, discard
+from elasticscan.metadata import AddedFragment, Bounds, FileChanges, Fragment, MoveSwitched
+from elasticscan.storage import Apart, Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.moves.owners import transition
 from elasticscan.store.writing.entering import added
@@ -55,7 +55,7 @@ class Mover:
     ) -> None:
         self._context, self.owner, self.move, self._checkpoint = context, owner, move, checkpoint
         self.copied_to = 0
-        self.copies: list[tuple[int, Copied]] = []
+        self.copies: list[tuple[int, AddedFragment]] = []
 
     def carry_out(self) -> None:
         """Move the tablet.
@@ -173,14 +173,13 @@ class Mover:
         with self._context.catalog.writing() as tx:
             if tx.state.commit > self.copied_to:
                 self._copy(self._sources(tx), tx.state.commit, to)
-            self._context.check_not_collected(tx, (copied.staged for _, copied in self.copies))
+            self._context.check_not_collected(tx, (copied.file for _, copied in self.copies))
             self._checkpoint("switching")
             files = dict[int, FileChanges]()
             for table in tx.state.infos({of for of, _ in self.copies}):  # else it was dropped
                 copies = [copied for of, copied in self.copies if of == table.id]
                 copies = indexed(self._context, table, tx.state, copies)
-                entering = [(c.staged, c.min_commit, c.max_commit) for c in copies]
-                files[table.id] = FileChanges(added(tx.state, entering))
+                files[table.id] = FileChanges(added(tx.state, copies))
             tx.append(MoveSwitched(self.tablet, move.target, tx.state.number, files))
             reason = f"tablet {move.tablet} moved from shard {move.source} to {move.target}"
             append_topology(tx, reason, published=False)
@@ -198,7 +197,7 @@ class Mover:
             return True
         switched = when_possible(self._context, self._give_up)
         if switched is False:
-            discard([copied.staged for _, copied in self.copies], self._context.disk_of)
+            discard([copied.file for _, copied in self.copies], self._context.disk_of)
         return bool(switched)
 
     def _give_up(self, tx: Tx) -> bool:
@@ -208,7 +207,7 @@ class Mover:
         try:  # nothing else grows an epoch so
             now = tx.state.tablet(self.move.tablet)
         except NotFound:  # it was split or joined since, after a switch or after an adoption
-            files = {(self.move.target, copied.staged.path) for _, copied in self.copies}
+            files = {(self.move.target, copied.file.path) for _, copied in self.copies}
             return bool(files & tx.state.known_paths())
         return (now.shard, now.epoch) == (self.move.target, self.tablet.epoch + 1)
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from elasticscan.base.limits import BATCH_BYTES
 from elasticscan.catalog import InlineCommit, Tx, retry_interrupted
 from elasticscan.metadata import (
+    AddedFragment,
     Bounds,
     Fragment,
     HorizonRaised,
@@ -30,7 +31,6 @@ from elasticscan.metadata import (
 )
 from elasticscan.storage import (
     Apart,
-    Copied,
     Destination,
     Keep,
     PageSource,
@@ -191,7 +191,7 @@ class Merging:
 
         Returns what was done: nothing, when another process merged some of them first. Raises as `compact`.
         """
-        copies = list[Copied]()
+        copies = list[AddedFragment]()
         with self.context.noticing_collection():
             try:
                 with self.context.unless_left(self.shard):
@@ -202,10 +202,10 @@ class Merging:
                     if merged.added:
                         copies = []  # the commit refers to them, or may do so
             finally:
-                discard([copied.staged for copied in copies], self.context.disk_of)
+                discard([copied.file for copied in copies], self.context.disk_of)
         return merged
 
-    def _stage(self, copies: list[Copied]) -> None:
+    def _stage(self, copies: list[AddedFragment]) -> None:
         """Stage the merged fragments, with runs of indexes, so that there is less to do under the lock."""
         apart = self.keep.apart
         assert apart is not None, "a merge writes history to a file of its own"
@@ -215,15 +215,15 @@ class Merging:
             while len(some := _smallest(left, self.table.compression is not None)) < len(left):
                 left = [fragment for fragment in left if fragment not in some]
                 for copied in self._copy(some, some, in_part):
-                    staged.append(copied.staged)
-                    stages.append(copied.as_fragment(-len(staged), self.table))
+                    staged.append(copied.file)
+                    stages.append(copied.entered(-len(staged), self.table.id))
                     left.append(stages[-1])
             copies += self._copy(left, (*self.fragments, *stages, *self.hidden), self.keep)
             copies[:] = indexed(self.context, self.table, self.context.state(), copies)
         finally:
             discard(staged, self.context.disk_of)
 
-    def _enter(self, tx: Tx, copies: list[Copied]) -> Merged:
+    def _enter(self, tx: Tx, copies: list[AddedFragment]) -> Merged:
         """Make them visible, in place of what all sources still serve; nothing where others came first."""
         now = tx.state.info(self.table.id)
         held = None if now is None else oldest_held(tx, self.table.id)
@@ -233,12 +233,14 @@ class Merging:
         slots = self._still_served(tx)
         if slots:  # else the shard need not be there any more
             copies[:] = indexed(self.context, self.table, tx.state, copies)
-            self.context.check_not_collected(tx, (copied.staged for copied in copies))
+            self.context.check_not_collected(tx, (copied.file for copied in copies))
         if self.keep.horizon > now.oldest_snapshot:
             tx.append(HorizonRaised(self.table.id, self.keep.horizon))
         return self._swap(tx, copies, slots)
 
-    def _copy(self, sources: Sequence[Fragment], replaced: Sequence[Fragment], keep: Keep) -> list[Copied]:
+    def _copy(
+        self, sources: Sequence[Fragment], replaced: Sequence[Fragment], keep: Keep
+    ) -> list[AddedFragment]:
         """Merge a few fragments into files which say whose place they take."""
         context, readers = self.context, self.context.readers
         to = Destination(context.writable_disk(self.shard), self.shard, context.origin(COMPACT, replaced))
@@ -255,13 +257,13 @@ class Merging:
     def _served(self, tx: Tx) -> dict[int, SlotSet]:
         return {fragment.id: fragment.slots for fragment in tx.state.fragments(self.table.id, self.shard)}
 
-    def _swap(self, tx: Tx, copies: Sequence[Copied], slots: SlotSet) -> Merged:
+    def _swap(self, tx: Tx, copies: Sequence[AddedFragment], slots: SlotSet) -> Merged:
         """Put the merged fragments in for what their sources still serve."""
         if not slots:
             return Merged()
         served = self._served(tx)
         left = {f.id: served[f.id] - slots for f in self.fragments if f.id in served}
-        added = [(c.staged.serving(slots), c.min_commit, c.max_commit) for c in copies]
+        added = [copied.serving(slots) for copied in copies]
         replace_fragments(tx, self.table.id, left, added, COMPACT)
         return Merged(sum(not some for some in left.values()), len(copies))
 

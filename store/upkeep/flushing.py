@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from elasticscan.base.errors import OperatorNeeded
 from elasticscan.base.limits import FLUSH_BYTES, FLUSH_COMMITS, FLUSH_SECONDS, MEMORY_STORE_BYTES
 from elasticscan.catalog import StoreState, Tx, retry_interrupted
-from elasticscan.metadata import Bounds, FileChanges, StagedFragment, TableInfo, floor_at
-from elasticscan.storage import Apart, Copied, Destination, Keep, PageSource, View, copy_slots, discard
+from elasticscan.metadata import AddedFragment, Bounds, FileChanges, TableInfo, floor_at
+from elasticscan.storage import Apart, Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Context
 from elasticscan.store.context.memory import TableMemory
 from elasticscan.store.upkeep.compaction import being_copied, compact
@@ -25,6 +25,8 @@ from elasticscan.store.writing.indexing import indexed
 from elasticscan.topology import SlotSet
 
 FLUSH = "flush"
+
+_Copies = dict[int, list[AddedFragment]]  # by shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def flush(context: Context, table_id: int) -> bool:
     plan = _plan(context, context.catalog.newest(), table_id)
     if plan is None:
         return False
-    copies, entered = dict[int, list[Copied]](), frozenset[int]()
+    copies, entered = _Copies(), frozenset[int]()
     try:
         with context.noticing_collection():
             problem = _copy(context, plan, copies)
@@ -97,7 +99,7 @@ def flush(context: Context, table_id: int) -> bool:
                 entered = _enter(context, tx, plan, copies)
     finally:
         left = (here for shard, here in copies.items() if shard not in entered)
-        discard([copied.staged for here in left for copied in here], context.disk_of)
+        discard([copied.file for here in left for copied in here], context.disk_of)
     if problem is not None:
         raise problem
     return bool(entered)
@@ -118,7 +120,7 @@ def _plan(context: Context, tx: Tx, table_id: int) -> _FlushPlan | None:
     )
 
 
-def _copy(context: Context, plan: _FlushPlan, copies: dict[int, list[Copied]]) -> OperatorNeeded | None:
+def _copy(context: Context, plan: _FlushPlan, copies: _Copies) -> OperatorNeeded | None:
     """Stage the rows of each shard that can be written to; returns the error of another one."""
     source = PageSource(plan.table, View(plan.memory.fragments), context.readers.opener(plan.table))
     state, problem = context.state(), None
@@ -128,12 +130,12 @@ def _copy(context: Context, plan: _FlushPlan, copies: dict[int, list[Copied]]) -
             copies[shard] = copy_slots(source, slots, plan.bounds, plan.keep, to)
             copies[shard] = indexed(context, plan.table, state, copies[shard])
         except OperatorNeeded as error:
-            discard([copied.staged for copied in copies.pop(shard, ())], context.disk_of)
+            discard([copied.file for copied in copies.pop(shard, ())], context.disk_of)
             problem = error
     return problem
 
 
-def _enter(context: Context, tx: Tx, plan: _FlushPlan, copies: dict[int, list[Copied]]) -> frozenset[int]:
+def _enter(context: Context, tx: Tx, plan: _FlushPlan, copies: _Copies) -> frozenset[int]:
     """Put the files in the place of the rows; returns the shards whose files the record has.
 
     There are none, and nothing is done, where another flush has changed what is left of one of the commits.
@@ -145,11 +147,11 @@ def _enter(context: Context, tx: Tx, plan: _FlushPlan, copies: dict[int, list[Co
     flushed = [commit for commit in plan.memory.commits if not commit.slots.isdisjoint(slots)]
     if not flushed or not {*flushed} <= {*tx.state.memory(plan.table.id)}:
         return frozenset()
-    entering = list[tuple[StagedFragment, int, int]]()
+    entering = list[AddedFragment]()
     for shard, own in here.items():
         copies[shard] = indexed(context, plan.table, tx.state, copies[shard])
-        entering += [(c.staged.serving(own), c.min_commit, c.max_commit) for c in copies[shard]]
-    context.check_not_collected(tx, (staged for staged, *_ in entering))
+        entering += [copied.serving(own) for copied in copies[shard]]
+    context.check_not_collected(tx, (copied.file for copied in entering))
     numbers = tuple(commit.number for commit in flushed)
     changes = FileChanges(added(tx.state, entering), flushed=numbers, flushed_slots=slots)
     replace_files(tx, plan.table.id, FLUSH, changes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from elasticscan.base.errors import LimitExceeded
 from elasticscan.catalog import Append, IdempotencyKey, StoreState, Tx
@@ -19,16 +18,15 @@ from elasticscan.metadata import (
 )
 from elasticscan.topology import SlotSet
 
-Copy: TypeAlias = tuple[StagedFragment, int, int]  # with bounds of the commits that its rows belong to
 
-
-def added(state: StoreState, copies: Iterable[Copy]) -> tuple[AddedFragment, ...]:
+def added(state: StoreState, copies: Iterable[AddedFragment]) -> tuple[AddedFragment, ...]:
     """Return fragments that are about to be entered, without runs of indexes that are gone."""
-    live, entering = {index.id for index in state.indexes()}, list[AddedFragment]()
-    for fragment, first, last in copies:
-        runs = tuple(run for run in fragment.runs if run.index in live)
-        entering.append(AddedFragment(replace(fragment, runs=runs), first, last))
-    if sum(1 + len(each.file.runs) for each in entering) > MAX_FILES:
+    live, entering, files = {index.id for index in state.indexes()}, list[AddedFragment](), 0
+    for copied in copies:
+        runs = tuple(run for run in copied.file.runs if run.index in live)
+        entering.append(replace(copied, file=replace(copied.file, runs=runs)))
+        files += 1 + len(runs)
+    if files > MAX_FILES:
         raise LimitExceeded(
             f"one commit brings at most {MAX_FILES:,} files; write in several calls", most=MAX_FILES
         )
@@ -59,8 +57,7 @@ def commit_of(
         overwrites=kind == "overwrite",
     )
     if rows is None:
-        files = added(state, ((fragment, 0, 0) for fragment in staged))
-        record = replace(record, files=FileChanges(files))
+        record = replace(record, files=FileChanges(added(state, map(AddedFragment, staged))))
     else:
         record = replace(record, slots=SlotSet.union(fragment.slots for fragment in staged))
     said = {"content": None if txn is None else txn.content, "user": dict(user_metadata or {})}
@@ -83,7 +80,7 @@ def replace_files(tx: Tx, table: int, operation: str, files: FileChanges) -> Non
 
 
 def replace_fragments(
-    tx: Tx, table: int, slots: Mapping[int, SlotSet], copies: Iterable[Copy], operation: str
+    tx: Tx, table: int, slots: Mapping[int, SlotSet], copies: Iterable[AddedFragment], operation: str
 ) -> None:
     """Enter fragments, with runs of all indexes, in the place of others, as `replace_files`.
 

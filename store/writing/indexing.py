@@ -31,6 +31,7 @@ from elasticscan.metadata import (
     INDEX_KINDS,
     KEY,
     NONE,
+    AddedFragment,
     AddedRun,
     FileChanges,
     Fragment,
@@ -42,7 +43,7 @@ from elasticscan.metadata import (
     StagedRun,
     TableInfo,
 )
-from elasticscan.storage import RUN_COLUMNS, Copied, File, build_runs, remove_files
+from elasticscan.storage import RUN_COLUMNS, Disk, build_runs
 from elasticscan.store import arguments
 from elasticscan.store.context import Context, Find
 from elasticscan.store.reading.scan import columns_of
@@ -101,10 +102,12 @@ def _remove(built: Iterable[tuple[Disk, StagedRun]]) -> None:
             disk.delete(run.path)
 
 
-def indexed(context: Context, table: TableInfo, state: StoreState, copies: Sequence[Copied]) -> list[Copied]:
+def indexed(
+    context: Context, table: TableInfo, state: StoreState, copies: Sequence[AddedFragment]
+) -> list[AddedFragment]:
     """Return copies with runs of every index, as `with_runs`."""
-    whole = with_runs(context, table, state, [copied.staged for copied in copies])
-    return [replace(copied, staged=staged) for copied, staged in zip(copies, whole, strict=True)]
+    whole = with_runs(context, table, state, [copied.file for copied in copies])
+    return [replace(copied, file=file) for copied, file in zip(copies, whole, strict=True)]
 
 
 def _defined(

@@ -49,7 +49,6 @@ from elasticscan.reader import Accepted, ShardRead, cursor, sorted_scan
 from elasticscan.reader import scan as driver
 from elasticscan.storage import (
     Apart,
-    Copied,
     Destination,
     Keep,
     PageSource,
@@ -396,9 +395,7 @@ def _with_the_layout_before(patch: Patch, is_hidden: Callable[[Any], bool]) -> N
 
 def _copying_with(patch: Patch, keep: Callable[[Bounds], Keep]) -> None:
 
-    def careless(
-        source: PageSource, slots: SlotSet, bounds: Bounds, given: Keep, to: Destination
-    ) -> list[Copied]:
+    def careless(source: PageSource, slots: SlotSet, bounds: Bounds, given: Keep, to: Destination) -> Any:
         return copy_slots(source, slots, bounds, replace(keep(bounds), apart=given.apart), to)
 
     patch.setattr(mover, "copy_slots", careless)
@@ -420,7 +417,7 @@ def compaction_ignores_leases(patch: Patch) -> None:
 @replacing(compaction, "copy_slots")
 def compaction_drops_needed_tombstones(
     _: Any, source: PageSource, slots: SlotSet, bounds: Bounds, keep: Keep, to: Destination
-) -> list[Copied]:
+) -> Any:
     with pytest.MonkeyPatch.context() as inner:
         mover_forgets_tombstones(inner)
         return copy_slots(source, slots, bounds, keep, to)
@@ -439,20 +436,20 @@ def partial_merge_forgets_snapshots(patch: Patch) -> None:
 
 @fault("programs", "a merge whose sources another process merged meanwhile changes nothing", style="keepers")
 @replacing(compaction.Merging, "_swap")
-def merge_outlives_its_owner(swap: Swap, merging: Any, tx: Tx, copies: list[Copied], slots: SlotSet) -> Any:
+def merge_outlives_its_owner(swap: Swap, merging: Any, tx: Tx, copies: Any, slots: SlotSet) -> Any:
     there = {fragment.id for fragment in tx.state.fragments(table=merging.table.id)}
     if there & {fragment.id for fragment in merging.fragments}:
         return swap(merging, tx, copies, slots)
     merged = compaction._slots_of(merging.fragments) & tx.state.placement.at(merging.shard)
     whole = compaction.indexed(merging.context, merging.table, tx.state, copies)
-    added = [(replace(c.staged, slots=merged), c.min_commit, c.max_commit) for c in whole]
+    added = [replace(c, file=replace(c.file, slots=merged)) for c in whole]
     replace_fragments(tx, merging.table.id, {}, added, compaction.COMPACT)
     return compaction.Merged(added=len(copies))
 
 
 @fault("programs", "a merge of some slots leaves the others to its sources", style="keepers")
 @replacing(compaction.Merging, "_swap")
-def merges_in_pieces_take_all(swap: Swap, merging: Any, tx: Tx, copies: list[Copied], slots: SlotSet) -> Any:
+def merges_in_pieces_take_all(swap: Swap, merging: Any, tx: Tx, copies: Any, slots: SlotSet) -> Any:
     merged = swap(merging, tx, copies, slots)
     left = {fragment.id for fragment in tx.state.fragments(table=merging.table.id)}
     if merged.gone or merged.added:
@@ -877,7 +874,7 @@ keepers.rule("a merged fragment tells the oldest commit that it holds").alters(
     compaction.Merging,
     "_swap",
     lambda swap, merging, tx, copies, slots: swap(
-        merging, tx, [replace(c, min_commit=c.max_commit) for c in copies], slots
+        merging, tx, [replace(c, min_number=c.max_number) for c in copies], slots
     ),
 )
 keepers.rule("a tag keeps its snapshot").gives(compaction, "_tagged", [], let=horizons_may_pass_tags)

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 
 from elasticscan.base.errors import InvalidKey, StoreDamaged
-from elasticscan.metadata import Bounds
+from elasticscan.metadata import AddedFragment, Bounds
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage import merge as merge_module
-from elasticscan.storage.copying import Apart, Copied, Keep, check_keys_differ, copy_slots
-from elasticscan.storage.fragment_writer import Destination
+from elasticscan.storage.copying import Apart, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.pages import read_page
 from elasticscan.storage.sealed_file import find_seal, verify_file
 from elasticscan.topology import SlotSet
@@ -42,22 +41,22 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
         monkeypatch.setattr(merge_module, "_MOST_BITS", 1)
 
 
-def check_honest(copied: Copied, rows: list[Version], shelf: Shelf, slots: SlotSet) -> None:
+def check_honest(copied: AddedFragment, rows: list[Version], shelf: Shelf, slots: SlotSet) -> None:
     """What the catalog is reported about a copy is true of its file."""
-    staged = copied.staged
+    staged = copied.file
     assert rows == sorted(rows, key=lambda v: (v.slot, v.key, -v.commit))
     assert staged.rows == len(rows) > 0
     assert staged.tombstones == sum(version.value is None for version in rows)
     assert (staged.shard, staged.slots) == (2, slots)
     if staged.unique:
         assert len({version.key for version in rows}) == len(rows)
-    assert all(copied.min_commit <= version.commit <= copied.max_commit for version in rows)
+    assert all(copied.min_number <= version.commit <= copied.max_number for version in rows)
     if not staged.versioned:
-        assert copied.min_commit == copied.max_commit
+        assert copied.min_number == copied.max_number
     found, seal = find_seal(shelf.disk, staged.path)
     assert seal == staged.seal
     assert (found.rows, found.tombstones, found.unique) == (staged.rows, staged.tombstones, staged.unique)
-    assert (found.slots, found.min_commit, found.max_commit) == (slots, copied.min_commit, copied.max_commit)
+    assert (found.slots, found.min_commit, found.max_commit) == (slots, copied.min_number, copied.max_number)
     verify_file(shelf.disk, staged.path, staged.seal)
 
 
@@ -79,11 +78,11 @@ def test_a_copy_keeps_every_version_that_snapshots_from_its_horizon_on_see(compa
     within = [v for v in shelf.versions() if v.slot in slots and bounds.floor <= v.commit <= bounds.snapshot]
     copies = copy_slots(shelf.source(), slots, bounds, keep, Destination(shelf.disk, 2, ORIGIN))
     assert len(copies) <= 1
-    rows = [v for copied in copies for v in versions_in(shelf, copied.staged, copied.min_commit)]
+    rows = [v for copied in copies for v in versions_in(shelf, copied.file, copied.min_number)]
     assert Counter(rows) == Counter(needed(within, keep))
     for copied in copies:
         check_honest(copied, rows, shelf, slots)
-    fragments = [copied.as_fragment(99, shelf.table) for copied in copies]
+    fragments = [copied.entered(99, shelf.table.id) for copied in copies]
     for snapshot in range(keep.horizon, scenario.commits + 1) if compacts else ():
         source, names = shelf.source(fragments, scenario.floor(snapshot)), scenario.columns()
         pages = read_all(read_page, source, shelf.everything(), snapshot, names, repeat(PLENTY))

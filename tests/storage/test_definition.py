@@ -68,7 +68,7 @@ class Trial:
     def copied(self, keep: Keep) -> list[Fragment]:
         slots, to = SlotSet.span(0, ORIGIN.slots), Destination(self.shelf.disk, 1, ORIGIN)
         copies = copy_slots(self.shelf.source(), slots, Bounds(0, 3), keep, to)
-        return [copy.as_fragment(number, self.shelf.table) for number, copy in enumerate(copies)]
+        return [copy.entered(number, self.shelf.table.id) for number, copy in enumerate(copies)]
 
     def read(self, snapshot: int) -> pa.Table:
         """Read rows, in the order of their numbers."""

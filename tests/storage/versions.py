@@ -470,7 +470,7 @@ class Scenario:
         shelf.fragments = [fragment for fragment in left if fragment.slots]
         self.oldest = horizon
         for copied in copies:
-            shelf.register(copied.staged, copied.min_commit, copied.max_commit, rows)
+            shelf.register(copied.file, copied.min_number, copied.max_number, rows)
             rows = []
 
     # What may be asked of it
