@@ -3,11 +3,11 @@
 python -m tests.processes.adversary PLACE [--rounds 1000] [--seed 1] [--server URL]
 
 Writers (which fork, and go on in both processes), a mover, one that merges, collects garbage and keeps, and
-a reader, which goes on in other processes, share a store. Each round kills some of them with SIGKILL,
-sometimes all, together with what they forked or apart from it, and starts others in their place. With
-`--server` the catalog is in a database, and keepers share it with the writers and the mover. Each process
-says in a journal what it is about to do and what it was reported, in lines that a killed one leaves whole.
-Every so often, and at the end, all are killed and the oracle looks:
+a reader share a store. Each round kills some of them with SIGKILL, sometimes all, together with what they
+forked or apart from it, and starts others in their place. With `--server` the catalog is in a database, and
+keepers share it with the writers and the mover. Each process says in a journal what it is about to do and
+what it was reported, in lines that a killed one leaves whole. Every so often, and at the end, all are killed
+and the oracle looks:
 
 - every write that was acknowledged is in the history, once, at the number that was reported;
 - one that was refused is not; one that was cut off is there once or not at all;
@@ -201,17 +201,13 @@ class Worker:
                         self.journal.tell(did=what)
 
     def read(self, store: Store) -> None:
-        """A snapshot is the same each time, has no key twice, and can be read on in another process."""
+        """A snapshot is the same each time, has no key twice, and its scan goes on by a key."""
         while True:
             with self._meeting("read", StartAgain):
                 first = store.table("t").scan(page_rows=self.chance.choice([50, 300, 5_000]))
                 page = next(iter(first))
-                rest: list[tuple[int, int]] | None = list(_rows_of(first).items())
-                if page.key and self.chance.random() < 0.3:
-                    rest = in_child(partial(_rest, self.uri, page.key))
-                if rest is None:
-                    raise StartAgain("met in another process")
-                read = {tuple(row.values()) for row in page.rows.to_pylist()} | set(map(tuple, rest))
+                rest = _rows_of(store.resume(page.key) if page.key else first)
+                read = {tuple(row.values()) for row in page.rows.to_pylist()} | set(rest.items())
                 assert len(read) == page.rows.num_rows + len(rest), "a row was returned twice"
                 again = _rows_of(store.table("t").scan(snapshot=first.snapshot))
                 assert read == set(again.items()), f"{first.snapshot}: {len(read)}, {len(again)} rows"
@@ -232,15 +228,6 @@ def _rows_of(scan: Scan) -> dict[int, int]:
     found = dict(rows)
     assert len(found) == len(rows), "a key was returned twice"
     return found
-
-
-def _rest(uri: str, key: str) -> list[tuple[int, int]] | None:
-    """The rows after a page, read in this process; None where that has to be tried or begun again."""
-    try:
-        with Store.open(uri, upkeep="off") as store:
-            return list(_rows_of(store.resume(key)).items())
-    except (TryAgain, StartAgain):
-        return None
 
 
 # The oracle

@@ -6,10 +6,10 @@ from collections import Counter
 from itertools import islice
 
 from elasticscan.base.limits import SILENT_SECONDS
-from elasticscan.metadata import Fragment, IndexInfo
+from elasticscan.metadata import IndexInfo
 from elasticscan.store.moves.owners import moves_in, steps_in
-from elasticscan.store.upkeep.executor import keep
-from elasticscan.store.upkeep.planning import depth_of, is_current, parts_of
+from elasticscan.store.upkeep.executor import keep, states_of
+from elasticscan.store.upkeep.planning import depth_of, parts_of
 from tests.simulation.conditions import always, literal, order_of, some_condition
 from tests.simulation.definitions import build
 from tests.simulation.oracle import TableOracle, comparable, rows_of
@@ -120,17 +120,13 @@ def _keep_until_nothing_is_due(world: World) -> None:
     else:
         raise AssertionError(f"after {MOST_ROUNDS} rounds there is still something to do: {kept}")
     tx = world.store.context.catalog.newest()
-    assert (steps_in(tx), moves_in(tx)) == ([], [])
-    sites: dict[tuple[int, int], list[Fragment]] = {}
-    for fragment in tx.state.fragments():
-        sites.setdefault((fragment.table, fragment.shard), []).append(fragment)
-    for (table, _), fragments in sites.items():
-        floor = max(tx.state.overwrites(table), default=0)
-        newest = [one for one in fragments if is_current(one, floor)]
-        history = [one for one in fragments if one.superseded_at is not None]
-        runs, policy = tx.state.runs(table), world.policy
-        assert depth_of(parts_of(newest, runs), policy) <= policy.slot_fragments
-        assert depth_of(parts_of(history, runs), policy) <= policy.history_fragments
+    assert (steps_in(tx), moves_in(tx)) == ((), ())
+    policy = world.policy
+    sites = (here for table in tx.state.infos() for here in states_of(tx.state, table.id).values())
+    for site in sites:
+        history = [one for one in site.fragments if one.superseded_at is not None]
+        assert depth_of(site.current, policy) <= policy.slot_fragments
+        assert depth_of(parts_of(history, site.runs), policy) <= policy.history_fragments
 
 
 def _check_nothing_is_left_over(world: World) -> None:
