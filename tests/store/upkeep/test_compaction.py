@@ -1,12 +1,10 @@
-"""Merges of some of a shard's fragments, of all of them, and of very many; and how many follow a commit.
+"""Merges of some of a shard's fragments, of all of them, and in stages; and how many follow a commit.
 
 The rest of that is in `tests/transcripts`: `upkeep_after_commits`, `keeper*`; random programs kill keepers.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,15 +113,3 @@ def test_work_beyond_the_allowance_is_left_until_it_is_overdue(
         monkeypatch.setattr(after_commit, "MOST_BYTES", 0)
         assert depth(commits=15) == 16
         assert depth(commits=after_commit.RETRY_EVERY + 1) <= Policy().slot_fragments
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("commits", "open_files"), [(150, 100), (600, 256)])
-def test_everything_works_over_very_many_fragments_with_few_open_files(
-    tmp_path: Path, commits: int, open_files: int
-) -> None:
-    program = [sys.executable, "-m", "tests.store.many_files", str(tmp_path / "store")]
-    done = subprocess.run(
-        [*program, str(commits), str(open_files)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
