@@ -30,7 +30,7 @@ from pathlib import Path
 
 from elasticscan.base.errors import ElasticScanError, NotReady
 from elasticscan.base.limits import BEAT_SECONDS, SILENT_SECONDS
-from elasticscan.catalog import Catalog, Lease, Tx
+from elasticscan.catalog import Catalog, Lease, Tx, retry_interrupted
 from elasticscan.topology import Event, Move, Phase
 
 _RUNNING: set[str] = set()
@@ -217,17 +217,21 @@ def steps_in(tx: Tx) -> list[OwnedStep]:
     return sorted(found, key=lambda step: (step.started_at, step.target))
 
 
-def claim(tx: Tx, target: str, owner: str) -> bool:
+@retry_interrupted
+def claim(catalog: Catalog, target: str, owner: str) -> bool:
     """Begin a step, or take it over, unless a live owner is at it."""
-    lease, at = tx.lease(OwnedStep, target), tx.times.stamp
-    if lease is not None and lease.value.owner != owner and not owner_is_gone(lease.value, tx.times.expiry):
-        return False
-    tx.put_lease(target, OwnedStep(target, owner, at, at))
+    with catalog.leasing() as tx:
+        held, now = tx.lease(OwnedStep, target), tx.times
+        if held is not None and held.value.owner != owner and not owner_is_gone(held.value, now.expiry):
+            return False
+        tx.put_lease(target, OwnedStep(target, owner, now.stamp, now.stamp))
     return True
 
 
-def end_step(tx: Tx, target: str, owner: str) -> None:
+@retry_interrupted
+def end_step(catalog: Catalog, target: str, owner: str) -> None:
     """End the step of an owner, unless another one has taken it over."""
-    lease = tx.lease(OwnedStep, target)
-    if lease is not None and lease.value.owner == owner:
-        tx.remove_lease(OwnedStep, target)
+    with catalog.leasing() as tx:
+        lease = tx.lease(OwnedStep, target)
+        if lease is not None and lease.value.owner == owner:
+            tx.remove_lease(OwnedStep, target)

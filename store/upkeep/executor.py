@@ -33,6 +33,7 @@ from elasticscan.store.context.lookups import by_shard
 from elasticscan.store.moves import elasticity
 from elasticscan.store.moves.balancing import Balance, plan_joins, plan_moves, plan_splits, tablet_bytes
 from elasticscan.store.moves.owners import (
+    OwnedStep,
     beating,
     claim,
     end_step,
@@ -146,24 +147,14 @@ class Executor:
     @contextmanager
     def step(self, target: str) -> Iterator[bool]:
         """Own a step for the length of a block; false when another process is at it."""
-        mine = self._claim(target)
+        mine = claim(self._context.catalog, target, self._owner)
         try:
             if mine:
                 self._context.checkpoint("step begun")
             yield mine
         finally:
             if mine:
-                self._end(target)
-
-    @retry_interrupted
-    def _claim(self, target: str) -> bool:
-        with self._context.catalog.leasing() as tx:
-            return claim(tx, target, self._owner)
-
-    @retry_interrupted
-    def _end(self, target: str) -> None:
-        with self._context.catalog.leasing() as tx:
-            end_step(tx, target, self._owner)
+                end_step(self._context.catalog, target, self._owner)
 
     def flush(self, table: int) -> bool:
         """Flush a table's rows; returns whether any left the log."""
@@ -222,7 +213,7 @@ def _forget_dead(context: Context) -> None:
     with context.catalog.leasing() as tx:
         for step in steps_in(tx):
             if owner_is_gone(step, tx.times.expiry):
-                end_step(tx, step.target, step.owner)
+                tx.remove_lease(OwnedStep, step.target)
 
 
 def _sites(context: Context, tx: Tx, policy: Policy) -> list[Site]:

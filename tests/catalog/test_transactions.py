@@ -128,10 +128,10 @@ def test_moves_and_steps_belong_to_one_owner_until_they_are_over(
     with catalog.writing() as tx:
         enter_moves(tx, [MOVE, Move(3, 1, 2)], "me")
         enter_moves(tx, [Move(2, 1, 2)], "you")
-        claim(tx, "merge/1/2", "me")
+    claim(catalog, "merge/1/2", "me")
     clock.advance(2)
+    claim(catalog, "balance", "you")
     with catalog.writing() as tx:
-        claim(tx, "balance", "you")
         beat(tx, "me")
         with pytest.raises(NotReady, match="by me"):
             enter_moves(tx, [Move(4, 1, 2), MOVE], "you")
@@ -148,6 +148,6 @@ def test_moves_and_steps_belong_to_one_owner_until_they_are_over(
         first, second = OwnedStep("merge/1/2", "me", 1_000, 1_002), OwnedStep("balance", "you", 1_002, 1_002)
         assert steps_in(tx) == [first, second]
         tx.put_lease("merge/1/2", replace(first, owner="you"))
-        for target, owner in (("balance", "you"), ("merge/1/2", "me"), ("garbage", "me")):
-            end_step(tx, target, owner)
-        assert [step.target for step in steps_in(tx)] == ["merge/1/2"], "it was taken over"
+    for target, owner in (("balance", "you"), ("merge/1/2", "me"), ("garbage", "me")):
+        end_step(catalog, target, owner)
+    assert [step.target for step in steps_in(catalog.newest())] == ["merge/1/2"], "it was taken over"

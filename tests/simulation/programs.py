@@ -34,7 +34,6 @@ from elasticscan.store.moves import mover
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.upkeep import compaction, executor
 from elasticscan.store.upkeep.after_commit import AfterCommit
-from elasticscan.store.upkeep.executor import Executor
 from elasticscan.store.writing import preconditions
 from tests.base.connections import prepare_connections
 from tests.base.manual_clock import ManualClock
@@ -108,7 +107,7 @@ class Programs(Engine[World]):
             with nullcontext() if self._world is None else self._world.alone():
                 work(after, *left)
 
-        for owner, name in ((compaction, "discard"), (Mover, "_undo"), (Executor, "_end")):
+        for owner, name in ((compaction, "discard"), (Mover, "_undo"), (executor, "end_step")):
             patch.setattr(owner, name, unless_dying(getattr(owner, name)))
         patch.setattr(AfterCommit, "_work", work_alone)
 
