@@ -100,7 +100,7 @@ class AfterCommit(Upkeep):
                     state = self.context.state()
                     sites += self._crowded(state, site.table)
                     if not has_much(state, site.table):  # else a tablet is being moved, or a shard is away
-                        del self._retry[site]
+                        self._retry.pop(site, None)
         self.problem = None
 
     def _crowded(self, state: StoreState, table: int, shards: Set[int] | None = None) -> list[Site]:
