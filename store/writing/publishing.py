@@ -323,7 +323,7 @@ class _Publication:
             case [StagedInMemory() as one] if self._rows is not None:
                 return fits_in_log(tx.state, self._table, one, len(self._rows))
         indexes = tx.state.indexes(self._table.id)
-        return _in_place(tx.state.placement, self.fragments) and not missing_runs(indexes, self.fragments)
+        return _in_place(tx.state.placement, self._fragments) and not missing_runs(indexes, self._fragments)
 
     def _enter(self, tx: Tx) -> int:
         """Make the commit."""
