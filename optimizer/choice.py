@@ -28,7 +28,6 @@ from elasticscan.metadata import (
     Fragment,
     FragmentStatistics,
     IndexInfo,
-    SlotInterval,
     TableInfo,
 )
 from elasticscan.optimizer.binding import IndexCondition, KeyCondition, Ranges, bind
@@ -103,7 +102,7 @@ def choose(
     condition: Expression | None,
     table: TableInfo,
     needed_columns: Iterable[str],
-    intervals: Sequence[SlotInterval],
+    fragments: Sequence[Fragment],
     statistics: _Statistics,
     indexes: Sequence[tuple[IndexInfo, Sequence[int]]],
     index: str,
@@ -114,7 +113,7 @@ def choose(
     """Return the cheapest way to read the rows that meet a condition.
 
     Args:
-        intervals, statistics: the fragments that the scan will read, by slots and by their ids.
+        fragments: those that the scan will read; `statistics` are by their ids.
         indexes: the ready ones, each with the entries of its runs; `count` counts those in ranges, about.
         index: "auto", "none" for a direct scan, "key" for one by primary key, or the name of the index to
             take whatever it costs.
@@ -123,13 +122,13 @@ def choose(
 
     Raises `NotFound` for another name, and `InvalidOption` for an index that is of no use for the condition.
     """
-    intervals, sets = _within(intervals, key.slots), column_sets(condition, table.schema)
+    sets = column_sets(condition, table.schema)
     costs = _Costs(condition, frozenset(table.primary_key), frozenset(needed_columns), shards)
-    rows, scanned = rows_to_read(intervals, statistics, sets)
+    rows, scanned = rows_to_read(fragments, key.slots, statistics, sets)
     ways: list[_Way] = [(costs.directly(DIRECT, scanned, condition), None)]
     if key.keys is not None:
         limited = EVERYTHING if key.limited is None else sets.get(key.limited, EVERYTHING)
-        found, seeks = _rows_by_key(key, len(table.primary_key), limited, intervals, statistics)
+        found, seeks = _rows_by_key(key, len(table.primary_key), limited, fragments, statistics)
         seek = KEY_LISTED if isinstance(key.keys, KeyList) else KEY_SEEK
         ways.append((costs.directly(KEY, found, key.residual, seeks * seek, key.text), None))
     for info, runs in indexes:
@@ -213,32 +212,30 @@ def _shown(condition: Expression | None) -> str | None:
 
 
 def rows_to_read(
-    intervals: Sequence[SlotInterval], statistics: _Statistics, key_sets: KeySets
+    fragments: Iterable[Fragment], slots: SlotSet, statistics: _Statistics, key_sets: KeySets
 ) -> tuple[float, float]:
-    """About how many rows there are, and how many a direct scan looks at: those not ruled out by statistics.
+    """About how many rows some slots have, and how many a direct scan looks at, by statistics.
 
     Where several versions of a row may meet, all are read as soon as one of them may match.
     """
-    per_slot: dict[int, tuple[float, float]] = {}  # rows in each slot of a fragment: all, and those looked at
-    for fragment in {fragment.id: fragment for part in intervals for fragment in part.fragments}.values():
+    found: list[tuple[SlotSet, float, float]] = []  # rows in each of some slots: all, and those looked at
+    served = shared = matched = SlotSet()
+    for fragment in fragments:
         blocks, rows = statistics.get(fragment.id), fragment.rows  # None where damage hides them
-        matching = rows
+        matching, here = rows, fragment.slots & slots
         if blocks is not None:
             rows = blocks.rows
             fitting = (size for at, size in enumerate(blocks.block_rows) if blocks.may_match(at, key_sets))
             matching = sum(fitting) if key_sets else rows
+        shared, served = shared | (served & here), served | here
+        if matching:
+            matched |= here
+            matching = matching if fragment.unique and not fragment.tombstones else rows
         share = _share_of_slot(fragment)
-        per_slot[fragment.id] = share * rows, share * matching
-    everything = looked_at = 0.0
-    for interval in intervals:
-        slots, held = interval.end - interval.start, [per_slot[each.id] for each in interval.fragments]
-        rows_here = slots * sum(rows for rows, _ in held)
-        everything += rows_here
-        if interval.is_plain:
-            looked_at += slots * held[0][1]
-        elif any(matching for _, matching in held):
-            looked_at += rows_here
-    return everything, looked_at
+        found.append((here, share * rows, share * matching))
+    return sum(len(here) * rows for here, rows, _ in found), sum(
+        len(here - shared) * matching + len(here & shared & matched) * rows for here, rows, matching in found
+    )
 
 
 def _share_of_slot(fragment: Fragment) -> float:
@@ -246,39 +243,27 @@ def _share_of_slot(fragment: Fragment) -> float:
     return 1 / max(fragment.slots_written, len(fragment.slots), 1)
 
 
-def _within(intervals: Sequence[SlotInterval], slots: SlotSet) -> Sequence[SlotInterval]:
-    """Return the parts of intervals that are in these slots."""
-    return tuple(
-        SlotInterval(start, end, interval.fragments)
-        for interval in intervals
-        for start, end in slots & SlotSet.span(interval.start, interval.end)
-    )
-
-
 def _rows_by_key(
     condition: KeyCondition,
     columns: int,
     keys_of_limited: KeySet,
-    intervals: Sequence[SlotInterval],
+    fragments: Iterable[Fragment],
     statistics: _Statistics,
 ) -> tuple[float, float]:
     """About how many rows are in the ranges of a condition, and how many seeks find them.
 
-    `columns` are those of the primary key; `keys_of_limited` the values of the last bound one, and
-    `intervals` those within the slots of the condition.
+    `columns` are those of the primary key; `keys_of_limited` the values of the last bound one.
     """
     keys = condition.keys
     assert keys is not None, "a condition that limits no keys reads none by key"
     in_all_slots = isinstance(keys, KeyRanges) and keys.by_slot is None
     each = keys.count / (1 if in_all_slots else len(condition.slots) or 1)
     seeks = rows = 0.0
-    for interval in intervals:
-        slots = interval.end - interval.start
-        seeks += each * slots * len(interval.fragments)
-        for fragment in interval.fragments:
-            known = statistics.get(fragment.id)
-            share = UNKNOWN_SELECTIVITY if condition.fixed else 1.0
-            if condition.limited is not None and known is not None:
-                share *= known.share_of(condition.limited, keys_of_limited)
-            rows += share * fragment.rows * _share_of_slot(fragment) * slots
+    for fragment in fragments:
+        known, slots = statistics.get(fragment.id), len(fragment.slots & condition.slots)
+        share = UNKNOWN_SELECTIVITY if condition.fixed else 1.0
+        if condition.limited is not None and known is not None:
+            share *= known.share_of(condition.limited, keys_of_limited)
+        seeks += each * slots
+        rows += share * fragment.rows * _share_of_slot(fragment) * slots
     return (seeks if condition.fixed == columns else rows), seeks

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from itertools import chain
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -17,7 +16,6 @@ from elasticscan.metadata import (
     FragmentStatistics,
     IndexInfo,
     IndexRun,
-    SlotInterval,
     TableInfo,
     floor_at,
     unpack_statistics,
@@ -112,15 +110,12 @@ class KnownTable:
 
     def runs_at(self, snapshot: int, index: IndexInfo) -> list[tuple[Fragment, IndexRun]]:
         """Return the runs that a scan of a snapshot through an index reads."""
-        bounds = self.bounds(snapshot)
-        read = chain.from_iterable(view.fragments_within(bounds) for view in self._views.values())
-        once = {fragment.id: fragment for fragment in read}.values()  # one in memory is at several shards
-        return [(fragment, run) for fragment in once for run in self.runs(fragment, index)]
+        return [(f, run) for f in self.fragments_at(snapshot) for run in self.runs(f, index)]
 
-    def intervals_at(self, snapshot: int) -> list[SlotInterval]:
-        """Return the slots of the fragments that a scan of a snapshot reads, shard by shard."""
+    def fragments_at(self, snapshot: int) -> list[Fragment]:
+        """Return the fragments that a scan of a snapshot reads."""
         bounds = self.bounds(snapshot)
-        return [interval for view in self._views.values() for interval in view.intervals(bounds)]
+        return [fragment for fragment in self.fragments if bounds.touch(fragment)]
 
     @property
     def shards(self) -> int:

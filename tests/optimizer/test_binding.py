@@ -27,7 +27,6 @@ from elasticscan.metadata import (
     FragmentStatistics,
     IndexInfo,
     IndexPhase,
-    SlotInterval,
     StagedFragment,
     TableInfo,
 )
@@ -199,22 +198,25 @@ def entries_of(info: IndexInfo, ranges: Ranges) -> float:
     return rows * sum(low <= each < high for low, high in ranges for each in keys)
 
 
-def fragment(number: int, unique: bool = True, width: int = 1) -> Fragment:
-    slots = SlotSet.span(0, width)
+def fragment(number: int, unique: bool = True, start: int = 0, end: int = 1) -> Fragment:
+    slots = SlotSet.span(start, end)
     staged = StagedFragment(1, f"{number}", slots, 0, 0, unique, 0, False, 0, 0)
     return staged.entered(number, 1, 1, 1)
 
 
-def alone() -> tuple[list[SlotInterval], dict[int, Any]]:
-    """Each fragment serves its slots by itself."""
-    known = dict(enumerate(STATISTICS))
-    return [SlotInterval(0, 1, (fragment(number),)) for number in known], known
+def to_read(
+    fragments: Sequence[Fragment], known: dict[int, FragmentStatistics], text: str | None
+) -> tuple[float, float]:
+    return rows_to_read(fragments, SlotSet.span(0, 2), known, column_sets(condition(text), SCHEMA))
+
+
+ALONE = [fragment(0), fragment(1, start=1, end=2)], dict(enumerate(STATISTICS))
 
 
 def test_a_fragment_without_statistics_counts_with_all_of_its_rows() -> None:
     hidden = replace(fragment(0), rows=7)
-    assert rows_to_read([SlotInterval(0, 1, (hidden,))], {}, {}) == (7, 7)
-    assert rows_to_read([SlotInterval(0, 1, (hidden, replace(hidden, id=1)))], {}, {}) == (14, 14)
+    assert to_read([hidden], {}, None) == (7, 7)
+    assert to_read([hidden, replace(hidden, id=1)], {}, None) == (14, 14)
 
 
 def test_where_versions_may_meet_all_are_read_as_soon_as_one_may_match() -> None:
@@ -223,13 +225,12 @@ def test_where_versions_may_meet_all_are_read_as_soon_as_one_may_match() -> None
         return FragmentStatistics((10, 10), {"a": blocks})
 
     known = {1: of(1, 5), 2: of(7, 9), 3: of(1, 5)}
-    wide = fragment(2, width=2)
-    apart = [SlotInterval(0, 1, (fragment(1),)), SlotInterval(0, 1, (fragment(2),))]
-    meeting = [SlotInterval(0, 1, (fragment(1), wide)), SlotInterval(1, 2, (wide,))]
-    several_versions = [SlotInterval(0, 1, (fragment(3, unique=False),))]
-    for intervals, rows in ((apart, 10), (meeting, 20 + 10), (several_versions, 20)):
-        for text, expected in (("a = 5", rows), ("a = 100", 0)):
-            assert rows_to_read(intervals, known, column_sets(condition(text), SCHEMA))[1] == expected
+    apart = [fragment(1), fragment(2, start=1, end=2)]
+    meeting = [fragment(1), fragment(2, end=2)]
+    several_versions = [fragment(3, unique=False)]
+    for fragments, rows in ((apart, 10), (meeting, 20 + 10), (several_versions, 20)):
+        assert to_read(fragments, known, "a = 5")[1] == rows
+        assert to_read(fragments, known, "a = 100")[1] == 0
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_where_versions_may_meet_all_are_read_as_soon_as_one_may_match() -> None
     ],
 )
 def test_blocks_that_cannot_match_are_known_from_their_bounds(text: str | None, rows: int) -> None:
-    assert rows_to_read(*alone(), column_sets(condition(text), SCHEMA)) == (ROWS, rows)
+    assert to_read(*ALONE, text) == (ROWS, rows)
 
 
 # ------------------------------------------------------------------------------------- choosing
@@ -255,8 +256,8 @@ FULL, A_AND_ID, BY_ID = index("a", include=("b", "s")), index("a", "id"), index(
 
 def chosen(text: str | None, *infos: IndexInfo, option: str = "auto") -> Choice:
     indexes, columns = [(info, [HALF, HALF]) for info in infos], ("id", "a", "b", "s")
-    key = KeyCondition(SlotSet.span(0, 1))
-    return choose(condition(text), table(("id",)), columns, *alone(), indexes, option, entries_of, 2, key)
+    key = KeyCondition(SlotSet.span(0, 2))
+    return choose(condition(text), table(("id",)), columns, *ALONE, indexes, option, entries_of, 2, key)
 
 
 @pytest.mark.parametrize(
@@ -292,12 +293,11 @@ def by_key(text: str, option: str = "auto") -> Choice:
     numbers = [key(0), key(1_000_000)]
     statistics = FragmentStatistics((1_000_000,), {"a": (Block(*numbers, 0),)})
     fragments = tuple(
-        replace(fragment(number, width=100), id=number, rows=1_000_000, slots_written=100)
-        for number in (1, 2)
+        replace(fragment(number, end=100), rows=1_000_000, slots_written=100) for number in (1, 2)
     )
     info, known = table(("a", "b")), {1: statistics, 2: statistics}
-    intervals, bound = [SlotInterval(0, 100, fragments)], bind_key(condition(text), info, 100)
-    return choose(condition(text), info, ("a", "b"), intervals, known, [], option, entries_of, 1, bound)
+    bound = bind_key(condition(text), info, 100)
+    return choose(condition(text), info, ("a", "b"), fragments, known, [], option, entries_of, 1, bound)
 
 
 @pytest.mark.parametrize(
