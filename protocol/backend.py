@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.errors import ContinuationKeyError
+from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
+from elasticscan.protocol.keys import ContinuationKey
 from elasticscan.topology import Placement, SlotSet
 
 Weights = np.ndarray[Any, np.dtype[np.float64]]
@@ -26,16 +28,16 @@ class ReadRequest:
     """A read of a table, as its user asked for it.
 
     Attributes:
-        columns, filter: what it returns; the filter as SQL text.
+        columns, filter: what it returns, None for all columns; the filter as SQL text.
         page_rows, page_bytes: limits of a page.
         index: the access path, in the embedded store alone.
         snapshot: what to read at, in the embedded store alone; None for the newest.
     """
 
-    columns: Sequence[str]
-    filter: str | None
-    page_rows: int
-    page_bytes: int
+    columns: Sequence[str] | None
+    filter: str | None = None
+    page_rows: int = DEFAULT_PAGE_ROWS
+    page_bytes: int = DEFAULT_PAGE_BYTES
     index: str = "auto"
     snapshot: int | str | datetime | None = None
 

@@ -71,11 +71,7 @@ class EmbeddedTable:
 
     def scan(self, read: ReadRequest, **how: Any) -> Scan:
         """Begin a scan; `how` as for `begin_scan`."""
-        find, page = partial(self._context.table, name=self.name), (read.page_rows, read.page_bytes)
-        columns = list(read.columns)
-        return begin_scan(
-            self._context, find, columns, read.filter, read.snapshot, page, index=read.index, **how
-        )
+        return begin_scan(self._context, partial(self._context.table, name=self.name), read, **how)
 
 
 class EmbeddedBackend:

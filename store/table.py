@@ -17,7 +17,8 @@ from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_N
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import Commit, Tag, Tx
 from elasticscan.metadata import AUTO, SORTED, IndexInfo, TableInfo
-from elasticscan.store import arguments
+from elasticscan.protocol import ReadRequest
+from elasticscan.store import arguments, schema_changes
 from elasticscan.store.arguments import Columns, Condition, Names, Parameters, Reading, Said, Snapshot, Txn
 from elasticscan.store.context import Context
 from elasticscan.store.context.tags import add_tag, drop_tag, tags_of
@@ -272,17 +273,14 @@ class Table:
             page_rows: maximum rows of a page, 1 to 16,777,216 (before the filter).
             page_bytes: maximum bytes of a page, up to 1 TiB, unless a single row is larger.
         """
-        return begin_scan(
-            self._context,
-            self._find,
+        read = ReadRequest(
             arguments.columns("columns", columns),
             arguments.condition("filter", filter, parameters),
-            arguments.snapshot("snapshot", snapshot),
-            arguments.page_limits(page_rows, page_bytes),
+            *arguments.page_limits(page_rows, page_bytes),
             index=arguments.text("index", index),
-            order_by=order_by,
-            limit=arguments.whole_or_none("limit", limit),
+            snapshot=arguments.snapshot("snapshot", snapshot),
         )
+        return begin_scan(self._context, self._find, read, order_by, arguments.whole_or_none("limit", limit))
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the Arrow PyCapsule stream of the newest snapshot."""
@@ -389,10 +387,12 @@ class Table:
         Raises `SnapshotExpired` if some of the changes are no longer kept; else as `scan`.
         """
         commits = arguments.snapshot("after", after), arguments.snapshot("upto", upto)
-        names = arguments.columns("columns", columns)
-        where = arguments.condition("filter", filter, parameters)
-        limits = arguments.page_limits(page_rows, page_bytes)
-        return begin_changes(self._context, self._find, commits, names, where, feed, limits)
+        read = ReadRequest(
+            arguments.columns("columns", columns),
+            arguments.condition("filter", filter, parameters),
+            *arguments.page_limits(page_rows, page_bytes),
+        )
+        return begin_changes(self._context, self._find, commits, read, feed)
 
     def create_index(
         self, index: str, columns: Names, kind: str = SORTED, include: Columns = ()

@@ -316,11 +316,10 @@ def split_and_join(
         for tablets in (*((tablet,) for tablet in splits), *joins):
             with suppress(InvalidTopologyChange, NotFound, NotReady):
                 old = [_resting(tx, tablet) for tablet in tablets]
-                made = (
-                    split_tablet(old[0], None, (new, new + 1))
-                    if len(old) == 1
-                    else join_tablets(old[0], old[1], new)
-                )
+                if len(old) == 1:
+                    made = split_tablet(old[0], None, (new, new + 1))
+                else:
+                    made = join_tablets(old[0], old[1], new)
                 before, after, new = [*before, *made[0]], [*after, *made[1]], new + len(made[1])
                 done[len(old)] += 1
         if done:

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.formatting import brief
-from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
+from elasticscan.base.limits import DEFAULT_PAGE_ROWS
 from elasticscan.filters import COUNT_ROWS, Aggregate, Fold, check_groupable
-from elasticscan.metadata import AUTO, TableInfo
-from elasticscan.protocol import ContinuationKey, Cursor
+from elasticscan.metadata import TableInfo
+from elasticscan.protocol import ContinuationKey, Cursor, ReadRequest
 from elasticscan.storage import most_rows
 from elasticscan.store.context import Context, Find
 from elasticscan.store.reading.scan import begin_scan, columns_of
@@ -40,8 +40,9 @@ def aggregate_rows(
     table = find(context.catalog.newest())[0]
     used = [name for aggregate in _parse(table, values, group_by) for name in aggregate.columns]
     columns = list(dict.fromkeys([*group_by, *used])) or list(table.primary_key[:1])
-    limits = DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES
-    with begin_scan(context, find, columns, filter, snapshot, limits, index=AUTO) as scan:
+    with begin_scan(
+        context, find, ReadRequest(columns, filter, DEFAULT_PAGE_ROWS, snapshot=snapshot)
+    ) as scan:
         # Types may have changed since: those that the scan reads count.
         aggregates = tuple(Aggregate.parse(text, scan.schema) for text in values)
         if not group_by and all(aggregate.function == COUNT_ROWS for aggregate in aggregates):

@@ -22,6 +22,7 @@ from elasticscan.protocol import (
     Cursor,
     NamedColumns,
     PageRequest,
+    ReadRequest,
     Segment,
     Segments,
     slots_of,
@@ -311,30 +312,25 @@ def resume_scan(context: Context, key: str, ends_lease: bool = True) -> Scan:
 def begin_scan(
     context: Context,
     find: Find,
-    columns: list[str] | None,
-    filter: str | None,  # noqa: A002 - the word users know
-    snapshot: int | str | datetime | None,
-    page_limits: tuple[int, int],
-    *,
-    index: str,
+    read: ReadRequest,
     order_by: str | Sequence[str] | None = None,
     limit: int | None = None,
 ) -> Scan:
     """Return a new scan, with fixed snapshot, base topology and access path."""
-    if not isinstance(snapshot, int):  # what a tag or a time names may have changed since
+    index = read.index
+    if not isinstance(read.snapshot, int):  # what a tag or a time names may have changed since
         context.check_newest()
     tx = context.catalog.newest()
     table = find(tx)[0]
     context.looked = tx.state.placement, context.clock.now()
-    asked, base = snapshot_of(tx, table, snapshot), newest_topology(tx)
+    asked, base = snapshot_of(tx, table, read.snapshot), newest_topology(tx)
     at = tx.state.commit if asked is None else asked
     state, is_leased = context.table_in(tx, table.id, at), not is_kept(context, tx, table, at)
-    if filter is not None:  # it is compared with statistics
+    if read.filter is not None:  # it is compared with statistics
         context.statistics(state, tx)
-    column_names = columns_of(table, columns)
-    predicate = predicate_of(table, filter)
+    columns, predicate = columns_of(table, read.columns), predicate_of(table, read.filter)
     by_key = bind_to_key(context, table, predicate)
-    compare = partial(choose_access, context, table, column_names, predicate, by_key, index, at)
+    compare = partial(choose_access, context, table, columns, predicate, by_key, index, at)
 
     # Where all rows are wanted a direct scan is cheapest; other paths are compared only for `explain`.
     wants_all = predicate is None and index in (AUTO, NONE)
@@ -357,7 +353,7 @@ def begin_scan(
         if asked is not None:
             raise
         raise Interrupted(f"table {table.name!r} was changed while a scan began; begin it again") from expired
-    first = first_key(table, at, base, by_key.slots, column_names, filter, page_limits, lease)
+    first = first_key(table, at, base, by_key.slots, read, lease)
     key = replace(
         first,
         cursors=() if limit == 0 else first.cursors,
@@ -376,9 +372,7 @@ def first_key(
     snapshot: int,
     base: Topology,
     slots: SlotSet,
-    columns: Sequence[str],
-    filter: str | None,  # noqa: A002 - the word users know
-    page_limits: tuple[int, int],
+    read: ReadRequest,
     lease: str,
 ) -> ContinuationKey:
     """Return the key of a direct scan of all rows of some slots that has read nothing yet."""
@@ -388,10 +382,10 @@ def first_key(
         base_topology=base.number,
         slots=slots,
         cursors=(Cursor(slots),) if slots else (),
-        columns=tuple(columns),
-        filter=filter,
-        page_rows=page_limits[0],
-        page_bytes=page_limits[1],
+        columns=columns_of(table, read.columns),
+        filter=read.filter,
+        page_rows=read.page_rows,
+        page_bytes=read.page_bytes,
         lease=lease,
         definition=table.definition,
     )
@@ -401,10 +395,8 @@ def begin_changes(
     context: Context,
     find: Find,
     commits: tuple[int | str | datetime | None, int | str | datetime | None],
-    columns: list[str] | None,
-    filter: str | None,  # noqa: A002 - the word users know
+    read: ReadRequest,
     feed: bool,
-    page_limits: tuple[int, int],
 ) -> Scan:
     """Return a scan of the changes of commits in (after, upto]; None is the oldest kept, and the newest."""
     if not all(isinstance(commit, int) for commit in commits):
@@ -431,8 +423,7 @@ def begin_changes(
         )
     base = newest_topology(tx)
     segments = (Segment(after, upto, 0, context.known.slots),) if after < upto else ()
-    column_names, lease = columns_of(table, columns), secrets.token_hex(8)
-    return scan_changes(context, table, base, segments, upto, column_names, filter, feed, page_limits, lease)
+    return scan_changes(context, table, base, segments, upto, read, feed, secrets.token_hex(8))
 
 
 def scan_changes(
@@ -441,10 +432,8 @@ def scan_changes(
     base: Topology,
     segments: Segments,
     upto: int,
-    columns: Sequence[str],
-    filter: str | None,  # noqa: A002 - the word users know
+    read: ReadRequest,
     feed: bool,
-    page_limits: tuple[int, int],
     lease: str,
 ) -> Scan:
     """Return a scan of segments up to a commit; without a lease where a stream holds what it needs.
@@ -452,9 +441,8 @@ def scan_changes(
     A change has the key of its row, so slots without rows for the filter have no changes for it either.
     """
     slots = SlotSet.of((segment.start, segment.end) for segment in segments)
-    slots &= slots_of_filter(context, table, filter)
-    key = first_key(table, upto, base, slots, columns, filter, page_limits, lease)
-    key = replace(key, feed=feed).begin(segments)
+    slots &= slots_of_filter(context, table, read.filter)
+    key = replace(first_key(table, upto, base, slots, read, lease), feed=feed).begin(segments)
     if lease:
         table = keep_lease(context, key)
     return Scan(context, table, base, key)

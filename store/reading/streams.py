@@ -15,16 +15,17 @@ Planning takes one look at the catalog for each micro-batch (`CommitReads.look`)
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from elasticscan.base.limits import DEFAULT_PAGE_BYTES, MAX_NUMBER
+from elasticscan.base.limits import MAX_NUMBER
 from elasticscan.catalog import Commit, Tx, newest_topology, retry_interrupted
 from elasticscan.metadata import Bounds, Fragment, TableInfo
+from elasticscan.protocol import ReadRequest
 from elasticscan.storage import slot_counts
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import hold_for_stream, keep_lease, leases_in, stream_of
@@ -103,10 +104,8 @@ class CommitReads:
         state: StreamState,
         at: int,
         slots: SlotSet,
-        columns: Sequence[str],
-        filter: str | None,  # noqa: A002 - the word users know
-        feed: bool,
-        page_rows: int,
+        read: ReadRequest,
+        feed: bool = False,
     ) -> Scan:
         """Return a scan of some slots of a stream's first snapshot, limited to those the filter can match.
 
@@ -116,15 +115,14 @@ class CommitReads:
         named = f"{context.known.store_id}/{state.table.id}/{at}"
         # All micro-batches of a snapshot share a lease, since none knows which is the last.
         lease = hashlib.sha256(named.encode()).hexdigest()[:16]
-        slots &= slots_of_filter(context, state.table, filter)
-        limits = page_rows, DEFAULT_PAGE_BYTES
-        key = replace(first_key(state.table, at, base, slots, columns, filter, limits, lease), feed=feed)
+        slots &= slots_of_filter(context, state.table, read.filter)
+        key = replace(first_key(state.table, at, base, slots, read, lease), feed=feed)
         return Scan(context, keep_lease(context, key), base, key, ends_lease=False)
 
     def hold_snapshot(self, state: StreamState, at: int) -> None:
         """Keep a snapshot readable until its next micro-batch, by the lease that all of these share."""
         everything = SlotSet.span(0, self.context.known.slots)
-        self.scan_snapshot(state, at, everything, state.table.primary_key[:1], None, False, 1)
+        self.scan_snapshot(state, at, everything, ReadRequest(None))
 
     def commit_at(self, timestamp: float) -> int:
         """Return the newest commit made by a time that a user gave, once no shard knows newer ones.

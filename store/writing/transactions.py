@@ -40,22 +40,11 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.formatting import brief
 from elasticscan.base.hashing import slots_of
-from elasticscan.base.key_encoding import sort_codes
-from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.catalog import IdempotencyKey
 from elasticscan.filters import Assignment, Predicate
-from elasticscan.metadata import AUTO, CHANGE_TYPE, NONE, StagedFragment, TableInfo
-from elasticscan.protocol import RowRequest
-from elasticscan.storage import (
-    DELETE,
-    INSERT,
-    batches_of,
-    conform,
-    conformed,
-    files_of,
-    read_rows,
-    staged_source,
-)
+from elasticscan.metadata import StagedFragment, TableInfo, no_such_column
+from elasticscan.protocol import ReadRequest, RowRequest
+from elasticscan.storage import conform, conformed, read_rows, staged_source
 from elasticscan.store.context import Context, Find
 from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.scan import begin_changes, begin_scan, columns_of
@@ -179,7 +168,12 @@ class WriteTransaction:
                 batches = (tombstones_of(keys, table) for keys in batches)
             state = self.context.known  # of when the table was looked up
             request = CommitRequest(kind, self.txn, check, self.user_metadata, state.versions)
-            return write(self.context, table, batches, request, state=state)
+            return publish(self.context, table, staged, request)
+
+    def read(self, columns: list[str] | None) -> Scan:
+        """Begin a scan of the rows that meet the condition, with these columns or all."""
+        # What met it at `since` counts, so a row that was changed away from it refuses the write.
+        return begin_scan(self.context, self.find, ReadRequest(columns, self.where, snapshot=self.since))
 
     def commit(
         self,
