@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from elasticscan.protocol import PageRequest, PageRows, Placements, ShardReader, slots_of
 from elasticscan.reader.coverage import Coverage
-from elasticscan.reader.cursor import Accepted, ShardRead, accept_page, plan_read, remaining, staying_rows
+from elasticscan.reader.cursor import accept_page, plan_read, remaining, staying_rows
 from elasticscan.topology import Placement, SlotSet
 
 
@@ -50,18 +50,6 @@ class ScanStats:
     scanned: int = 0
     skipped_rows: int = 0
 
-    def count(
-        self, base: Placement, read: ShardRead, accepted: Accepted, page: PageRows, accepted_page: PageRows
-    ) -> None:
-        self.pages += 1
-        self.rows += accepted_page.rows.num_rows
-        if not read.slots <= base.at(read.shard):
-            self.virtual_reads += 1
-        self.moved_slots += len(accepted.moved)
-        self.dropped_rows += page.rows.num_rows - accepted_page.rows.num_rows
-        self.scanned += page.scanned
-        self.skipped_rows += page.skipped
-
 
 def drive(
     plan: ScanPlan, placements: Placements, shards: ShardReader, stats: ScanStats, lowest: bool = False
@@ -89,7 +77,13 @@ def drive(
         accepted = accept_page(cursors, read, remaining(read, page), looked)
         coverage.finish(accepted.finished)
         answer = drop_moved(page, accepted.moved)
-        stats.count(plan.base, read, accepted, page, answer)
+        stats.pages += 1
+        stats.rows += answer.rows.num_rows
+        stats.virtual_reads += not read.slots <= plan.base.at(read.shard)
+        stats.moved_slots += len(accepted.moved)
+        stats.dropped_rows += page.rows.num_rows - answer.rows.num_rows
+        stats.scanned += page.scanned
+        stats.skipped_rows += page.skipped
         cursors = accepted.cursors
         refused |= page.refused
         # A pass asks each slot that is left once. When only refused ones are, the next begins, and reads

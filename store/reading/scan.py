@@ -253,13 +253,9 @@ class Scan(PagedScan):
         sealer = self._context.sealer
         return [sealer.seal(state.restrict_to(some)) for some in slots]
 
-    @property
-    def choice(self) -> Choice | None:
-        """The access paths and the chosen one; None for a resumed scan."""
-        return self._chosen
-
     @cached_property
-    def _chosen(self) -> Choice | None:
+    def choice(self) -> Choice | None:
+        """Return the access paths and the chosen one; None for a resumed scan."""
         return None if self._choose is None else self._choose()
 
     def explain(self) -> dict[str, Any]:

@@ -15,7 +15,6 @@ Planning takes one look at the catalog for each micro-batch (`CommitReads.look`)
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -85,14 +84,14 @@ class CommitReads:
         Raises `TableChanged` if the table was dropped.
         """
         tx = self.context.catalog.newest()
-        table, base = live_table(tx, table_id), newest_topology(tx)
+        table = live_table(tx, table_id)
         return StreamState(
             table=table,
             newest=tx.state.commit,
             commits=() if after is None else tx.commits(table.id, after, upto, most),
             fragments=self.context.table_in(tx, table.id, tx.state.commit).fragments if fragments else (),
             placement=tx.state.placement,
-            base=base,
+            base=newest_topology(tx),
         )
 
     def lag(self, table_id: int, after: int) -> tuple[int, int, float]:
