@@ -32,6 +32,7 @@ class ReadRequest:
         page_rows, page_bytes: limits of a page.
         index: the access path, in the embedded store alone.
         snapshot: what to read at, in the embedded store alone; None for the newest.
+        feed: rows say what changed, in which commit, and when; likewise.
     """
 
     columns: Sequence[str] | None
@@ -40,6 +41,7 @@ class ReadRequest:
     page_bytes: int = DEFAULT_PAGE_BYTES
     index: str = "auto"
     snapshot: int | str | datetime | None = None
+    feed: bool = False
 
 
 class PartScan(Protocol):

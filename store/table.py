@@ -391,8 +391,9 @@ class Table:
             arguments.columns("columns", columns),
             arguments.condition("filter", filter, parameters),
             *arguments.page_limits(page_rows, page_bytes),
+            feed=feed,
         )
-        return begin_changes(self._context, self._find, commits, read, feed)
+        return begin_changes(self._context, self._find, commits, read)
 
     def create_index(
         self, index: str, columns: Names, kind: str = SORTED, include: Columns = ()

@@ -107,8 +107,7 @@ def plan_batch(
         state.base,
         tuple(parts),
         parts[-1].upto if parts else table.oldest_snapshot,
-        ReadRequest(stored_columns(table, columns), options.filter, options.batch_rows),
-        options.feed,
+        _read(table, columns, options),
         lease,
     )
     rows = sum(change_rows(commit, options) for commit in read)
@@ -133,15 +132,25 @@ def plan_snapshot(
     Raises:
         SnapshotExpired: the snapshot or the changes are no longer kept.
     """
-    scan = store.backend.changes.scan_snapshot(
-        state,
-        part.at,
-        SlotSet.span(part.start, part.end),
-        ReadRequest(stored_columns(state.table, columns), options.filter, options.batch_rows),
-        options.feed,
-    )
-    # Where a batch read gets no partition, Spark makes one of its own.
-    return partitions_of(store.backend, scan, tasks or ([NOTHING] if lease else []))
+    read, slots = _read(state.table, columns, options), SlotSet.span(part.start, part.end)
+    scan = store.backend.changes.scan_snapshot(state, part.at, slots, read)
+    weights = slot_bytes(state.fragments, state.placement.slot_count)
+    size = float(sum(weights[start:end].sum() for start, end in scan.slots))
+    size, most = task_limits(size, _rows(state.fragments, scan.slots), options)
+    size = min(size, options.split_bytes)
+    parts = cut(state.placement, state.base.placement, weights, size, most, scan.slots)
+    return partitions_of(store.backend, scan, parts)
+
+
+def _rows(fragments: Sequence[Fragment], slots: SlotSet) -> float:
+    """About how many rows some slots hold."""
+    return sum(f.rows * len(f.slots & slots) / max(f.slots_written, len(f.slots), 1) for f in fragments)
+
+
+def _read(table: TableInfo, columns: Sequence[str], options: Options) -> ReadRequest:
+    """Return the read of wanted columns: of at least one, even if only a feed's own are wanted."""
+    stored = [name for name in columns if name in table.schema.names] or [table.primary_key[0]]
+    return ReadRequest(stored, options.filter, options.batch_rows, feed=options.feed)
 
 
 def task_limits(size: float, rows: float, options: Options) -> tuple[int, int]:

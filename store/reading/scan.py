@@ -364,12 +364,7 @@ def begin_scan(
 
 
 def first_key(
-    table: TableInfo,
-    snapshot: int,
-    base: Topology,
-    slots: SlotSet,
-    read: ReadRequest,
-    lease: str,
+    table: TableInfo, snapshot: int, base: Topology, slots: SlotSet, read: ReadRequest, lease: str
 ) -> ContinuationKey:
     """Return the key of a direct scan of all rows of some slots that has read nothing yet."""
     return ContinuationKey(
@@ -383,6 +378,7 @@ def first_key(
         page_rows=read.page_rows,
         page_bytes=read.page_bytes,
         lease=lease,
+        feed=read.feed,
         definition=table.definition,
     )
 
@@ -392,7 +388,6 @@ def begin_changes(
     find: Find,
     commits: tuple[int | str | datetime | None, int | str | datetime | None],
     read: ReadRequest,
-    feed: bool,
 ) -> Scan:
     """Return a scan of the changes of commits in (after, upto]; None is the oldest kept, and the newest."""
     if not all(isinstance(commit, int) for commit in commits):
@@ -419,7 +414,7 @@ def begin_changes(
         )
     base = newest_topology(tx)
     segments = (Segment(after, upto, 0, context.known.slots),) if after < upto else ()
-    return scan_changes(context, table, base, segments, upto, read, feed, secrets.token_hex(8))
+    return scan_changes(context, table, base, segments, upto, read, secrets.token_hex(8))
 
 
 def scan_changes(
@@ -429,7 +424,6 @@ def scan_changes(
     segments: Segments,
     upto: int,
     read: ReadRequest,
-    feed: bool,
     lease: str,
 ) -> Scan:
     """Return a scan of segments up to a commit; without a lease where a stream holds what it needs.
@@ -438,7 +432,7 @@ def scan_changes(
     """
     slots = SlotSet.of((segment.start, segment.end) for segment in segments)
     slots &= slots_of_filter(context, table, read.filter)
-    key = replace(first_key(table, upto, base, slots, read, lease), feed=feed).begin(segments)
+    key = first_key(table, upto, base, slots, read, lease).begin(segments)
     if lease:
         table = keep_lease(context, key)
     return Scan(context, table, base, key)

@@ -15,7 +15,7 @@ Planning takes one look at the catalog for each micro-batch (`CommitReads.look`)
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -98,14 +98,7 @@ class CommitReads:
         """Return (commits, rows, seconds) of a stream behind its table that has reached a commit."""
         return self.context.ask(lambda tx: _lag(tx, live_table(tx, table_id), after))
 
-    def scan_snapshot(
-        self,
-        state: StreamState,
-        at: int,
-        slots: SlotSet,
-        read: ReadRequest,
-        feed: bool = False,
-    ) -> Scan:
+    def scan_snapshot(self, state: StreamState, at: int, slots: SlotSet, read: ReadRequest) -> Scan:
         """Return a scan of some slots of a stream's first snapshot, limited to those the filter can match.
 
         Raises `SnapshotExpired`, or `TableChanged` if the table was dropped.
@@ -115,7 +108,7 @@ class CommitReads:
         # All micro-batches of a snapshot share a lease, since none knows which is the last.
         lease = hashlib.sha256(named.encode()).hexdigest()[:16]
         slots &= slots_of_filter(context, state.table, read.filter)
-        key = replace(first_key(state.table, at, base, slots, read, lease), feed=feed)
+        key = first_key(state.table, at, base, slots, read, lease)
         return Scan(context, keep_lease(context, key), base, key, ends_lease=False)
 
     def hold_snapshot(self, state: StreamState, at: int) -> None:

@@ -65,7 +65,7 @@ def _attempt(transaction: WriteTransaction, to: int | str | datetime) -> CommitN
     if is_replaced:
         scan = begin_scan(context, transaction.find, ReadRequest(None, index=NONE, snapshot=snapshot))
     else:
-        scan = begin_changes(context, transaction.find, commits, ReadRequest(None), feed=True)
+        scan = begin_changes(context, transaction.find, commits, ReadRequest(None, feed=True))
     with scan:
         if scan.standing.definition != table.definition:
             raise OutdatedLookError
