@@ -16,7 +16,6 @@ from tests.connector import test_sql_spark
 from tests.faults import test_planted_inputs
 from tests.faults.harnesses import FAULTS, SCENARIOS, Fault
 from tests.store import test_index_oracle
-from tests.store.reading import test_aggregating
 
 PAGE = Path(__file__).with_name("README.md")
 TITLE = "# All planted faults\n\nWritten by `python -m tests.faults.table`; see docs/testing.md.\n\n"
@@ -25,7 +24,6 @@ TITLE = "# All planted faults\n\nWritten by `python -m tests.faults.table`; see 
 OWN: list[Callable[..., object]] = [
     test_planted_inputs.test_a_check_that_is_left_out_is_noticed,
     test_index_oracle.test_a_planted_fault_is_found,
-    test_aggregating.test_a_weaker_rule_counts_wrong,
     test_sql_spark.test_a_planted_fault_is_found,
 ]
 PROGRAMS = {

@@ -5,7 +5,7 @@ That they are right otherwise, and first rows as well, is a matter of tests/stor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,8 +13,6 @@ import pytest
 
 from elasticscan.base.errors import FilterError, NotFound
 from elasticscan.filters import Aggregate, Fold
-from elasticscan.metadata import Bounds, Fragment
-from elasticscan.storage import view
 from elasticscan.store import Store, can_be_sorted, known_count
 
 
@@ -72,14 +70,6 @@ def test_a_table_that_was_merged_is_counted_without_a_look_at_a_file(store: Stor
     assert table.aggregate(["count(*)", "count(*) AS n"]).to_pylist() == [{"count(*)": 200, "n": 200}]
 
 
-RULE: dict[str, Callable[[Fragment, Bounds], bool]] = {
-    "unique": lambda fragment, _: fragment.unique,
-    "history": lambda fragment, _: fragment.superseded_at is None,
-    "bounds": lambda fragment, bounds: bounds.wholly_hold(fragment),
-    "moved": lambda fragment, _: len(fragment.slots) == fragment.slots_written,
-}
-
-
 @pytest.mark.usefixtures("rows_in_files")
 def test_tombstones_and_rows_that_moved_away_are_not_counted(tmp_path: Path) -> None:
     with Store.create(tmp_path / "moving", ["s1", "s2"], tablets=4, slots=16, upkeep="off") as store:
@@ -90,15 +80,6 @@ def test_tombstones_and_rows_that_moved_away_are_not_counted(tmp_path: Path) -> 
         store.move(1, "s2")
         assert known_count(store.context, table.scan().standing) in (None, 100)
         assert table.aggregate("count(*)")["count(*)"].to_pylist() == [100]
-
-
-@pytest.mark.usefixtures("rows_in_files")
-@pytest.mark.parametrize("trusted", ["moved"])
-def test_a_weaker_rule_counts_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: str) -> None:
-    left = [condition for name, condition in RULE.items() if name != trusted]
-    monkeypatch.setattr(view, "_is_plain", lambda *given: all(condition(*given) for condition in left))
-    with pytest.raises(AssertionError):
-        test_tombstones_and_rows_that_moved_away_are_not_counted(tmp_path)
 
 
 def test_columns_that_arrow_does_not_compare_as_spark_are_left_alone() -> None:
