@@ -45,8 +45,8 @@ check: java $(VENV)/installed  ## format, lint, strict types, layers, then all t
 	ELASTICSCAN_THOROUGH=1 $(BIN)/python -m pytest -n 3
 
 # Tests of what holds whatever the catalog is in; others copy, remove or damage its file, or turn its clock.
-STORES = $(patsubst %,tests/store/test_%.py,column_changes definitions_meanwhile index_changes scenarios \
-	status table) \
+STORES = $(patsubst %,tests/store/test_%.py,column_changes definitions_meanwhile index_changes status \
+	table) \
 	$(patsubst %,tests/store/context/test_%.py,leases tags) \
 	$(patsubst %,tests/store/reading/test_%.py,changes rows_by_key) \
 	$(patsubst %,tests/store/upkeep/test_%.py,after_commit) \

@@ -42,7 +42,7 @@ TESTS = (
     *("tests/base", "tests/catalog", "tests/topology", "tests/backends"),
     *("tests/filters/test_predicate.py", "tests/protocol/test_keys.py", "tests/optimizer/test_binding.py"),
     *("tests/storage/test_conform.py", "tests/storage/test_definition.py", "tests/storage/test_disk.py"),
-    "tests/store/test_scenarios.py",
+    "tests/store/test_scan_readers.py",
     "tests/storage/disk",
     *("tests/cli/test_app.py", "tests/cli/test_scan.py"),
     *("tests/processes/test_foreign_threads.py", "tests/processes/test_forks.py"),

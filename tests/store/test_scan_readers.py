@@ -13,8 +13,11 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import ScanConsumed, ShardUnavailable
+from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.store import Scan, Store, Table
+from tests.base.connections import call_at_statements
 from tests.base.examples import examples
+from tests.base.manual_clock import ManualClock
 
 ROWS = 100
 SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.string())])
@@ -29,8 +32,8 @@ STREAMS: dict[str, Callable[[Scan], Any]] = {
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.create(tmp_path / "s.store", ["s1", "s2"], tablets=4, slots=16) as made:
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
+    with Store.create(tmp_path / "s.store", ["s1", "s2"], tablets=4, slots=16, clock=clock) as made:
         made.create_table("t", SCHEMA, ["id"]).upsert(pa.table({"id": range(ROWS), "s": ["x"] * ROWS}))
         yield made
 
@@ -153,6 +156,28 @@ def test_a_call_during_which_the_scan_is_closed_raises(store: Store, table: Tabl
     with pytest.raises(ScanConsumed, match="was closed"):
         ALL[use](scan)
     assert store.resume(scan.key or "").count() == ROWS
+
+
+def test_a_page_whose_lease_cannot_be_renewed_is_read_again_not_lost(
+    store: Store, table: Table, clock: ManualClock
+) -> None:
+    """The catalog fails between reading a page and giving it out: the scan stands before that page."""
+    table.set_retention("0s")
+    scan, is_read = table.scan(page_rows=7), list[str]()
+    got = next(scan).rows["id"].to_pylist()
+    clock.advance(LEASE_SECONDS / 2)
+
+    def lose_connection(statement: str) -> None:
+        if is_read and "lease" in statement:
+            fail()
+
+    at_page(store, 1, lambda: is_read.append("a page"))
+    connect = call_at_statements(store.context.catalog, lose_connection)
+    with pytest.raises(ShardUnavailable):
+        next(scan)
+    connect()
+    assert is_read and scan.key is not None
+    assert sorted(got + store.resume(scan.key).to_table()["id"].to_pylist()) == list(range(ROWS))
 
 
 # Who reads, who comes in meanwhile, and whether in a thread of its own; threads may share pages.
