@@ -8,18 +8,17 @@ table's key.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from elasticscan.base.errors import ElasticScanError, NotReady
 from elasticscan.filters import KeySets, Predicate, column_sets
-from elasticscan.metadata import AUTO, DIRECT, KEY, NONE, Fragment, IndexInfo, IndexRun, TableInfo
+from elasticscan.metadata import AUTO, KEY, NONE, Fragment, IndexInfo, IndexRun, TableInfo
 from elasticscan.optimizer import Choice, KeyCondition, bind, bind_key, choose
 from elasticscan.protocol import ContinuationKey, IndexOrder, KeyList, KeyRanges
 from elasticscan.reader import SortKey
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import KnownTable
-from elasticscan.store.reading.ordering import Terms, index_order, indexes_in_order, written
+from elasticscan.store.reading.ordering import Terms, indexes_in_order
 from elasticscan.topology import SlotSet
 
 MOST_COUNTED = 64  # ranges times runs whose entries are counted, about
@@ -170,18 +169,3 @@ def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Acces
     at = (table, key.filter, index, key.descending, key.merged, key.by_key)
     access: Access = context.derived.get(at, derive)
     return access
-
-
-def explain_access(access: Access, choice: Choice | None, table: TableInfo) -> dict[str, Any]:
-    """Return a path and its alternatives as plain values; a resumed scan does not know the alternatives."""
-    order = None
-    if access.order and access.index and access.sort:
-        order = written(index_order(access.index, table, access.order.descending))
-    return {
-        "access": access.index.name if access.index else KEY if access.keys else DIRECT,
-        "index_condition": choice.candidate.condition if choice else None,
-        "ranges": len(access.order.ranges) if access.order else access.keys and access.keys.count,
-        "remainder": access.predicate.shown() if access.predicate else None,
-        "order_by": order,
-        "candidates": [asdict(candidate) for candidate in choice.candidates] if choice else [],
-    }

@@ -7,7 +7,7 @@ one key therefore come in the order of its commits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,7 +21,7 @@ from elasticscan.metadata import (
     TableInfo,
     floor_at,
 )
-from elasticscan.protocol import ChangeSpan, Cluster, ContinuationKey, Segment
+from elasticscan.protocol import ChangeSpan, Cluster, ContinuationKey
 from elasticscan.reader import ScanPlan, ScanStats, drive
 from elasticscan.storage import INSERT
 from elasticscan.store.context import Context, Find
@@ -82,8 +82,13 @@ def change_pages(
     """Yield the changes from a scan's position to its end, with the position after each page."""
     while key.cursors:
         assert key.segments, "a scan of changes that is not complete has segments left"
-        span = _first_span(key.segments[0], facts.overwrites, key.feed)
-        slots = key.slots & key.segments[0].slots
+        segment = key.segments[0]
+        # Up to an overwrite, or an overwrite, which is read on its own.
+        within = (number for number in facts.overwrites if segment.after < number <= segment.upto)
+        number = min(within, default=segment.upto + 1)
+        is_alone = number == segment.after + 1
+        upto, floor = number if is_alone else number - 1, floor_at(facts.overwrites, segment.after)
+        span, slots = ChangeSpan(segment.after, upto, floor, is_alone, key.feed), key.slots & segment.slots
         asked = replace(plan.request, cursors=key.cursors, snapshot=span.upto, changes=span, key_sets={})
         part = replace(plan, request=asked, slots=slots)
         for page in drive(part, cluster.placements, cluster.shards, stats):
@@ -101,15 +106,3 @@ def feed_arrays(rows: pa.RecordBatch, key: ContinuationKey, facts: CommitFacts) 
     numbers, places = np.unique(versions.to_numpy(), return_inverse=True)
     stamps = pa.array([round(facts.times[int(n)] * 1e6) for n in numbers], pa.int64()).cast(_STAMP)
     return [kinds, versions, stamps.take(pa.array(places))]
-
-
-def _first_span(segment: Segment, overwrites: Sequence[int], feed: bool) -> ChangeSpan:
-    """Return the commits of a segment up to an overwrite, or an overwrite, which is read on its own."""
-    after = segment.after
-    floor = floor_at(overwrites, after)
-    number = min((n for n in overwrites if after < n <= segment.upto), default=None)
-    if number is None:
-        return ChangeSpan(after, segment.upto, floor, overwrite=False, feed=feed)
-    if number == after + 1:
-        return ChangeSpan(after, number, floor, overwrite=True, feed=feed)
-    return ChangeSpan(after, number - 1, floor, overwrite=False, feed=feed)

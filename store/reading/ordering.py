@@ -78,31 +78,26 @@ def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
     return name, descending
 
 
-def index_order(index: IndexInfo, table: TableInfo, descending: bool) -> Terms:
-    """Return all columns that the entries of a sorted index are in the order of."""
-    return [(name, descending) for name in dict.fromkeys((*index.columns, *table.primary_key))]
-
-
 def indexes_in_order(order: Terms, table: TableInfo, indexes: Sequence[IndexInfo], name: str) -> list[str]:
     """Return the names of the ready indexes that give an order, of all or of the one named.
 
     Raises:
         NotFound, InvalidOption: there is none, the one named has another order, or columns go both ways.
     """
-    text, down = ", ".join(written(order)), order[0][1]
-    if any(descending != down for _, descending in order):
+    text, columns = ", ".join(written(order)), [column for column, _ in order]
+    if len({descending for _, descending in order}) > 1:
         raise InvalidOption(
             f"order_by={text!r} needs one direction, or a limit of up to 10,000 rows", option="order_by"
         )
     ready = [i for i in indexes if i.ready and i.kind == SORTED and name in (AUTO, i.name)]
-    fitting = [i.name for i in ready if index_order(i, table, down)[: len(order)] == order]
+    in_order = {i.name: [*dict.fromkeys((*i.columns, *table.primary_key))] for i in ready}
+    fitting = [index for index, first in in_order.items() if first[: len(columns)] == columns]
     if fitting:
         return fitting
     if name != AUTO:
         raise InvalidOption(
             f"order_by={text!r} is not the order of index={name!r}; leave 'index' out", option="index"
         )
-    columns = [column for column, _ in order]
     raise NotFound(
         f"order_by={text!r} needs a sorted index or a limit of up to 10,000 rows; make it with "
         f"table.create_index({'by_' + '_'.join(columns)!r}, {columns!r})",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from elasticscan.base.concurrency import cached_property
 from elasticscan.base.errors import InvalidOption, NotFound, ScanConsumed, SnapshotExpired
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import Interrupted, newest_topology, retry_interrupted
-from elasticscan.metadata import AUTO, KEY, NONE, TableInfo, no_such_column
+from elasticscan.metadata import AUTO, DIRECT, KEY, NONE, TableInfo, no_such_column
 from elasticscan.optimizer import Choice
 from elasticscan.protocol import (
     ContinuationKey,
@@ -36,7 +36,6 @@ from elasticscan.store.reading.access_paths import (
     access_of,
     bind_to_key,
     choose_access,
-    explain_access,
     predicate_of,
     slots_of_filter,
 )
@@ -47,7 +46,7 @@ from elasticscan.store.reading.changes import (
     feed_arrays,
     feed_fields,
 )
-from elasticscan.store.reading.ordering import FirstRows, kept_order, terms_of
+from elasticscan.store.reading.ordering import FirstRows, kept_order, terms_of, written
 from elasticscan.store.reading.paged_scan import PagedScan
 from elasticscan.topology import SlotSet, Topology
 
@@ -270,16 +269,22 @@ class Scan(PagedScan):
                 if part:
                     scans.append({"scan": kind, "shard": names.get(shard, str(shard)), "slots": len(part)})
         is_leased = context.ask(lambda tx: lease_end(tx, state.lease) > tx.now)
-        access = explain_access(self._access, self.choice, self._table)
-        if self._kept is not None:
-            access["order_by"] = self._kept
+        access, choice, order = self._access, self.choice, self._kept
+        if access.sort is not None:
+            order = written([(name, access.sort.descending) for name in dict.fromkeys(access.sort.columns)])
         return {
             "table": self._table.name,
             "snapshot": state.snapshot,
             "base_topology": self.base.number,
             "columns": list(state.columns),
             "filter": state.filter,
-            **access,
+            "access": access.index.name if access.index else KEY if access.keys else DIRECT,
+            "index_condition": choice.candidate.condition if choice else None,
+            "ranges": len(access.order.ranges) if access.order else access.keys and access.keys.count,
+            "remainder": access.predicate.shown() if access.predicate else None,
+            "order_by": order,
+            # A scan that was resumed does not know them.
+            "candidates": [asdict(candidate) for candidate in choice.candidates] if choice else [],
             "limit": state.limit,
             "kept_by": "lease" if is_leased else "retention",
             "actual": {
