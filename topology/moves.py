@@ -13,7 +13,7 @@ says which shard serves the tablet, and that there is exactly one:
     planned ──start_copy──> copying ──copied──> caught_up ──switched──> target_serves
        │                       │  ^                 │ │
        │                       │  └──more_commits───┘ │
-       └── failed, owner_died ─┴──────────────────────┴───────> undone
+       └──────── failed ───────┴──────────────────────┴───────> undone
 
 The recovery rule is one line: a move whose owner died before the target served is undone. Nothing
 needs to be rescued, since the source served all along, and a tablet that still has to
@@ -48,8 +48,7 @@ class Event(StrEnum):
     """The events of a move.
 
     `MORE_COMMITS`: more was committed at the source than the switch should have to carry, so
-    another round of copying is needed. `FAILED`: the owner gives up, knowing it. `OWNER_DIED`:
-    another process found that the owner is gone.
+    another round of copying is needed. `FAILED`: the owner gives up, or another process found it gone.
     """
 
     START_COPY = "start_copy"
@@ -57,22 +56,18 @@ class Event(StrEnum):
     MORE_COMMITS = "more_commits"
     SWITCHED = "switched"
     FAILED = "failed"
-    OWNER_DIED = "owner_died"
 
 
 TRANSITIONS: Final[Mapping[tuple[Phase, Event], Phase]] = MappingProxyType(
     {
         (Phase.PLANNED, Event.START_COPY): Phase.COPYING,
         (Phase.PLANNED, Event.FAILED): Phase.UNDONE,
-        (Phase.PLANNED, Event.OWNER_DIED): Phase.UNDONE,
         (Phase.COPYING, Event.COPIED): Phase.CAUGHT_UP,
         (Phase.COPYING, Event.MORE_COMMITS): Phase.COPYING,
         (Phase.COPYING, Event.FAILED): Phase.UNDONE,
-        (Phase.COPYING, Event.OWNER_DIED): Phase.UNDONE,
         (Phase.CAUGHT_UP, Event.MORE_COMMITS): Phase.COPYING,
         (Phase.CAUGHT_UP, Event.SWITCHED): Phase.TARGET_SERVES,
         (Phase.CAUGHT_UP, Event.FAILED): Phase.UNDONE,
-        (Phase.CAUGHT_UP, Event.OWNER_DIED): Phase.UNDONE,
     }
 )
 

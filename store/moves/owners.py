@@ -204,7 +204,7 @@ def forget_dead(tx: Tx, tablet: int) -> bool:
     move = move_of(tx, tablet)
     if move is None or not owner_is_gone(move, tx.times.expiry):
         return False
-    transition(tx, move, move.owner, Event.OWNER_DIED)
+    transition(tx, move, move.owner, Event.FAILED)
     return True
 
 

@@ -179,7 +179,7 @@ def test_a_mover_whose_target_has_gone_says_so(opened: Any) -> None:
     def leave() -> None:
         with store.context.catalog.writing() as tx:  # as if no one had heard of its owner for long
             (move,) = moves_in(tx)
-            transition(tx, move, move.owner, Event.OWNER_DIED)
+            transition(tx, move, move.owner, Event.FAILED)
         renew(store)
 
     disk.calls, disk.at, disk.others = 0, 3, leave
