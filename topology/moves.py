@@ -11,8 +11,7 @@ says which shard serves the tablet, and that there is exactly one:
     undone           source        at most garbage, to be collected; final
 
     planned ──start_copy──> copying ──copied──> caught_up ──switched──> target_serves
-       │                       │  ^                 │ │
-       │                       │  └──more_commits───┘ │
+       │                       │                      │
        └──────── failed ───────┴──────────────────────┴───────> undone
 
 The recovery rule is one line: a move whose owner died before the target served is undone. Nothing
@@ -45,15 +44,10 @@ class Phase(StrEnum):
 
 
 class Event(StrEnum):
-    """The events of a move.
-
-    `MORE_COMMITS`: more was committed at the source than the switch should have to carry, so
-    another round of copying is needed. `FAILED`: the owner gives up, or another process found it gone.
-    """
+    """The events of a move. `FAILED`: its owner gives up, or another process found that it is gone."""
 
     START_COPY = "start_copy"
     COPIED = "copied"
-    MORE_COMMITS = "more_commits"
     SWITCHED = "switched"
     FAILED = "failed"
 
@@ -63,9 +57,7 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Event], Phase]] = MappingProxyType(
         (Phase.PLANNED, Event.START_COPY): Phase.COPYING,
         (Phase.PLANNED, Event.FAILED): Phase.UNDONE,
         (Phase.COPYING, Event.COPIED): Phase.CAUGHT_UP,
-        (Phase.COPYING, Event.MORE_COMMITS): Phase.COPYING,
         (Phase.COPYING, Event.FAILED): Phase.UNDONE,
-        (Phase.CAUGHT_UP, Event.MORE_COMMITS): Phase.COPYING,
         (Phase.CAUGHT_UP, Event.SWITCHED): Phase.TARGET_SERVES,
         (Phase.CAUGHT_UP, Event.FAILED): Phase.UNDONE,
     }

@@ -98,7 +98,6 @@ class Mover:
             self._checkpoint("copied")
             if self._context.ask(self._rest_rows) <= SMALL_REST_ROWS:
                 break
-            self._advance(Event.MORE_COMMITS)
         self._advance(Event.COPIED)
         self._switch()
 

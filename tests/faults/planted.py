@@ -526,7 +526,6 @@ def _phase_after(event: Event) -> Phase:
     """What a mover that asks no one believes."""
     return {
         Event.START_COPY: Phase.COPYING,
-        Event.MORE_COMMITS: Phase.COPYING,
         Event.COPIED: Phase.CAUGHT_UP,
         Event.SWITCHED: Phase.TARGET_SERVES,
     }.get(event, Phase.UNDONE)

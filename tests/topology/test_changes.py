@@ -113,12 +113,12 @@ def test_a_change_that_cannot_be_is_refused(change: Callable[[], object]) -> Non
 
 # One row per phase, one column per event; a dot is a refusal.
 TABLE = """
-                start_copy  copied     more_commits  switched       failed
-planned         copying     .          .             .              undone
-copying         .           caught_up  copying       .              undone
-caught_up       .           .          copying       target_serves  undone
-target_serves   .           .          .             .              .
-undone          .           .          .             .              .
+                start_copy  copied     switched       failed
+planned         copying     .          .              undone
+copying         .           caught_up  .              undone
+caught_up       .           .          target_serves  undone
+target_serves   .           .          .              .
+undone          .           .          .              .
 """
 
 
