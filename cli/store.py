@@ -16,7 +16,7 @@ from elasticscan.base.redaction import shown
 from elasticscan.cli.maintenance import until_stopped
 from elasticscan.cli.options import Uri, shards_of
 from elasticscan.cli.output import answer, answer_rows, is_json, listing, print_json_line, say, warn
-from elasticscan.ui import TABLETS, sections, warnings_of
+from elasticscan.ui import TABLETS, make_server, sections, warnings_of
 
 PORT = 8765
 
@@ -99,9 +99,7 @@ def ui(
 
     Example: elasticscan ui trips.store --port 0
     """
-    from elasticscan.ui.server import PageServer  # commands start without the store  # noqa: PLC0415
-
-    server = PageServer(uri, host, port)
+    server = make_server(uri, host, port)
     if is_json():
         print_json_line({"url": server.url, "port": server.port})
     else:

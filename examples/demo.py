@@ -47,7 +47,7 @@ import elasticscan
 # Not for users: the plain reader asks shards in the words that scans and shards exchange.
 from elasticscan.protocol import Cursor, Cursors, PageRequest
 from elasticscan.topology import SlotSet
-from elasticscan.ui.server import PageServer
+from elasticscan.ui import make_server
 
 SHARDS, JOINING, LEAVING, TABLETS = ("s1", "s2"), "s3", "s1", 64
 TABLE, PAGE_ROWS, PAGE_BYTES, TASKS = "flights", 2_000, 8 << 20, 2
@@ -300,7 +300,7 @@ def page_served(uri: str, port: int | None, console: Console) -> Iterator[None]:
     if port is None:
         yield
         return
-    server = PageServer(uri, port=port)
+    server = make_server(uri, port=port)
     thread = threading.Thread(target=server.run)
     thread.start()
     console.print(f"The page: {server.url}", soft_wrap=True)

@@ -19,6 +19,24 @@ It leaves out: passwords and TLS (put a proxy in front of it that has both).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from elasticscan.ui.sections import INDEXES, TABLETS, cells, sections, size, warnings_of
 
-__all__ = ["INDEXES", "TABLETS", "cells", "sections", "size", "warnings_of"]
+if TYPE_CHECKING:
+    from elasticscan.ui.server import PageServer
+
+
+def make_server(uri: str, host: str = "127.0.0.1", port: int = 0) -> PageServer:
+    """Make a server of a store's page, bound to its address; `run` answers requests.
+
+    Raises:
+        InvalidOption: the address cannot be had.
+        StoreNotFound: there is no store.
+    """
+    from elasticscan.ui.server import PageServer  # commands start without the store  # noqa: PLC0415
+
+    return PageServer(uri, host, port)
+
+
+__all__ = ["INDEXES", "TABLETS", "cells", "make_server", "sections", "size", "warnings_of"]

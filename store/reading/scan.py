@@ -252,9 +252,13 @@ class Scan(PagedScan):
         sealer = self._context.sealer
         return [sealer.seal(state.restrict_to(some)) for some in slots]
 
-    @cached_property
+    @property
     def choice(self) -> Choice | None:
-        """Return the access paths and the chosen one; None for a resumed scan."""
+        """The access paths and the chosen one; None for a resumed scan."""
+        return self._chosen
+
+    @cached_property
+    def _chosen(self) -> Choice | None:
         return None if self._choose is None else self._choose()
 
     def explain(self) -> dict[str, Any]:

@@ -233,20 +233,6 @@ def test_where_versions_may_meet_all_are_read_as_soon_as_one_may_match() -> None
         assert to_read(fragments, known, "a = 100")[1] == 0
 
 
-@pytest.mark.parametrize(
-    ("text", "rows"),
-    [
-        ("id < 1000000", 2 * BLOCK),
-        ("id = 1000000 OR id = 7999999", 2 * BLOCK),
-        ("a = 1 AND FALSE", 0),
-        ("x = 1", ROWS),
-        (None, ROWS),
-    ],
-)
-def test_blocks_that_cannot_match_are_known_from_their_bounds(text: str | None, rows: int) -> None:
-    assert to_read(*ALONE, text) == (ROWS, rows)
-
-
 # ------------------------------------------------------------------------------------- choosing
 
 
@@ -269,6 +255,7 @@ def chosen(text: str | None, *infos: IndexInfo, option: str = "auto") -> Choice:
         ("a > 5", [BY_A, HASH_A, BY_B], "auto", "direct", ROWS),
         (None, [BY_A, HASH_A, BY_B], "auto", "direct", ROWS),
         ("id < 400000", [BY_ID], "auto", "direct", BLOCK),  # other blocks are skipped
+        ("id = 1000000 OR id = 7999999", [], "auto", "direct", 2 * BLOCK),
         ("a < 30", [BY_A], "auto", "direct", ROWS),
         ("a < 30", [FULL], "auto", "by_a", 240_000),  # entries that hold all columns are cheaper
         ("a < 30 AND b = 7", [FULL], "auto", "by_a", 240_000),

@@ -22,7 +22,7 @@ import pytest
 from elasticscan.base.errors import InvalidOption, StoreNotFound
 from elasticscan.store import Store
 from elasticscan.store.context.leases import hold_for_stream
-from elasticscan.ui import sections, server
+from elasticscan.ui import make_server, sections, server
 from elasticscan.ui.page import POLICY
 from elasticscan.ui.server import PageServer
 
@@ -42,7 +42,7 @@ def uri(tmp_path: Path) -> str:
 
 @contextmanager
 def served(uri: str, host: str = "127.0.0.1") -> Iterator[PageServer]:
-    made = PageServer(uri, host)
+    made = make_server(uri, host)
     thread = threading.Thread(target=made.run)
     thread.start()
     try:
@@ -165,11 +165,11 @@ def test_names_that_are_answered_are_this_machines(uri: str, monkeypatch: pytest
 def test_an_address_that_cannot_be_had_is_reported(uri: str, tmp_path: Path) -> None:
     with served(uri) as made:
         with pytest.raises(InvalidOption, match="--port 0"):
-            PageServer(uri, "127.0.0.1", made.port)
+            make_server(uri, "127.0.0.1", made.port)
         with pytest.raises(InvalidOption, match="--host"):
-            PageServer(uri, "no such host")
+            make_server(uri, "no such host")
     with pytest.raises(StoreNotFound):
-        PageServer(str(tmp_path / "none.store"))
+        make_server(str(tmp_path / "none.store"))
 
 
 def test_the_command_prints_where_it_is_and_ends_when_it_is_reported_to(uri: str) -> None:
