@@ -12,5 +12,5 @@ Source: binding of indexes and the cost formula follow Hazelcast's distributed s
 sets take the place of the normal form, and entries are counted.
 """
 
-from elasticscan.optimizer.binding import IndexCondition, KeyCondition, bind, bind_key
-from elasticscan.optimizer.choice import Candidate, Choice, choose
+from elasticscan.optimizer.binding import KeyCondition, bind, bind_key
+from elasticscan.optimizer.choice import Choice, choose

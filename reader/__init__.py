@@ -36,6 +36,6 @@ lose only the rows that moved instead of being repeated whole, and no query is e
 """
 
 from elasticscan.reader.by_key import read_by_key
-from elasticscan.reader.cursor import Accepted, ShardRead, accept_page, plan_read
+from elasticscan.reader.cursor import Accepted, ShardRead
 from elasticscan.reader.scan import ScanPlan, ScanStats, drive
 from elasticscan.reader.sorted_scan import SortKey, drive_sorted

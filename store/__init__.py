@@ -42,7 +42,6 @@ arguments  checks of arguments that types and Python's own errors do not cover
 from elasticscan.catalog import Commit, IdempotencyKey
 from elasticscan.store.arguments import application, file_form, user_metadata, whole_number
 from elasticscan.store.backend import EmbeddedTable, complete_rows
-from elasticscan.store.context import Context
 from elasticscan.store.context.tags import check_tag_name
 from elasticscan.store.moves.balancing import slot_bytes
 from elasticscan.store.reading.aggregating import known_count
@@ -57,8 +56,6 @@ from elasticscan.store.roots.location import CATALOG_FILE, FROM_ENVIRONMENT, res
 from elasticscan.store.rows.conversion import tombstones_of, with_tombstones
 from elasticscan.store.store import Store
 from elasticscan.store.table import Table
-from elasticscan.store.upkeep.executor import RoundDone
-from elasticscan.store.upkeep.garbage import Action
 from elasticscan.store.writing.definitions import has_forerunner, reserve_table, table_to_write
 from elasticscan.store.writing.preconditions import unchanged
 from elasticscan.store.writing.publishing import (

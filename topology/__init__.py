@@ -55,7 +55,7 @@ lifetime. That limit is gone here, because a cursor never stores where its slots
 up for each page, so a tablet that moves again, returns or fails to move is no special case.
 """
 
-from elasticscan.topology.moves import TRANSITIONS, Event, Move, Phase
+from elasticscan.topology.moves import Event, Move, Phase
 from elasticscan.topology.planner import initial_placement, join_tablets, split_tablet
 from elasticscan.topology.slot_map import SlotMap
 from elasticscan.topology.slots import Range, SlotSet
