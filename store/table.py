@@ -346,8 +346,8 @@ class Table:
         """
         asked, groups = arguments.names("values", values), arguments.names("group_by", group_by)
         where = arguments.condition("filter", filter, parameters)
-        at = arguments.snapshot("snapshot", snapshot)
-        return aggregate_rows(self._context, self._find, asked, groups, where, at)
+        read = ReadRequest(None, where, snapshot=arguments.snapshot("snapshot", snapshot))
+        return aggregate_rows(self._context, self._find, asked, groups, read)
 
     def get(
         self, keys: Any, columns: Columns = None, snapshot: Snapshot = None, *, keep_missing: bool = False

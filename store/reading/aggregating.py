@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -25,14 +25,9 @@ from elasticscan.topology import SlotSet
 
 
 def aggregate_rows(
-    context: Context,
-    find: Find,
-    values: Sequence[str],
-    group_by: Sequence[str],
-    filter: str | None,  # noqa: A002 - the word users know
-    snapshot: int | str | datetime | None,
+    context: Context, find: Find, values: Sequence[str], group_by: Sequence[str], read: ReadRequest
 ) -> pa.Table:
-    """Return one row for each group of a snapshot.
+    """Return one row for each group of the rows of a read, whatever its columns are.
 
     A page is folded when it has left the scan, after the second placement check: so rows that moved while
     they were read are folded in once, wherever they are read then.
@@ -40,9 +35,7 @@ def aggregate_rows(
     table = find(context.catalog.newest())[0]
     used = [name for aggregate in _parse(table, values, group_by) for name in aggregate.columns]
     columns = list(dict.fromkeys([*group_by, *used])) or list(table.primary_key[:1])
-    with begin_scan(
-        context, find, ReadRequest(columns, filter, DEFAULT_PAGE_ROWS, snapshot=snapshot)
-    ) as scan:
+    with begin_scan(context, find, replace(read, columns=columns, page_rows=DEFAULT_PAGE_ROWS)) as scan:
         # Types may have changed since: those that the scan reads count.
         aggregates = tuple(Aggregate.parse(text, scan.schema) for text in values)
         if not group_by and all(aggregate.function == COUNT_ROWS for aggregate in aggregates):
