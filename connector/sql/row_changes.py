@@ -96,27 +96,24 @@ def write_changes(
         RowsChanged: some of its rows were written since the snapshot.
     """
     rows = rows.where(col(ACTION).isNotNull())
-    types = {field.name: field.type for field in table.schema}
     columns = [
-        _stored(field, types[field.name], field.name in table.primary_key, table.name, ansi)
+        _stored(field, table.schema.field(field.name).type, field.name in table.primary_key, table.name, ansi)
         for field in rows.schema
         if field.name != ACTION
     ]
-    counts, names = Observation(), [f"n{number}" for number in range(len(change.actions))]
-    counted = rows.observe(
-        counts, *(count_if(col(ACTION) == number).alias(name) for number, name in enumerate(names))
-    )
-    deletes = [number for number, action in enumerate(change.actions) if action == DELETE]
+    rows_of = {
+        action: col(ACTION).isin([number for number, each in enumerate(change.actions) if each == action])
+        for action in change.actions
+    }
+    counts = Observation()
+    counted = rows.observe(counts, *(count_if(its).alias(action) for action, its in rows_of.items()))
     options = {"ifUnchangedSince": str(snapshot), "userMetadata": f'{{"statement": "{kind}"}}'}
-    if deletes:
-        columns.append(col(ACTION).isin(deletes).alias(_DELETES))
+    if DELETE in rows_of:
+        columns.append(rows_of[DELETE].alias(_DELETES))
         options["deleteColumn"] = _DELETES
     written = counted.select(*columns).write.format("elasticscan").mode("append")
     written.options(url=uri, table=table.name, **options).save()
-    done: Counter[str] = Counter()
-    for action, name in zip(change.actions, names, strict=True):
-        done[action] += counts.get[name]
-    return done
+    return Counter({action: counts.get[action] for action in rows_of})
 
 
 def _stored(field: StructField, stored: pa.DataType, is_key: bool, table: str, ansi: bool) -> Column:
