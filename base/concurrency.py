@@ -24,10 +24,13 @@ def parallel(work: Callable[[Item], Made], items: Sequence[Item], threads: int) 
 
     Raises the first error after all running work has ended; items that had not begun are skipped.
     """
-    pool = None if len(items) < 2 else _started(min(threads, len(items)))
-    if pool is None:
+    if len(items) < 2:
         return [work(item) for item in items]
-    with pool:
+    with ThreadPoolExecutor(min(threads, len(items))) as pool:
+        try:
+            pool.submit(int)
+        except RuntimeError:  # the system has no more threads, or the main thread has ended
+            return [work(item) for item in items]
         try:
             results = pool.map(work, items)
         except RuntimeError as error:  # items that have begun are awaited when the pool is closed
@@ -35,20 +38,6 @@ def parallel(work: Callable[[Item], Made], items: Sequence[Item], threads: int) 
                 "no more threads can be started; allow more (`ulimit -u`)", what="threads"
             ) from error
         return list(results)
-
-
-def _started(threads: int) -> ThreadPoolExecutor | None:
-    """Return a pool with a running thread, or None if no thread can be started.
-
-    The system may have no more threads, or the main thread has ended. The caller then does the work itself.
-    """
-    pool = ThreadPoolExecutor(threads)
-    try:
-        pool.submit(int)
-    except RuntimeError:
-        pool.shutdown(wait=False, cancel_futures=True)
-        return None
-    return pool
 
 
 def renewed_in_child(make: Callable[[], T]) -> Callable[[], T]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+from functools import partial
 from typing import Any, ClassVar
 
 from elasticscan.base.formatting import printable
@@ -61,7 +62,7 @@ class ElasticScanError(Exception):
         return f"[{self.code}] {self.message} (user {self.fields['user']} at {self.fields['host']})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.message, self.fields))
+        return partial(type(self), self.message, **self.fields), ()
 
 
 def _shortened(message: str) -> str:
@@ -79,10 +80,6 @@ def _user() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return str(os.geteuid())
-
-
-def _rebuild(kind: type[ElasticScanError], message: str, fields: dict[str, Any]) -> ElasticScanError:
-    return kind(message, **fields)
 
 
 class UsageError(ElasticScanError):

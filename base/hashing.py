@@ -107,14 +107,6 @@ def raw_values(column: pa.Array, dtype: Any, per_row: int = 1) -> NDArray[Any]:
     return values
 
 
-def _offsets_and_data(block: pa.Array) -> tuple[Longs, Bytes]:
-    _, offsets, data = block.buffers()
-    large = pa.types.is_large_string(block.type) or pa.types.is_large_binary(block.type)
-    dtype = np.dtype(np.int64 if large else np.int32)
-    ends = np.frombuffer(offsets, dtype, count=len(block) + 1, offset=block.offset * dtype.itemsize)
-    return ends.astype(np.int64), np.frombuffer(b"" if data is None else data, dtype=np.uint8)
-
-
 # ------------------------------------------------------------------------------- Murmur3, in place
 
 
@@ -154,13 +146,17 @@ def _fold_words(block: pa.Array, running: Words, scratch: Words) -> None:
 
 
 def _fold_texts(block: pa.Array, running: Words, scratch: Words) -> None:
-    offsets, data = _offsets_and_data(block)
+    _, ends, data = block.buffers()
+    large = pa.types.is_large_string(block.type) or pa.types.is_large_binary(block.type)
+    dtype = np.dtype(np.int64 if large else np.int32)
+    offsets = np.frombuffer(ends, dtype, len(block) + 1, block.offset * dtype.itemsize).astype(np.int64)
+    data = np.frombuffer(b"" if data is None else data, np.uint8)[offsets[0] : offsets[-1]]
     lengths = np.diff(offsets)
     length = int(lengths[0])
     if (lengths == length).all():
-        _fold_equal(data[offsets[0] : offsets[-1]].reshape(len(block), length), running, scratch)
+        _fold_equal(data.reshape(len(block), length), running, scratch)
     else:
-        _fold_ragged(data[offsets[0] : offsets[-1]], offsets[:-1] - offsets[0], lengths, running, scratch)
+        _fold_ragged(data, offsets[:-1] - offsets[0], lengths, running, scratch)
 
 
 def _fold_fixed_size_binary(block: pa.Array, running: Words, scratch: Words) -> None:

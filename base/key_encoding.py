@@ -162,10 +162,6 @@ def _encode_text(scalar: pa.Scalar) -> bytes:
     return data.replace(b"\0", _ESCAPED_ZERO) + _TEXT_END
 
 
-def _encode_fixed(scalar: pa.Scalar) -> bytes:
-    return bytes(scalar.as_py())
-
-
 def _encode_float(form: str, scalar: pa.Scalar) -> bytes:
     value = float(scalar.as_py()) + 0.0
     if value != value:
@@ -189,7 +185,7 @@ def _number_encoder(kind: pa.DataType) -> Callable[[pa.Scalar], bytes]:
 ENCODERS: dict[int, Callable[[pa.Scalar], bytes]] = {
     _BOOL: partial(_encode_integer, 1, 0),
     _DECIMAL: _encode_decimal,
-    _FIXED: _encode_fixed,
+    _FIXED: pa.FixedSizeBinaryScalar.as_py,
     **{kind.id: _number_encoder(kind) for kind in (*_WHOLE, *_TIMES)},
     **{kind: partial(_encode_float, form) for kind, form in _FLOATS.items()},
     **dict.fromkeys((*_TEXTS, *_VIEWS), _encode_text),
