@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -181,7 +181,7 @@ class AttachedStore:
         except LeftToSparkError as why:
             return f"given to Spark as it is, over the plain views: {why}\n\n{text.strip()}"
         plan, reads = self._reads(plan, snapshot)
-        return plan.explained(snapshot, [read.few.rows.num_rows if read.few else None for read in reads])
+        return plan.explained(snapshot, [few.rows.num_rows if few else None for _, few in reads])
 
     def _plan(self, text: str | None, session: Session) -> tuple[QueryPlan, int]:
         if text is None:
@@ -197,25 +197,22 @@ class AttachedStore:
         live = {self._prefix + table.name: table for table in tables}
         return {view: live[view] for view in self._views.tables if view in live}, snapshot
 
-    def _reads(self, plan: QueryPlan, snapshot: int) -> tuple[QueryPlan, list[Read]]:
-        """Return the reads of a plan, in its order, and the plan with what is complete by them.
-
-        Equal reads have one relation, which Spark reads once.
-        """
-        reads = list[Read]()
-        unique, scans, found = uuid.uuid4().hex, [], dict[tuple[object, ...], Read]()
-        for number, scan in enumerate(plan.scans):
+    def _reads(
+        self, plan: QueryPlan, snapshot: int
+    ) -> tuple[QueryPlan, list[tuple[dict[str, str], FewRows | None]]]:
+        """Return the options of each read of a plan, in its order, with its rows if they were read already;
+        and the plan with what is complete by these."""
+        reads, scans, found = list[Any](), [], dict[tuple[object, ...], FewRows | None]()
+        for scan in plan.scans:
             table = self._views.tables[scan.reference.table]
             options = {URL: self._uri, "table": table, **scan.options(snapshot)}
-            parsed = parse_options(options)
+            parsed, key = parse_options(options), tuple(options.items())
             if scan.reference.as_of is not None:
                 check_snapshot(parsed)
-            key = tuple(options.items())
             if key not in found:
-                few = read_few(parsed, scan.limit)
-                found[key] = Read(f"elasticscan_{unique}_{number}", options, few)
-            reads.append(found[key])
-            few = found[key].few
+                found[key] = read_few(parsed, scan.limit)
+            few = found[key]
+            reads.append((options, few))
             is_complete = few is not None and are_groups(few.rows, scan.partial)
             scans.append(scan.completed() if is_complete else scan)
         return replace(plan, scans=tuple(scans)), reads
@@ -223,17 +220,20 @@ class AttachedStore:
     def _run_plan(self, plan: QueryPlan, snapshot: int) -> DataFrame:
         """Run a query over the rows themselves where they are few, else over relations that tasks read.
 
-        Spark gets them as arguments, under names for this query alone: a Connect session analyses a
-        query again with each action, when temporary views would be gone.
+        Equal reads have one relation, which Spark reads once. Spark gets them as arguments, under names for
+        this query alone: a Connect session analyses a query again with each action, when temporary views
+        would be gone.
         """
         plan, reads = self._reads(plan, snapshot)
-        text = plan.rewritten([read.name for read in reads])
-        text = text.replace("{", "{{").replace("}", "}}")  # Spark formats the text
+        unique, every = uuid.uuid4().hex, [options for options, _ in reads]
+        names = [f"elasticscan_{unique}_{every.index(options)}" for options in every]
+        text = plan.rewritten(names).replace("{", "{{").replace("}", "}}")  # Spark formats the text
         frames: dict[str, Any] = {}
-        for read in {read.name: read for read in reads}.values():
-            text = text.replace(f"`{read.name}`", f"`{{{read.name}}}`")
-            by_tasks = self._spark.read.format(FORMAT).options(**read.options)
-            frames[read.name] = by_tasks.load() if read.few is None else read.few.relation(self._spark)
+        for name, (options, few) in zip(names, reads, strict=True):
+            if name not in frames:
+                text = text.replace(f"`{name}`", f"`{{{name}}}`")
+                by_tasks = self._spark.read.format(FORMAT).options(**options)
+                frames[name] = by_tasks.load() if few is None else few.relation(self._spark)
         return self._spark.sql(text, **frames)
 
     def _run_unchanged(
@@ -270,21 +270,6 @@ class AttachedStore:
             return self._spark.sql(found.into(name), args)
         finally:
             self._spark.sql(f"DROP VIEW IF EXISTS {name}")
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Read:
-    """The read of one reference.
-
-    Attributes:
-        name: of its relation.
-        options: of the source, for tasks.
-        few: its rows, if they were read already.
-    """
-
-    name: str
-    options: Mapping[str, str]
-    few: FewRows | None
 
 
 def _session(spark: SparkSession) -> Session:

@@ -9,7 +9,6 @@ with conversions that lose nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -41,25 +40,15 @@ _TESTS = {COLUMN, LITERAL, *COMPARISONS, "NOT", "AND", "OR", "IS", "IN", "LIKE",
 _NOT_ANSI = "it converts values, and this session does not follow the ANSI rules"
 
 
-@dataclass(frozen=True, slots=True)
-class Pushed:
-    """Conditions of one reference.
-
-    Attributes:
-        filter: what its rows must meet, as SQL text; None when that is nothing.
-        stayed: (condition, why) of conditions on it that Spark alone tests.
-        complete: true if no condition of the SELECT is left for others to test.
-    """
-
-    filter: str | None
-    stayed: tuple[tuple[str, str], ...]
-    complete: bool
-
-
 def push_conditions(
     query: Query, block: SelectBlock, schemas: Mapping[str, pa.Schema], session: Session
-) -> dict[Reference, Pushed]:
-    """Return the conditions that go to each reference of a SELECT."""
+) -> tuple[dict[Reference, str | None], dict[Reference, list[tuple[str, str]]], bool]:
+    """Return the conditions that go to the references of a SELECT.
+
+    Returns:
+        what the rows of each reference must meet, as SQL text, None when that is nothing; (condition, why) of
+        conditions on it that Spark alone tests; and whether no condition is left for others to test.
+    """
     predicates: dict[Reference, list[Predicate]] = {ref: [] for ref in block.references}
     stayed: dict[Reference, list[tuple[str, str]]] = {ref: [] for ref in block.references}
     for condition in block.conditions:
@@ -73,8 +62,7 @@ def push_conditions(
             predicates[reference].append(predicate)
     texts = {ref: _combine(found, schemas[ref.table]) for ref, found in predicates.items()}
     handed_over = sum(len(found) for ref, found in predicates.items() if texts[ref])
-    complete = handed_over == len(block.conditions)
-    return {ref: Pushed(texts[ref], tuple(stayed[ref]), complete) for ref in block.references}
+    return texts, stayed, handed_over == len(block.conditions)
 
 
 def _combine(parts: list[Predicate], schema: pa.Schema) -> str | None:

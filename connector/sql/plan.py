@@ -160,20 +160,20 @@ def _scans(
     query: Query, block: SelectBlock, tables: Mapping[str, TableInfo], session: Session
 ) -> Iterator[TableScan]:
     schemas = {reference.table: tables[reference.table].schema for reference in block.references}
-    conditions = push_conditions(query, block, schemas, session)
+    filters, left, is_complete = push_conditions(query, block, schemas, session)
     for reference in block.references:
-        pushed, table = conditions[reference], tables[reference.table]
+        table, stayed = tables[reference.table], tuple(left[reference])
         limit = partial = ended = None
-        stayed, edits = pushed.stayed, tuple[Edit, ...]()
+        edits = tuple[Edit, ...]()
         if is_aggregated(block.select):
             try:
-                if len(block.references) == 1 and not pushed.complete:
+                if len(block.references) == 1 and not is_complete:
                     raise LeftToSparkError("Spark tests a condition first")
                 rewriting = AggregateRewriting(query, block.select, reference, table.schema, session)
                 partial, edits, ended = rewriting.result()
             except LeftToSparkError as error:
                 stayed = (*stayed, ("aggregates", str(error)))
-        elif pushed.complete and (limit := row_limit(block, reference, table.schema)) is not None:
+        elif is_complete and (limit := row_limit(block, reference, table.schema)) is not None:
             ended = ordered_tail(query, block.select, reference)
         columns, why_all = _columns(query, block, reference, table)
         yield TableScan(
@@ -181,8 +181,8 @@ def _scans(
             table,
             columns,
             why_all,
-            pushed.filter,
-            pushed.complete,
+            filters[reference],
+            is_complete,
             limit,
             partial,
             stayed,

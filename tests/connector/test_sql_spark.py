@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import count, takewhile
 from pathlib import Path
 from threading import Event
@@ -195,7 +194,7 @@ def _always(value: Any) -> Callable[..., Any]:
 
 
 def _all_complete(*given: Any) -> Any:
-    return {reference: replace(pushed, complete=True) for reference, pushed in PUSH(*given).items()}
+    return (*PUSH(*given)[:2], True)
 
 
 def _without_order(*given: Any) -> limits.RowLimit | None:
