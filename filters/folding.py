@@ -136,9 +136,7 @@ class Fold:
         if not columns:
             columns["rows"] = pa.nulls(rows.num_rows)
         grouped = pa.table(columns).group_by(self._keys, use_threads=False).aggregate(asked)
-        results = [state.of_page(grouped) for state in self._states]
-        names = [*self._keys, *(state.name for state in self._states)]
-        self._partial.append(pa.Table.from_arrays([*map(grouped.column, self._keys), *results], names=names))
+        self._partial.append(self._rows_of(grouped, [state.of_page(grouped) for state in self._states]))
         self._rows += grouped.num_rows
         if self._rows > max(LEAST_MERGED_ROWS, 2 * self._merged_rows):
             self._merge()
@@ -203,9 +201,13 @@ class Fold:
             results = [
                 merged.column(f"{state.name}_{state.merge}").cast(state.type) for state in self._states
             ]
-            names = [*self._keys, *(state.name for state in self._states)]
-            self._partial = [pa.Table.from_arrays([*map(merged.column, self._keys), *results], names=names)]
+            self._partial = [self._rows_of(merged, results)]
         self._rows = self._merged_rows = self._partial[0].num_rows
+
+    def _rows_of(self, grouped: pa.Table, states: Sequence[pa.ChunkedArray | pa.Array]) -> pa.Table:
+        """Return partial rows: groups with their states."""
+        names = [*self._keys, *(state.name for state in self._states)]
+        return pa.Table.from_arrays([*map(grouped.column, self._keys), *states], names=names)
 
     def _count_distinct(self) -> None:
         """Add a partial row for each value that is counted once; its other states are null."""
@@ -244,14 +246,11 @@ def _sum_type(kind: pa.DataType) -> pa.DataType:
 
 def _addends(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Return numbers to add up: in 64 bits if these hold any sum of them, else of a type that does."""
-    if pt.is_float16(values.type):
-        return values.cast(pa.float32())
-    is_narrow = pt.is_integer(values.type) and adds_up(values)
+    if pt.is_integer(values.type):
+        return values if adds_up(values) else values.cast(kind)
     # Arrow adds up decimals of any precision in 38 digits.
-    as_it_is = (
-        is_narrow or pt.is_floating(values.type) or (pt.is_decimal(values.type) and kind.bit_width == 128)
-    )
-    return values if as_it_is else values.cast(kind)
+    is_held = pt.is_float64(values.type) or (pt.is_decimal(values.type) and kind.bit_width == 128)
+    return values if is_held else values.cast(kind)
 
 
 def adds_up(values: pa.ChunkedArray) -> bool:
