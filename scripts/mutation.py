@@ -5,10 +5,8 @@
     /tmp/mutation/bin/python scripts/mutation.py --tree ../other    another tree, by the list of this one
 
 `scripts/mutants.json` is the list. A mutant is named by its file, function and operator, the mutated text,
-and its number among equal ones, so it survives edits elsewhere. Where the text itself was edited, the
-mutant is found by its place among those of its operator in the function, if their number is the same.
-Others are reported as gone. `--keep` writes the results into the list, and later runs are compared with
-them.
+and its number among equal ones, so it survives edits elsewhere; where the text itself was edited it is
+reported as gone. `--keep` writes the results into the list, and later runs are compared with them.
 
 Tests run in a copy of the tree, with `PYTHONPATH=typing`, and mutants are written there. Before the mutants
 of a file, its tests must pass, and must fail once the file raises an error of its own: so mutants are
@@ -21,7 +19,6 @@ import argparse
 import hashlib
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -91,34 +88,26 @@ _LOADED = "this mutant is loaded"
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A change of one expression: the `number`-th of its text, and at `place` of `places` in its function."""
+    """A change of one expression: the `number`-th of its text in its function."""
 
     file: str
     function: str
     operator: str
     text: str
     number: int
-    place: int
-    places: int
 
 
-def mutants_of(tree: Path, file: str, operator: str) -> list[tuple[Mutant, int]]:
+def mutants_of(tree: Path, file: str, operator: str) -> dict[Mutant, int]:
     """List all mutants of a file by one operator, each with the number that cosmic-ray gives it."""
-    found, occurrence = list[tuple[str, str, int]](), 0
+    found, numbers, occurrence = dict[Mutant, int](), Counter[tuple[str, str]](), 0
     for node in _nodes((tree / file).read_text(encoding="utf-8")):
         for _ in get_operator(operator)().mutation_positions(node):
             if (function := _function_of(node)) is not None:
-                found.append((function, _text_of(node), occurrence))
+                text = _text_of(node)
+                found[Mutant(file, function, operator, text, numbers[function, text])] = occurrence
+                numbers[function, text] += 1
             occurrence += 1
-    totals = Counter(function for function, _, _ in found)
-    places, numbers = Counter[str](), Counter[tuple[str, str]]()
-    mutants = []
-    for function, text, at in found:
-        where = (numbers[function, text], places[function], totals[function])
-        mutants.append((Mutant(file, function, operator, text, *where), at))
-        places[function] += 1
-        numbers[function, text] += 1
-    return mutants
+    return found
 
 
 @lru_cache
@@ -156,7 +145,7 @@ def draw(tree: Path) -> list[Mutant]:
         for path in [tree / folder] if folder.endswith(".py") else sorted((tree / folder).glob("*.py")):
             file = path.relative_to(tree).as_posix()
             for operator in OPERATORS:
-                for mutant, _ in mutants_of(tree, file, operator):
+                for mutant in mutants_of(tree, file, operator):
                     skipped = operator.endswith("NumberReplacer") and int(_hash(mutant), 16) % 2
                     if not skipped and mutant.text != "strict=True":
                         of_function[file, mutant.function].append(mutant)
@@ -177,38 +166,36 @@ def _hash(mutant: Mutant) -> str:
 
 def find(tree: Path, wanted: Mutant) -> str | None:
     """Return the mutated source of a file; None if the mutant is gone."""
-    if not (tree / wanted.file).exists():
+    file = tree / wanted.file
+    at = mutants_of(tree, wanted.file, wanted.operator).get(wanted) if file.exists() else None
+    if at is None:
         return None
-    there = mutants_of(tree, wanted.file, wanted.operator)
-    there = [(one, at) for one, at in there if one.function == wanted.function]
-    same = [at for one, at in there if (one.text, one.number) == (wanted.text, wanted.number)]
-    edited = [at for one, at in there if (one.place, one.places) == (wanted.place, wanted.places)]
-    if not (same or edited):
-        return None
-    source = (tree / wanted.file).read_text(encoding="utf-8")
-    mutated: str = mutate_code(source, get_operator(wanted.operator)(), (same or edited)[0])
-    assert mutated != source
+    mutated: str = mutate_code(file.read_text(encoding="utf-8"), get_operator(wanted.operator)(), at)
     return mutated
 
 
 class Runner:
     """A copy of a tree in which tests run, one process at a time."""
 
-    def __init__(self, tree: Path, copy: Path, python: str) -> None:
+    def __init__(self, tree: Path, copy: Path) -> None:
         ignored = shutil.ignore_patterns(".git", ".venv*", ".peers", ".site", ".hypothesis", "*_cache")
         shutil.copytree(tree, copy, symlinks=True, ignore=ignored)
+        python = str(tree / ".venv/bin/python")
         self._copy, self._command = copy, [python, *PYTEST.split(), *MARKS]
         # `CI` makes Hypothesis draw the same examples in each run; plugins take half of a second to load.
         fixed = {"PYTHONPATH": str(copy / "typing"), "CI": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         self._environment = {**os.environ, **fixed}
-        self._seconds = dict[str, float]()  # of the processor, for tests without a mutant
+        self._seconds = dict[str, float]()  # that tests take without a mutant
+        # Python would take bytecode of the same second and length for that of a mutant, but for its hash.
+        bytecode = [python, "-m", "compileall", "-q", "-f", "--invalidation-mode", "checked-hash", str(copy)]
+        subprocess.run(bytecode, check=False)
 
     def prove(self, file: str) -> None:
         """Exit unless the tests of a file pass without a mutant, and fail with an error that is put in."""
-        tests, before = self._tests_of(file), _children_seconds()
+        tests, began = self._tests_of(file), time.monotonic()
         if " ".join(tests) not in self._seconds:
-            result, output = self._run(tests, 300, self._environment)
-            self._seconds[" ".join(tests)] = _children_seconds() - before
+            result, output = self._run(tests, 600)
+            self._seconds[" ".join(tests)] = time.monotonic() - began
             if result != "survived":
                 raise SystemExit(f"tests fail without a mutant: {tests}\n{output}")
         source = (self._copy / file).read_text(encoding="utf-8")
@@ -228,61 +215,45 @@ class Runner:
     def _run_mutated(self, file: str, source: str) -> tuple[str, str]:
         path, tests = self._copy / file, self._tests_of(file)
         original = path.read_bytes()
-        # Python would take bytecode of the same second and length for that of the mutant.
-        for bytecode in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
-            bytecode.unlink()
         path.write_text(source, encoding="utf-8")
-        limit = 10 + 2 * self._seconds[" ".join(tests)]
         try:
-            return self._run(tests, limit, {**self._environment, "PYTHONDONTWRITEBYTECODE": "1"})
+            return self._run(tests, 30 + 4 * self._seconds[" ".join(tests)])
         finally:
             path.write_bytes(original)
 
-    def _run(self, tests: list[str], seconds: float, environment: dict[str, str]) -> tuple[str, str]:
-        """Run tests for so many seconds of the processor; where they only wait, for ten times as many."""
-        limited = ["sh", "-c", f'ulimit -t {seconds:.0f}; exec "$@"', "sh"]
-        with (self._copy / "output").open("w+", encoding="utf-8", errors="replace") as output:
-            process = subprocess.Popen(
-                [*limited, *self._command, *tests],
-                cwd=self._copy,
-                env=environment,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                code = process.wait(10 * seconds)
-            except subprocess.TimeoutExpired:
-                code = -signal.SIGKILL
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-            output.seek(0)
-            ended = {0: "survived", -signal.SIGKILL: "timeout", -signal.SIGXCPU: "timeout"}
-            return ended.get(code, "killed"), output.read()[-3000:]
-
-
-def _children_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    def _run(self, tests: list[str], seconds: float) -> tuple[str, str]:
+        command = [*self._command, *tests]
+        process = subprocess.Popen(
+            command,
+            cwd=self._copy,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return "timeout", ""
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        return "killed" if process.returncode else "survived", output[-3000:]
 
 
 def report(mutants: list[dict[str, Any]], results: list[str]) -> None:
     """Print how many were killed by folder, and the rates now and then of those with a kept result."""
     print(f"{'':17} killed timeout survived gone    rate | of those kept: now, then")  # noqa: T201
     for folder in [*COUNTS, ""]:
-        pairs = [
-            (r, m.get("kept")) for m, r in zip(mutants, results, strict=True) if m["file"].startswith(folder)
-        ]
-        counts = Counter(result for result, _ in pairs)
-        both = [pair for pair in pairs if pair[0] != "gone" and pair[1]]
+        pairs = zip(mutants, results, strict=True)
+        ours = [(now, one.get("kept")) for one, now in pairs if one["file"].startswith(folder)]
+        both = [(now, then) for now, then in ours if now != "gone" and then]
+        counts = Counter(now for now, _ in ours)
         numbers = f"{counts['killed']:6} {counts['timeout']:7} {counts['survived']:8} {counts['gone']:4}"
-        rates = [
-            _rate([now for now, _ in pairs]),
-            _rate([now for now, _ in both]),
-            _rate([it for _, it in both]),
-        ]
+        rates = [_rate([pair[at] for pair in some]) for some, at in ((ours, 0), (both, 0), (both, 1))]
         print(f"{folder or 'all':17} {numbers} {rates[0]:>7} | {len(both)}: {rates[1]}, {rates[2]}")  # noqa: T201
 
 
@@ -295,10 +266,8 @@ def _rate(results: list[Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure how many mutants the nearest tests kill.")
     parser.add_argument("--tree", type=Path, default=Path(), help="the tree to mutate a copy of")
-    parser.add_argument("--python", help="what runs its tests; by default that of its .venv")
     parser.add_argument("--only", default="", help="only mutants of files whose path begins so")
     parser.add_argument("--keep", action="store_true", help="write the results into the list")
-    parser.add_argument("--rest", action="store_true", help="run only those without a kept result")
     parser.add_argument("--draw", action="store_true", help="draw another list, and run nothing")
     options = parser.parse_args()
     tree = options.tree.resolve()
@@ -309,12 +278,9 @@ def main() -> None:
     results, proven = list[str](), set[str]()
     os.nice(19)
     with tempfile.TemporaryDirectory() as directory:
-        runner = Runner(tree, Path(directory) / "tree", options.python or str(tree / ".venv/bin/python"))
+        runner = Runner(tree, Path(directory) / "tree")
         for entry in [] if options.draw else mutants:
             file, began = entry["file"], time.monotonic()
-            if options.rest and "kept" in entry:
-                results.append(entry["kept"])
-                continue
             if file not in proven and (tree / file).exists():
                 runner.prove(file)
                 proven.add(file)
