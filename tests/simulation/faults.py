@@ -209,21 +209,6 @@ def damage_that_is_copied(content: bytearray, rng: random.Random) -> object:
 
 
 @edit()
-def wrong_byte(content: bytearray, rng: random.Random) -> object:
-    at = _some_place(content, rng)
-    content[at] = (content[at] + rng.randrange(1, 256)) % 256
-    return at
-
-
-@edit()
-def zeroed_block(content: bytearray, rng: random.Random) -> object:
-    start = _some_place(content, rng) // 512 * 512
-    end = min(start + rng.choice([512, 4_096, 65_536]), len(content))
-    content[start:end] = bytes(end - start)
-    return start, end
-
-
-@edit()
 def cut_file(content: bytearray, rng: random.Random) -> object:
     del content[rng.choice([0, 1, rng.randrange(len(content)), len(content) - 1]) :]
     return len(content)
@@ -285,15 +270,6 @@ def swapped_files(world: World) -> Damage:
         at.write_bytes(theirs)
         to.write_bytes(mine)
     return Damage(f"{one} and {other} were swapped", frozenset({one, other}))
-
-
-@fault()
-def another_files_content(world: World) -> Damage:
-    """Of the same length, as after a block was written to the wrong place."""
-    (one, at), (_, other) = some_file(world), some_file(world)
-    content, length = other.read_bytes(), at.stat().st_size
-    at.write_bytes((content * (length // len(content) + 1))[:length])
-    return Damage(f"{one} has another file's content", frozenset({one}))
 
 
 # Whole roots
