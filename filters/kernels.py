@@ -260,12 +260,6 @@ _FLOAT_COMPARISONS: dict[str, Callable[[Datum, Datum], Datum]] = {
 }
 
 
-def _is(state: bool | None) -> Callable[[Datum], Datum]:
-    if state is None:
-        return pc.is_null  # type: ignore[no-any-return]
-    return lambda child: pc.fill_null(pc.equal(child, state), False)
-
-
 def _in(node: Expression) -> Callable[[Datum], Datum]:
     members, kind = node.args[1:], node.args[0].type
     values = pa.array([member.value for member in members if member.value is not None], kind)
@@ -284,12 +278,6 @@ def _in(node: Expression) -> Callable[[Datum], Datum]:
 
 
 # -------------------------------------------------------------------------------------- patterns
-
-
-def _like(pattern: str) -> Callable[[Datum], Datum]:
-    # Arrow looks at a pattern only when there is text to match: one that is too large is to fail now.
-    pc.match_like(pa.array(["x"]), pattern)
-    return lambda text: pc.match_like(text, pattern)
 
 
 def _change_case(text: pa.Array, case: str) -> pa.Array:
@@ -330,12 +318,16 @@ def _function(node: Expression) -> Callable[..., Datum]:
     match op:
         case "CAST":
             return lambda child: cast_array(child, kind)
+        case "IS" if node.value is None:
+            return pc.is_null  # type: ignore[no-any-return]
         case "IS":
-            return _is(node.value)
+            return lambda child: pc.fill_null(pc.equal(child, node.value), False)
         case "IN":
             return _in(node)
         case "LIKE":
-            return _like(node.value)
+            # Arrow looks at a pattern only when there is text to match: one that is too large is to fail now.
+            pc.match_like(pa.array(["x"]), node.value)
+            return lambda text: pc.match_like(text, node.value)
         case "ILIKE":
             pattern = node.value.lower()
             return lambda text: pc.match_like(_change_case(text, "lower"), pattern)

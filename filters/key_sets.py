@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 from elasticscan.base.key_encoding import END, NULL, VALUES
@@ -80,7 +81,7 @@ class KeySet:
 
     def overlaps(self, low: bytes, high: bytes) -> bool:
         """Return True if some bytes within [low, high) are in the set."""
-        at = bisect_left(self.intervals, high, key=_low) - 1
+        at = bisect_left(self.intervals, high, key=itemgetter(0)) - 1
         return low < high and at >= 0 and low < self.intervals[at].high
 
     def complement(self) -> KeySet:
@@ -107,8 +108,6 @@ class KeySet:
 
 
 KeySets = Mapping[str, KeySet]  # by column; a row can only meet the condition if all its values are in them
-
-_low: Callable[[Interval], bytes] = lambda interval: interval.low  # noqa: E731
 
 
 def _intersection(left: KeySet, right: KeySet) -> KeySet:

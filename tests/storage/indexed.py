@@ -5,7 +5,6 @@ The oracle sorts Python values: it knows of no file, no run, no bisection.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
@@ -19,6 +18,7 @@ from elasticscan.protocol import Cursor, Cursors
 from elasticscan.storage.indexes.pages import IndexSource
 from elasticscan.storage.indexes.run import RunReader, build_runs
 from elasticscan.topology import SlotSet
+from tests.simulation.conditions import rank
 from tests.storage.versions import ORIGIN, WIDE, Key, Scenario, Values, newest
 
 COLUMNS = tuple(WIDE)
@@ -125,8 +125,4 @@ class Indexed(Scenario):
 
 def ordered(value: Any) -> tuple[Any, ...]:
     """A value that Python sorts as the index does: nulls first, NaN last, texts by their bytes."""
-    if value is None:
-        return (0,)
-    if isinstance(value, float):
-        return (1, math.isnan(value), 0.0 if math.isnan(value) else value)
-    return (1, value.encode()) if isinstance(value, str) else (1, value)
+    return (0,) if value is None else (1, rank(value))
