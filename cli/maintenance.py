@@ -46,17 +46,15 @@ def keep(
                 done = {"problems": [str(error)]}
             for problem in done["problems"]:
                 warn(problem, "red")
-            if is_json():
-                print_json_line(done)
             steps = [
                 f"{name.replace('_', ' ')} {n:,}" for name, n in done.items() if n and name != "problems"
             ]
-            if once and not is_json():
+            if is_json():
+                print_json_line(done)
+            elif once:
                 say(f"{', '.join(steps)}." if steps else "Nothing was changed.")
-            if once and done["problems"]:
-                raise typer.Exit(PROBLEMS_MET)
             if once:
-                return
+                raise typer.Exit(PROBLEMS_MET if done["problems"] else 0)
             if not steps:
                 time.sleep(pause)
 

@@ -77,13 +77,6 @@ class TableScan:
         }
         return {name: value for name, value in choices.items() if value is not None}
 
-    def renamed(self, name: str) -> Iterator[Edit]:
-        """Yield the changes of the query's text that put a relation of this name in the table's place."""
-        reference = self.reference
-        yield reference.start, reference.end, quoted(name)
-        if reference.alias_at is not None:
-            yield reference.alias_at, reference.alias_at, f" AS {quoted(reference.alias)}"
-
     def completed(self) -> TableScan:
         """Return the scan over a complete relation; itself where something is left to Spark all the same."""
         return self if self.ended is None else replace(self, edits=self.ended)
@@ -121,9 +114,12 @@ class QueryPlan:
 
     def rewritten(self, names: Sequence[str]) -> str:
         """Return the query over relations of these names, one for each scan; some have partial rows."""
-        given = zip(self.scans, names, strict=True)
-        edits = [edit for scan, name in given for edit in (*scan.renamed(name), *scan.edits)]
-        pieces, at = [], 0
+        edits, pieces, at = list[Edit](), list[str](), 0
+        for scan, name in zip(self.scans, names, strict=True):
+            place = scan.reference
+            edits += [(place.start, place.end, quoted(name)), *scan.edits]
+            if place.alias_at is not None:
+                edits.append((place.alias_at, place.alias_at, f" AS {quoted(place.alias)}"))
         for start, end, text in sorted(edits, key=lambda edit: edit[:2]):
             pieces += [self.text[at:start], text]
             at = end

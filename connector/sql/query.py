@@ -122,7 +122,8 @@ def read_query(text: str, views: Iterable[str], session: Session) -> Query:
     if not references:
         raise LeftToSparkError("it reads no table of the store")
     names = {node.name.lower() for node in nodes if isinstance(node, exp.Identifier)}
-    return Query(text, tuple(tokens), tree, references, _words(tokens) - names, _qualifiers(nodes))
+    tables = {node.name.lower() for node in nodes if isinstance(node, exp.Table | exp.TableAlias)}
+    return Query(text, tuple(tokens), tree, references, _words(tokens) - names, frozenset(tables - {""}))
 
 
 def _first_line(error: Exception) -> str:
@@ -155,12 +156,6 @@ def _words(tokens: Sequence[Token]) -> frozenset[str]:
         token.text.lower()
         for token, after in zip(tokens, following, strict=True)
         if token.token_type not in _VALUES and (after is None or after.token_type != TokenType.L_PAREN)
-    )
-
-
-def _qualifiers(nodes: Sequence[exp.Expr]) -> frozenset[str]:
-    return frozenset(
-        node.name.lower() for node in nodes if isinstance(node, exp.Table | exp.TableAlias) and node.name
     )
 
 
