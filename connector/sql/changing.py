@@ -51,7 +51,7 @@ def read_change(statement: str, reader: StatementReader, view: str, table: Table
     Raises:
         NotUnderstoodError: the text is no such statement, or changes a key.
     """
-    reading = _Reading(reader, view, table)
+    reading = _ChangeReading(reader, view, table)
     change = CHANGES[statement](reading)
     reader.expect_end()
     return change
@@ -75,7 +75,7 @@ class _Clause:
     new: Mapping[str, str]
 
 
-class _Reading:
+class _ChangeReading:
     """The reading of a statement from behind the table's name, which may have an alias."""
 
     def __init__(self, reader: StatementReader, view: str, table: TableInfo) -> None:
@@ -296,4 +296,4 @@ def _as(text: str, name: str) -> str:
     return f"{text} AS {quoted(name)}"
 
 
-CHANGES = {"DELETE": _Reading.delete, "UPDATE": _Reading.update, "MERGE": _Reading.merge}
+CHANGES = {"DELETE": _ChangeReading.delete, "UPDATE": _ChangeReading.update, "MERGE": _ChangeReading.merge}
