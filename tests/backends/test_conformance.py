@@ -123,7 +123,7 @@ class Servers:
         self.store = open_cluster(url, timeout="0.5")
 
     def open(self) -> tuple[Placements, ShardReader]:
-        space = self.store.table("person", CLUSTER_SCHEMA).space(None)
+        space = self.store.table("person", CLUSTER_SCHEMA).keys_for(None)
         shards = ClusterShards(self.store.connections, space)
         return shards, shards
 
