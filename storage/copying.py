@@ -91,12 +91,12 @@ class _Output:
         ordered = [columns[name] for name in self._schema.names]
         self._writer.write(pa.RecordBatch.from_arrays(ordered, schema=self._schema))
 
-    def finish(self, max_commit: int, committed: bool, complete: bool) -> AddedFragment | None:
+    def finish(self, max_commit: int, committed: bool, complete: bool) -> list[Copied]:
         if self._writer is None:
-            return None
+            return []
         commits = (self.min_commit, max_commit) if committed else (0, 0)
         contents = Contents(*commits, self.unique, complete, self.until or None)
-        return AddedFragment(self._writer.finish(contents), self.min_commit, max_commit)
+        return [Copied(self._writer.finish(contents), self.min_commit, max_commit)]
 
 
 class _Copy:
@@ -193,20 +193,20 @@ def copy_slots(
         A fragment with the rows that are current, if there are any, and one with history, if that is kept
         apart and there is some.
     """
-    copies: list[AddedFragment | None] = []
+    copies: list[Copied] = []
     try:
         with ExitStack() as stack:
             copy = _Copy(source, slots, bounds, keep, partial(_Output, stack, to, source.table, slots))
             copy.run()
             complete = keep.apart is not None and keep.apart.complete
-            copies += [o.finish(copy.max_commit, committed, complete) for o in (copy.current, copy.history)]
+            for output in (copy.current, copy.history):
+                copies += output.finish(copy.max_commit, committed, complete)
     except BaseException:
         for copied in copies:  # one of them may be there already
-            if copied is not None:
-                with suppress(OSError, ElasticScanError):
-                    to.disk.delete(copied.file.path)
+            with suppress(OSError, ElasticScanError):
+                to.disk.delete(copied.staged.path)
         raise
-    return [copied for copied in copies if copied is not None]
+    return copies
 
 
 def check_keys_differ(source: PageSource) -> None:

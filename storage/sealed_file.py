@@ -47,7 +47,6 @@ _MAGIC = b"ESsealed"
 _TRAILER_BYTES = 24
 _ARROW_MAGIC = b"ARROW1"
 _END_BYTES = 8 + 4 + len(_ARROW_MAGIC)  # Arrow's end marker, the length of the footer, the magic
-_MAX_FOOTER_BYTES = 1 << 30
 _FIELDS = tuple(field.name for field in fields(Manifest))
 
 
@@ -321,7 +320,7 @@ class _ArrowFile(io.RawIOBase):
 def _held_bytes(end: memoryview) -> int:
     """Return how many bytes Arrow wrote last, given the end of a file; raises ValueError."""
     footer = int.from_bytes(end[-4 - len(_ARROW_MAGIC) : -len(_ARROW_MAGIC)], "little")
-    if end[-len(_ARROW_MAGIC) :] != _ARROW_MAGIC or footer > _MAX_FOOTER_BYTES:
+    if end[-len(_ARROW_MAGIC) :] != _ARROW_MAGIC:
         raise ValueError("it does not end like an Arrow file")
     return footer + _END_BYTES
 

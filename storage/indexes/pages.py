@@ -165,7 +165,10 @@ class _IndexPage:
         self.is_mixed = np.array(
             [not (f.unique and bounds.wholly_hold(f)) for f in self.fragments], dtype=bool
         )
-        self.target = self._first_target()
+        # How many entries to look at; not too many at first, for their rows may be large.
+        rows, size = sum(f.rows for f in self.fragments), sum(f.bytes for f in self.fragments)
+        fitting = request.page_bytes // max(1, size // max(1, rows)) + 16
+        self.target = min(request.page_rows, _FIRST_ROUND, fitting)
 
     def page(self) -> PageRows:
         page = self.filling
@@ -244,12 +247,6 @@ class _IndexPage:
         if all(at.position is not None and position <= at.position for at in self.cursors):
             raise self._disorder()  # the scan would never end
         return merge(replace(at, position=max(at.position or b"", position)) for at in self.cursors)
-
-    def _first_target(self) -> int:
-        """Count how many entries to begin with: not too many, for their rows may be large."""
-        size = sum(fragment.bytes for fragment in self.fragments)
-        per_row = size // max(1, sum(fragment.rows for fragment in self.fragments))
-        return min(self.filling.page_rows, _FIRST_ROUND, self.filling.page_bytes // max(1, per_row) + 16)
 
     def _next_target(self) -> int:
         """Count how many more entries fill the page, going by those so far; growing step by step."""

@@ -72,12 +72,8 @@ class Trial:
 
     def read(self, snapshot: int) -> pa.Table:
         """Read rows, in the order of their numbers."""
-        source, everywhere, names = (
-            self.shelf.source(),
-            self.shelf.everything(),
-            self.shelf.table.schema.names,
-        )
-        pages = read_all(read_page, source, everywhere, snapshot, names, repeat((4, 1 << 20)))
+        source, names = self.shelf.source(), self.shelf.table.schema.names
+        pages = read_all(read_page, source, self.shelf.everything(), snapshot, names, repeat((4, 1 << 20)))
         found = pa.Table.from_batches([page.rows for page in pages], self.shelf.table.schema)
         numbers = found["id"].to_pylist()
         return found.take(pa.array(sorted(range(len(numbers)), key=numbers.__getitem__), pa.int64()))

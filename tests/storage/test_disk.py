@@ -39,43 +39,26 @@ class Made:
     lose_root: Callable[[], object]
 
 
-def _local(tmp_path: Path) -> Made:
+@pytest.fixture(params=["local", "memory", "faulty, without faults", "objects"])
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
+    if request.param == "memory":
+        memory = MemoryDisk()
+        return Made(memory, lambda: setattr(memory, "present", False))
+    if request.param == "objects":
+        bucket, client = request.getfixturevalue("bucket"), request.getfixturevalue("s3_server").client
+        # What these tests change behind a disk's back would not be seen in memory.
+        objects = open_disk(f"s3://{bucket}/root").uncached
+
+        def lose_bucket() -> None:
+            for path, _ in objects.list():
+                objects.delete(path)
+            client.delete_bucket(Bucket=bucket)
+
+        return Made(objects, lose_bucket)
     root = tmp_path / "root"
     root.mkdir()
-    return Made(LocalDisk(root), lambda: root.rename(tmp_path / "elsewhere"))
-
-
-def _memory(_: Path) -> Made:
-    disk = MemoryDisk()
-    return Made(disk, lambda: setattr(disk, "present", False))
-
-
-def _faultless(tmp_path: Path) -> Made:
-    made = _local(tmp_path)
-    return Made(FaultyDisk(made.disk), made.lose_root)
-
-
-def _objects(bucket: str, client: Any) -> Made:
-    # What these tests change behind a disk's back would not be seen in memory.
-    disk = open_disk(f"s3://{bucket}/root").uncached
-
-    def lose_root() -> None:
-        for path, _ in disk.list():
-            disk.delete(path)
-        client.delete_bucket(Bucket=bucket)
-
-    return Made(disk, lose_root)
-
-
-DISKS = {"local": _local, "memory": _memory, "faulty, without faults": _faultless}
-
-
-@pytest.fixture(params=[*sorted(DISKS), "objects"])
-def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
-    if request.param == "objects":
-        bucket = request.getfixturevalue("bucket")
-        return _objects(bucket, request.getfixturevalue("s3_server").client)
-    return DISKS[request.param](tmp_path)
+    disk = LocalDisk(root) if request.param == "local" else FaultyDisk(LocalDisk(root))
+    return Made(disk, lambda: root.rename(tmp_path / "elsewhere"))
 
 
 def write(disk: Disk, path: str, content: bytes) -> None:
