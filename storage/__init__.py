@@ -78,7 +78,7 @@ Left out: which fragments exist and which commits they belong to (`elasticscan.c
 from elasticscan.storage.batches.reader import BatchCache
 from elasticscan.storage.changes import DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE, read_changes
 from elasticscan.storage.conform import ROWS_HINT, batches_of, check_keys_filled, conform, conformed
-from elasticscan.storage.copying import Apart, Destination, Keep, check_keys_differ, copy_slots
+from elasticscan.storage.copying import Copied, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.definition import check_definition, map_leaves, stored_schema
 from elasticscan.storage.disk import (
     OBJECT_SCHEMES,

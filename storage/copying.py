@@ -1,6 +1,6 @@
 """Rows of some slots copied into new fragments: moves, merges and the end of large writes.
 
-History can be kept apart. A version is history from the commit on that has the next newer version of its key,
+History is kept apart. A version is history from the commit on that has the next newer version of its key,
 that overwrote it, or, if it is a tombstone that hides nothing but history, its own. From that snapshot on
 (`_until`) no reader needs it; changes of commits, older snapshots and further copies still need it. It may
 lie in one file with rows whose end comes later, so readers of older snapshots look at each row's own.
@@ -31,39 +31,30 @@ SMALL_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
-    """The way in which a copy keeps history apart, in a fragment of its own.
+class Keep:
+    """The versions that a copy keeps, and which of them are history: that goes into a fragment of its own.
 
     Attributes:
+        horizon: all of commits after it are kept, and of each key the newest up to it; what was history by
+            then is left out.
+        drop_tombstones: a key whose newest version up to the horizon says that it was deleted needs none;
+            only right when every fragment that may hold older versions takes part.
         floor: the newest overwrite; all before it is history.
         complete: no other fragment holds current rows that are older than those of the copy. Then a tombstone
             hides nothing but history, and is history itself.
         until: the snapshot from which on no reader needs the history that others hold of the same slots.
     """
 
+    horizon: int = 0
+    drop_tombstones: bool = False
     floor: int = 0
     complete: bool = False
     until: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
-    """The versions that a copy keeps.
-
-    All of commits after `horizon`, and of each key the newest up to it; what was history by then is left
-    out. `drop_tombstones`: a key whose newest version up to the horizon says that it was deleted needs none;
-    only right when every fragment that may hold older versions takes part. `apart`: what is history goes
-    into another fragment; None keeps all together.
-    """
-
-    horizon: int = 0
-    drop_tombstones: bool = False
-    apart: Apart | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """The shard that a copy is for, and who copies."""
+class Copied:
+    """A copy: the new fragment, and bounds of the commits that its rows belong to."""
 
     disk: Disk
     shard: int
@@ -77,41 +68,48 @@ class _Output:
         self._stack, self._pace, self._schema = stack, to.pace, form
         self._begin = partial(writing_fragment, to, table, form, slots)
         self._writer: FragmentWriter | None = None
-        self.unique = True
-        self.min_commit, self.until = FOREVER, 0
+        self._min_commit, self._until = FOREVER, 0
 
-    def write(self, versions: Versions, chosen: Array, until: Array | None = None) -> None:
+    def write(self, versions: Versions, chosen: Array, until: Array) -> None:
         if not len(chosen):
             return
-        columns = versions.columns(chosen)
-        if until is not None:
-            columns[UNTIL] = pa.array(until)
-            self.unique, self.until = False, max(self.until, int(until.max()))
-        self.min_commit = min(self.min_commit, int(commits.min()))
-        ordered = [columns[name] for name in self._schema.names]
-        self._writer.write(pa.RecordBatch.from_arrays(ordered, schema=self._schema))
+        columns = versions.columns(chosen) | {UNTIL: pa.array(until)}
+        self._until = max(self._until, int(until.max()))
+        self._min_commit = min(self._min_commit, int(versions.commits[chosen].min()))
+        batch = pa.RecordBatch.from_arrays([columns[f.name] for f in self._schema], schema=self._schema)
+        self._writer = self._writer or self._stack.enter_context(self._begin())
+        self._writer.write(batch)
+        if self._pace is not None:
+            self._pace(batch.nbytes)
 
     def finish(self, max_commit: int, committed: bool, complete: bool) -> list[Copied]:
         if self._writer is None:
             return []
-        commits = (self.min_commit, max_commit) if committed else (0, 0)
-        contents = Contents(*commits, self.unique, complete, self.until or None)
-        return [Copied(self._writer.finish(contents), self.min_commit, max_commit)]
+        commits = (self._min_commit, max_commit) if committed else (0, 0)
+        is_history = UNTIL in self._schema.names
+        contents = Contents(*commits, not is_history, complete, self._until if is_history else None)
+        return [Copied(self._writer.finish(contents), self._min_commit, max_commit)]
 
 
 class _Copy:
     """One copy under way: rows that are current, and history."""
 
     def __init__(
-        self, source: PageSource, slots: SlotSet, bounds: Bounds, keep: Keep, output: Callable[..., _Output]
+        self,
+        source: PageSource,
+        slots: SlotSet,
+        bounds: Bounds,
+        keep: Keep,
+        committed: bool,
+        output: Callable[[pa.Schema], _Output],
     ) -> None:
         self.source, self.slots, self.bounds, self.keep = source, slots, bounds, keep
+        self.committed = committed
         taking_part = [f for f in source.view.fragments if bounds.touch(f) and f.slots & slots]
         self._taking_part = taking_part
         commits = {c for f in taking_part for c in (f.min_commit, f.max_commit)}
         versioned, deleted = len(commits) > 1, any(f.tombstones for f in taking_part)
-        deleted_now = deleted and (keep.apart is None or not keep.apart.complete)
-        self.current = output(fragment_schema(source.table.schema, versioned, deleted_now))
+        self.current = output(fragment_schema(source.table.schema, versioned, deleted and not keep.complete))
         self.history = output(fragment_schema(source.table.schema, versioned, deleted, history=True))
         self.max_commit = min(bounds.snapshot, max(commits, default=0))
 
@@ -139,16 +137,9 @@ class _Copy:
         """Write the versions that are kept, each where it belongs."""
         order, first = versions.order, versions.first
         retained = self._retained(versions, order, first)
-        if self.keep.apart is None:
-            # A kept row that is not its key's first has a kept or a dropped tombstone before it; only
-            # a kept one makes the fragment hold the key twice. Saying "not unique" needlessly is safe.
-            self.current.unique &= not bool((retained & ~first).any())
-            self.current.write(versions, order[retained])
-            return
-        until = self._until(versions, order, first, self.keep.apart)
-        self.current.write(versions, order[retained & (until == FOREVER)])
-        old = retained & (until < FOREVER)
-        self.history.write(versions, order[old], until[old])
+        until = self._until(versions, order, first)
+        for output, of in ((self.current, until == FOREVER), (self.history, until < FOREVER)):
+            output.write(versions, order[retained & of], until[retained & of])
 
     def _retained(self, versions: Versions, order: Array, first: Array) -> Array:
         old = versions.commits[order] <= self.keep.horizon
@@ -161,21 +152,24 @@ class _Copy:
             retained &= versions.until[order] > self.bounds.since
         return retained
 
-    def _until(self, versions: Versions, order: Array, first: Array, apart: Apart) -> Array:
+    def _until(self, versions: Versions, order: Array, first: Array) -> Array:
         """For each version the snapshot from which on it is history; `FOREVER` for current ones."""
         commits, until = versions.commits[order], np.full(len(order), FOREVER, dtype=np.int64)
-        if bool((~first[1:] & (commits[1:] == commits[:-1])).any()):  # each would end the other
+        twice = np.flatnonzero(~first[1:] & (commits[1:] == commits[:-1]))
+        if len(twice):  # each would end the other
+            if not self.committed:
+                raise repeated_key(versions.rows, int(order[twice[0]]), versions.primary_key)
             raise StoreDamaged(
                 f"table {self.source.table.name!r} has rows of the same key and commit twice; run "
                 "`elasticscan verify`, and restore a backup if it finds damage",
                 table=self.source.table.name,
             )
         until[1:] = np.where(first[1:], FOREVER, commits[:-1])  # the next newer version comes just before
-        if apart.complete:
+        if self.keep.complete:
             gone = first & versions.deleted[order]
-            until[gone] = np.maximum(commits[gone], apart.until)
-        before = commits < apart.floor
-        until[before] = np.minimum(until[before], apart.floor)
+            until[gone] = np.maximum(commits[gone], self.keep.until)
+        before = commits < self.keep.floor
+        until[before] = np.minimum(until[before], self.keep.floor)
         if versions.until is not None:  # what once was history stays so
             np.minimum(until, versions.until[order], out=until)
         return until
@@ -190,17 +184,19 @@ def copy_slots(
     what is staged for one commit that was not made yet.
 
     Returns:
-        A fragment with the rows that are current, if there are any, and one with history, if that is kept
-        apart and there is some.
+        A fragment with the rows that are current, if there are any, and one with history, if there is some.
+
+    Raises:
+        InvalidKey: a key is there twice in what was staged.
     """
     copies: list[Copied] = []
     try:
         with ExitStack() as stack:
-            copy = _Copy(source, slots, bounds, keep, partial(_Output, stack, to, source.table, slots))
+            output = partial(_Output, stack, to, source.table, slots)
+            copy = _Copy(source, slots, bounds, keep, committed, output)
             copy.run()
-            complete = keep.apart is not None and keep.apart.complete
-            for output in (copy.current, copy.history):
-                copies += output.finish(copy.max_commit, committed, complete)
+            for written in (copy.current, copy.history):
+                copies += written.finish(copy.max_commit, committed, keep.complete)
     except BaseException:
         for copied in copies:  # one of them may be there already
             with suppress(OSError, ElasticScanError):

@@ -17,9 +17,9 @@ from elasticscan.base.hashing import slots_of
 from elasticscan.base.key_encoding import sort_codes
 from elasticscan.base.limits import SHARDS_AT_ONCE, WRITE_BUFFER_BYTES
 from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
-from elasticscan.storage.batches.cache import BatchCache
-from elasticscan.storage.conform import check_key_bytes, check_keys_filled, parts_of
-from elasticscan.storage.copying import Destination, Keep, check_keys_differ, copy_slots, repeated_key
+from elasticscan.storage.batches.reader import BatchCache
+from elasticscan.storage.conform import check_key_bytes, check_keys_filled, check_row_bytes
+from elasticscan.storage.copying import Keep, copy_slots, repeated_key
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import DELETED, SLOT, FragmentReader, fragment_schema
 from elasticscan.storage.fragment_writer import Destination, write_fragment
@@ -87,34 +87,29 @@ def stage_rows(
         slices = [rows.slice(start, end - start) for start, end in cuts]
         staged.setdefault(shard, []).append(write_fragment(target, SlotSet.of(touched), slices))
 
-    try:
-        for part in parts_of(batches, buffer_bytes):
-            check_process()
-            rows = sort_rows(part, table, origin.slots)
-            pieces = _by_shard(rows.column(SLOT).to_numpy(), placement)
-            if not staged and part.nbytes <= memory_bytes < buffer_bytes:  # so it is the only part
-                touched = SlotSet.of(tablet for tablets, _ in pieces.values() for tablet in tablets)
-                return [StagedInMemory.of(table, rows, touched)]
-            # Most of the time a disk is waited for.
-            parallel(partial(write, rows, pieces), sorted(pieces), SHARDS_AT_ONCE)
-        check_process()
-        for shard, parts in staged.items():
-            if len(parts) > 1:
-                slots, source = (
-                    SlotSet.union(part.slots for part in parts),
-                    staged_source(table, parts, disk_of),
-                )
-                merged = next(_copied(source, slots, shard, disk_of, origin))
-                staged[shard] = [*parts, merged]
-                if not merged.unique:
-                    check_keys_differ(source)  # raises, and names the key
-                discard(parts, disk_of)
-                staged[shard] = [merged]
-        return [merged for _, (merged,) in sorted(staged.items())]
-    except BaseException:
-        if os.getpid() == process:  # else the files are the parent's, which goes on
-            discard([fragment for parts in staged.values() for fragment in parts], disk_of)
-        raise
+        def write(shard: int) -> None:
+            touched, cuts = pieces[shard]
+            slices = [ordered.slice(start, end - start) for start, end in cuts]
+            to = Destination(self._disk_of(shard), shard, self._origin)
+            staged = write_fragment(to, self._table, SlotSet.of(touched), slices)
+            self._staged.setdefault(shard, []).append(staged)
+
+        parallel(write, sorted(pieces), SHARDS_AT_ONCE)  # most of the time a disk is waited for
+
+    def _sorted(self) -> pa.RecordBatch:
+        """Return the rows that were added since the last time, as fragments have them."""
+        rows = pa.concat_batches(self._pending) if len(self._pending) > 1 else self._pending[0]
+        self._pending, self._pending_bytes = [], 0
+        return sort_rows(rows, self._table, self._origin.slots)
+
+    def _merge(self, shard: int, staged: list[StagedFragment]) -> StagedFragment:
+        if len(staged) == 1:
+            return staged[0]
+        slots = SlotSet.union(fragment.slots for fragment in staged)
+        (merged,) = _copied(self._table, staged, slots, shard, self._disk_of, self._origin)
+        discard(staged, self._disk_of)
+        self._staged[shard] = [merged]
+        return merged
 
 
 def _by_shard(slots: Array, placement: Placement) -> dict[int, Piece]:

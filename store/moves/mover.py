@@ -19,8 +19,8 @@ from elasticscan.base.errors import (
     TryAgain,
 )
 from elasticscan.catalog import Tx, append_topology, retry_interrupted
-from elasticscan.metadata import AddedFragment, Bounds, FileChanges, Fragment, MoveSwitched
-from elasticscan.storage import Apart, Destination, Keep, PageSource, View, copy_slots, discard
+from elasticscan.metadata import Bounds, FileChanges, Fragment, MoveSwitched
+from elasticscan.storage import Copied, Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.moves.owners import transition
 from elasticscan.store.writing.entering import added
@@ -155,7 +155,7 @@ class Mover:
                 source = PageSource(whole, View(fragments), opener, floor, expect=expect)
                 in_files = all(commit.slots.isdisjoint(slots) for commit in tx.state.memory(table.id))
                 # What the first round copies is all there is in files; a later one brings what is newer.
-                keep = Keep(apart=Apart(floor, complete=in_files and not self.copied_to))
+                keep = Keep(floor=floor, complete=in_files and not self.copied_to)
                 sources.append((source, bounds, keep))
         return sources
 

@@ -30,7 +30,7 @@ from elasticscan.metadata import (
     floor_at,
 )
 from elasticscan.storage import (
-    Apart,
+    Copied,
     Destination,
     Keep,
     PageSource,
@@ -145,7 +145,7 @@ def keep_for(
     horizon: int,
     overwritten: int,
 ) -> Keep:
-    """Return the versions to keep, and apart; given what takes no part: fragments, and rows in the log."""
+    """Return the versions to keep; given what takes no part: fragments, and rows in the log."""
     slots, newest = _slots_of(fragments), max(fragment.max_commit for fragment in fragments)
     # They can hold a version of a key which is older than one that takes part. There are never more of them
     # while the merge goes on: what comes to its slots is newer, or comes from a fragment that was there.
@@ -154,7 +154,7 @@ def keep_for(
     complete = len(history) == len(overlapping)
     complete &= all(commit.number > newest or commit.slots.isdisjoint(slots) for commit in memory)
     until = max((other.superseded_at or overwritten for other in history), default=0)
-    return Keep(horizon, complete and until <= horizon, Apart(overwritten, complete, until))
+    return Keep(horizon, complete and until <= horizon, overwritten, complete, until)
 
 
 def worth_merging(fragments: Sequence[Fragment], bounds: Bounds, overwritten: int) -> tuple[Fragment, ...]:
@@ -205,11 +205,9 @@ class Merging:
                 discard([copied.file for copied in copies], self.context.disk_of)
         return merged
 
-    def _stage(self, copies: list[AddedFragment]) -> None:
-        """Stage the merged fragments, with runs of indexes, so that there is less to do under the lock."""
-        apart = self.keep.apart
-        assert apart is not None, "a merge writes history to a file of its own"
-        in_part = replace(self.keep, drop_tombstones=False, apart=replace(apart, complete=False))
+    def _stage(self, pace: Pace | None) -> None:
+        """Stage the merged fragments; none where the shard leaves the store meanwhile."""
+        in_part = replace(self.keep, drop_tombstones=False, complete=False)
         left, stages, staged = list(self.fragments), list[Fragment](), list[StagedFragment]()
         try:
             while len(some := _smallest(left, self.table.compression is not None)) < len(left):

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from elasticscan.base.errors import OperatorNeeded
 from elasticscan.base.limits import FLUSH_BYTES, FLUSH_COMMITS, FLUSH_SECONDS, MEMORY_STORE_BYTES
-from elasticscan.catalog import StoreState, Tx, retry_interrupted
-from elasticscan.metadata import AddedFragment, Bounds, FileChanges, TableInfo, floor_at
-from elasticscan.storage import Apart, Destination, Keep, PageSource, View, copy_slots, discard
+from elasticscan.catalog import Tx, retry_interrupted
+from elasticscan.metadata import Bounds, FileChanges, StagedFragment, TableInfo, floor_at
+from elasticscan.storage import Copied, Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Context
 from elasticscan.store.context.memory import TableMemory
 from elasticscan.store.upkeep.compaction import being_copied, compact
@@ -115,7 +115,7 @@ def _plan(context: Context, tx: Tx, table_id: int) -> _FlushPlan | None:
         table.with_dropped(horizon),
         context.memories.of(tx, table),
         Bounds(floor_at(overwrites, horizon), newest, since=horizon),
-        Keep(horizon, apart=Apart(floor_at(overwrites, newest))),
+        Keep(horizon, floor=floor_at(overwrites, newest)),
         tx.state.placement.split_by_shard(slots),
     )
 

@@ -48,7 +48,7 @@ from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, keys
 from elasticscan.reader import Accepted, ShardRead, cursor, sorted_scan
 from elasticscan.reader import scan as driver
 from elasticscan.storage import (
-    Apart,
+    Copied,
     Destination,
     Keep,
     PageSource,
@@ -393,10 +393,12 @@ def _with_the_layout_before(patch: Patch, is_hidden: Callable[[Any], bool]) -> N
     replacing((transaction, catalogs, replay), "apply")(silently)(patch)
 
 
-def _copying_with(patch: Patch, keep: Callable[[Bounds], Keep]) -> None:
+def _copying_with(patch: Patch, keep: Callable[[Keep, Bounds], Keep]) -> None:
 
-    def careless(source: PageSource, slots: SlotSet, bounds: Bounds, given: Keep, to: Destination) -> Any:
-        return copy_slots(source, slots, bounds, replace(keep(bounds), apart=given.apart), to)
+    def careless(
+        source: PageSource, slots: SlotSet, bounds: Bounds, given: Keep, to: Destination
+    ) -> list[Copied]:
+        return copy_slots(source, slots, bounds, keep(given, bounds), to)
 
     patch.setattr(mover, "copy_slots", careless)
 
@@ -772,7 +774,7 @@ in_programs.rule("the layout grows with every move").plants(
     _with_the_layout_before, lambda record: isinstance(record, MoveSwitched)
 )
 in_programs.rule("a mover carries old versions").plants(
-    _copying_with, lambda bounds: Keep(horizon=bounds.snapshot)
+    _copying_with, lambda keep, bounds: replace(keep, horizon=bounds.snapshot)
 )
 in_programs.rule("a scan reads at its snapshot").sets(
     PageSource, "bounds", lambda self, snapshot: Bounds(self.floor, 1 << 40, since=1 << 40)
@@ -804,7 +806,7 @@ Finder("programs", "leases").rule("compaction checks the leases again in the tra
 movers = Finder("programs", "compaction below movers")
 movers.rule("compaction leaves alone what a mover is copying").gives(compaction, "being_copied", SlotSet())
 movers.rule("later rounds of a move do not turn its tombstones into history").sets(
-    mover, "Apart", lambda floor, complete: Apart(floor, complete=True)
+    mover, "Keep", lambda floor, complete: Keep(floor=floor, complete=True)
 )
 movers.rule("a compacted fragment serves no slot that left meanwhile").alters(
     compaction.Merging,
@@ -817,7 +819,7 @@ merges.rule("a merge drops a tombstone only if all fragments that may hold the d
     _keeping, lambda keep: replace(keep, drop_tombstones=True)
 )
 merges.rule("a tombstone that hides rows of other fragments is no history").plants(
-    _keeping, lambda keep: replace(keep, apart=replace(keep.apart or Apart(), complete=True))
+    _keeping, lambda keep: replace(keep, complete=True)
 )
 merges.rule("history is read by all snapshots before the first without it").alters(
     Fragment, "is_needed_at", lambda honest, self, snapshot: honest(self, snapshot + 1)

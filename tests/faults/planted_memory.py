@@ -100,8 +100,7 @@ tombstones.rule("a move keeps a tombstone that hides an older row in the log").a
     Mover,
     "_sources",
     lambda honest, self, tx: [
-        (rows, bounds, replace(keep, apart=replace(keep.apart, complete=not self.copied_to)))
-        for rows, bounds, keep in honest(self, tx)
+        (rows, bounds, replace(keep, complete=not self.copied_to)) for rows, bounds, keep in honest(self, tx)
     ],
 )
 Finder("programs", "mixture of rows").rule("a reader has the rows of the newest commits").alters(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import repeat
+from itertools import chain, repeat
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,8 @@ from elasticscan.metadata import AddedFragment, Bounds
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage import merge as merge_module
-from elasticscan.storage.copying import Apart, Destination, Keep, check_keys_differ, copy_slots
+from elasticscan.storage.copying import Copied, Keep, check_keys_differ, copy_slots
+from elasticscan.storage.fragment_writer import Destination
 from elasticscan.storage.pages import read_page
 from elasticscan.storage.sealed_file import find_seal, verify_file
 from elasticscan.topology import SlotSet
@@ -65,7 +66,7 @@ def check_honest(copied: AddedFragment, rows: list[Version], shelf: Shelf, slots
 @given(seed=SEEDS)
 def test_a_copy_keeps_every_version_that_snapshots_from_its_horizon_on_see(compacts: bool, seed: int) -> None:
     """A move copies some slots as they are, a merge all slots."""
-    scenario = Scenario(seed, apart=False)
+    scenario = Scenario(seed)
     rng, shelf, slots, keep = scenario.rng, scenario.shelf, scenario.shelf.slots, Keep()
     if compacts:
         keep = Keep(scenario.snapshot(), drop_tombstones=rng.random() < 0.7)
@@ -77,12 +78,11 @@ def test_a_copy_keeps_every_version_that_snapshots_from_its_horizon_on_see(compa
         slots = SlotSet.of((start, rng.randint(start + 1, shelf.slot_count)) for start in starts)
     within = [v for v in shelf.versions() if v.slot in slots and bounds.floor <= v.commit <= bounds.snapshot]
     copies = copy_slots(shelf.source(), slots, bounds, keep, Destination(shelf.disk, 2, ORIGIN))
-    assert len(copies) <= 1
-    rows = [v for copied in copies for v in versions_in(shelf, copied.file, copied.min_number)]
-    assert Counter(rows) == Counter(needed(within, keep))
-    for copied in copies:
-        check_honest(copied, rows, shelf, slots)
-    fragments = [copied.entered(99, shelf.table.id) for copied in copies]
+    rows = [versions_in(shelf, copied.staged, copied.min_commit) for copied in copies]
+    assert Counter(chain.from_iterable(rows)) == Counter(needed(within, keep))
+    for copied, own in zip(copies, rows, strict=True):
+        check_honest(copied, own, shelf, slots)
+    fragments = [copied.as_fragment(number, shelf.table) for number, copied in enumerate(copies, 99)]
     for snapshot in range(keep.horizon, scenario.commits + 1) if compacts else ():
         source, names = shelf.source(fragments, scenario.floor(snapshot)), scenario.columns()
         pages = read_all(read_page, source, shelf.everything(), snapshot, names, repeat(PLENTY))
@@ -98,6 +98,6 @@ def test_a_key_in_two_fragments_of_one_write_is_refused_by_name(rows: int) -> No
 
 def test_a_version_that_is_there_twice_is_not_taken_for_history() -> None:
     shelf = shelf_of([(1, 1, "a"), (2, 1, "b")], [(1, 1, "a")])
-    keep = Keep(apart=Apart(complete=True))
+    keep = Keep(complete=True)
     with pytest.raises(StoreDamaged, match="commit twice"):
         copy_slots(shelf.source(), shelf.slots, Bounds(0, 2), keep, Destination(shelf.disk, 1, ORIGIN))

@@ -330,8 +330,7 @@ class Scenario:
     """A table of some commits: writes, deletes, overwrites and compactions, in fragments that overlap.
 
     Of the style "layered" it has a large fragment with each key once, and a few with other versions of some
-    keys, older and newer; of the style "followed" commits that mostly change rows of a large fragment. With
-    `apart` compactions keep history apart.
+    keys, older and newer; of the style "followed" commits that mostly change rows of a large fragment.
 
     Attributes:
         oldest: the first snapshot of which all rows are there.
@@ -344,9 +343,7 @@ class Scenario:
         kind: str | None = None,
         style: str | None = None,
         wide: bool = False,
-        apart: bool = True,
     ) -> None:
-        self.apart = apart
         self.rng = rng = random.Random(seed)
         self.kind = KEY_KINDS[kind or rng.choice(sorted(KEY_KINDS))]
         table = table_of(self.kind, rng.choice((None, None, "lz4")), wide)
@@ -459,7 +456,7 @@ class Scenario:
         if not chosen:
             return
         bounds, keep = Bounds(rng.choice((0, self.floor(horizon))), commit), Keep(horizon, not some)
-        if self.apart and rng.random() < 0.8:
+        if rng.random() < 0.8:
             others = [part for part in parts if part not in chosen]
             bounds = Bounds(self.floor(horizon), commit, since=horizon)
             keep = keep_for(chosen, others, (), horizon, self.floor(commit))
