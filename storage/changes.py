@@ -7,7 +7,6 @@ replaced is the version before it, in the range or found by a point lookup befor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,8 +19,8 @@ from elasticscan.base.key_encoding import encode_row
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds, SlotInterval
 from elasticscan.protocol import ChangeSpan, PageRequest, PageRows
-from elasticscan.storage.merge import Versions, taken, windows
-from elasticscan.storage.pages import PageSource, Piece, cursors_of, pieces_of, rows_within
+from elasticscan.storage.merge import Piece, Versions, taken
+from elasticscan.storage.pages import PageSource, read_by_interval, rows_within
 from elasticscan.storage.point_reads import rows_of_keys
 
 INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE = "insert", "update_preimage", "update_postimage", "delete"
@@ -120,7 +119,9 @@ def read_changes(source: PageSource, request: PageRequest) -> PageRows:
         FragmentDamaged: a fragment cannot be read.
     """
     assert request.changes is not None, "a request for changes says of which commits"
-    return _ChangePage(source, request, request.changes).page(pieces_of(request.cursors))
+    page = _ChangePage(source, request, request.changes)
+    bounds = page.both if request.changes.feed else page.within
+    return read_by_interval(source, page.filling, request.cursors, bounds, page.read)
 
 
 class _ChangePage:
@@ -136,17 +137,7 @@ class _ChangePage:
         self.both = Bounds(span.floor, span.upto, since=span.after)
         self.before = Bounds(span.floor, span.after, since=span.after)
 
-    def page(self, pieces: Sequence[Piece]) -> PageRows:
-        bounds = self.both if self.span.feed else self.within
-        for number, piece in enumerate(pieces):
-            for interval in self.source.view.between(piece.start, piece.end, bounds):
-                rest = self._read(interval, piece.key if interval.start == piece.start else None)
-                if rest is not None:
-                    left = [rest._replace(end=piece.end), *pieces[number + 1 :]]
-                    return self.filling.finish(cursors_of(left))
-        return self.filling.finish(())
-
-    def _read(self, interval: SlotInterval, key: bytes | None) -> Piece | None:
+    def read(self, interval: SlotInterval, rest: Piece) -> Piece | None:
         """Add the rows of an interval that fit; returns the rest of the interval if the page is full."""
         fragments = [fragment for fragment in interval.fragments if self.within.touch(fragment)]
         bounds = self.within
@@ -154,10 +145,9 @@ class _ChangePage:
             fragments, bounds = list(interval.fragments), self.both
         if not fragments:
             return None
-        page, rest = self.filling, Piece(interval.start, interval.end, key)
+        page = self.filling
         if page.room <= 0:
             return rest
-        inputs = self.source.inputs(fragments, self.needed)
         size = sum(fragment.bytes for fragment in fragments)
         row_bytes = max(1, size // max(1, sum(fragment.rows for fragment in fragments)))
         is_mixed = not all(map(bounds.wholly_hold, fragments))  # perhaps few of the rows count
@@ -166,17 +156,14 @@ class _ChangePage:
             fitting = max(min(page.room, page.space // row_bytes + 16), _LEAST_ROWS)
             return BATCH_ROWS if is_mixed else min(fitting, BATCH_ROWS)
 
-        span = (interval.start, interval.end)
-        for window in windows(inputs, span, key, bounds, window_rows):
-            page.scanned += window.versions.scanned
-            histories = Histories.of(window.versions)
+        for versions, after in self.source.windows(fragments, self.needed, rest, bounds, window_rows):
+            page.scanned += versions.scanned
+            histories = Histories.of(versions)
             left = self._fill(histories, self._events(interval, histories), rest)
             if left is not None:
                 return left
-            if window.slot >= interval.end:
-                return None
-            rest = Piece(window.slot, interval.end, window.key)
-            if page.room <= 0 or page.worth_returning:
+            rest = after
+            if rest.start < rest.end and (page.room <= 0 or page.worth_returning):
                 return rest
         return None
 
@@ -225,8 +212,7 @@ class _ChangePage:
             return None
         if count:
             last = int(events.versions[count - 1])
-            key = encode_row(histories.keys.columns, int(histories.places[last]))
-            rest = Piece(int(histories.slots[last]), rest.end, key)
+            rest = Piece(int(histories.slots[last]), rest.end, histories.key_at(last) + b"\0")
         slot = int(histories.slots[events.versions[count]])
         return rest if slot == rest.start else Piece(slot, rest.end)
 

@@ -18,11 +18,10 @@ import pyarrow as pa
 
 from elasticscan.base.errors import ElasticScanError, InvalidKey, StoreDamaged
 from elasticscan.base.limits import BATCH_ROWS
-from elasticscan.metadata import AddedFragment, Bounds, Origin, TableInfo
-from elasticscan.storage.disk import Disk
-from elasticscan.storage.fragment import COMMIT, DELETED, FOREVER, SLOT, UNTIL, fragment_schema
-from elasticscan.storage.fragment_writer import Contents, FragmentTarget, FragmentWriter, writing_fragment
-from elasticscan.storage.merge import Array, InputRows, Versions, windows
+from elasticscan.metadata import Bounds, Fragment, StagedFragment, TableInfo
+from elasticscan.storage.fragment import FOREVER, UNTIL, fragment_schema, rows_in
+from elasticscan.storage.fragment_writer import Contents, Destination, FragmentWriter, writing_fragment
+from elasticscan.storage.merge import Array, InputRows, Piece, Versions
 from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet
 
@@ -121,8 +120,12 @@ class _Copy:
             return
         for start, end in self.slots:
             for interval in self.source.view.between(start, end, self.bounds):
-                for window in self.source.windows(interval, columns, self.bounds, lambda: BATCH_ROWS):
-                    self._divide(window.versions)
+                rest = Piece(interval.start, interval.end)
+                walked = self.source.windows(
+                    interval.fragments, columns, rest, self.bounds, lambda: BATCH_ROWS
+                )
+                for versions, _ in walked:
+                    self._divide(versions)
 
     def _at_once(self, columns: tuple[str, ...]) -> None:
         """Copy all rows together, however many intervals they lie in: small fragments have few in each."""
@@ -212,8 +215,10 @@ def check_keys_differ(source: PageSource) -> None:
     for interval in source.view.between(0, 1 << 16, everything):
         if len(interval.fragments) == 1 and interval.fragments[0].unique:
             continue
-        for window in source.windows(interval, names, everything, lambda: 16 * BATCH_ROWS):
-            versions = window.versions
+        rest = Piece(interval.start, interval.end)
+        for versions, _ in source.windows(
+            interval.fragments, names, rest, everything, lambda: 16 * BATCH_ROWS
+        ):
             again = np.flatnonzero(~versions.first)
             if len(again):
                 raise repeated_key(versions.rows, int(versions.order[again[0]]), names)

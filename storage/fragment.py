@@ -126,8 +126,9 @@ class FragmentReader(BatchReader):
         batches = [batches[number] for number in self._numbers]
         rows = [count for count, *_ in batches]
         self.starts: NDArray[np.int64] = np.cumsum([0, *rows])  # of each batch, then of all rows
-        self._slot_ranges = [(first, last) for _, first, last, _ in batches]
-        self._last_slots = np.array([last for _, last in self._slot_ranges], dtype=np.int64)
+        # The first and the last slot of each batch.
+        self.slot_ranges: list[tuple[int, int]] = [(first, last) for _, first, last, _ in batches]
+        self._last_slots = np.array([last for _, last in self.slot_ranges], dtype=np.int64)
         system = _system_columns(schema)
         columns = self._table.by_name() if self._table.columns else {}
         fields = {name: self._match(schema, name, columns) for name in self._wanted}
@@ -184,20 +185,14 @@ class FragmentReader(BatchReader):
         """Return a filter of primary keys, which the reader has among its columns."""
         return KeyFilter(self.cache.kept(), int(self.starts[-1]))
 
-    def rows_of_slots(self, slots: NDArray[np.uint16]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """[low, high) of the rows of each slot; batches with none of these slots are not read."""
-        numbers = slots.astype(np.int64)
-        low, high = np.split(self.rows_below(np.concatenate([numbers, numbers + 1])), 2)
-        return low, high
-
     def rows_below(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Count for each of some slots how many rows have a lower one."""
+        """Count for each of some slots how many rows have a lower one; batches without them are not read."""
         batches = np.searchsorted(self._last_slots, slots)
         rows = self.starts[batches]
         for index in np.unique(batches).tolist():
             if index < self.batch_count:
                 here = np.flatnonzero(batches == index)
-                beyond_first = slots[here] - self.slot_range(index)[0]
+                beyond_first = slots[here] - self.slot_ranges[index][0]
                 if beyond_first.max() > 0:
                     rows[here] += self._first_rows(index)[np.maximum(beyond_first, 0)]
         return rows
@@ -212,7 +207,7 @@ class FragmentReader(BatchReader):
                 with self._readable():
                     column = self._read(self._numbers[index], (SLOT,)).column(SLOT)
                     slots = column.to_numpy(zero_copy_only=True)
-            first, last = self.slot_range(index)
+            first, last = self.slot_ranges[index]
             known = self._slot_rows[index] = slots.searchsorted(np.arange(first, last + 1, dtype=np.uint16))
         return known
 
@@ -221,21 +216,12 @@ class FragmentReader(BatchReader):
         slots: np.ndarray[Any, Any] = self.batch(index).column(SLOT).to_numpy(zero_copy_only=True)
         return slots
 
-    def slot_range(self, index: int) -> tuple[int, int]:
-        """Return the first and the last slot of a batch."""
-        return self._slot_ranges[index]
-
-    def seek(self, slot: int, key: bytes | None) -> tuple[int, int]:
-        """(batch, row) of the first row of `slot` or later; with `key`, beyond that key in the slot."""
-        # The key and a zero byte are the lowest bytes above the key.
-        return self.seek_from(slot, None if key is None else key + b"\0")
-
-    def seek_from(self, slot: int, low: bytes | None) -> tuple[int, int]:
-        """(batch, row) of the first row of `slot` or later; with `low`, of that key or beyond in the slot."""
+    def seek(self, slot: int, low: bytes) -> tuple[int, int]:
+        """(batch, row) of the first row of `slot` or later; of the slot itself, of keys from `low` on."""
 
         def reaches(index: int) -> bool:
-            last = self.slot_range(index)[1]
-            if last != slot or low is None:
+            last = self.slot_ranges[index][1]
+            if last != slot or not low:
                 return last >= slot
             batch = self.batch(index)
             return self.row_key(batch, batch.num_rows - 1) >= low
@@ -245,20 +231,20 @@ class FragmentReader(BatchReader):
             return index, 0
         return index, self.row_from(self.batch(index), slot, low)
 
-    def row_from(self, batch: pa.RecordBatch, slot: int, low: bytes | None) -> int:
-        """Return a batch's first row at or after `slot`; with `low`, at or after that key in the slot."""
+    def row_from(self, batch: pa.RecordBatch, slot: int, low: bytes) -> int:
+        """Return a batch's first row at or after `slot`; of the slot itself, of keys from `low` on."""
         slots = batch.column(SLOT).to_numpy(zero_copy_only=True)
         start = rows_below(slots, slot)
-        if low is None:
+        if not low:
             return start
         rows = range(start, rows_below(slots, slot + 1))
         return start + bisect_left(rows, True, key=lambda row: self.row_key(batch, row) >= low)
 
-    def first_row(self, slot: int, low: bytes | None) -> int:
-        """Return the number of the row that `seek_from` finds; beyond the last one if there is none."""
-        if low is None:
+    def first_row(self, slot: int, low: bytes) -> int:
+        """Return the number of the row that `seek` finds; beyond the last one if there is none."""
+        if not low:
             return int(self.rows_below(np.array([slot]))[0])
-        index, row = self.seek_from(slot, low)
+        index, row = self.seek(slot, low)
         return int(self.starts[index]) + row
 
     def key_at(self, row: int) -> bytes:

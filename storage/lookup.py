@@ -220,12 +220,14 @@ def find(reader: FragmentReader, slots: NDArray[np.uint16], keys: Sequence[pa.Ar
         return [*parts, batch.column(COMMIT).to_numpy()] if versioned else parts
 
     search = Search(reader.starts, columns, keys, snapshot if versioned else None)
-    places, equal = search.first_rows(*reader.rows_of_slots(slots))
+    numbers = slots.astype(np.int64)
+    low, high = np.split(reader.rows_below(np.concatenate([numbers, numbers + 1])), 2)
+    places, equal = search.first_rows(low, high)
     return np.where(equal, places, -1)
 
 
 def _find_one(reader: FragmentReader, slot: int, key: bytes, snapshot: int) -> int:
-    index, at = reader.seek_from(slot, key)
+    index, at = reader.seek(slot, key)
     if index == reader.batch_count or reader.slots(index)[at] != slot:
         return -1
     batch = reader.batch(index)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -187,61 +187,50 @@ def _within(part: InputRows, bounds: Bounds) -> InputRows:
     return part if counts.all() else InputRows(part.source, part.rows.filter(pa.array(counts)))
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Sorted versions, and where reading goes on: at `slot`, beyond `key` if it is not None."""
+class Piece(NamedTuple):
+    """Slots `[start, end)` to read; of the first one only keys from `low` on."""
 
-    versions: Versions
-    slot: int
-    key: bytes | None
+    start: int
+    end: int
+    low: bytes = b""
 
 
 def windows(
-    inputs: Sequence[MergeInput],
-    slots: tuple[int, int],
-    key: bytes | None,
-    bounds: Bounds,
-    room: Callable[[], int],
-) -> Iterator[Window]:
-    """Walk `[start, end)` over several inputs in windows of about `room()` rows.
+    inputs: Sequence[MergeInput], rest: Piece, bounds: Bounds, room: Callable[[], int]
+) -> Iterator[tuple[Versions, Piece]]:
+    """Walk a piece over several inputs in windows of about `room()` rows, each with the rest after it.
 
     Args:
         inputs: the fragments to merge.
-        slots: the range of slots to walk.
-        key: begin beyond this key in the first slot.
+        rest: what to walk.
         bounds: which commits count.
         room: how many rows the next window may hold; asked before each. A window holds at least
             one key all the same.
     """
-    at, end = slots
-    while at < end:
+    while rest.start < rest.end:
         window_rows = max(room(), 1)
-        parts, stop = _whole_slots(inputs, at, end, key, window_rows)
-        if stop > at:
-            at, key = stop, None
-            if parts:
-                yield Window(Versions(parts, bounds), at, None)
+        parts, stop = _whole_slots(inputs, rest, window_rows)
+        if stop > rest.start:
+            rest = Piece(stop, rest.end)
         else:
-            window = _within_slot(inputs, at, key, bounds, window_rows)
-            at, key = window.slot, window.key
-            yield window
+            parts, rest = _within_slot(inputs, rest, window_rows)
+        if parts:
+            yield Versions(parts, bounds), rest
 
 
-def _whole_slots(
-    inputs: Sequence[MergeInput], at: int, end: int, key: bytes | None, window_rows: int
-) -> tuple[list[InputRows], int]:
-    """Rows of as many whole slots from `at` as fit, and the slot where they stop (`at` for none)."""
+def _whole_slots(inputs: Sequence[MergeInput], rest: Piece, window_rows: int) -> tuple[list[InputRows], int]:
+    """Rows of as many whole slots of a piece as fit, and the slot where they stop (its start for none)."""
     places: list[tuple[MergeInput, pa.RecordBatch, int, Array]] = []
-    stop = end
+    at, stop, low = rest
     for source in inputs:
         reader = source.reader
-        index, row = reader.seek(at, key)
+        index, row = reader.seek(at, low)
         if index == reader.batch_count:
             continue
         source.stands_in = reader.batch(index)
         places.append((source, source.stands_in, row, reader.slots(index)))
         if index + 1 < reader.batch_count:  # slots beyond this batch are not read yet
-            stop = min(stop, reader.slot_range(index + 1)[0])
+            stop = min(stop, reader.slot_ranges[index + 1][0])
     if stop <= at:
         return [], at
 
@@ -256,30 +245,31 @@ def _whole_slots(
 
 
 def _within_slot(
-    inputs: Sequence[MergeInput], slot: int, key: bytes | None, bounds: Bounds, window_rows: int
-) -> Window:
+    inputs: Sequence[MergeInput], rest: Piece, window_rows: int
+) -> tuple[list[InputRows], Piece]:
     """Return the next keys of one slot that is too large for a window, or that goes over several batches."""
-    low, readers = None if key is None else key + b"\0", [one.reader for one in inputs]
-    extents = [(each.first_row(slot, low), each.first_row(slot + 1, None)) for each in readers]
-    cut, last = first_keys(readers, extents, slot, window_rows)
+    slot, readers = rest.start, [one.reader for one in inputs]
+    extents = [(each.first_row(slot, rest.low), each.first_row(slot + 1, b"")) for each in readers]
+    cut, low = first_keys(readers, extents, slot, window_rows)
     pairs = zip(inputs, cut, strict=True)
     parts = [InputRows(one, rows) for one, extent in pairs for rows in one.reader.slices(*extent)]
-    return Window(Versions(parts, bounds), slot + (last is None), last)
+    return parts, Piece(slot + (not low), rest.end, low)
 
 
 def first_keys(
     readers: Sequence[FragmentReader], extents: Extents, slot: int, count: int
-) -> tuple[Extents, bytes | None]:
+) -> tuple[Extents, bytes]:
     """Cut extents of rows in one slot to about `count` rows of each reader: to all versions of the same keys.
 
     Returns:
-        The extents, with at least one key, and the last key in them, which is None if nothing is left.
+        The extents, with at least one key, and from which key on what is left begins; empty if nothing is.
     """
     pairs = list(zip(readers, extents, strict=True))
     last = min(
         (reader.key_at(at + count - 1) for reader, (at, end) in pairs if end - at > count), default=None
     )
     if last is None:
-        return extents, None
-    cut = [(at, min(reader.first_row(slot, last + b"\0"), end)) for reader, (at, end) in pairs]
-    return cut, None if cut == list(extents) else last
+        return extents, b""
+    low = last + b"\0"
+    cut = [(at, min(reader.first_row(slot, low), end)) for reader, (at, end) in pairs]
+    return cut, b"" if cut == list(extents) else low

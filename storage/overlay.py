@@ -86,21 +86,20 @@ class Overlay:
         for kept in (self._batches, self._newest, self._placed):
             kept.forget()
 
-    def seek(self, slot: int, key: bytes | None) -> tuple[int, int]:
-        """(batch, row) of the first row of `slot` or later; with `key`, beyond that key in the slot.
+    def seek(self, slot: int, low: bytes) -> tuple[int, int]:
+        """(batch, row) of the first row of `slot` or later; of the slot itself, of keys from `low` on.
 
         The row may be the one behind the last of its batch.
         """
-        low = None if key is None else key + b"\0"
-        index = bisect_right(range(1, self.batch_count), (slot, low or b""), key=self._begin)
+        index = bisect_right(range(1, self.batch_count), (slot, low), key=self._begin)
         return index, self._large.reader.row_from(self.batch(index), slot, low)
 
     def _begin(self, index: int) -> tuple[int, bytes]:
         """Return the slot with which a batch begins, and its first key if the one before ends with it."""
         begin = self._begins.get(index)
         if begin is None:
-            reader, slot = self._large.reader, self._large.reader.slot_range(index)[0]
-            is_within = reader.slot_range(index - 1)[1] == slot
+            reader, slot = self._large.reader, self._large.reader.slot_ranges[index][0]
+            is_within = reader.slot_ranges[index - 1][1] == slot
             begin = slot, reader.row_key(reader.batch(index), 0) if is_within else b""
             self._begins[index] = begin
         return begin
@@ -113,7 +112,7 @@ class Overlay:
         There is none where a batch has too many. The rows of a slot that goes over several batches count for
         each of them.
         """
-        firsts = [self._large.reader.slot_range(index)[0] for index in range(1, self.batch_count)]
+        firsts = [self._large.reader.slot_ranges[index][0] for index in range(1, self.batch_count)]
         begins = np.array([self._slots[0], *firsts])
         ends = np.array([*(slot + 1 for slot in firsts), self._slots[1]])
         crowd = np.zeros(self.batch_count)  # how full a batch of the others' rows would be
@@ -135,7 +134,7 @@ class Overlay:
         """Return the numbers of the rows of the other fragments at which a batch begins."""
         is_inner = 0 < index < self.batch_count
         slot, low = self._begin(index) if is_inner else (self._slots[index > 0], b"")
-        return [one.reader.first_row(slot, low or None) for one in self._others]
+        return [one.reader.first_row(slot, low) for one in self._others]
 
     def _newer(self, index: int) -> pa.RecordBatch:
         """Return the newest row of each key of the others within a batch, in order, with tombstones."""
@@ -150,8 +149,7 @@ class Overlay:
 
     def _first_row(self, rows: pa.RecordBatch, index: int) -> int:
         """Return the first of some sorted rows that does not belong to the batches before one."""
-        slot, low = self._begin(index)
-        return self._large.reader.row_from(rows, slot, low or None)
+        return self._large.reader.row_from(rows, *self._begin(index))
 
     def _merge(self, begin: int, end: int) -> pa.RecordBatch:
         """Return the newest rows of the others for the batches [begin, end), with their commits."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from elasticscan.base.key_encoding import encode_row
 from elasticscan.metadata import Bounds, Fragment, SlotInterval, TableInfo
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
 from elasticscan.storage.fragment import SLOT, FragmentReader, rows_below
-from elasticscan.storage.merge import MergeInput, Versions, Window, windows
+from elasticscan.storage.merge import MergeInput, Piece, Versions, windows
 from elasticscan.storage.overlay import Run, run_of
 from elasticscan.storage.pruning import PagePruner, StatisticsOf
 from elasticscan.storage.view import Layers, View
@@ -91,14 +91,6 @@ class PageBuilder:
         return PageRows(rows, slots, left, self.scanned, skipped)
 
 
-class Piece(NamedTuple):
-    """Slots `[start, end)` to read; the first one only beyond `key`, if that is not None."""
-
-    start: int
-    end: int
-    key: bytes | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class PageSource:
     """A table as a shard serves it at one moment.
@@ -125,15 +117,14 @@ class PageSource:
 
     def windows(
         self,
-        interval: SlotInterval,
+        fragments: Sequence[Fragment],
         columns: tuple[str, ...],
+        rest: Piece,
         bounds: Bounds,
         room: Callable[[], int],
-        key: bytes | None = None,
-    ) -> Iterator[Window]:
-        """Walk an interval, beyond a key in its first slot, in windows of about `room()` rows."""
-        slots = interval.start, interval.end
-        return windows(self.inputs(interval.fragments, columns), slots, key, bounds, room)
+    ) -> Iterator[tuple[Versions, Piece]]:
+        """Walk a piece over fragments in windows of about `room()` rows, each with the rest after it."""
+        return windows(self.inputs(fragments, columns), rest, bounds, room)
 
     def page(self, request: PageRequest, *fields: pa.Field, pruner: PagePruner | None = None) -> PageBuilder:
         """Return an empty page of a request's columns, and of further ones."""
@@ -169,6 +160,31 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
     return page.finish(())
 
 
+def read_by_interval(
+    source: PageSource,
+    page: PageBuilder,
+    cursors: Cursors,
+    bounds: Bounds,
+    read: Callable[[SlotInterval, Piece], Piece | None],
+) -> PageRows:
+    """Read the intervals of cursors, in their order, until the page is full.
+
+    Args:
+        source, page: where rows come from, and where they go.
+        cursors: of a direct scan.
+        bounds: which fragments count.
+        read: adds the rows of a piece, that of an interval; returns the rest of it if the page is full.
+    """
+    pieces = pieces_of(cursors)
+    for number, piece in enumerate(pieces):
+        for interval in source.view.between(piece.start, piece.end, bounds):
+            low = piece.low if interval.start == piece.start else b""
+            rest = read(interval, Piece(interval.start, interval.end, low))
+            if rest is not None:
+                return page.finish(cursors_of([rest._replace(end=piece.end), *pieces[number + 1 :]]))
+    return page.finish(())
+
+
 @dataclass(slots=True)
 class _Reach:
     """Ranges over the same large fragment, which are read in one go; without layers it is one.
@@ -176,14 +192,14 @@ class _Reach:
     Attributes:
         number: of the piece that the first one is of.
         spans: `[start, end)` of each, ascending.
-        key: as that of the piece, for the first slot.
+        low: as that of the piece, for the first slot.
         layers: those of all.
         only: the fragment that is alone in all of them, whose batches may be pruned.
     """
 
     number: int
     spans: list[tuple[int, int]]
-    key: bytes | None
+    low: bytes
     layers: Layers | None
     only: Fragment | None = None
 
@@ -207,20 +223,21 @@ def _reaches(view: View, pieces: Sequence[Piece], bounds: Bounds) -> Iterator[_R
     fragment serves the tablets that it has rows of, with others between them.
     """
     reach: _Reach | None = None
-    slot_ranges, ends = view.slot_ranges(bounds)
+    slot_ranges = view.within(bounds).slot_ranges
     for number, piece in enumerate(pieces):
-        for at in range(bisect_right(ends, piece.start), len(ends)):
-            start, end = max(piece.start, slot_ranges[at].start), min(piece.end, ends[at])
+        first = bisect_right(slot_ranges, piece.start, key=lambda each: each.end)
+        for each in slot_ranges[first:]:
+            start, end = max(piece.start, each.start), min(piece.end, each.end)
             if start >= end:
                 break
-            layers, key = slot_ranges[at].layers, piece.key if start == piece.start else None
+            layers, low = each.layers, piece.low if start == piece.start else b""
             if reach is not None:
-                follows = reach.layers is layers and key is None and reach.end <= start
+                follows = reach.layers is layers and not low and reach.end <= start
                 if follows and layers is not None and len(reach.spans) < _MOST_AT_ONCE:
                     reach.spans.append((start, end))
                     continue
                 yield reach
-            reach = _Reach(number, [(start, end)], key, layers)
+            reach = _Reach(number, [(start, end)], low, layers)
     if reach is not None:
         yield reach
 
@@ -234,15 +251,15 @@ def _unpruned(view: View, pruner: PagePruner | None, reach: _Reach, bounds: Boun
     left = (i for i in intervals if not pruner.prunes(i))
     for is_alone, neighbours in groupby(left, lambda interval: len(interval.fragments) == 1):
         some = list(neighbours)
-        key = reach.key if some[0].start == reach.start else None
+        low = reach.low if some[0].start == reach.start else b""
         only = some[0].fragments[0] if is_alone else None
-        yield _Reach(reach.number, [(i.start, i.end) for i in some], key, reach.layers, only)
+        yield _Reach(reach.number, [(i.start, i.end) for i in some], low, reach.layers, only)
 
 
 def _read_reach(source: PageSource, page: PageBuilder, reach: _Reach, bounds: Bounds) -> Piece | None:
     """Add rows of a reach; returns the rest if the page is full."""
     if page.room <= 0:
-        return Piece(reach.start, reach.end, reach.key)
+        return Piece(reach.start, reach.end, reach.low)
     layers, names, primary_key = reach.layers, tuple(page.schema.names), tuple(source.table.primary_key)
     if layers is None:
         return _read_merged(source, page, reach, bounds)
@@ -273,9 +290,9 @@ def _read_slices(
     def key_of(batch: int, numbers: Numbers, at: int) -> bytes:
         return keys_of(keyed().batch(batch), primary_key)(int(numbers[at]))
 
-    rest, end, within = Piece(reach.start, reach.end, reach.key), reach.end, reach.within()
+    rest, end, within = Piece(reach.start, reach.end, reach.low), reach.end, reach.within()
     last: Callable[[], bytes] | None = None  # gives the key of the page's last row, that of `rest`
-    index, row = (run if rest.key is None else keyed()).seek(rest.start, rest.key)
+    index, row = (keyed() if rest.low else run).seek(rest.start, rest.low)
     while index < run.batch_count:
         if page.pruner and reach.only:
             # Jump to the next batch that may match; `rest` stays. If the page ends before that batch,
@@ -297,7 +314,7 @@ def _read_slices(
                 page.scanned += count
             if count < len(of):
                 if not count and last and of[0] == rest.start:
-                    return rest._replace(key=last())
+                    return rest._replace(low=last() + b"\0")
                 return cut_page(page, part, count, rest, partial(key_of, index, numbers))
             page.add(part, part.column(SLOT))
             rest, last = Piece(int(of[-1]), end), partial(key_of, index, numbers, -1)
@@ -307,7 +324,7 @@ def _read_slices(
         if within is not None and has_rows:
             passed = int(within.searchsorted(slots[-1], "right"))
             if passed % 2 == 0:
-                index, row = run.seek(int(within[passed]), None)  # many others may come before that
+                index, row = run.seek(int(within[passed]), b"")  # many others may come before that
     return None
 
 
@@ -347,7 +364,7 @@ def cut_page(
         count = begin
     page.add(rows.slice(0, count), rows.column(SLOT).slice(0, count))
     if count > begin:
-        return Piece(slot, rest.end, key_at(count - 1))
+        return Piece(slot, rest.end, key_at(count - 1) + b"\0")
     return rest if not count and slot == rest.start else Piece(slot, rest.end)
 
 
@@ -360,15 +377,15 @@ def _read_merged(source: PageSource, page: PageBuilder, reach: _Reach, bounds: B
     """Add the newest rows of several fragments, or of one with several versions, interval by interval."""
     needed = tuple(dict.fromkeys((*page.schema.names, *source.table.primary_key)))
     for interval in (i for span in reach.spans for i in source.view.between(*span, bounds)):
-        rest = Piece(interval.start, interval.end, reach.key if interval.start == reach.start else None)
+        rest = Piece(interval.start, interval.end, reach.low if interval.start == reach.start else b"")
         if page.room <= 0:
             return rest
-        for window in source.windows(interval, needed, bounds, lambda: page.room, rest.key):
-            left = add_newest(page, window.versions, rest)
+        for versions, after in source.windows(interval.fragments, needed, rest, bounds, lambda: page.room):
+            left = add_newest(page, versions, rest)
             if left is not None:
                 return left
-            rest = Piece(window.slot, interval.end, window.key)
-            if window.slot < interval.end and (page.room <= 0 or page.worth_returning):
+            rest = after
+            if rest.start < rest.end and (page.room <= 0 or page.worth_returning):
                 return rest
     return None
 
@@ -402,7 +419,7 @@ def pieces_of(cursors: Cursors) -> list[Piece]:
             continue
         at = int.from_bytes(position[:2], "big")
         if at in slots:
-            begun.append(Piece(at, at + 1, position[2:]))
+            begun.append(Piece(at, at + 1, position[2:] + b"\0"))  # the lowest bytes above the key
         above = slots & SlotSet.span(at + 1, 1 << 16)
         whole.extend(Piece(start, end) for start, end in above)
     return sorted(begun, key=lambda piece: piece.start) + sorted(whole, key=lambda piece: piece.start)
@@ -414,8 +431,8 @@ def cursors_of(pieces: Iterable[Piece]) -> Cursors:
     untouched: list[tuple[int, int]] = []
     for piece in pieces:
         start = piece.start
-        if piece.key is not None:
-            position = start.to_bytes(2, "big") + piece.key
+        if piece.low:
+            position = start.to_bytes(2, "big") + piece.low[:-1]
             cursors.append(Cursor(SlotSet.span(start, start + 1), position))
             start += 1
         if start < piece.end:

@@ -5,7 +5,7 @@ A scan reads them in pages (`read_listed`), who asks for keys alone gets all (`r
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,8 @@ from elasticscan.storage.lookup import (
     find_newest,
     rows_at,
 )
-from elasticscan.storage.pages import PageSource, Piece, cursors_of, pieces_of
+from elasticscan.storage.merge import Piece
+from elasticscan.storage.pages import PageSource, cursors_of, pieces_of
 
 LEAST_KEYS = 256  # so many are looked up together, however few rows a page may hold
 
@@ -56,12 +57,12 @@ def read_listed(source: PageSource, request: PageRequest) -> PageRows:
     if at == len(numbers):
         return page.finish(())
     number, slot = int(piece_of[at]), int(listed.slots[numbers[at]])
-    piece, key = pieces[number], None
+    piece, low = pieces[number], b""
     if at and piece_of[at - 1] == number and listed.slots[numbers[at - 1]] == slot:
-        key = encode_row(listed.keys.columns, int(numbers[at - 1]))
+        low = encode_row(listed.keys.columns, int(numbers[at - 1])) + b"\0"
     elif slot == piece.start:
-        key = piece.key
-    return page.finish(cursors_of([Piece(slot, piece.end, key), *pieces[number + 1 :]]))
+        low = piece.low
+    return page.finish(cursors_of([Piece(slot, piece.end, low), *pieces[number + 1 :]]))
 
 
 def _keys_of_pieces(listed: KeyList, pieces: Sequence[Piece]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -69,10 +70,10 @@ def _keys_of_pieces(listed: KeyList, pieces: Sequence[Piece]) -> tuple[NDArray[n
     edges = np.array([piece[:2] for piece in pieces], dtype=np.int64).reshape(-1, 2)
     spans = listed.slots.astype(np.int64).searchsorted(edges)
     for number, piece in enumerate(pieces):
-        if piece.key is None:  # half-read slots come first
+        if not piece.low:  # half-read slots come first
             break
         places = range(*spans[number].tolist())
-        spans[number, 0] += bisect_right(places, piece.key, key=partial(encode_row, listed.keys.columns))
+        spans[number, 0] += bisect_left(places, piece.low, key=partial(encode_row, listed.keys.columns))
     numbers = [np.arange(*span) for span in spans.tolist()]
     piece_of = np.repeat(np.arange(len(pieces)), np.array([len(some) for some in numbers], dtype=np.int64))
     return np.concatenate([np.empty(0, dtype=np.int64), *numbers]), piece_of

@@ -9,6 +9,7 @@ that holds more than fits is merged window by window.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -17,15 +18,13 @@ from elasticscan.metadata import Bounds, SlotInterval
 from elasticscan.protocol import KeyRanges, PageRequest, PageRows
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.storage.lookup import rows_at
-from elasticscan.storage.merge import Extents, InputRows, MergeInput, Versions, first_keys
+from elasticscan.storage.merge import Extents, InputRows, MergeInput, Piece, Versions, first_keys
 from elasticscan.storage.pages import (
     PageBuilder,
     PageSource,
-    Piece,
     add_newest,
-    cursors_of,
     keys_of,
-    pieces_of,
+    read_by_interval,
 )
 
 LEAST_ROWS = 256  # so many versions are looked at together, however few rows a page may hold
@@ -38,25 +37,18 @@ def read_ranges(source: PageSource, request: PageRequest) -> PageRows:
     Positions are those of a direct scan. `scanned` counts versions of rows.
     """
     assert isinstance(request.keys, KeyRanges), "a request for ranges says which"
-    page = source.page(request)
-    bounds = source.bounds(request.snapshot)
-    pieces = pieces_of(request.cursors)
-    for number, piece in enumerate(pieces):
-        for interval in source.view.between(piece.start, piece.end, bounds):
-            rest = Piece(interval.start, interval.end, piece.key if interval.start == piece.start else None)
-            left = _read_interval(source, page, interval, request.keys, rest, bounds)
-            if left is not None:
-                return page.finish(cursors_of([left._replace(end=piece.end), *pieces[number + 1 :]]))
-    return page.finish(())
+    page, bounds = source.page(request), source.bounds(request.snapshot)
+    read = partial(_read_interval, source, page, request.keys, bounds)
+    return read_by_interval(source, page, request.cursors, bounds, read)
 
 
 def _read_interval(
     source: PageSource,
     page: PageBuilder,
-    interval: SlotInterval,
     ranges: KeyRanges,
-    rest: Piece,
     bounds: Bounds,
+    interval: SlotInterval,
+    rest: Piece,
 ) -> Piece | None:
     """Add the rows of an interval; returns what is left of it if the page is full."""
     names = source.table.primary_key
@@ -68,16 +60,15 @@ def _read_interval(
             return left
         if len(versions.order):
             last = int(versions.order[-1])
-            key = keys_of(versions.rows, names)(last)
-            rest = Piece(int(versions.slots[last]), interval.end, key)
+            low = keys_of(versions.rows, names)(last) + b"\0"
+            rest = Piece(int(versions.slots[last]), interval.end, low)
     return None
 
 
 def _spans(ranges: KeyRanges, rest: Piece) -> Iterator[tuple[int, bytes, bytes | None]]:
     """Yield the ranges that are left, each with its slot, in order."""
     for slot, key_ranges in ranges.within(rest.start, rest.end):
-        # What is left of the first slot lies beyond the key: from the next bytes on.
-        reached = rest.key + b"\0" if rest.key is not None and slot == rest.start else b""
+        reached = rest.low if slot == rest.start else b""
         for begin, high in key_ranges:
             low = max(begin, reached)
             if high is None or low < high:
@@ -104,9 +95,9 @@ def _versions(
             count += rows
         is_left = rows > most
         while is_left:
-            taken, last = first_keys(searched, extents, slot, max(page.room, LEAST_ROWS))
+            taken, left = first_keys(searched, extents, slot, max(page.room, LEAST_ROWS))
             yield _together(inputs, [taken], bounds)
-            is_left = last is not None
+            is_left = bool(left)
             extents = [(stop, end) for (_, stop), (_, end) in zip(taken, extents, strict=True)]
     if gathered:
         yield _together(inputs, gathered, bounds)
@@ -114,7 +105,7 @@ def _versions(
 
 def _extent(reader: FragmentReader, slot: int, low: bytes, high: bytes | None) -> tuple[int, int]:
     begin = reader.first_row(slot, low)
-    return begin, reader.first_row(slot + 1, None) if high is None else reader.first_row(slot, high)
+    return begin, reader.first_row(slot + 1, b"") if high is None else reader.first_row(slot, high)
 
 
 def _together(inputs: Sequence[MergeInput], gathered: Sequence[Extents], bounds: Bounds) -> Versions:

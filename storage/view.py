@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticscan.base.concurrency import cached_property
 from elasticscan.metadata import Bounds, Fragment, SlotInterval, intervals_of
@@ -39,15 +38,21 @@ class SlotRange:
     layers: Layers | None
 
 
-class _Sections:
-    """The slots as they are seen within some bounds."""
+class Sections:
+    """The slots as they are seen within some bounds.
+
+    Attributes:
+        fragments: those that count.
+        intervals: all slots, with those of the fragments that serve them.
+        slot_ranges: all slots in as few ranges as large fragments allow.
+        shared: whether several fragments serve a slot, up to the last one that any serves.
+    """
 
     def __init__(self, fragments: Iterable[Fragment], bounds: Bounds) -> None:
         self.fragments = tuple(f for f in fragments if bounds.touch(f))
         self.intervals = intervals_of(self.fragments)
         self.slot_ranges = _slot_ranges_of(self.fragments, self.intervals, bounds)
-        self.ends = tuple(each.end for each in self.slot_ranges)
-        self.shared = np.zeros(self.ends[-1] if self.ends else 0, dtype=bool)
+        self.shared = np.zeros(self.intervals[-1].end if self.intervals else 0, dtype=bool)
         for interval in self.intervals:
             self.shared[interval.start : interval.end] = len(interval.fragments) > 1
 
@@ -57,34 +62,25 @@ class View:
 
     def __init__(self, fragments: Iterable[Fragment]) -> None:
         self.fragments = tuple(fragments)
-        # A change scan asks for each commit once.
-        self._within = lru_cache(_MOST_BOUNDS)(partial(_Sections, self.fragments))
-
-    def intervals(self, bounds: Bounds) -> tuple[SlotInterval, ...]:
-        """All intervals, with the fragments that count in `bounds`."""
-        return self._within(bounds).intervals
-
-    def fragments_within(self, bounds: Bounds) -> tuple[Fragment, ...]:
-        """Return the fragments that count in `bounds`."""
-        return self._within(bounds).fragments
-
-    def shared(self, bounds: Bounds) -> NDArray[np.bool_]:
-        """Return True for each slot that several of them serve, up to the last slot that any serves."""
-        return self._within(bounds).shared
+        self._sections: dict[Bounds, Sections] = {}
 
     def between(self, start: int, end: int, bounds: Bounds) -> Iterator[SlotInterval]:
         """Yield the intervals of `[start, end)`, cut to it, with the fragments that count in `bounds`."""
-        intervals = self.intervals(bounds)
+        intervals = self.within(bounds).intervals
         for index in range(bisect_right(intervals, start, key=lambda part: part.end), len(intervals)):
             interval = intervals[index]
             if interval.start >= end:
                 return
             yield SlotInterval(max(start, interval.start), min(end, interval.end), interval.fragments)
 
-    def slot_ranges(self, bounds: Bounds) -> tuple[Sequence[SlotRange], Sequence[int]]:
-        """Return all slots in as few ranges as large fragments allow, and the end of each."""
-        sections = self._within(bounds)
-        return sections.slot_ranges, sections.ends
+    def within(self, bounds: Bounds) -> Sections:
+        """Return the slots as they are seen within `bounds`."""
+        sections = self._sections.get(bounds)
+        if sections is None:
+            if len(self._sections) >= _MOST_BOUNDS:  # a change scan asks for each commit once
+                self._sections.clear()
+            sections = self._sections[bounds] = Sections(self.fragments, bounds)
+        return sections
 
 
 def _slot_ranges_of(

@@ -149,9 +149,9 @@ class _IndexPage:
         covered = run_columns(table, source.index)
         self.covered = tuple(dict.fromkeys(name for name in columns if name in covered))
         self.missing = tuple(dict.fromkeys(name for name in columns if name not in covered))
-        self.fragments = source.view.fragments_within(bounds)
+        sections = source.view.within(bounds)
+        self.fragments, self.shared = sections.fragments, sections.shared
         slots = SlotSet.union(cursor.slots for cursor in self.cursors)
-        self.shared = source.view.shared(bounds)
         self.ranges = order.ranges[::-1] if order.descending else order.ranges
         self.iterators = [
             RunIterator(fragment, run, self.cursors, order.descending)

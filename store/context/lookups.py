@@ -110,12 +110,15 @@ class KnownTable:
 
     def runs_at(self, snapshot: int, index: IndexInfo) -> list[tuple[Fragment, IndexRun]]:
         """Return the runs that a scan of a snapshot through an index reads."""
-        return [(f, run) for f in self.fragments_at(snapshot) for run in self.runs(f, index)]
+        bounds = self.bounds(snapshot)
+        read = chain.from_iterable(view.within(bounds).fragments for view in self._views.values())
+        once = {fragment.id: fragment for fragment in read}.values()  # one in memory is at several shards
+        return [(fragment, run) for fragment in once for run in self.runs(fragment, index)]
 
     def fragments_at(self, snapshot: int) -> list[Fragment]:
         """Return the fragments that a scan of a snapshot reads."""
         bounds = self.bounds(snapshot)
-        return [fragment for fragment in self.fragments if bounds.touch(fragment)]
+        return [interval for view in self._views.values() for interval in view.within(bounds).intervals]
 
     @property
     def shards(self) -> int:

@@ -275,7 +275,7 @@ def _rows_of(
             except OperatorNeeded as error:
                 lost.add(number)
                 rows = int(reader.starts[number + 1] - reader.starts[number])
-                first, last = reader.slot_range(number)
+                first, last = reader.slot_ranges[number]
                 what = f"{rows:,} rows in slots {first}-{last + 1}"
                 report.lost.append(loss(plan.name, fragment, error.message, what))
         return len(lost) < reader.batch_count

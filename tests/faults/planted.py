@@ -61,7 +61,8 @@ from elasticscan.storage import (
 )
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.key_filter import KeyFilter
-from elasticscan.storage.pages import Piece, pieces_of
+from elasticscan.storage.merge import Piece
+from elasticscan.storage.pages import pieces_of
 from elasticscan.storage.view import View
 from elasticscan.store.context import Context, lookups
 from elasticscan.store.moves import elasticity, mover, owners
@@ -497,11 +498,8 @@ def fragments_are_cached_for_ever(
 @fault("programs", "a page of files begins beyond its position")
 def page_begins_at_its_position(patch: Patch) -> None:
 
-    def just_before(key: bytes) -> bytes:
-        return key[:-1] + (bytes([key[-1] - 1]) + b"\xff" if key[-1] else b"")
-
     def inclusive(cursors: Any) -> list[Piece]:
-        return [p if p.key is None else p._replace(key=just_before(p.key)) for p in pieces_of(cursors)]
+        return [p._replace(low=p.low[:-1]) for p in pieces_of(cursors)]
 
     patch.setattr(pages, "pieces_of", inclusive)
 

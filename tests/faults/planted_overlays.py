@@ -24,7 +24,7 @@ def mask_of_replaced_rows_is_off_by_one(honest: Any, self: Overlay, *args: Any) 
 @fault("programs", "newer rows behind the last row of a batch leave with it, before the page ends there")
 @replacing(Overlay, "_lay_over")
 def batches_end_before_their_newer_rows(honest: Any, self: Overlay, index: int) -> Any:
-    batch, last = honest(self, index), self._large.reader.slot_range(index)[1]
+    batch, last = honest(self, index), self._large.reader.slot_ranges[index][1]
     return batch.slice(0, pages.rows_below(batch.column("_slot").to_numpy(), last + 1))
 
 

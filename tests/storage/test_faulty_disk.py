@@ -47,7 +47,7 @@ def staged(disk: FaultyDisk, rows: int, seed: int = 0, compression: str | None =
 def rows_in(disk: FaultyDisk, fragment: StagedFragment) -> list[tuple[int, str]]:
     reader = FragmentReader(disk, fragment.path, ("id", "v"), fragment.seal, TABLE)
     for slot in range(4):
-        reader.seek(slot, None)
+        reader.seek(slot, b"")
         reader.seek(slot, b"\x80")
     found = [tuple(row.values()) for batch in reader for row in batch.select(["id", "v"]).to_pylist()]
     return [(int(number), str(text)) for number, text in found]

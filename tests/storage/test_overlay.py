@@ -97,7 +97,7 @@ def overlay_of(
     shelf: Shelf, source: PageSource, fragments: Sequence[Fragment] | None = None, snapshot: int = 99
 ) -> Overlay | None:
     bounds = Bounds(0, snapshot, snapshot)
-    (slot_range,), _ = View(shelf.fragments if fragments is None else fragments).slot_ranges(bounds)
+    (slot_range,) = View(shelf.fragments if fragments is None else fragments).within(bounds).slot_ranges
     if slot_range.layers is None:
         return None
     run = run_of(slot_range.layers, source.open, ("k", "v"), bounds)
