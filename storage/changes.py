@@ -7,14 +7,12 @@ replaced is the version before it, in the range or found by a point lookup befor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from elasticscan.base.concurrency import cached_property
 from elasticscan.base.key_encoding import encode_row
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds, SlotInterval
@@ -32,57 +30,55 @@ Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
 class Histories:
     """All versions in some bounds of some keys, sorted by (slot, primary key), the oldest first.
 
     Attributes:
-        versions: rows in another order.
+        rows: in another order; `keys`: their columns of the primary key.
         places: for each version which of these it is.
-        first, last: whether it is the oldest of its key, and the newest.
+        first: whether it is the oldest of its key.
+        last: the number of the newest of each key.
     """
 
-    versions: Versions
-    places: Numbers
-    slots: NDArray[np.uint16]
-    commits: Numbers
-    alive: Mask
-    first: Mask
-    last: Mask
-
-    @classmethod
-    def of(cls, versions: Versions) -> Histories:
-        """Turn the versions of each key round: merged rows have the newest first."""
-        first = versions.first
-        starts = np.append(np.flatnonzero(first), len(first))
-        turned = np.repeat(starts[:-1] + starts[1:] - 1, np.diff(starts)) - np.arange(len(first))
-        places, last = versions.order[: versions.usable][turned], np.append(first[1:], [True])[: len(first)]
-        slots, commits, alive = versions.slots[places], versions.commits[places], versions.alive[places]
-        return cls(versions, places, slots, commits, alive, first, last)
-
-    @cached_property
-    def keys(self) -> pa.RecordBatch:
-        """Return the columns of the primary key of the rows."""
-        return self.versions.rows.select(self.versions.primary_key)
+    def __init__(self, versions: Versions) -> None:
+        self.rows, self.first = versions.rows, versions.first
+        starts = np.append(np.flatnonzero(self.first), len(self.first))
+        self.last: Numbers = starts[1:] - 1
+        # The versions of each key are turned round: merged rows have the newest first.
+        turned = np.repeat(starts[:-1] + self.last, np.diff(starts)) - np.arange(len(self.first))
+        self.places: Numbers = versions.order[turned]
+        self.slots, self.commits = versions.slots[self.places], versions.commits[self.places]
+        self.alive: Mask = versions.alive[self.places]
+        self.keys = self.rows.select(versions.primary_key).columns
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
+class Events(NamedTuple):
     """The rows of a change feed, in order.
 
     Attributes:
         versions: for each one a version of its key, by its number in the histories.
-        values: the row with its values: among those of the histories, then `before`.
+        values: the row with its values: among those of the histories, then those from before the range.
         commits: what did it.
-        kinds: what it was, as an index of `_KINDS`; None when not requested.
-        before: rows as they were before the range, with the columns of the page.
+        kinds: what it was, as an index of `_KINDS`.
     """
 
     versions: Numbers
     values: Numbers
     commits: Numbers
-    kinds: NDArray[np.int8] | None
-    before: pa.RecordBatch | None = None
+    kinds: NDArray[np.integer[Any]]
+
+
+def _replacements(histories: Histories, commit: int) -> Events:
+    """Return the changes of an overwrite: each key's last version was written by it, or removed by it."""
+    last = histories.last
+    written = histories.commits[last] == commit
+    before = np.maximum(np.where(written, last - 1, last), 0)
+    return _emit(
+        last,
+        np.full(len(last), commit, dtype=np.int64),
+        (histories.places[last], written & histories.alive[last]),
+        (histories.places[before], ~(written & histories.first[last]) & histories.alive[before]),
+    )
 
 
 def _emit(versions: Numbers, commits: Numbers, new: tuple[Any, Mask], old: tuple[Any, Mask]) -> Events:
@@ -158,8 +154,8 @@ class _ChangePage:
 
         for versions, after in self.source.windows(fragments, self.needed, rest, bounds, window_rows):
             page.scanned += versions.scanned
-            histories = Histories.of(versions)
-            left = self._fill(histories, self._events(interval, histories), rest)
+            histories = Histories(versions)
+            left = self._fill(histories, *self._events(interval, histories), rest)
             if left is not None:
                 return left
             rest = after
@@ -167,33 +163,29 @@ class _ChangePage:
                 return rest
         return None
 
-    def _events(self, interval: SlotInterval, histories: Histories) -> Events:
-        places, commits, alive = histories.places, histories.commits, histories.alive
-        if not self.span.feed:  # the rows that inserts and updates wrote
-            chosen = np.flatnonzero(alive)
-            return Events(chosen, places[chosen], commits[chosen], None)
-        if self.span.overwrite:  # each key's last version was written by it, or removed by it
-            last = np.flatnonzero(histories.last)
-            written = commits[last] == self.span.upto
-            before = np.maximum(np.where(written, last - 1, last), 0)
-            old = places[before], ~(written & histories.first[last]) & alive[before]
-            new = places[last], written & alive[last]
-            return _emit(last, np.full(len(last), self.span.upto, np.int64), new, old)
-        # Each version is compared with the one before it; that of a key's first is looked up.
-        first = np.flatnonzero(histories.first)
-        keys = histories.keys.take(pa.array(places[first])).columns
-        found = rows_of_keys(
-            self.source, interval.fragments, histories.slots[first], keys, self.columns, self.before
-        )
-        of_before, was_alive = np.roll(places, 1), np.roll(alive, 1)
-        of_before[first], was_alive[first] = (
-            histories.versions.rows.num_rows + found.places,
-            found.places >= 0,
-        )
-        events = _emit(np.arange(len(places)), commits, (places, alive), (of_before, was_alive))
-        return replace(events, before=found.rows)
+    def _events(self, interval: SlotInterval, histories: Histories) -> tuple[Events, pa.RecordBatch | None]:
+        """Compare each version with the one before it; that of a key's first is looked up.
 
-    def _fill(self, histories: Histories, events: Events, rest: Piece) -> Piece | None:
+        Returns:
+            The events, and rows as they were before the range, with the requested columns.
+        """
+        if not self.span.feed:
+            chosen = np.flatnonzero(histories.alive)
+            return Events(chosen, histories.places[chosen], histories.commits[chosen], chosen), None
+        if self.span.overwrite:
+            return _replacements(histories, self.span.upto), None
+        first = np.flatnonzero(histories.first)
+        keys = [key.take(pa.array(histories.places[first])) for key in histories.keys]
+        slots = histories.slots[first]
+        found = rows_of_keys(self.source, interval.fragments, slots, keys, self.columns, self.before)
+        places, was_alive = np.roll(histories.places, 1), np.roll(histories.alive, 1)
+        places[first], was_alive[first] = histories.rows.num_rows + found.places, found.places >= 0
+        versions, new = np.arange(len(histories.places)), (histories.places, histories.alive)
+        return _emit(versions, histories.commits, new, (places, was_alive)), found.rows
+
+    def _fill(
+        self, histories: Histories, events: Events, before: pa.RecordBatch | None, rest: Piece
+    ) -> Piece | None:
         """Add the keys that fit, at the front of `rest`; returns the rest after them if some do not fit."""
         if not len(events.values):
             return None
@@ -202,7 +194,7 @@ class _ChangePage:
         ends: Numbers = np.r_[0, np.flatnonzero(np.diff(keys)) + 1, len(keys)]  # of each key's events
         least = 0 if page.rows else 1
         count = int(ends[max(int(ends.searchsorted(page.room, "right")) - 1, least)])
-        rows = self._rows(histories, events, count)
+        rows = self._rows(histories.rows, before, events, count)
         if rows.nbytes > page.space:
             fitting = int(ends.searchsorted(rows_within(rows, page.space), "right")) - 1
             count = int(ends[max(fitting, least)])
@@ -212,21 +204,23 @@ class _ChangePage:
             return None
         if count:
             last = int(events.versions[count - 1])
-            rest = Piece(int(histories.slots[last]), rest.end, histories.key_at(last) + b"\0")
+            low = encode_row(histories.keys, int(histories.places[last])) + b"\0"
+            rest = Piece(int(histories.slots[last]), rest.end, low)
         slot = int(histories.slots[events.versions[count]])
         return rest if slot == rest.start else Piece(slot, rest.end)
 
-    def _rows(self, histories: Histories, events: Events, count: int) -> pa.RecordBatch:
+    def _rows(
+        self, rows: pa.RecordBatch, before: pa.RecordBatch | None, events: Events, count: int
+    ) -> pa.RecordBatch:
         """Return the first `count` events as rows."""
-        rows, before, values = histories.versions.rows, events.before, events.values[:count]
-        columns: list[pa.Array] = []
+        columns, values = list[pa.Array](), events.values[:count]
         if before is not None and before.num_rows:
             ours = [rows.column(name) for name in self.columns]
             both = map(pa.concat_arrays, zip(ours, before.columns, strict=True))
             columns = [column.take(pa.array(values)) for column in both]
         elif self.columns:  # a batch without columns has no rows
             columns = taken(rows.select(list(self.columns)), values).columns
-        if events.kinds is not None:
+        if self.span.feed:
             columns.append(pa.array(_KINDS).take(pa.array(events.kinds[:count])))
         columns.append(pa.array(events.commits[:count]))
         return pa.RecordBatch.from_arrays(columns, schema=self.filling.schema)
