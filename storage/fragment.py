@@ -48,13 +48,8 @@ _PATH = re.compile(r"t[0-9]+/[0-9a-f]{32}\.arrow(\.unfinished)?")
 def fragment_schema(table: pa.Schema, versioned: bool, tombstones: bool, history: bool = False) -> pa.Schema:
     """Return the schema of a fragment of a table. Value columns of a tombstone are null."""
     fields = [field.with_nullable(True) if tombstones else field for field in table]
-    fields.append(pa.field(SLOT, pa.uint16(), nullable=False))
-    if versioned:
-        fields.append(pa.field(COMMIT, pa.int64(), nullable=False))
-    if tombstones:
-        fields.append(pa.field(DELETED, pa.bool_(), nullable=False))
-    if history:
-        fields.append(pa.field(UNTIL, pa.int64(), nullable=False))
+    system = zip(SYSTEM_COLUMNS, (True, versioned, tombstones, history), strict=True)
+    fields += [pa.field(name, _SYSTEM_TYPES[name], nullable=False) for name, has_it in system if has_it]
     return pa.schema(fields, metadata=_FORMAT)
 
 

@@ -31,6 +31,7 @@ from elasticscan.metadata import (
 from elasticscan.storage.batches.layout import THREADS_FROM_BYTES
 from elasticscan.storage.disk import Disk, batch_bytes
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, SYSTEM_COLUMNS, stored_name
+from elasticscan.storage.lookup import joined
 from elasticscan.storage.sealed_file import SealedWriter
 from elasticscan.topology import SlotSet
 
@@ -141,7 +142,7 @@ class FragmentWriter:
             self._flush(last=False)
 
     def _flush(self, last: bool) -> None:
-        rows = pa.concat_batches(self._pending) if len(self._pending) > 1 else self._pending[0]
+        rows = joined(self._pending)
         limit = max(1, min(BATCH_ROWS, self._batch_bytes * self._pending_rows // max(self._pending_bytes, 1)))
         slots = rows.column(SLOT).to_numpy(zero_copy_only=True)
         start = 0

@@ -23,6 +23,7 @@ from elasticscan.storage.copying import Keep, copy_slots, repeated_key
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import DELETED, SLOT, FragmentReader, fragment_schema
 from elasticscan.storage.fragment_writer import Destination, write_fragment
+from elasticscan.storage.lookup import joined
 from elasticscan.storage.memory_fragment import StagedInMemory
 from elasticscan.storage.merge import Array, first_of_keys
 from elasticscan.storage.pages import PageSource
@@ -39,31 +40,8 @@ File = tuple[int, str]  # the shard, and the path there
 Piece = tuple[list[Range], list[Range]]  # slots of tablets, and where their rows stand
 
 
-def sort_rows(rows: pa.RecordBatch, table: TableInfo, slot_count: int) -> pa.RecordBatch:
-    """Return the rows by (slot, primary key), with the columns of a fragment; raises `InvalidKey`."""
-    check_keys_filled(rows, table)
-    check_key_bytes(rows, table.primary_key)
-    slots = slots_of(rows.select(table.shard_key).columns, slot_count)
-    codes = [sort_codes(rows.column(name)) for name in table.primary_key]
-    order = np.lexsort((*reversed(codes), slots))
-    first = first_of_keys(order, (slots, *codes))
-    if not first.all():
-        raise repeated_key(rows, int(order[np.argmin(first)]), table.primary_key)
-    schema = fragment_schema(table.schema, versioned=False, tombstones=DELETED in rows.schema.names)
-    columns = [pa.array(slots) if name == SLOT else rows.column(name) for name in schema.names]
-    return pa.RecordBatch.from_arrays(columns, schema=schema).take(pa.array(order))
-
-
-def stage_rows(
-    table: TableInfo,
-    batches: Iterable[pa.RecordBatch],
-    placement: Placement,
-    disk_of: Callable[[int], Disk],
-    origin: Origin,
-    buffer_bytes: int = WRITE_BUFFER_BYTES,
-    memory_bytes: int = 0,
-) -> list[StagedFragment]:
-    """Stage one write: one fragment for each shard that rows belong to. On an error none stays.
+class Ingest:
+    """Stages one write. Memory is bounded by `buffer_bytes` (times three while sorting).
 
     A write that is larger than `buffer_bytes` is sorted in parts, which are then merged; sorting takes three
     times as much memory. One of up to `memory_bytes` is staged in memory. Batches have the table's schema;
@@ -97,10 +75,24 @@ def stage_rows(
         parallel(write, sorted(pieces), SHARDS_AT_ONCE)  # most of the time a disk is waited for
 
     def _sorted(self) -> pa.RecordBatch:
-        """Return the rows that were added since the last time, as fragments have them."""
-        rows = pa.concat_batches(self._pending) if len(self._pending) > 1 else self._pending[0]
+        """Return the rows that were added since the last time by (slot, primary key), as fragments have them.
+
+        Raises:
+            InvalidKey: a key is null, too long or occurs twice.
+        """
+        rows, table = joined(self._pending), self._table
         self._pending, self._pending_bytes = [], 0
-        return sort_rows(rows, self._table, self._origin.slots)
+        check_keys_filled(rows, table)
+        check_key_bytes(rows, table.primary_key)
+        slots = slots_of(rows.select(table.shard_key).columns, self._origin.slots)
+        codes = [sort_codes(rows.column(name)) for name in table.primary_key]
+        order = np.lexsort((*reversed(codes), slots))
+        first = first_of_keys(order, (slots, *codes))
+        if not first.all():
+            raise repeated_key(rows, int(order[np.argmin(first)]), table.primary_key)
+        schema = fragment_schema(table.schema, versioned=False, tombstones=DELETED in rows.schema.names)
+        columns = [pa.array(slots) if name == SLOT else rows.column(name) for name in schema.names]
+        return pa.RecordBatch.from_arrays(columns, schema=schema).take(pa.array(order))
 
     def _merge(self, shard: int, staged: list[StagedFragment]) -> StagedFragment:
         if len(staged) == 1:

@@ -38,7 +38,7 @@ def gather(
     batch, by numbers within it.
     """
     if not len(rows):
-        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+        return pa.RecordBatch.from_pylist([], schema=schema)
     batches = np.searchsorted(starts, rows, "right") - 1
     return fetch_by_group(batches, lambda index, at: part(index, rows[at] - starts[index]))
 
@@ -86,18 +86,7 @@ def commits_of(fragment: Fragment, reader: FragmentReader, rows: Rows) -> NDArra
     """Return the commits of rows by number; raises `FragmentDamaged` for one that is not there."""
     if COMMIT not in reader.columns:
         return np.full(len(rows), fragment.min_commit, dtype=np.int64)
-    batches = np.searchsorted(reader.starts, rows, "right") - 1
-    numbers: list[int] = np.unique(batches).tolist()
-    if not all(
-        0 <= number < reader.batch_count and reader.kept.peek(number) is not None for number in numbers
-    ):
-        read: Rows = rows_at(reader, rows, (COMMIT,)).column(COMMIT).to_numpy()
-        return read
-    commits = np.empty(len(rows), dtype=np.int64)
-    for number in numbers:
-        here = batches == number
-        values = reader.batch(number).column(COMMIT).to_numpy()
-        commits[here] = values[rows[here] - reader.starts[number]]
+    commits: Rows = rows_at(reader, rows, (COMMIT,)).column(COMMIT).to_numpy()
     return commits
 
 
@@ -147,10 +136,9 @@ class Sought:
             return asked, asked, asked
         places = pa.array(asked)
         keys = [key.take(places) for key in self._keys]
-        rows = find(reader, self._slots[asked], keys, bounds.snapshot)
+        rows, commits = find(fragment, reader, self._slots[asked], keys, bounds.snapshot)
         there = rows >= 0
-        asked, rows = asked[there], rows[there]
-        return asked, rows, commits_of(fragment, reader, rows) if len(rows) else rows
+        return asked[there], rows[there], commits[there]
 
     def _may_be_in(self, reader: FragmentReader, asked: Rows) -> Mask:
         def own() -> KeyHashes:
@@ -207,11 +195,22 @@ def find_newest(
     return FoundVersions(owners, rows, newest)
 
 
-def find(reader: FragmentReader, slots: NDArray[np.uint16], keys: Sequence[pa.Array], snapshot: int) -> Rows:
-    """Return the row of the newest version of each key up to the snapshot, tombstones too; -1 for none."""
+def find(
+    fragment: Fragment,
+    reader: FragmentReader,
+    slots: NDArray[np.uint16],
+    keys: Sequence[pa.Array],
+    snapshot: int,
+) -> tuple[Rows, Rows]:
+    """Return the row and the commit of each key's newest version up to the snapshot, tombstones too.
+
+    Both are -1 where there is none.
+    """
     if len(slots) <= FEW_KEYS:  # one after another: that takes less time than one step for many does
         sought = [(slot, encode_row(keys, number)) for number, slot in enumerate(slots.tolist())]
-        return np.array([_find_one(reader, slot, key, snapshot) for slot, key in sought], np.int64)
+        found = [_find_one(fragment, reader, slot, key, snapshot) for slot, key in sought]
+        rows, commits = np.array(found, np.int64).T
+        return rows, commits
     versioned = COMMIT in reader.columns
 
     def columns(index: int) -> list[Comparable]:
@@ -223,24 +222,30 @@ def find(reader: FragmentReader, slots: NDArray[np.uint16], keys: Sequence[pa.Ar
     numbers = slots.astype(np.int64)
     low, high = np.split(reader.rows_below(np.concatenate([numbers, numbers + 1])), 2)
     places, equal = search.first_rows(low, high)
-    return np.where(equal, places, -1)
+    rows, commits = np.where(equal, places, -1), np.full(len(slots), -1)
+    commits[equal] = commits_of(fragment, reader, places[equal])
+    return rows, commits
 
 
-def _find_one(reader: FragmentReader, slot: int, key: bytes, snapshot: int) -> int:
+def _find_one(
+    fragment: Fragment, reader: FragmentReader, slot: int, key: bytes, snapshot: int
+) -> tuple[int, int]:
     index, at = reader.seek(slot, key)
     if index == reader.batch_count or reader.slots(index)[at] != slot:
-        return -1
-    batch = reader.batch(index)
+        return -1, -1
+    batch, row = reader.batch(index), int(reader.starts[index]) + at
     if reader.row_key(batch, at) != key:
-        return -1
-    row = int(reader.starts[index]) + at
-    if COMMIT not in reader.columns or batch.column(COMMIT)[at].as_py() <= snapshot:
-        return row
+        return -1, -1
+    if COMMIT not in reader.columns:
+        return row, fragment.min_commit
+    newest = batch.column(COMMIT)[at].as_py()
+    if newest <= snapshot:
+        return row, newest
     # Versions lie side by side, the newest first.
     end = reader.first_row(slot, key + b"\0")
     commits = rows_at(reader, np.arange(row, end), (COMMIT,)).column(COMMIT).to_numpy()
     older = np.flatnonzero(commits <= snapshot)
-    return row + int(older[0]) if len(older) else -1
+    return (row + int(older[0]), int(commits[older[0]])) if len(older) else (-1, -1)
 
 
 class Search:

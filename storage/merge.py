@@ -23,6 +23,7 @@ from elasticscan.storage.fragment import (
     FragmentReader,
     rows_below,
 )
+from elasticscan.storage.lookup import joined
 
 Array = np.ndarray[Any, Any]
 Extents = Sequence[tuple[int, int]]  # [begin, end) of rows of each of some fragments, by number
@@ -63,7 +64,7 @@ class Versions:
         aligned = [
             pa.RecordBatch.from_arrays(part.rows.select(names).columns, schema=schema) for part in parts
         ]
-        self.rows = aligned[0] if len(aligned) == 1 else pa.concat_batches(aligned)
+        self.rows = joined(aligned)
         self.slots = np.concatenate([_system(part, SLOT, 0) for part in parts])
         self.commits = np.concatenate([_commits(part) for part in parts])
         self.deleted = np.concatenate([_system(part, DELETED, False) for part in parts])

@@ -143,13 +143,10 @@ class Overlay:
         rows = self._newest.get(number, lambda _: self._merge(self._spans[number], end))
         if not rows.num_rows:
             return rows
-        first = self._first_row(rows, index) if index > self._spans[number] else 0
-        beyond = self._first_row(rows, index + 1) if index + 1 < end else rows.num_rows
+        row_from = self._large.reader.row_from
+        first = row_from(rows, *self._begin(index)) if index > self._spans[number] else 0
+        beyond = row_from(rows, *self._begin(index + 1)) if index + 1 < end else rows.num_rows
         return rows.slice(first, beyond - first)
-
-    def _first_row(self, rows: pa.RecordBatch, index: int) -> int:
-        """Return the first of some sorted rows that does not belong to the batches before one."""
-        return self._large.reader.row_from(rows, *self._begin(index))
 
     def _merge(self, begin: int, end: int) -> pa.RecordBatch:
         """Return the newest rows of the others for the batches [begin, end), with their commits."""

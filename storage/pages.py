@@ -17,6 +17,7 @@ from elasticscan.base.key_encoding import encode_row
 from elasticscan.metadata import Bounds, Fragment, SlotInterval, TableInfo
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
 from elasticscan.storage.fragment import SLOT, FragmentReader, rows_below
+from elasticscan.storage.lookup import joined
 from elasticscan.storage.merge import MergeInput, Piece, Versions, windows
 from elasticscan.storage.overlay import Run, run_of
 from elasticscan.storage.pruning import PagePruner, StatisticsOf
@@ -80,13 +81,8 @@ class PageBuilder:
 
     def finish(self, left: Cursors) -> PageRows:
         """Return the page, and cursors of what is left."""
-        if not self._batches:
-            rows = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in self.schema], schema=self.schema)
-            slots = pa.array([], pa.uint16())
-        elif len(self._batches) == 1:
-            rows, slots = self._batches[0], self._slots[0]
-        else:
-            rows, slots = pa.concat_batches(self._batches), pa.concat_arrays(self._slots)
+        rows = joined(self._batches or [pa.RecordBatch.from_pylist([], schema=self.schema)])
+        slots = pa.concat_arrays(self._slots or [pa.array([], pa.uint16())])
         skipped = self.pruner.rows if self.pruner else 0
         return PageRows(rows, slots, left, self.scanned, skipped)
 
