@@ -20,7 +20,7 @@ from elasticscan.base.formatting import a_type
 from elasticscan.base.key_encoding import encoded_lengths
 from elasticscan.base.limits import BATCH_ROWS, MAX_KEY_BYTES, MAX_ROW_BYTES
 from elasticscan.metadata import TableInfo, is_widening
-from elasticscan.storage.definition import children
+from elasticscan.storage.definition import parts_of
 
 _t = pa.types
 
@@ -132,7 +132,39 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
             "fill or drop them",
             column=field.name,
         )
+    if _has_requiredparts_of(field.type) and _lacks_required_part(column):
+        raise SchemaMismatch(
+            f"column {field.name!r} has nulls inside its values where {field.type} allows none; "
+            "fill or drop them",
+            column=field.name,
+        )
     return column
+
+
+def _has_requiredparts_of(kind: pa.DataType) -> bool:
+    parts = kind.field(0).type if _t.is_map(kind) else parts_of(kind)  # pairs and their keys are never null
+    return any(not part.nullable or _has_requiredparts_of(part.type) for part in parts)
+
+
+def _lacks_required_part(column: pa.Array) -> bool:
+    """Return whether a nested value has a null where its type allows none; Arrow itself never looks."""
+    kind = column.type
+    if _t.is_map(kind):  # a list of pairs; Arrow's own cast to it refuses some values
+        kind, buffers = pa.list_(kind.field(0)), column.buffers()[:2]
+        column = pa.Array.from_buffers(
+            kind, len(column), buffers, offset=column.offset, children=[column.values]
+        )
+    if _t.is_struct(kind):
+        present = column.is_valid() if column.null_count else None
+        children = [column.field(at) for at in range(kind.num_fields)]
+        if present is not None:
+            children = [child.filter(present) for child in children]
+    else:
+        children = [column.flatten()] if kind.num_fields else []
+    return any(
+        (not part.nullable and child.null_count) or _lacks_required_part(child)
+        for part, child in zip(parts_of(kind), children, strict=True)
+    )
 
 
 def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
@@ -259,7 +291,10 @@ def _widens(source: pa.DataType, target: pa.DataType) -> bool:
         any(kind(source) for kind in kinds) and any(kind(target) for kind in kinds) for kinds in _ALIKE
     ):
         return is_widening(source, target)
-    return source.num_fields == target.num_fields and all(
-        _widens(part.type, other.type) and (part.name == other.name or not _t.is_struct(source))
-        for part, other in zip(children(source), children(target), strict=True)
+    parts = [parts_of(kind) for kind in (source, target)]
+    named = not _t.is_struct(source) or [part.name for part in parts[0]] == [part.name for part in parts[1]]
+    return (
+        named
+        and len(parts[0]) == len(parts[1])
+        and all(_widens(a.type, b.type) for a, b in zip(*parts, strict=True))
     )

@@ -96,11 +96,11 @@ def _check_column(column: pa.Field) -> None:
                 "cast it to a plain type first",
                 column=path,
             )
-        waiting += [(f"{path}.{part.name}", part, depth + 1) for part in children(field.type)]
+        waiting += [(f"{path}.{part.name}", part, depth + 1) for part in parts_of(field.type)]
 
 
-def children(kind: pa.DataType) -> list[pa.Field]:
-    """Return the parts of a type."""
+def parts_of(kind: pa.DataType) -> list[pa.Field]:
+    """Return the fields of a nested type; none of another one."""
     return [kind.field(index) for index in range(kind.num_fields)]
 
 
@@ -109,7 +109,7 @@ def _fixed_bytes(kind: pa.DataType) -> int:
     if _t.is_fixed_size_list(kind):
         return int(kind.list_size) * max(_fixed_bytes(kind.value_type), 1)
     if _t.is_struct(kind):
-        return sum(_fixed_bytes(part.type) for part in children(kind))
+        return sum(_fixed_bytes(part.type) for part in parts_of(kind))
     return int(kind.byte_width) if _t.is_fixed_size_binary(kind) else 8
 
 
@@ -172,7 +172,10 @@ def map_leaves(
     """
     if depth > MAX_NESTING:  # `check_definition` raises
         return kind
-    parts = [map_leaves(part.type, change, depth + 1, keep_large) for part in children(kind)]
+    parts = [
+        pa.field(part.name, map_leaves(part.type, change, depth + 1, keep_large), part.nullable)
+        for part in parts_of(kind)
+    ]
     if _t.is_struct(kind):
         return pa.struct([(part.name, own) for part, own in zip(children(kind), parts, strict=True)])
     if _t.is_map(kind):

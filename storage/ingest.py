@@ -14,7 +14,6 @@ import pyarrow as pa
 from elasticscan.base.concurrency import parallel
 from elasticscan.base.errors import ElasticScanError, ScanConsumed
 from elasticscan.base.hashing import slots_of
-from elasticscan.base.key_encoding import sort_codes
 from elasticscan.base.limits import SHARDS_AT_ONCE, WRITE_BUFFER_BYTES
 from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
 from elasticscan.storage.batches.reader import BatchCache
@@ -25,7 +24,7 @@ from elasticscan.storage.fragment import DELETED, SLOT, FragmentReader, fragment
 from elasticscan.storage.fragment_writer import Destination, write_fragment
 from elasticscan.storage.lookup import joined
 from elasticscan.storage.memory_fragment import StagedInMemory
-from elasticscan.storage.merge import Array, first_of_keys
+from elasticscan.storage.merge import Array, key_order
 from elasticscan.storage.pages import PageSource
 from elasticscan.storage.view import View
 from elasticscan.topology import Placement, SlotSet
@@ -85,9 +84,7 @@ class Ingest:
         check_keys_filled(rows, table)
         check_key_bytes(rows, table.primary_key)
         slots = slots_of(rows.select(table.shard_key).columns, self._origin.slots)
-        codes = [sort_codes(rows.column(name)) for name in table.primary_key]
-        order = np.lexsort((*reversed(codes), slots))
-        first = first_of_keys(order, (slots, *codes))
+        order, first = key_order(rows, table.primary_key, slots)
         if not first.all():
             raise repeated_key(rows, int(order[np.argmin(first)]), table.primary_key)
         schema = fragment_schema(table.schema, versioned=False, tombstones=DELETED in rows.schema.names)

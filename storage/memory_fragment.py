@@ -19,21 +19,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from io import BytesIO
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 from weakref import WeakValueDictionary
 
-import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.errors import RESTORE, StoreDamaged
-from elasticscan.base.key_encoding import sort_codes
 from elasticscan.metadata import MEMORY, Fragment, IndexInfo, IndexRun, Origin, StagedFragment, TableInfo
 from elasticscan.storage.disk import Disk, MemoryFile
 from elasticscan.storage.disk.errors import missing_file
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, fragment_schema
 from elasticscan.storage.fragment_writer import Contents, Destination, new_path, write_fragment
 from elasticscan.storage.indexes.run import build_runs
-from elasticscan.storage.merge import first_of_keys
+from elasticscan.storage.merge import key_order
 from elasticscan.topology import SlotSet
 
 
@@ -77,7 +75,8 @@ class _HeldFiles(Disk):
     def create(self, path: str) -> Iterator[BinaryIO]:
         content = BytesIO()
         yield content
-        self.new.append(_held(path, content.getvalue()))
+        file = _FILES[path] = MemoryFile(content.getvalue())
+        self.new.append(file)
 
     def open(self, path: str) -> MemoryFile:
         file = _FILES.get(path)
@@ -97,11 +96,6 @@ class _HeldFiles(Disk):
 
 MEMORY_DISK: Final = _HeldFiles()
 _ORIGIN: Final = Origin("", 0, "", "memory", "", 0, 0.0, ())  # of a file that no other process sees
-
-
-def _held(path: str, content: bytes) -> MemoryFile:
-    file = _FILES[path] = MemoryFile(content)
-    return file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +147,8 @@ def joined(staged: Sequence[StagedInMemory]) -> StagedInMemory:
     table, tombstones = staged[0].table, any(part.tombstones for part in staged)
     schema = schema_in_log(table, tombstones)
     rows = pa.concat_batches([_completed(part.content, schema) for part in staged])
-    ordered = rows.take(pa.array(_order(table, rows, ())))
+    order, _ = key_order(rows, table.primary_key, rows.column(SLOT).to_numpy())
+    ordered = rows.take(pa.array(order))
     return StagedInMemory.of(table, ordered, SlotSet.union(part.slots for part in staged))
 
 
@@ -184,10 +179,14 @@ def _in_memory(
 
 @dataclass(frozen=True, slots=True)
 class CommittedRows:
-    """Rows of several commits, by (slot, primary key, newest first), each with its commit's number."""
+    """Rows of several commits, by (slot, primary key, newest first), each with its commit's number.
+
+    `unique`: they have each key once.
+    """
 
     table: TableInfo
     rows: pa.RecordBatch
+    unique: bool
 
     @classmethod
     def of(cls, table: TableInfo, commits: Mapping[int, pa.RecordBatch]) -> CommittedRows:
@@ -204,24 +203,16 @@ class CommittedRows:
         tombstones = any(DELETED in rows.schema.names for rows in parts)
         schema = fragment_schema(table.schema, versioned=True, tombstones=tombstones)
         rows = pa.concat_batches([_completed(rows, schema) for rows in parts])
-        order = _order(table, rows, (-rows.column(COMMIT).to_numpy(),))
-        return cls(table, rows.take(pa.array(order)))
+        slots, commits = (rows.column(name).to_numpy() for name in (SLOT, COMMIT))
+        order, first = key_order(rows, table.primary_key, slots, -commits)
+        return cls(table, rows.take(pa.array(order)), bool(first.all()))
 
     def fragment(self, id: int, slots: SlotSet) -> MemoryFragment:  # noqa: A002
         """Return them, at least one, as a fragment that serves `slots`."""
         assert self.rows.num_rows, "a fragment without rows is never written"
         numbers = self.rows.column(COMMIT).to_numpy()
-        columns = [self.rows.column(SLOT).to_numpy()]
-        columns += [sort_codes(self.rows.column(name)) for name in self.table.primary_key]
-        unique = bool(first_of_keys(np.arange(self.rows.num_rows), columns).all())
-        contents = Contents(min_commit=int(numbers.min()), max_commit=int(numbers.max()), unique=unique)
+        contents = Contents(int(numbers.min()), int(numbers.max()), self.unique)
         return _in_memory(self.table, self.rows, slots, contents, id)
-
-
-def _order(table: TableInfo, rows: pa.RecordBatch, then: tuple[Any, ...]) -> np.ndarray[Any, Any]:
-    codes = [sort_codes(rows.column(name)) for name in table.primary_key]
-    order: np.ndarray[Any, Any] = np.lexsort((*then, *reversed(codes), rows.column(SLOT).to_numpy()))
-    return order
 
 
 def _completed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -81,20 +81,12 @@ class Versions:
         self.order = np.argsort(packed, kind="stable")  # which merges the sorted parts
         self.first = first_of_keys(self.order, (packed >> commit_bits,))
 
-    @cached_property
-    def newest(self) -> Array:
-        """Return indices into `rows`: the newest version of each key, without tombstones."""
-        chosen: Array = self.order[self.first]
-        newest: Array = chosen[self.alive[chosen]]
-        return newest
-
-    def take(self, chosen: Array) -> pa.RecordBatch:
-        """Return some of `rows` by number."""
-        return taken(self.rows, chosen)
-
     def columns(self, chosen: Array) -> dict[str, pa.Array]:
         """Return the columns of some of `rows`, and their slots, commits, and whether they are tombstones."""
-        rows, system = self.take(chosen), {SLOT: self.slots, COMMIT: self.commits, DELETED: self.deleted}
+        rows, system = (
+            taken(self.rows, chosen),
+            {SLOT: self.slots, COMMIT: self.commits, DELETED: self.deleted},
+        )
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
         return columns | {name: pa.array(values[chosen]) for name, values in system.items()}
 
@@ -165,6 +157,15 @@ def first_of_keys(order: Array, columns: Sequence[Array]) -> Array:
         ordered = column[order]
         first[1:] |= ordered[1:] != ordered[:-1]
     return first
+
+
+def key_order(
+    rows: pa.RecordBatch, primary_key: Sequence[str], slots: Array, *then: Array
+) -> tuple[Array, Array]:
+    """Return the order of rows by slot, key and `then`, and marks of the first of each key in it."""
+    columns = [slots, *(sort_codes(rows.column(name)) for name in primary_key)]
+    order = np.lexsort((*then, *reversed(columns)))
+    return order, first_of_keys(order, columns)
 
 
 def _system(part: InputRows, name: str, otherwise: int | bool) -> Array:

@@ -18,7 +18,7 @@ from elasticscan.metadata import Bounds, Fragment, SlotInterval, TableInfo
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
 from elasticscan.storage.fragment import SLOT, FragmentReader, rows_below
 from elasticscan.storage.lookup import joined
-from elasticscan.storage.merge import MergeInput, Piece, Versions, windows
+from elasticscan.storage.merge import MergeInput, Piece, Versions, taken, windows
 from elasticscan.storage.overlay import Run, run_of
 from elasticscan.storage.pruning import PagePruner, StatisticsOf
 from elasticscan.storage.view import Layers, View
@@ -389,10 +389,11 @@ def _read_merged(source: PageSource, page: PageBuilder, reach: _Reach, bounds: B
 def add_newest(page: PageBuilder, versions: Versions, rest: Piece) -> Piece | None:
     """Add the newest version of each key, in order; returns the rest if not all of them fit."""
     page.scanned += versions.scanned
-    chosen = versions.newest
+    chosen = versions.order[versions.first]
+    chosen = chosen[versions.alive[chosen]]
     if not len(chosen):
         return None
-    rows = versions.take(chosen).append_column(SLOT, pa.array(versions.slots[chosen]))
+    rows = taken(versions.rows, chosen).append_column(SLOT, pa.array(versions.slots[chosen]))
     count = page.fitting(rows)
     if count < len(chosen):
         return cut_page(page, rows, count, rest, keys_of(rows, versions.primary_key))

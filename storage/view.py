@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -87,15 +87,17 @@ def _slot_ranges_of(
     fragments: Sequence[Fragment], intervals: Sequence[SlotInterval], bounds: Bounds
 ) -> tuple[SlotRange, ...]:
     history = {fragment.id for fragment in fragments if fragment.superseded_at is not None}
-    fitting = [f for f in fragments if f.unique and not f.tombstones and bounds.wholly_hold(f)]
-    densities = {f.id: f.rows / max(f.slots_written, len(f.slots), 1) for f in fitting}  # rows a slot, about
+    plain = [f for f in fragments if f.unique and not f.tombstones and bounds.wholly_hold(f)]
+    densities = {f.id: f.rows / max(f.slots_written, len(f.slots), 1) for f in plain}  # rows a slot, about
     bases: list[Fragment | None] = []
     base_of: dict[tuple[int, ...], Fragment | None] = {}  # many intervals have the same fragments
     others: dict[int, dict[int, Fragment]] = {}
     for interval in intervals:
         ids = tuple([fragment.id for fragment in interval.fragments])
         if ids not in base_of:
-            base = base_of[ids] = None if history.intersection(ids) else _base_of(interval, densities)
+            # On which the others can be overlaid; None if they must be merged.
+            fitting = [f for f in interval.fragments if f.id in densities and not history.intersection(ids)]
+            base = base_of[ids] = max(fitting, key=lambda f: densities[f.id], default=None)
             if base is not None:
                 others.setdefault(base.id, {}).update((f.id, f) for f in interval.fragments if f is not base)
         bases.append(base_of[ids])
@@ -111,13 +113,7 @@ def _slot_ranges_of(
     return tuple(slot_ranges)
 
 
-def _base_of(interval: SlotInterval, densities: Mapping[int, float]) -> Fragment | None:
-    """Return the fragment of an interval on which the others can be overlaid; None if they must be merged."""
-    fitting = [fragment for fragment in interval.fragments if fragment.id in densities]
-    return max(fitting, key=lambda fragment: densities[fragment.id], default=None)
-
-
-def most_rows(fragments: Iterable[Fragment], bounds: Bounds) -> tuple[int, bool]:
+def most_rows(view: View, bounds: Bounds) -> tuple[int, bool]:
     """Return (the most possible rows, whether exactly so many), from what is known without a file."""
     read = [fragment for fragment in fragments if fragment.slots and bounds.touch(fragment)]
     is_shared = sum(len(f.slots) for f in read) > len(SlotSet.union(f.slots for f in read))
