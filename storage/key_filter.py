@@ -12,7 +12,7 @@ its bound, and goes when it was not used lately; then it has to be earned again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -82,12 +82,13 @@ class KeyFilter:
         self._searched += ROWS_PER_SEARCH + ROWS_PER_KEY * keys
         return self._searched >= self._rows
 
-    def may_have(self, hashes: KeyHashes, make: Callable[[], KeyHashes]) -> NDArray[np.bool_]:
-        """Return False for each key that the fragment lacks; `make` returns the hashes of all its keys."""
+    def may_have(self, hashes: KeyHashes, keys: Iterable[Sequence[pa.Array]]) -> NDArray[np.bool_]:
+        """Return False for each key that the fragment lacks; `keys` are all that it has, batch by batch."""
 
         def build(_: int) -> pa.RecordBatch:
             self._searched = 0
-            return pa.RecordBatch.from_arrays([pa.array(np.sort(make()))], names=["hash"])
+            own = np.concatenate([np.empty(0, dtype=np.uint32), *map(key_hashes, keys)])
+            return pa.RecordBatch.from_arrays([pa.array(np.sort(own))], names=["hash"])
 
         own: KeyHashes = self._kept.get(0, build).column(0).to_numpy()
         if not len(own):

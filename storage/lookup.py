@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from elasticscan.base.concurrency import cached_property
 from elasticscan.base.key_encoding import encode_row
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.fragment import COMMIT, SLOT, FragmentReader
@@ -103,22 +104,22 @@ def slot_counts(reader: FragmentReader, fragment: Fragment, bounds: Bounds, slot
     return counts
 
 
+@dataclass(frozen=True)
 class Sought:
     """Primary keys that several fragments are asked for.
 
-    Args:
+    Attributes:
         slots, keys: the keys, and the slots that they hash to.
-        open_fragment: opens a fragment for the columns of the primary key.
+        open: opens a fragment for the columns of the primary key.
     """
 
-    def __init__(
-        self,
-        slots: NDArray[np.uint16],
-        keys: Sequence[pa.Array],
-        open_fragment: Callable[[Fragment], FragmentReader],
-    ) -> None:
-        self._slots, self._keys, self._open = slots, keys, open_fragment
-        self._hashes: KeyHashes | None = None
+    slots: NDArray[np.uint16]
+    keys: Sequence[pa.Array]
+    open: Callable[[Fragment], FragmentReader]
+
+    @cached_property
+    def hashes(self) -> KeyHashes:
+        return key_hashes(self.keys)
 
     def find_in(self, fragment: Fragment, asked: Rows, bounds: Bounds) -> tuple[Rows, Rows, Rows]:
         """Find some of the keys, by number, in a fragment, tombstones too.
@@ -127,27 +128,18 @@ class Sought:
             The numbers of the keys found, the rows of their newest versions up to the snapshot, and the
             commits of these.
         """
-        reader = self._open(fragment)
+        reader = self.open(fragment)
         if reader.key_filter.is_worth_asking(len(asked)):
-            asked = asked[self._may_be_in(reader, asked)]
-        if len(asked):
-            asked = asked[fragment.slots.mask(self._slots[asked])]
+            own = ([batch.column(name) for name in reader.primary_key] for batch in reader)
+            asked = asked[reader.key_filter.may_have(self.hashes[asked], own)]
+        asked = asked[fragment.slots.mask(self.slots[asked])]
         if not len(asked):
             return asked, asked, asked
         places = pa.array(asked)
-        keys = [key.take(places) for key in self._keys]
-        rows, commits = find(fragment, reader, self._slots[asked], keys, bounds.snapshot)
+        keys = [key.take(places) for key in self.keys]
+        rows, commits = find(fragment, reader, self.slots[asked], keys, bounds.snapshot)
         there = rows >= 0
         return asked[there], rows[there], commits[there]
-
-    def _may_be_in(self, reader: FragmentReader, asked: Rows) -> Mask:
-        def own() -> KeyHashes:
-            parts = [key_hashes([batch.column(name) for name in reader.primary_key]) for batch in reader]
-            return np.concatenate(parts or [np.empty(0, dtype=np.uint32)])
-
-        if self._hashes is None:
-            self._hashes = key_hashes(self._keys)
-        return reader.key_filter.may_have(self._hashes[asked], own)
 
 
 @dataclass(frozen=True, slots=True)

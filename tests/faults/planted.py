@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import wraps
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -827,7 +828,7 @@ Finder("programs", "builds alongside changes").rule(
 ).gives(indexing, "_are_there", True)
 by_key = Finder("programs", "by key")
 by_key.rule("a filter has every key of its fragment").alters(
-    KeyFilter, "may_have", lambda honest, self, hashes, make: honest(self, hashes, lambda: make()[1:])
+    KeyFilter, "may_have", lambda honest, self, hashes, keys: honest(self, hashes, islice(keys, 1, None))
 )
 by_key.rule("the slots of a condition are the ones that its values hash to").alters(
     access, "slots_of", lambda honest, columns, slots: (honest(columns, slots) + 1) % slots

@@ -455,11 +455,9 @@ class Scenario:
         chosen = [part for part in parts if not some or rng.random() < 0.5]
         if not chosen:
             return
-        bounds, keep = Bounds(rng.choice((0, self.floor(horizon))), commit), Keep(horizon, not some)
-        if rng.random() < 0.8:
-            others = [part for part in parts if part not in chosen]
-            bounds = Bounds(self.floor(horizon), commit, since=horizon)
-            keep = keep_for(chosen, others, (), horizon, self.floor(commit))
+        others = [part for part in parts if part not in chosen]
+        bounds = Bounds(self.floor(horizon), commit, since=horizon)
+        keep = keep_for(chosen, others, (), horizon, self.floor(commit))
         copies = copy_slots(shelf.source(chosen), slots, bounds, keep, Destination(shelf.disk, 1, ORIGIN))
         rows = needed([v for v in shelf.versions(chosen) if v.commit >= bounds.floor], keep)
         taken = {part.id for part in chosen}
