@@ -20,7 +20,7 @@ from elasticscan.base.errors import ElasticScanError, InvalidKey, StoreDamaged
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import Bounds, Fragment, StagedFragment, TableInfo
 from elasticscan.storage.fragment import FOREVER, UNTIL, fragment_schema, rows_in
-from elasticscan.storage.fragment_writer import Contents, Destination, FragmentWriter, writing_fragment
+from elasticscan.storage.fragment_writer import Contents, Destination, FragmentWriter
 from elasticscan.storage.merge import Array, InputRows, Piece, Versions
 from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet
@@ -61,12 +61,10 @@ class Copied:
 
 
 class _Output:
-    """One of the fragments that a copy writes. Its file is begun with its first row."""
+    """One of the fragments that a copy writes, if there are rows for it."""
 
-    def __init__(self, stack: ExitStack, to: Destination, table: TableInfo, slots: SlotSet, form: pa.Schema):
-        self._stack, self._pace, self._schema = stack, to.pace, form
-        self._begin = partial(writing_fragment, to, table, form, slots)
-        self._writer: FragmentWriter | None = None
+    def __init__(self, writer: FragmentWriter) -> None:
+        self._writer = writer
         self._min_commit, self._until = FOREVER, 0
 
     def write(self, versions: Versions, chosen: Array, until: Array) -> None:
@@ -75,17 +73,17 @@ class _Output:
         columns = versions.columns(chosen) | {UNTIL: pa.array(until)}
         self._until = max(self._until, int(until.max()))
         self._min_commit = min(self._min_commit, int(versions.commits[chosen].min()))
-        batch = pa.RecordBatch.from_arrays([columns[f.name] for f in self._schema], schema=self._schema)
-        self._writer = self._writer or self._stack.enter_context(self._begin())
+        schema = self._writer.schema
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
         self._writer.write(batch)
-        if self._pace is not None:
-            self._pace(batch.nbytes)
+        if self._writer.to.pace is not None:
+            self._writer.to.pace(batch.nbytes)
 
     def finish(self, max_commit: int, committed: bool, complete: bool) -> list[Copied]:
-        if self._writer is None:
+        if self._min_commit == FOREVER:
             return []
         commits = (self._min_commit, max_commit) if committed else (0, 0)
-        is_history = UNTIL in self._schema.names
+        is_history = UNTIL in self._writer.schema.names
         contents = Contents(*commits, not is_history, complete, self._until if is_history else None)
         return [Copied(self._writer.finish(contents), self._min_commit, max_commit)]
 
@@ -100,7 +98,7 @@ class _Copy:
         bounds: Bounds,
         keep: Keep,
         committed: bool,
-        output: Callable[[pa.Schema], _Output],
+        writer: Callable[[pa.Schema], FragmentWriter],
     ) -> None:
         self.source, self.slots, self.bounds, self.keep = source, slots, bounds, keep
         self.committed = committed
@@ -108,8 +106,9 @@ class _Copy:
         self._taking_part = taking_part
         commits = {c for f in taking_part for c in (f.min_commit, f.max_commit)}
         versioned, deleted = len(commits) > 1, any(f.tombstones for f in taking_part)
-        self.current = output(fragment_schema(source.table.schema, versioned, deleted and not keep.complete))
-        self.history = output(fragment_schema(source.table.schema, versioned, deleted, history=True))
+        form = partial(fragment_schema, source.table.schema, versioned)
+        self.current = _Output(writer(form(tombstones=deleted and not keep.complete)))
+        self.history = _Output(writer(form(tombstones=deleted, history=True)))
         self.max_commit = min(bounds.snapshot, max(commits, default=0))
 
     def run(self) -> None:
@@ -195,11 +194,11 @@ def copy_slots(
     copies: list[Copied] = []
     try:
         with ExitStack() as stack:
-            output = partial(_Output, stack, to, source.table, slots)
-            copy = _Copy(source, slots, bounds, keep, committed, output)
+            writer = partial(FragmentWriter, stack, to, source.table, slots=slots)
+            copy = _Copy(source, slots, bounds, keep, committed, writer)
             copy.run()
-            for written in (copy.current, copy.history):
-                copies += written.finish(copy.max_commit, committed, keep.complete)
+            for output in (copy.current, copy.history):
+                copies += output.finish(copy.max_commit, committed, keep.complete)
     except BaseException:
         for copied in copies:  # one of them may be there already
             with suppress(OSError, ElasticScanError):

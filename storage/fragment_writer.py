@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
@@ -86,32 +86,25 @@ def write_fragment(
     """Write sorted batches of one schema, at least one, as a fragment of a table, flushed to the disk."""
     batches = iter(batches)
     first = next(batches)
-    with writing_fragment(to, table, first.schema, slots) as writer:
+    with ExitStack() as stack:
+        writer = FragmentWriter(stack, to, table, first.schema, slots)
         for batch in chain((first,), batches):
             writer.write(batch)
         return writer.finish(contents)
 
 
-@contextmanager
-def writing_fragment(
-    to: Destination, table: TableInfo, schema: pa.Schema, slots: SlotSet
-) -> Iterator[FragmentWriter]:
-    """Yield a writer of one fragment. The file is there when the block ends; call `finish` before."""
-    path = new_path(table.id)
-    with to.disk.create(path) as file:
-        yield FragmentWriter(to, table, schema, path, slots, file)
-
-
 class FragmentWriter:
     """Writes sorted batches of a schema, under the stored names of their columns.
 
-    It cuts the rows into record batches, and notes what is in each.
+    It cuts the rows into record batches, and notes what is in each. The file is there when the stack is
+    closed, if `finish` was called before; without rows there is none.
     """
 
     def __init__(
-        self, to: Destination, table: TableInfo, schema: pa.Schema, path: str, slots: SlotSet, file: Any
+        self, stack: ExitStack, to: Destination, table: TableInfo, schema: pa.Schema, slots: SlotSet
     ) -> None:
-        self._to, self._table, self._path, self._slots, self._file = to, table, path, slots, file
+        self._stack, self.to, self._table, self._slots = stack, to, table, slots
+        self._path, self.schema = new_path(table.id), schema
         self._columns = table.by_name() if table.columns else {}
         fields = [f.with_name(stored_name(self._columns, f.name)) for f in schema]
         self._schema = pa.schema(fields, metadata=schema.metadata)
@@ -127,7 +120,8 @@ class FragmentWriter:
         """Return the file, begun with the first rows, which tell how large batches are."""
         use_threads = self._pending_bytes >= THREADS_FROM_BYTES
         options = ipc.IpcWriteOptions(compression=self._table.compression, use_threads=use_threads)
-        return SealedWriter(self._file, self._schema, options)
+        file = self._stack.enter_context(self.to.disk.create(self._path))
+        return SealedWriter(file, self._schema, options)
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._columns:
@@ -167,9 +161,9 @@ class FragmentWriter:
         )
         manifest = manifest_of(
             self._table,
-            self._to.origin,
+            self.to.origin,
             kind=FRAGMENT,
-            shard=self._to.shard,
+            shard=self.to.shard,
             path=self._path,
             slots=self._slots,
             rows=self._rows,
@@ -178,7 +172,7 @@ class FragmentWriter:
         )
         seal = self._sealed.seal(manifest)
         return StagedFragment(
-            shard=self._to.shard,
+            shard=self.to.shard,
             path=self._path,
             slots=self._slots,
             rows=self._rows,
