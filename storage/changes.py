@@ -7,6 +7,7 @@ replaced is the version before it, in the range or found by a point lookup befor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from elasticscan.base.key_encoding import encode_row
 from elasticscan.base.limits import BATCH_ROWS
-from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds, SlotInterval
+from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds, Fragment
 from elasticscan.protocol import ChangeSpan, PageRequest, PageRows
 from elasticscan.storage.merge import Piece, Versions, taken
 from elasticscan.storage.pages import PageSource, read_by_interval, rows_within
@@ -133,12 +134,12 @@ class _ChangePage:
         self.both = Bounds(span.floor, span.upto, since=span.after)
         self.before = Bounds(span.floor, span.after, since=span.after)
 
-    def read(self, interval: SlotInterval, rest: Piece) -> Piece | None:
+    def read(self, served_by: Sequence[Fragment], rest: Piece) -> Piece | None:
         """Add the rows of an interval that fit; returns the rest of the interval if the page is full."""
-        fragments = [fragment for fragment in interval.fragments if self.within.touch(fragment)]
+        fragments = [fragment for fragment in served_by if self.within.touch(fragment)]
         bounds = self.within
         if self.span.feed and self.span.overwrite:
-            fragments, bounds = list(interval.fragments), self.both
+            fragments, bounds = list(served_by), self.both
         if not fragments:
             return None
         page = self.filling
@@ -155,7 +156,7 @@ class _ChangePage:
         for versions, after in self.source.windows(fragments, self.needed, rest, bounds, window_rows):
             page.scanned += versions.scanned
             histories = Histories(versions)
-            left = self._fill(histories, *self._events(interval, histories), rest)
+            left = self._fill(histories, *self._events(served_by, histories), rest)
             if left is not None:
                 return left
             rest = after
@@ -163,7 +164,9 @@ class _ChangePage:
                 return rest
         return None
 
-    def _events(self, interval: SlotInterval, histories: Histories) -> tuple[Events, pa.RecordBatch | None]:
+    def _events(
+        self, fragments: Sequence[Fragment], histories: Histories
+    ) -> tuple[Events, pa.RecordBatch | None]:
         """Compare each version with the one before it; that of a key's first is looked up.
 
         Returns:
@@ -177,7 +180,7 @@ class _ChangePage:
         first = np.flatnonzero(histories.first)
         keys = [key.take(pa.array(histories.places[first])) for key in histories.keys]
         slots = histories.slots[first]
-        found = rows_of_keys(self.source, interval.fragments, slots, keys, self.columns, self.before)
+        found = rows_of_keys(self.source, fragments, slots, keys, self.columns, self.before)
         places, was_alive = np.roll(histories.places, 1), np.roll(histories.alive, 1)
         places[first], was_alive[first] = histories.rows.num_rows + found.places, found.places >= 0
         versions, new = np.arange(len(histories.places)), (histories.places, histories.alive)

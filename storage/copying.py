@@ -118,11 +118,8 @@ class _Copy:
             self._at_once(columns)
             return
         for start, end in self.slots:
-            for interval in self.source.view.between(start, end, self.bounds):
-                rest = Piece(interval.start, interval.end)
-                walked = self.source.windows(
-                    interval.fragments, columns, rest, self.bounds, lambda: BATCH_ROWS
-                )
+            for fragments, piece in self.source.view.between(Piece(start, end), self.bounds):
+                walked = self.source.windows(fragments, columns, piece, self.bounds, lambda: BATCH_ROWS)
                 for versions, _ in walked:
                     self._divide(versions)
 
@@ -211,13 +208,10 @@ def check_keys_differ(source: PageSource) -> None:
     """Raise `InvalidKey` when one key occurs in two fragments of one write, or twice in one."""
     names = source.table.primary_key
     everything = Bounds(0, 1 << 62)
-    for interval in source.view.between(0, 1 << 16, everything):
-        if len(interval.fragments) == 1 and interval.fragments[0].unique:
+    for fragments, piece in source.view.between(Piece(0, 1 << 16), everything):
+        if len(fragments) == 1 and fragments[0].unique:
             continue
-        rest = Piece(interval.start, interval.end)
-        for versions, _ in source.windows(
-            interval.fragments, names, rest, everything, lambda: 16 * BATCH_ROWS
-        ):
+        for versions, _ in source.windows(fragments, names, piece, everything, lambda: 16 * BATCH_ROWS):
             again = np.flatnonzero(~versions.first)
             if len(again):
                 raise repeated_key(versions.rows, int(versions.order[again[0]]), names)

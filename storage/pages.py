@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from elasticscan.base.key_encoding import encode_row
-from elasticscan.metadata import Bounds, Fragment, SlotInterval, TableInfo
+from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
 from elasticscan.storage.fragment import SLOT, FragmentReader, rows_below
 from elasticscan.storage.lookup import joined
@@ -161,7 +161,7 @@ def read_by_interval(
     page: PageBuilder,
     cursors: Cursors,
     bounds: Bounds,
-    read: Callable[[SlotInterval, Piece], Piece | None],
+    read: Callable[[Sequence[Fragment], Piece], Piece | None],
 ) -> PageRows:
     """Read the intervals of cursors, in their order, until the page is full.
 
@@ -169,13 +169,12 @@ def read_by_interval(
         source, page: where rows come from, and where they go.
         cursors: of a direct scan.
         bounds: which fragments count.
-        read: adds the rows of a piece, that of an interval; returns the rest of it if the page is full.
+        read: adds rows of the fragments that serve a piece; returns the rest of it if the page is full.
     """
     pieces = pieces_of(cursors)
     for number, piece in enumerate(pieces):
-        for interval in source.view.between(piece.start, piece.end, bounds):
-            low = piece.low if interval.start == piece.start else b""
-            rest = read(interval, Piece(interval.start, interval.end, low))
+        for fragments, served in source.view.between(piece, bounds):
+            rest = read(fragments, served)
             if rest is not None:
                 return page.finish(cursors_of([rest._replace(end=piece.end), *pieces[number + 1 :]]))
     return page.finish(())
@@ -187,29 +186,24 @@ class _Reach:
 
     Attributes:
         number: of the piece that the first one is of.
-        spans: `[start, end)` of each, ascending.
-        low: as that of the piece, for the first slot.
+        spans: the ranges, ascending.
         layers: those of all.
         only: the fragment that is alone in all of them, whose batches may be pruned.
     """
 
     number: int
-    spans: list[tuple[int, int]]
-    low: bytes
+    spans: list[Piece]
     layers: Layers | None
     only: Fragment | None = None
 
     @property
-    def start(self) -> int:
-        return self.spans[0][0]
-
-    @property
-    def end(self) -> int:
-        return self.spans[-1][1]
+    def whole(self) -> Piece:
+        return self.spans[0]._replace(end=self.spans[-1].end)
 
     def within(self) -> NDArray[np.uint16] | None:
         """Return the edges of the spans but the last end; None if no other slot lies between."""
-        return None if len(self.spans) == 1 else np.array(self.spans).ravel()[:-1].astype(np.uint16)
+        edges = [edge for span in self.spans for edge in span[:2]]
+        return None if len(self.spans) == 1 else np.array(edges[:-1], dtype=np.uint16)
 
 
 def _reaches(view: View, pieces: Sequence[Piece], bounds: Bounds) -> Iterator[_Reach]:
@@ -226,14 +220,14 @@ def _reaches(view: View, pieces: Sequence[Piece], bounds: Bounds) -> Iterator[_R
             start, end = max(piece.start, each.start), min(piece.end, each.end)
             if start >= end:
                 break
-            layers, low = each.layers, piece.low if start == piece.start else b""
+            layers, span = each.layers, Piece(start, end, piece.low if start == piece.start else b"")
             if reach is not None:
-                follows = reach.layers is layers and not low and reach.end <= start
+                follows = reach.layers is layers and not span.low and reach.spans[-1].end <= start
                 if follows and layers is not None and len(reach.spans) < _MOST_AT_ONCE:
-                    reach.spans.append((start, end))
+                    reach.spans.append(span)
                     continue
                 yield reach
-            reach = _Reach(number, [(start, end)], low, layers)
+            reach = _Reach(number, [span], layers)
     if reach is not None:
         yield reach
 
@@ -243,19 +237,18 @@ def _unpruned(view: View, pruner: PagePruner | None, reach: _Reach, bounds: Boun
     if pruner is None:
         yield reach
         return
-    intervals = (i for span in reach.spans for i in view.between(*span, bounds))
-    left = (i for i in intervals if not pruner.prunes(i))
-    for is_alone, neighbours in groupby(left, lambda interval: len(interval.fragments) == 1):
+    served = (each for span in reach.spans for each in view.between(span, bounds))
+    left = (each for each in served if not pruner.prunes(*each))
+    for is_alone, neighbours in groupby(left, lambda each: len(each[0]) == 1):
         some = list(neighbours)
-        low = reach.low if some[0].start == reach.start else b""
-        only = some[0].fragments[0] if is_alone else None
-        yield _Reach(reach.number, [(i.start, i.end) for i in some], low, reach.layers, only)
+        only = some[0][0][0] if is_alone else None
+        yield _Reach(reach.number, [span for _, span in some], reach.layers, only)
 
 
 def _read_reach(source: PageSource, page: PageBuilder, reach: _Reach, bounds: Bounds) -> Piece | None:
     """Add rows of a reach; returns the rest if the page is full."""
     if page.room <= 0:
-        return Piece(reach.start, reach.end, reach.low)
+        return reach.whole
     layers, names, primary_key = reach.layers, tuple(page.schema.names), tuple(source.table.primary_key)
     if layers is None:
         return _read_merged(source, page, reach, bounds)
@@ -286,7 +279,8 @@ def _read_slices(
     def key_of(batch: int, numbers: Numbers, at: int) -> bytes:
         return keys_of(keyed().batch(batch), primary_key)(int(numbers[at]))
 
-    rest, end, within = Piece(reach.start, reach.end, reach.low), reach.end, reach.within()
+    rest, within = reach.whole, reach.within()
+    end = rest.end
     last: Callable[[], bytes] | None = None  # gives the key of the page's last row, that of `rest`
     index, row = (keyed() if rest.low else run).seek(rest.start, rest.low)
     while index < run.batch_count:
@@ -372,11 +366,11 @@ def keys_of(rows: pa.RecordBatch, primary_key: Sequence[str]) -> Callable[[int],
 def _read_merged(source: PageSource, page: PageBuilder, reach: _Reach, bounds: Bounds) -> Piece | None:
     """Add the newest rows of several fragments, or of one with several versions, interval by interval."""
     needed = tuple(dict.fromkeys((*page.schema.names, *source.table.primary_key)))
-    for interval in (i for span in reach.spans for i in source.view.between(*span, bounds)):
-        rest = Piece(interval.start, interval.end, reach.low if interval.start == reach.start else b"")
+    for fragments, piece in (each for span in reach.spans for each in source.view.between(span, bounds)):
+        rest = piece
         if page.room <= 0:
             return rest
-        for versions, after in source.windows(interval.fragments, needed, rest, bounds, lambda: page.room):
+        for versions, after in source.windows(fragments, needed, rest, bounds, lambda: page.room):
             left = add_newest(page, versions, rest)
             if left is not None:
                 return left

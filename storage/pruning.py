@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from elasticscan.filters import KeySets
-from elasticscan.metadata import Fragment, FragmentStatistics, SlotInterval
+from elasticscan.metadata import Fragment, FragmentStatistics
+from elasticscan.storage.merge import Piece
 
 StatisticsOf = Callable[[Fragment], FragmentStatistics | None]
 
@@ -24,17 +25,17 @@ class PagePruner:
         self._whole: dict[int, bool] = {}
         self._runs: dict[int, tuple[int, int]] = {}
 
-    def prunes(self, interval: SlotInterval) -> bool:
-        """Return whether no fragment of an interval may match.
+    def prunes(self, fragments: Sequence[Fragment], piece: Piece) -> bool:
+        """Return whether none of the fragments that serve a piece may match.
 
         One that may is enough for all to be read: a newer version that does not match the filter,
         or a tombstone, hides an older one that does.
         """
-        if any(self._may_match(fragment, None) for fragment in interval.fragments):
+        if any(self._may_match(fragment, None) for fragment in fragments):
             return False
-        for fragment in interval.fragments:
+        for fragment in fragments:
             slots = max(fragment.slots_written, len(fragment.slots), 1)
-            self.rows += _share(fragment.rows, interval.start, interval.end, slots)
+            self.rows += _share(fragment.rows, piece.start, piece.end, slots)
         return True
 
     def _may_match(self, fragment: Fragment, batch: int | None) -> bool:

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from elasticscan.metadata import Bounds, SlotInterval
+from elasticscan.metadata import Bounds, Fragment
 from elasticscan.protocol import KeyRanges, PageRequest, PageRows
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.storage.lookup import rows_at
@@ -47,13 +47,13 @@ def _read_interval(
     page: PageBuilder,
     ranges: KeyRanges,
     bounds: Bounds,
-    interval: SlotInterval,
+    fragments: Sequence[Fragment],
     rest: Piece,
 ) -> Piece | None:
     """Add the rows of an interval; returns what is left of it if the page is full."""
     names = source.table.primary_key
-    searched = [one.reader for one in source.inputs(interval.fragments, names)]
-    inputs = source.inputs(interval.fragments, tuple(dict.fromkeys((*page.schema.names, *names))))
+    searched = [one.reader for one in source.inputs(fragments, names)]
+    inputs = source.inputs(fragments, tuple(dict.fromkeys((*page.schema.names, *names))))
     for versions in _versions(searched, inputs, _spans(ranges, rest), bounds, page):
         left = add_newest(page, versions, rest)
         if left is not None:
@@ -61,7 +61,7 @@ def _read_interval(
         if len(versions.order):
             last = int(versions.order[-1])
             low = keys_of(versions.rows, names)(last) + b"\0"
-            rest = Piece(int(versions.slots[last]), interval.end, low)
+            rest = Piece(int(versions.slots[last]), rest.end, low)
     return None
 
 

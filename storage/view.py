@@ -11,6 +11,7 @@ import numpy as np
 
 from elasticscan.base.concurrency import cached_property
 from elasticscan.metadata import Bounds, Fragment, SlotInterval, intervals_of
+from elasticscan.storage.merge import Piece
 from elasticscan.topology import SlotSet
 
 _MOST_BOUNDS = 64
@@ -64,14 +65,15 @@ class View:
         self.fragments = tuple(fragments)
         self._sections: dict[Bounds, Sections] = {}
 
-    def between(self, start: int, end: int, bounds: Bounds) -> Iterator[SlotInterval]:
-        """Yield the intervals of `[start, end)`, cut to it, with the fragments that count in `bounds`."""
+    def between(self, piece: Piece, bounds: Bounds) -> Iterator[tuple[tuple[Fragment, ...], Piece]]:
+        """Yield the intervals of a piece, cut to it, each with its fragments that count in `bounds`."""
         intervals = self.within(bounds).intervals
-        for index in range(bisect_right(intervals, start, key=lambda part: part.end), len(intervals)):
+        for index in range(bisect_right(intervals, piece.start, key=lambda part: part.end), len(intervals)):
             interval = intervals[index]
-            if interval.start >= end:
+            if interval.start >= piece.end:
                 return
-            yield SlotInterval(max(start, interval.start), min(end, interval.end), interval.fragments)
+            start, end = max(piece.start, interval.start), min(piece.end, interval.end)
+            yield interval.fragments, Piece(start, end, piece.low if start == piece.start else b"")
 
     def within(self, bounds: Bounds) -> Sections:
         """Return the slots as they are seen within `bounds`."""
@@ -115,17 +117,8 @@ def _slot_ranges_of(
 
 def most_rows(view: View, bounds: Bounds) -> tuple[int, bool]:
     """Return (the most possible rows, whether exactly so many), from what is known without a file."""
-    read = [fragment for fragment in fragments if fragment.slots and bounds.touch(fragment)]
-    is_shared = sum(len(f.slots) for f in read) > len(SlotSet.union(f.slots for f in read))
-    exact = not is_shared and all(_is_plain(fragment, bounds) for fragment in read)
-    return sum(fragment.rows - fragment.tombstones for fragment in read), exact
-
-
-def _is_plain(fragment: Fragment, bounds: Bounds) -> bool:
-    """Return whether each row of a fragment is one that a scan gives, unless other fragments hide it."""
-    return (
-        fragment.unique
-        and fragment.superseded_at is None
-        and bounds.wholly_hold(fragment)
-        and len(fragment.slots) == fragment.slots_written
+    intervals = view.within(bounds).intervals
+    fragments = {fragment.id: fragment for interval in intervals for fragment in interval.fragments}
+    exact = all(i.is_plain and bounds.wholly_hold(i.fragments[0]) for i in intervals) and all(
+        len(fragment.slots) == fragment.slots_written for fragment in fragments.values()
     )
