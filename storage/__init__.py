@@ -56,9 +56,10 @@ disk         the protocol of files, and what carries it out: a directory, a buck
 spill        batches that wait to be read again, in a temporary file where they are many
 sealed_file  Arrow files that prove themselves; batches: record batches of them, whole or in part
 fragment     the sorted file of rows; fragment_writer: writes it, with bounds of its columns
-view         the fragments that serve some slots; key_filter: primary keys that a fragment does not have
-lookup       single rows by number and by key, and which version is the newest
-merge        several fragments in one order; overlay: others laid over a large fragment
+key_filter   primary keys that a fragment does not have; lookup: single rows by number and by key, and which
+             version is the newest
+merge        several fragments in one order, piece by piece
+view         the fragments that serve some slots; overlay: others laid over a large fragment
 patch        newer rows in one batch of it
 pruning      what statistics rule out
 pages        pages of both
