@@ -128,8 +128,7 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
             ) from error
     if not field.nullable and column.null_count:
         raise SchemaMismatch(
-            f"column {field.name!r} has {column.null_count} nulls but the table allows none; "
-            "fill or drop them",
+            f"column {field.name!r} has {column.null_count} nulls but the table allows none; fill them",
             column=field.name,
         )
     if _has_requiredparts_of(field.type) and _lacks_required_part(column):

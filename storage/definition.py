@@ -86,14 +86,12 @@ def _check_column(column: pa.Field) -> None:
         _check_most(things, len(field.name.encode()), MAX_COLUMN_NAME_BYTES, "shorten it")
         if (not depth and not field.name.strip()) or re.search("[\x00-\x1f\x7f]", field.name):
             raise SchemaMismatch(
-                f"column name {field.name!r} is empty or has control characters, which neither Spark nor a "
-                "shell can name; rename it",
+                f"column name {field.name!r} is empty or has control characters; rename it",
                 column=field.name,
             )
         if not any(is_such(field.type) for is_such in _SUPPORTED):
             raise SchemaMismatch(
-                f"column {path!r} has type {str(field.type)[:200]}, which a table cannot hold; "
-                "cast it to a plain type first",
+                f"column {path!r} has type {str(field.type)[:200]}, which a table cannot hold; cast it",
                 column=path,
             )
         waiting += [(f"{path}.{part.name}", part, depth + 1) for part in parts_of(field.type)]
@@ -124,8 +122,7 @@ def _check_names(schema: pa.Schema) -> None:
             )
         if field.name.lower() in lowered:
             raise SchemaMismatch(
-                f"columns {lowered[field.name.lower()]!r} and {field.name!r} differ at most in case, which "
-                "Spark does not tell apart; rename one",
+                f"column {field.name!r} and another differ at most in case; rename one",
                 column=field.name,
             )
         lowered[field.name.lower()] = field.name

@@ -168,9 +168,7 @@ def arrow_type(option: str, value: Any) -> pa.DataType:
     """Return a type of Arrow's, also of its name."""
     with suppress(ValueError):  # of a name that is none
         return pa.field("", value).type
-    raise _refusal(
-        option, value, "one of Arrow's types, such as int64, double, bool, date32 or timestamp[us]"
-    )
+    raise _refusal(option, value, "one of Arrow's types, such as int64, double, bool or timestamp[us]")
 
 
 def shards(value: Any) -> tuple[list[str], dict[str, str]]:
@@ -197,15 +195,10 @@ def number(option: str, value: Any, least: float = 0, most: float = MAX_NUMBER) 
 
 
 def period(option: str, value: Any) -> float | None:
-    """Return the seconds of a timedelta, or of text with its unit; a number alone is refused.
-
-    None, for the store's own period, stays None.
-    """
-    if value is None:
-        return None
+    """Return the seconds of a timedelta, or of text with its unit; None, for the store's own, stays None."""
     if isinstance(value, timedelta):
         return number(option, value.total_seconds())
-    return seconds_of(option, text(option, value))
+    return None if value is None else seconds_of(option, text(option, value))
 
 
 def transaction(value: Any) -> IdempotencyKey | None:
@@ -231,8 +224,7 @@ def user_metadata(value: Any) -> dict[str, str]:
     size = len(json.dumps(said))
     if size > MAX_USER_METADATA_BYTES:
         raise LimitExceeded(
-            f"user_metadata takes {size:,} bytes as JSON, and at most {MAX_USER_METADATA_BYTES:,} are kept "
-            "with a commit; keep the rest elsewhere",
+            f"user_metadata may take {MAX_USER_METADATA_BYTES:,} bytes as JSON, not {size:,}; shorten it",
             size=size,
             most=MAX_USER_METADATA_BYTES,
         )

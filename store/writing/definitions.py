@@ -145,8 +145,7 @@ def add_columns(context: Context, find: Find, fields: Fields) -> TableInfo:
     asked = stored_schema(pa.schema(given), [])
     if not len(asked):
         raise InvalidOption(
-            f"fields={brief(fields)} must be a pyarrow.Schema, a list of pyarrow.field(name, type) or a "
-            "dict of names and types, at least one",
+            f"fields={brief(fields)} must be a pyarrow.Schema, a list of fields, or a dict of types",
             option="fields",
         )
     with context.catalog.writing() as tx:
@@ -174,8 +173,7 @@ def rename_column(context: Context, find: Find, old: str, new: str) -> TableInfo
     def renamed(column: TableColumn, definition: int, _: int) -> dict[str, Any]:
         if len(column.names) > MAX_RENAMES:
             raise LimitExceeded(
-                f"column {old!r} was renamed {MAX_RENAMES:,} times, and all its names are kept; add another "
-                "column instead",
+                f"column {old!r} was renamed {MAX_RENAMES:,} times, the most; add another column instead",
                 column=old,
                 limit="renames",
                 most=MAX_RENAMES,
@@ -194,8 +192,7 @@ def widen_column(context: Context, find: Find, name: str, kind: Any) -> TableInf
             return {}
         if not is_widening(column.type, kind):
             raise SchemaMismatch(
-                f"column {name!r} is {column.type} and cannot become {kind}; name a wider type of its kind, "
-                "or a decimal of its scale",
+                f"column {name!r} is {column.type}; name a wider type of its kind and scale, not {kind}",
                 column=name,
             )
         return {"types": (*column.types, (definition, kind))}
@@ -224,15 +221,13 @@ def _change(
             for index in indexes:
                 if name in (*index.columns, *index.include):
                     raise InvalidOption(
-                        f"column {name!r} of table {table.name!r} cannot be {change}, being of index "
-                        f"{index.name!r}; drop the index first",
+                        f"column {name!r} of index {index.name!r} cannot be {change}; drop the index first",
                         column=name,
                         index=index.name,
                     )
             if name in table.primary_key:
                 raise InvalidOption(
-                    f"column {name!r} of table {table.name!r} cannot be {change}, being of the primary key; "
-                    "copy its rows to a new table",
+                    f"column {name!r} of the primary key cannot be {change}; copy the rows to a new table",
                     column=name,
                 )
             column = table.by_name()[name]
@@ -246,8 +241,7 @@ def _redefine(tx: Tx, table: TableInfo, columns: tuple[TableColumn, ...]) -> Tab
         return table
     if len(columns) > MAX_COLUMNS:
         raise LimitExceeded(
-            f"table {table.name!r} may have {MAX_COLUMNS:,} columns, dropped ones included, not "
-            f"{len(columns):,}; copy its rows to a new table",
+            f"a table may have {MAX_COLUMNS:,} columns, dropped ones included; copy the rows to a new one",
             limit="columns",
             most=MAX_COLUMNS,
         )
@@ -262,9 +256,7 @@ def _is_new(field: pa.Field, table: TableInfo) -> bool:
     if field.name not in table.schema.names:
         if not field.nullable:
             raise InvalidOption(
-                f"column {field.name!r} is null in the rows of table {table.name!r}; declare it nullable",
-                option="fields",
-                column=field.name,
+                f"column {field.name!r} is null in all rows; declare it nullable", option="fields"
             )
         return True
     own = table.schema.field(field.name).type

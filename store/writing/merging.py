@@ -60,8 +60,7 @@ class Clauses:
         columns_of(table, self.columns)
         if (self.matched, self.not_matched) == (IGNORE, IGNORE):
             raise InvalidOption(
-                f"when_matched and when_not_matched are both 'ignore'; pass when_not_matched='{INSERT}'",
-                option="when_matched",
+                "when_matched and when_not_matched are both 'ignore'; choose another", option="when_matched"
             )
 
 

@@ -120,14 +120,9 @@ class KeyCheck:
         listed = f"{columns} = {', '.join(brief(key) for key in named)}"
         shown = {"table": name, "keys": rows, "newest": newest}
         if self._since is None:
-            return AlreadyExists(
-                f"table {name!r} has rows with these keys, such as {listed}, and nothing was written; leave "
-                "them out, or upsert",
-                **shown,
-            )
+            return AlreadyExists(f"table {name!r} has rows with {listed}; leave them out, or upsert", **shown)
         return RowsChanged(
-            f"rows of table {name!r} were changed after commit {self._since}, such as {listed}, and nothing "
-            f"was written; read them again at commit {newest}",
+            f"rows of table {name!r} were changed after commit {self._since}, such as {listed}; read again",
             since=self._since,
             **shown,
         )

@@ -253,8 +253,7 @@ def _new_values(new: Mapping[str, Any], table: TableInfo) -> dict[str, NewValues
     names = columns_of(table, list(new), "set")
     if keys := {*names} & {*table.primary_key}:
         raise InvalidOption(
-            f"set names {min(keys)!r}, a column of the primary key of table {table.name!r}; insert rows with "
-            "the new keys and delete the old ones",
+            f"set names {min(keys)!r} of the primary key; insert rows with the new keys, delete the old ones",
             option="set",
         )
     return {name: _new_value(new[name], table.schema.field(name), table) for name in names}
