@@ -1,32 +1,15 @@
 """Secondary indexes as values: what is indexed, how far its build is, and the files that hold the entries.
 
-The phases of an index are a table, each named by what is true in it:
-
-    phase       commits bring their runs    older fragments have theirs    scans use it
-    building    yes                         some, or none                  no
-    ready       yes                         all                            yes
-    dropped     no                          garbage, to be collected       no; final
-
-    building ──completed──> ready ──dropped──> dropped
-     │  │ ^                                      ^
-     │  └─┘ runs_missing                         │
-     └───────────── dropped, refused ────────────┘
-
-A build that was killed leaves an index in `building`; the next build continues there, since
-the missing runs alone say what remains to be done. `refused` means that some rows cannot be indexed; of two
-builders, one may still meet such rows when the other has completed the index without them: it stays ready.
-
-The table drives, as that of moves does: every change of an index goes through `IndexInfo.after`, and the one
-writer of what is kept of indexes (`transition_index` in `store/writing/indexing.py`) calls that.
+From the transaction that enters an index on, commits bring their runs of it; its build gives older fragments
+theirs. It is ready once none lacks them, which the log checks, and so it stays until it is dropped. A build
+that was killed leaves an index that is not ready; the next build continues there, since the missing runs
+alone say what remains to be done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Final
 
 from elasticscan.metadata.manifest import Seal
 
@@ -39,37 +22,11 @@ AUTO, NONE, DIRECT, KEY = "auto", "none", "direct", "key"
 
 
 class IndexPhase(StrEnum):
-    """The phases of an index, each named by the fact that holds in it."""
+    """The phases of an index; where no run was built yet, older logs have it as entered."""
 
     BUILDING = "building"
     READY = "ready"
     DROPPED = "dropped"
-
-
-class IndexEvent(StrEnum):
-    """The events of an index.
-
-    `RUNS_MISSING`: a builder found fragments without a run. `COMPLETED`: every fragment has its run, or had
-    it before. `REFUSED`: existing rows cannot be indexed. `DROPPED`: the index or its table was dropped.
-    """
-
-    RUNS_MISSING = "runs_missing"
-    COMPLETED = "completed"
-    REFUSED = "refused"
-    DROPPED = "dropped"
-
-
-INDEX_TRANSITIONS: Final[Mapping[tuple[IndexPhase, IndexEvent], IndexPhase]] = MappingProxyType(
-    {
-        (IndexPhase.BUILDING, IndexEvent.RUNS_MISSING): IndexPhase.BUILDING,
-        (IndexPhase.BUILDING, IndexEvent.COMPLETED): IndexPhase.READY,
-        (IndexPhase.BUILDING, IndexEvent.REFUSED): IndexPhase.DROPPED,
-        (IndexPhase.BUILDING, IndexEvent.DROPPED): IndexPhase.DROPPED,
-        (IndexPhase.READY, IndexEvent.COMPLETED): IndexPhase.READY,
-        (IndexPhase.READY, IndexEvent.REFUSED): IndexPhase.READY,  # those rows went meanwhile
-        (IndexPhase.READY, IndexEvent.DROPPED): IndexPhase.DROPPED,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +56,6 @@ class IndexInfo:
     @property
     def is_over(self) -> bool:
         return self.phase is IndexPhase.DROPPED
-
-    def after(self, event: IndexEvent) -> IndexInfo:
-        """Return the index after an event. That the event can happen in its phase is up to us alone."""
-        phase = INDEX_TRANSITIONS.get((self.phase, event))
-        assert phase is not None, f"index {self.name!r} in phase {self.phase} cannot take {event}"
-        return replace(self, phase=phase)
 
 
 @dataclass(frozen=True, slots=True)

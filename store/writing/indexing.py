@@ -36,7 +36,6 @@ from elasticscan.metadata import (
     FileChanges,
     Fragment,
     IndexDefined,
-    IndexEvent,
     IndexInfo,
     IndexPhase,
     StagedFragment,
@@ -182,7 +181,8 @@ def create_index(
                 index, left = _enter_runs(context, index, built)
     except (InvalidKey, LimitExceeded):  # rows that are there cannot be in it, so it would never be ready
         with context.catalog.writing() as tx:
-            transition_index(tx, index, IndexEvent.REFUSED)
+            if any(own.id == index.id and not own.ready for own in tx.state.indexes(table.id)):
+                transition_index(tx, index, IndexPhase.DROPPED)
         raise
     return index
 
@@ -191,15 +191,15 @@ def create_index(
 def drop_index(context: Context, find: Find, name: str) -> None:
     """Remove an index of a table. Raises `NotFound`."""
     with context.catalog.writing() as tx:
-        transition_index(tx, tx.state.index_named(find(tx)[0].id, name), IndexEvent.DROPPED)
+        transition_index(tx, tx.state.index_named(find(tx)[0].id, name), IndexPhase.DROPPED)
 
 
-def transition_index(tx: Tx, index: IndexInfo, event: IndexEvent) -> IndexInfo:
-    """Let something happen to an index, and return it as it is now; one that was dropped stays so."""
+def transition_index(tx: Tx, index: IndexInfo, phase: IndexPhase) -> IndexInfo:
+    """Enter the phase of an index, and return it as it is now; one that was dropped stays so."""
     before = next((own for own in tx.state.indexes(index.table) if own.id == index.id), None)
     if before is None:
         return replace(index, phase=IndexPhase.DROPPED)
-    after = before.after(event)
+    after = replace(before, phase=phase)
     if after != before:
         tx.append(IndexDefined(after))
     return after
@@ -251,7 +251,7 @@ def _enter_runs(
         there = {part.id: runs for part, runs in built if _are_there(context, part.shard, runs)}
         taken = add_runs(tx, index, there)
         missing = without_runs(tx.state, index)
-        index = transition_index(tx, index, IndexEvent.RUNS_MISSING if missing else IndexEvent.COMPLETED)
+        index = transition_index(tx, index, IndexPhase.BUILDING if missing else IndexPhase.READY)
     refused = ((part, run) for part, runs in built if part.id not in taken for run in runs)
     remove_files(((part.shard, run.path) for part, run in refused), context.disk_of)
     missing.sort(key=lambda fragment: -fragment.rows)

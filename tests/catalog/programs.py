@@ -73,8 +73,8 @@ from elasticscan.metadata import (
     FragmentsReplaced,
     HorizonRaised,
     IndexDefined,
-    IndexEvent,
     IndexInfo,
+    IndexPhase,
     MoveSwitched,
     Record,
     RowsCommitted,
@@ -757,12 +757,12 @@ class World:
                 for fragment in lacking[: self.draw.choice((1, 9))]
             )
             return self._replaced(table, "build", FileChanges(runs=tuple(runs)))
-        return IndexDefined(index.after(IndexEvent.COMPLETED))
+        return Append(IndexDefined(replace(index, phase=IndexPhase.READY)))
 
     def _drop_index(self, state: StoreState, table: Any) -> Record | None:
         if not table.indexes:
             return None
-        return IndexDefined(self.draw.choice(table.indexes).after(IndexEvent.DROPPED))
+        return Append(IndexDefined(replace(self.random.choice(table.indexes), phase=IndexPhase.DROPPED)))
 
     def _forget(self, state: StoreState, table: Any) -> Record | None:
         """Forget files that garbage collection has deleted."""

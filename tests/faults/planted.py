@@ -37,8 +37,8 @@ from elasticscan.metadata import (
     Bounds,
     Fragment,
     HorizonRaised,
-    IndexEvent,
     IndexInfo,
+    IndexPhase,
     MoveSwitched,
     StagedFragment,
     TableDefined,
@@ -543,12 +543,12 @@ def failed_move_strikes_the_source(honest: Any, self: Mover) -> bool:
 # ------------------------------------------------------------------------------- secondary indexes
 
 
-@fault("programs", "an index becomes ready by its table", style="builds alongside changes")
+@fault("programs", "an index is ready once every fragment has its runs", style="builds alongside changes")
 def index_is_ready_around_its_table(patch: Patch) -> None:
     honest = indexing.transition_index
 
-    def hasty(tx: Tx, index: IndexInfo, event: IndexEvent) -> IndexInfo:
-        return honest(tx, index, IndexEvent.COMPLETED if event is IndexEvent.RUNS_MISSING else event)
+    def hasty(tx: Tx, index: IndexInfo, phase: IndexPhase) -> IndexInfo:
+        return honest(tx, index, IndexPhase.READY if phase is IndexPhase.BUILDING else phase)
 
     indexes_may_be_unfinished(patch)
     patch.setattr(indexing, "transition_index", hasty)
