@@ -41,7 +41,7 @@ from elasticscan.storage import open_disk
 from elasticscan.store import Store
 from elasticscan.store.copies.creation import make_store
 from elasticscan.store.roots.location import Location
-from elasticscan.store.writing.entering import commit_of
+from elasticscan.store.writing.publishing import CommitRequest, commit_of
 from elasticscan.topology import Placement, Tablet, Topology, initial_placement
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])
@@ -336,7 +336,7 @@ def _enter_without_rows(store: Store, clock: TurnedClock, commits: int) -> None:
     for first in range(0, commits, 100):
         with store.context.catalog.writing() as tx:
             for _ in range(min(100, commits - first)):
-                tx.append(commit_of(tx.state, table, "write", []))
+                tx.append(commit_of(tx.state, table, [], CommitRequest()))
         clock.sleep(100 * COMMIT_SECONDS)
 
 

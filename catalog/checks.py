@@ -17,8 +17,8 @@ files is made before, and asked for here by the number that it was made at (`bas
     TagChanged          a snapshot that can still be read
     TopologyEntered     the number that follows in the topology history
 
-Raised: `TableChanged` (start again), `WriteConflict` (try again), `SnapshotExpired`, `AlreadyExists`,
-`InvalidTopologyChange`.
+Raised: `TableChanged` and `RowsChanged` (start again), `WriteConflict` (try again), `SnapshotExpired`,
+`AlreadyExists`, `InvalidTopologyChange`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any, Final
 from elasticscan.base.errors import (
     AlreadyExists,
     InvalidTopologyChange,
+    RowsChanged,
     SnapshotExpired,
     TableChanged,
     WriteConflict,
@@ -81,7 +82,11 @@ def _check_rows(state: StoreState, record: RowsCommitted) -> None:
     if record.definition != table.info.definition:
         raise _changed(table, "columns")
     if record.based_on and table.newest > record.based_on:
-        raise _changed(table, "rows")
+        raise RowsChanged(
+            f"table {table.info.name!r} has a commit after {record.based_on}; read its rows again",
+            table=table.info.name,
+            newest=table.newest,
+        )
     _check_files(state, table, record.files, state.placement)
 
 

@@ -40,33 +40,20 @@ class KeyCheck:
         context, table: where the write goes.
         since: the commit after which the keys may not have been written or deleted; None for keys of which no
             row may be there.
-        is_whole: no other key of the table may have been written, either.
     """
 
-    def __init__(self, context: Context, table: TableInfo, since: int | None, is_whole: bool = False) -> None:
-        self._context, self._table, self._since, self._is_whole = context, table, since, is_whole
+    def __init__(self, context: Context, table: TableInfo, since: int | None) -> None:
+        self._context, self._table, self._since = context, table, since
         self._checked_to = since  # commits up to this one were compared
 
-    def look(self, staged: Sequence[StagedFragment]) -> None:
-        """Compare with the commits until now, without a lock; few are left to `holds`.
-
-        Raises `RowsChanged`, `AlreadyExists`, or `SnapshotExpired` where the changes are no longer kept.
-        """
-        self._compare(self._context.catalog.newest(), staged, at_last=True)
-
-    def holds(self, tx: Tx, staged: Sequence[StagedFragment], at_last: bool) -> bool:
-        """Compare with what is left, in the transaction that commits; raises as `look` does.
+    def holds(self, tx: Tx, staged: Sequence[StagedFragment], at_last: bool = True) -> bool:
+        """Compare with the commits that a transaction sees and that were not compared before.
 
         False when more is left than writers should wait for; never `at_last`.
+        Raises `RowsChanged`, `AlreadyExists`, or `SnapshotExpired` where the changes are no longer kept.
         """
-        return self._compare(tx, staged, at_last)
-
-    def _compare(self, tx: Tx, staged: Sequence[StagedFragment], at_last: bool) -> bool:
         begin, newest = self._checked_to, tx.state.commit
         if tx.state.info(self._table.id) is None or (begin is not None and begin >= newest):
-            return True
-        if self._is_whole:
-            self._check_newest(tx)
             return True
         seen = self._see(tx)
         if not at_last and not self._is_small(seen, staged):
@@ -103,15 +90,6 @@ class KeyCheck:
         rest = sum(fragment.rows for fragment in in_files if fragment.slots & slots)
         rest += sum(commit.rows for commit in seen.memory.commits if commit.number > compared)
         return rest <= SMALL_REST_ROWS
-
-    def _check_newest(self, tx: Tx) -> None:
-        newest = tx.state.table(self._table.id).newest
-        if self._since is not None and newest > self._since:
-            raise RowsChanged(
-                f"table {self._table.name!r} has a commit after {self._since}, and nothing was written",
-                table=self._table.name,
-                newest=newest,
-            )
 
     def _conflict(self, keys: pa.RecordBatch, newest: int) -> ElasticScanError:
         rows = keys.slice(0, MOST_KEYS_NAMED).to_pylist()

@@ -6,6 +6,7 @@ written. Otherwise they are staged in files, as the rows of other tasks may be a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from elasticscan.base import limits
 from elasticscan.base.errors import CommitUnknown, ElasticScanError, WriteConflict
 from elasticscan.base.limits import MEMORY_STORE_BYTES, MEMORY_TABLE_BYTES, WRITE_BUFFER_BYTES
 from elasticscan.catalog import Append, IdempotencyKey, StoreState, Tx, retry_interrupted
-from elasticscan.metadata import StagedFragment, TableDefined, TableInfo
+from elasticscan.metadata import FileChanges, RowsCommitted, StagedFragment, TableDefined, TableInfo
 from elasticscan.storage import (
     SMALL_FRAGMENT_BYTES,
     File,
@@ -34,10 +35,10 @@ from elasticscan.storage import (
 )
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import live_table
-from elasticscan.store.writing.entering import commit_of
+from elasticscan.store.writing.entering import added
 from elasticscan.store.writing.indexing import missing_runs, with_runs
 from elasticscan.store.writing.preconditions import KeyCheck
-from elasticscan.topology import Placement
+from elasticscan.topology import Placement, SlotSet
 
 # After so many commits that found some tablet elsewhere, the rows that moved are staged again
 # while the catalog's write lock is held, so a write cannot starve alongside endless moves.
@@ -127,6 +128,8 @@ class CommitRequest:
         check: what it requires of its keys.
         user_metadata: what its writer says of it.
         versions: the catalog's, read before anything was staged.
+        based_on: the number of the state whose rows the write has read: no later commit may have written any
+            row of the table. 0 where others may have.
     """
 
     kind: str = "write"
@@ -134,6 +137,40 @@ class CommitRequest:
     check: KeyCheck | None = None
     user_metadata: Mapping[str, str] | None = None
     versions: tuple[int, int] | None = None
+    based_on: int = 0
+
+
+def commit_of(
+    state: StoreState,
+    table: int,
+    staged: Sequence[StagedFragment],
+    request: CommitRequest,
+    packed: bytes | None = None,
+) -> Append:
+    """Return the commit that makes staged fragments visible, all at once.
+
+    With `packed` rows, these are kept in the log, and `staged` says of which slots they are, and how many.
+    """
+    kind, txn = request.kind, request.txn
+    size = sum(part.bytes + sum(run.bytes for run in part.runs) for part in staged)
+    rows, tombstones = sum(part.rows for part in staged), sum(part.tombstones for part in staged)
+    if kind == "write" and tombstones:
+        kind = "delete" if tombstones == rows else "merge"
+    record = RowsCommitted(
+        table,
+        kind,
+        state.table(table).info.definition,
+        rows,
+        size if packed is None else len(packed),
+        tombstones,
+        slots=SlotSet.union(part.slots for part in staged if packed is not None),
+        overwrites=kind == "overwrite",
+        based_on=request.based_on,
+        files=FileChanges(added(state, ((part, 0, 0) for part in staged if packed is None))),
+    )
+    said = {"content": None if txn is None else txn.content, "user": dict(request.user_metadata or {})}
+    metadata = json.dumps(said, sort_keys=True) if any(said.values()) else None
+    return Append(record, packed, None if txn is None else txn[:2], metadata)
 
 
 class CommitNumber(int):
@@ -270,9 +307,9 @@ class _Publication:
             return at_once, self.fragments
         for attempt in count():
             at_last = attempt >= ATTEMPTS_WITHOUT_LOCK
-            if check is not None and not (txn and is_committed(context, table.id, txn)):
-                check.look(self.fragments)
-            if check is not None or self._request.newest is not None:
+            if check is not None and earlier_commit(context, table.id, txn) is None:
+                check.holds(context.catalog.newest(), self._fragments)
+            if check is not None:
                 context.checkpoint("keys compared")
             with context.catalog.writing(is_small=self._rows is not None and not at_last) as tx:
                 earlier = self._made_before(tx)
@@ -301,14 +338,7 @@ class _Publication:
             return None
         if len(tx.state.memory(table.id)) % TRANSACTION_EVERY == TRANSACTION_EVERY - 1:
             return None
-        return self._record(tx)
-
-    def _record(self, tx: Tx) -> Append:
-        """Return the commit as it is appended."""
-        request, rows = self._request, None if self._small is None else self._small.rows
-        kind = _kind_of(request.kind, self.fragments)
-        said = request.txn, request.user_metadata
-        return commit_of(tx.state, self._table.id, kind, self.fragments, *said, rows)
+        return commit_of(tx.state, self._table.id, self._fragments, self._request, self._rows)
 
     def _made_before(self, tx: Tx) -> tuple[int, set[File]] | None:
         """Return the commit made under the same `txn`, to which these very files may have been handed in."""
@@ -327,23 +357,22 @@ class _Publication:
 
     def _enter(self, tx: Tx) -> int:
         """Make the commit."""
-        if self._small is None:
-            self._context.check_not_collected(tx, self.fragments, self._request.versions)
-        if self._table.id in tx.state.reserved:
-            self._enter_reserved(tx, tx.state.reserved[self._table.id])
-        number = tx.append(self._record(tx))
-        self.state = tx.state
+        if self._rows is None:
+            self._context.check_not_collected(tx, self._fragments, self._request.versions)
+        reserved = tx.state.reserved.get(self._table.id)
+        if reserved is not None:  # it is seen from here on
+            if any(other.name == reserved.name for other in tx.state.infos()):
+                raise WriteConflict(
+                    f"table {reserved.name!r} was made with another definition meanwhile; nothing was "
+                    "committed: write again into that table",
+                    table=reserved.name,
+                )
+            tx.append(TableDefined(reserved, 0, "create"))
+        number = tx.append(commit_of(tx.state, self._table.id, self._fragments, self._request, self._rows))
+        self._pending = self._context.upkeep.pending(tx, self._table.id, self._fragments)
         return number
 
 
 def _in_place(placement: Placement, staged: Sequence[StagedFragment]) -> bool:
     """Return True if each fragment lies where its slots live."""
     return all(fragment.slots <= placement.at(fragment.shard) for fragment in staged)
-
-
-def _kind_of(kind: str, staged: Sequence[StagedFragment]) -> str:
-    """Return the name of a commit in the table's history: rows of a write may delete, too."""
-    deletes = sum(fragment.tombstones for fragment in staged)
-    if kind != "write" or not deletes:
-        return kind
-    return "delete" if deletes == sum(fragment.rows for fragment in staged) else "merge"

@@ -49,7 +49,7 @@ from elasticscan.store.context import Context, Find
 from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.scan import begin_changes, begin_scan, columns_of
 from elasticscan.store.rows.conversion import tombstones_of, typed, with_tombstones
-from elasticscan.store.writing.preconditions import KeyCheck, unchanged
+from elasticscan.store.writing.preconditions import unchanged
 from elasticscan.store.writing.publishing import (
     CommitNumber,
     CommitRequest,
@@ -350,20 +350,18 @@ def _restored(transaction: WriteTransaction, to: int | str | datetime) -> Commit
     newest = tx.state.table(table.id).newest
     is_replaced = any(number > snapshot for number in tx.state.overwrites(table.id))
     if is_replaced:
-        kind, scan = (
-            "overwrite",
-            begin_scan(context, transaction.find, None, None, snapshot, _LIMITS, index=NONE),
-        )
+        kind = "overwrite"
+        scan = begin_scan(context, transaction.find, None, None, snapshot, _LIMITS, index=NONE)
     else:
-        commits = snapshot, max(snapshot, newest)
-        kind, scan = "write", begin_changes(context, transaction.find, commits, None, None, True, _LIMITS)
+        kind, commits = "write", (snapshot, max(snapshot, newest))
+        scan = begin_changes(context, transaction.find, commits, None, None, True, _LIMITS)
     with scan:
         if scan.standing.definition != table.definition:
             raise OutdatedLookError
         rows = (events if is_replaced else undone(events, table) for events in scan.batches())
         said = {**(transaction.user_metadata or {}), RESTORED_TO: str(snapshot)}
-        check = KeyCheck(context, table, newest, is_whole=True)
-        return write(context, table, rows, CommitRequest(kind, check=check, user_metadata=said))
+        request = CommitRequest(kind, user_metadata=said, based_on=tx.state.number)
+        return write(context, table, rows, request)
 
 
 def undone(events: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:

@@ -39,7 +39,7 @@ from elasticscan.base.errors import (
     InvalidTopologyChange,
     NotFound,
     SnapshotExpired,
-    TableChanged,
+    StartAgain,
     WriteConflict,
 )
 from elasticscan.base.limits import STREAM_LEASE_SECONDS, TRUSTED_JUMP_SECONDS
@@ -113,7 +113,7 @@ from tests.catalog.logs import (
 from tests.simulation.engine import Engine, Step
 
 SLOTS, KEYS = 12, 30
-REFUSED = (WriteConflict, TableChanged, AlreadyExists, InvalidTopologyChange, SnapshotExpired, NotFound)
+REFUSED = (WriteConflict, StartAgain, AlreadyExists, InvalidTopologyChange, NotFound)
 SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.int64())])
 INFO = TableInfo(1, "t", SCHEMA, ("key",), ("key",), None, 0, 0)
 _ROWS = pa.schema([("_slot", pa.uint16()), *SCHEMA])

@@ -9,7 +9,7 @@ import pyarrow as pa
 from elasticscan.catalog import Catalog, NewStore, Tx, create_catalog, open_catalog
 from elasticscan.metadata import StagedFragment, TableDropped, TableInfo
 from elasticscan.store.writing.definitions import enter
-from elasticscan.store.writing.entering import commit_of
+from elasticscan.store.writing.publishing import CommitRequest, commit_of
 from elasticscan.topology import SlotSet, initial_placement
 from tests.base.manual_clock import ManualClock
 
@@ -36,7 +36,7 @@ def add_table(catalog: Catalog, name: str = "t") -> TableInfo:
 
 def add_commit(catalog: Catalog, table: TableInfo, *fragments: StagedFragment) -> int:
     with catalog.writing() as tx:
-        return tx.append(commit_of(tx.state, table.id, "write", fragments, None, None))
+        return tx.append(commit_of(tx.state, table.id, fragments, CommitRequest()))
 
 
 def drop_table(tx: Tx, name: str) -> None:

@@ -40,7 +40,6 @@ from elasticscan.metadata import (
     IndexInfo,
     IndexPhase,
     MoveSwitched,
-    StagedFragment,
     TableDefined,
     TableInfo,
 )
@@ -705,11 +704,11 @@ def readers_are_of_any_definition(honest: Any, self: Any, key: Any, make: Any, w
 
 
 @fault("programs", "a check begins at the commit that the rows were read at", style="writes that check")
-@replacing(KeyCheck, "look")
-def checks_begin_at_the_wrong_snapshot(honest: Any, self: KeyCheck, staged: Sequence[StagedFragment]) -> None:
-    if self._since is not None:
-        self._checked_to = self._context.catalog.newest().state.versions[1]
-    honest(self, staged)
+@replacing(KeyCheck, "holds")
+def checks_begin_at_the_wrong_snapshot(honest: Any, self: KeyCheck, tx: Tx, *of: Any) -> bool:
+    if self._since is not None and len(of) == 1:  # outside of the transaction that commits
+        self._checked_to = tx.state.commit
+    return bool(honest(self, tx, *of))
 
 
 @fault("programs", "an overwrite changes the rows that it removes", style="writes that check")
@@ -856,7 +855,9 @@ columns.rule("copies keep dropped columns while older scans may read them").sets
     TableInfo, "with_dropped", lambda self, oldest: self
 )
 checking = Finder("programs", "writes that check")
-checking.rule("commits made since the comparison are compared, too").gives(KeyCheck, "holds", True)
+checking.rule("commits made since the comparison are compared, too").alters(
+    KeyCheck, "holds", lambda honest, self, tx, *of: len(of) > 1 or honest(self, tx, *of)
+)
 checking.rule("a deleted key is free for an insert").alters(
     preconditions, "shared_keys", lambda honest, *arguments: honest(*arguments[:3])
 )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.catalog import StoreState
+from elasticscan.catalog import StoreState, checks
+from elasticscan.metadata import RowsCommitted
 from elasticscan.store.upkeep import compaction, horizons
 from elasticscan.store.writing import transactions
-from elasticscan.store.writing.preconditions import KeyCheck
 from tests.faults.planted import Finder, fault, replacing, while_running
 from tests.faults.unchecked import horizons_may_pass_tags
 from tests.simulation.tables import PAST
@@ -30,7 +31,9 @@ past.rule("a restore undoes all changes of a key, not the last one").alters(
 past.rule("a restore to before an overwrite brings back the rows that it replaced").plants(
     while_running, (transactions, "_restored"), (StoreState, "overwrites"), lambda *_: ()
 )
-past.rule("a restore begins again where others have written meanwhile").gives(KeyCheck, "_check_newest")
+past.rule("a restore begins again where others have written meanwhile").alters(
+    checks._CHECKS, RowsCommitted, lambda honest, known, record: honest(known, replace(record, based_on=0))
+)
 past.rule("what a tag names stays readable").gives(horizons, "_tagged", [], let=horizons_may_pass_tags)
 past.rule("the oldest tag decides what stays").alters(
     compaction, "_tagged", lambda honest, *of: sorted(honest(*of))[-1:], let=horizons_may_pass_tags
