@@ -15,7 +15,6 @@ from elasticscan.storage import patch as patch_module
 from elasticscan.storage.conform import conform
 from elasticscan.storage.copying import Keep, copy_slots
 from elasticscan.storage.definition import check_definition, stored_schema
-from elasticscan.storage.fragment import SYSTEM_COLUMNS
 from elasticscan.storage.ingest import stage_rows
 from elasticscan.storage.pages import read_page
 from elasticscan.store.rows.conversion import tombstones_of
@@ -128,10 +127,6 @@ ABX = (("a", pa.int64()), ("b", pa.string()), ("x", pa.float64()))
 @pytest.mark.parametrize(
     ("columns", "primary_key", "shard_key", "error", "says"),
     [
-        *(
-            ((*ABX, (name, pa.int64())), "a", "a", SchemaMismatch, "taken by the store")
-            for name in SYSTEM_COLUMNS
-        ),
         ((*ABX, ("A", pa.int64())), "a", "a", SchemaMismatch, "differ at most in case"),
         ((), "a", "a", SchemaMismatch, "at least one column"),
         (ABX, "", "", InvalidOption, None),

@@ -141,21 +141,6 @@ def test_a_key_that_no_continuation_key_takes_is_refused_before_it_is_staged(sto
     assert first.rows.num_rows + store.resume(first.key or "").count() == 2
 
 
-def test_an_index_takes_no_keys_that_are_too_long_and_a_build_that_meets_one_leaves_none(
-    store: Store,
-) -> None:
-    store.table("t").create_index("by_v", ["v"])
-    with pytest.raises(InvalidKey, match="key of index 'by_v'"):
-        store.table("t").upsert(pa.table({"id": [7], "v": ["x" * 20_000]}))
-    store.table("t").drop_index("by_v")
-    store.table("t").upsert(pa.table({"id": [7], "v": ["x" * 20_000]}))
-    with pytest.raises(InvalidKey, match="key of index 'again'"):
-        store.table("t").create_index("again", ["v"])
-    assert store.table("t").indexes() == ()
-    store.table("t").create_index("hashed", ["v"], kind="hash")
-    assert store.table("t").scan(filter=f"v = '{'x' * 20_000}'", index="hashed").to_table().num_rows == 1
-
-
 def test_a_table_has_a_limit_on_indexes_and_their_columns(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +150,7 @@ def test_a_table_has_a_limit_on_indexes_and_their_columns(
         store.table("t").create_index("a", ["id", "v"])
     for name in ("a", "b"):
         store.table("t").create_index(name, ["v"])
-    with pytest.raises(LimitExceeded, match="as many as a table may have"):
+    with pytest.raises(LimitExceeded, match="has 2 indexes, the most"):
         store.table("t").create_index("c", ["v"])
     store.table("t").create_index("b", ["v"])  # it is there
 

@@ -77,9 +77,11 @@ def test_what_an_index_cannot_take_is_refused_when_it_is_written_and_when_the_in
 ) -> None:
     table, long = store.table("t"), rows(0, 1, "x" * 20_000)
     table.upsert(long)
-    with pytest.raises(InvalidKey):
+    with pytest.raises(InvalidKey, match="key of index 'by_t'"):
         table.create_index("by_t", ["t"])
     assert [index.name for index in table.indexes()] == ["by_k"]
+    table.create_index("hashed", ["t"], kind="hash")
+    assert ids_of(table, filter=f"t = '{'x' * 20_000}'", index="hashed") == [0]
     another = store.create_table("u", SCHEMA, ["id"])
     another.create_index("by_t", ["t"])
     with pytest.raises(InvalidKey):
