@@ -8,7 +8,7 @@ leaves an index that scans do not use; building it again goes on where it ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -211,25 +211,6 @@ def without_runs(state: StoreState, index: IndexInfo) -> list[Fragment]:
     return [fragment for fragment in state.fragments(index.table) if fragment.id not in having]
 
 
-def add_runs(tx: Tx, index: IndexInfo, runs: Mapping[int, Sequence[StagedRun]]) -> frozenset[int]:
-    """Give fragments, by their ids, their runs of an index as one record; return those that took them.
-
-    The others are gone or have them already, or the index is gone, or the runs were taken for garbage.
-    """
-    taking = {
-        fragment.id: fragment.shard
-        for fragment in without_runs(tx.state, index)
-        if fragment.id in runs
-        and tx.state.condemned.isdisjoint((fragment.shard, run.path) for run in runs[fragment.id])
-    }
-    if not taking or index.id not in {own.id for own in tx.state.indexes(index.table)}:
-        return frozenset()
-    added = tuple(AddedRun(fragment, run) for fragment in sorted(taking) for run in runs[fragment])
-    replace_files(tx, index.table, "index", FileChanges(runs=added))
-    tx.files_at |= set(taking.values())
-    return frozenset(taking)
-
-
 def _check_rows_in_log(context: Context, table: TableInfo, index: IndexInfo) -> None:
     """Check that rows in the log can be in an index; writers check the rows that come from now on."""
     tx = context.catalog.newest()
@@ -243,13 +224,25 @@ def _enter_runs(
 ) -> tuple[IndexInfo, list[Fragment]]:
     """Enter runs that were built; returns the index as it is now, and fragments to build the next for.
 
-    It is ready, so that scans use it, once every fragment has its runs. A transaction looks at all shards,
+    Left out are runs of fragments that are gone or have some, and those that were taken for garbage. The
+    index is ready, so that scans use it, once every fragment has its runs. A transaction looks at all shards,
     however few runs it enters, and so few fragments are built together that a build which is cut off loses
     little.
     """
     with context.catalog.writing() as tx:
-        there = {part.id: runs for part, runs in built if _are_there(context, part.shard, runs)}
-        taken = add_runs(tx, index, there)
+        is_live = index.id in {own.id for own in tx.state.indexes(index.table)}
+        lacking = {fragment.id for fragment in without_runs(tx.state, index) if is_live}
+        taken = {
+            part.id: runs
+            for part, runs in built
+            if part.id in lacking
+            and tx.state.condemned.isdisjoint((part.shard, run.path) for run in runs)
+            and _are_there(context, part.shard, runs)
+        }
+        if taken:
+            added = tuple(AddedRun(fragment, run) for fragment in sorted(taken) for run in taken[fragment])
+            replace_files(tx, index.table, "index", FileChanges(runs=added))
+            tx.files_at |= {part.shard for part, _ in built if part.id in taken}
         missing = without_runs(tx.state, index)
         index = transition_index(tx, index, IndexPhase.BUILDING if missing else IndexPhase.READY)
     refused = ((part, run) for part, runs in built if part.id not in taken for run in runs)
