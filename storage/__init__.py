@@ -114,11 +114,13 @@ from elasticscan.storage.ingest import (
 from elasticscan.storage.lookup import slot_counts
 from elasticscan.storage.memory_fragment import (
     MEMORY_DISK,
-    CommittedRows,
     MemoryFragment,
     StagedInMemory,
     joined,
+    memory_fragment,
     memory_runs,
+    merged_rows,
+    numbered,
     pack_rows,
     schema_in_log,
     unpack_rows,

@@ -15,7 +15,7 @@ fragments. Value columns of a tombstone are null, as in files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from io import BytesIO
@@ -177,42 +177,28 @@ def _in_memory(
     return MemoryFragment(**own, statistics=staged.statistics, file=disk.new[0])
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedRows:
-    """Rows of several commits, by (slot, primary key, newest first), each with its commit's number.
+def numbered(rows: pa.RecordBatch, commit: int) -> pa.RecordBatch:
+    """Return rows of a commit with its number."""
+    numbers = pa.repeat(pa.scalar(commit, pa.int64()), rows.num_rows)
+    return rows.append_column(pa.field(COMMIT, pa.int64(), nullable=False), numbers)
 
-    `unique`: they have each key once.
-    """
 
-    table: TableInfo
-    rows: pa.RecordBatch
-    unique: bool
+def merged_rows(table: TableInfo, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Merge numbered rows of the table's definition, by (slot, primary key, newest first)."""
+    tombstones = any(DELETED in rows.schema.names for rows in parts)
+    schema = fragment_schema(table.schema, versioned=True, tombstones=tombstones)
+    rows = pa.concat_batches([_completed(rows, schema) for rows in parts])
+    return rows.take(pa.array(_order(table, rows, (-rows.column(COMMIT).to_numpy(),))))
 
-    @classmethod
-    def of(cls, table: TableInfo, commits: Mapping[int, pa.RecordBatch]) -> CommittedRows:
-        """Merge the rows of commits, by their numbers; all are of the table's definition."""
-        field, parts = pa.field(COMMIT, pa.int64(), nullable=False), []
-        for number, rows in commits.items():
-            numbers = pa.repeat(pa.scalar(number, pa.int64()), rows.num_rows)
-            parts.append(rows.append_column(field, numbers))
-        return cls.merged(table, parts)
 
-    @classmethod
-    def merged(cls, table: TableInfo, parts: Sequence[pa.RecordBatch]) -> CommittedRows:
-        """Merge rows that have the numbers of their commits."""
-        tombstones = any(DELETED in rows.schema.names for rows in parts)
-        schema = fragment_schema(table.schema, versioned=True, tombstones=tombstones)
-        rows = pa.concat_batches([_completed(rows, schema) for rows in parts])
-        slots, commits = (rows.column(name).to_numpy() for name in (SLOT, COMMIT))
-        order, first = key_order(rows, table.primary_key, slots, -commits)
-        return cls(table, rows.take(pa.array(order)), bool(first.all()))
-
-    def fragment(self, id: int, slots: SlotSet) -> MemoryFragment:  # noqa: A002
-        """Return them, at least one, as a fragment that serves `slots`."""
-        assert self.rows.num_rows, "a fragment without rows is never written"
-        numbers = self.rows.column(COMMIT).to_numpy()
-        contents = Contents(int(numbers.min()), int(numbers.max()), self.unique)
-        return _in_memory(self.table, self.rows, slots, contents, id)
+def memory_fragment(table: TableInfo, rows: pa.RecordBatch, number: int, slots: SlotSet) -> MemoryFragment:
+    """Return merged rows, at least one, as a fragment of such an id that serves `slots`."""
+    assert rows.num_rows, "a fragment without rows is never written"
+    numbers = rows.column(COMMIT).to_numpy()
+    columns = [rows.column(SLOT).to_numpy(), *(sort_codes(rows.column(name)) for name in table.primary_key)]
+    unique = bool(first_of_keys(np.arange(rows.num_rows), columns).all())
+    contents = Contents(min_commit=int(numbers.min()), max_commit=int(numbers.max()), unique=unique)
+    return _in_memory(table, rows, slots, contents, number)
 
 
 def _completed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -18,10 +18,12 @@ from elasticscan.catalog import InlineCommit, Tx
 from elasticscan.metadata import FragmentStatistics, IndexInfo, IndexRun, TableInfo, unpack_statistics
 from elasticscan.storage import (
     SLOT,
-    CommittedRows,
     MemoryFile,
     MemoryFragment,
+    memory_fragment,
     memory_runs,
+    merged_rows,
+    numbered,
     schema_in_log,
     unpack_rows,
 )
@@ -36,12 +38,12 @@ class _Commits:
     """Consecutive commits, with their rows as fragments."""
 
     commits: tuple[InlineCommit, ...]
-    rows: Mapping[int, CommittedRows]  # by definition
+    rows: Mapping[int, pa.RecordBatch]  # by definition
     fragments: tuple[MemoryFragment, ...]
 
     @property
     def count(self) -> int:
-        return sum(rows.rows.num_rows for rows in self.rows.values())
+        return sum(rows.num_rows for rows in self.rows.values())
 
 
 _NOTHING: Final = _Commits((), {}, ())
@@ -117,12 +119,32 @@ class Memories:
         return known
 
 
+def _made(
+    tx: Tx, table: TableInfo, commits: tuple[InlineCommit, ...], known: TableMemory | None
+) -> TableMemory:
+    """Return the memory of a table, made of one that was known as far as its commits are the same."""
+    if known is None or known.table.definition != table.definition:
+        known = TableMemory(table)
+    old, new = known._old, known._new
+    if commits[: len(old.commits)] != old.commits:
+        old = new = _NOTHING
+    rest = commits[len(old.commits) :]
+    if rest[: len(new.commits)] != new.commits:
+        new = _NOTHING
+    new = _with_more(tx, table, new, rest[len(new.commits) :])
+    if new.count > max(_FEW_ROWS, old.count // 8):
+        parts = [*old.rows.items(), *new.rows.items()]
+        old, new = _together(table, (*old.commits, *new.commits), parts), _NOTHING
+    ids = {fragment.id for part in (old, new) for fragment in part.fragments}
+    runs = {key: made for key, made in list(known._runs.items()) if key[0] in ids}
+    return TableMemory(table, commits, old, new, runs)
+
+
 def _with_more(tx: Tx, table: TableInfo, before: _Commits, commits: Sequence[InlineCommit]) -> _Commits:
     """Return a part with more commits, whose rows are read from the log."""
     if not commits:
         return before
-    packed = tx.rows_of(table.id, commits)
-    of_definitions: dict[int, dict[int, pa.RecordBatch]] = {}
+    packed, parts = tx.rows_of(table.id, commits), [*before.rows.items()]
     schemas: dict[tuple[int, bool], pa.Schema] = {}
     for commit in commits:
         form = commit.definition, commit.tombstones > 0
@@ -130,19 +152,20 @@ def _with_more(tx: Tx, table: TableInfo, before: _Commits, commits: Sequence[Inl
         rows = unpack_rows(table.name, schema, packed[commit.number])
         mask = commit.slots.mask(rows.column(SLOT).to_numpy())
         rows = rows if mask.all() else rows.filter(pa.array(mask))
-        of_definitions.setdefault(commit.definition, {})[commit.number] = rows
-    more = {number: CommittedRows.of(table.at(number), of_one) for number, of_one in of_definitions.items()}
-    return _together((*before.commits, *commits), [before.rows, more])
+        parts.append((commit.definition, numbered(rows, commit.number)))
+    return _together(table, (*before.commits, *commits), parts)
 
 
-def _together(commits: tuple[InlineCommit, ...], parts: Sequence[Mapping[int, CommittedRows]]) -> _Commits:
+def _together(
+    table: TableInfo, commits: tuple[InlineCommit, ...], parts: Sequence[tuple[int, pa.RecordBatch]]
+) -> _Commits:
     """Return commits with their rows: those of the same definition in one order."""
-    rows, fragments = dict[int, CommittedRows](), list[MemoryFragment]()
-    for definition in sorted({definition for part in parts for definition in part}):
-        some = [part[definition] for part in parts if definition in part]
-        together = some[0] if len(some) == 1 else CommittedRows.merged(some[0].table, [s.rows for s in some])
-        rows[definition] = together
-        if together.rows.num_rows:
+    rows, fragments = dict[int, pa.RecordBatch](), list[MemoryFragment]()
+    for definition in sorted({definition for definition, _ in parts}):
+        then = table.at(definition)
+        whole = merged_rows(then, [part for number, part in parts if number == definition])
+        rows[definition] = whole
+        if whole.num_rows:
             slots = SlotSet.union(commit.slots for commit in commits if commit.definition == definition)
-            fragments.append(together.fragment(next(_IDS), slots))
+            fragments.append(memory_fragment(then, whole, next(_IDS), slots))
     return _Commits(commits, rows, tuple(fragments))
