@@ -64,41 +64,32 @@ class Ingest:
         slices = [rows.slice(start, end - start) for start, end in cuts]
         staged.setdefault(shard, []).append(write_fragment(target, SlotSet.of(touched), slices))
 
-        def write(shard: int) -> None:
-            touched, cuts = pieces[shard]
-            slices = [ordered.slice(start, end - start) for start, end in cuts]
-            to = Destination(self._disk_of(shard), shard, self._origin)
-            staged = write_fragment(to, self._table, SlotSet.of(touched), slices)
-            self._staged.setdefault(shard, []).append(staged)
-
-        parallel(write, sorted(pieces), SHARDS_AT_ONCE)  # most of the time a disk is waited for
-
-    def _sorted(self) -> pa.RecordBatch:
-        """Return the rows that were added since the last time by (slot, primary key), as fragments have them.
-
-        Raises:
-            InvalidKey: a key is null, too long or occurs twice.
-        """
-        rows, table = joined(self._pending), self._table
-        self._pending, self._pending_bytes = [], 0
-        check_keys_filled(rows, table)
-        check_key_bytes(rows, table.primary_key)
-        slots = slots_of(rows.select(table.shard_key).columns, self._origin.slots)
-        order, first = key_order(rows, table.primary_key, slots)
-        if not first.all():
-            raise repeated_key(rows, int(order[np.argmin(first)]), table.primary_key)
-        schema = fragment_schema(table.schema, versioned=False, tombstones=DELETED in rows.schema.names)
-        columns = [pa.array(slots) if name == SLOT else rows.column(name) for name in schema.names]
-        return pa.RecordBatch.from_arrays(columns, schema=schema).take(pa.array(order))
-
-    def _merge(self, shard: int, staged: list[StagedFragment]) -> StagedFragment:
-        if len(staged) == 1:
-            return staged[0]
-        slots = SlotSet.union(fragment.slots for fragment in staged)
-        (merged,) = _copied(self._table, staged, slots, shard, self._disk_of, self._origin)
-        discard(staged, self._disk_of)
-        self._staged[shard] = [merged]
-        return merged
+    try:
+        for part in parts_of(batches, buffer_bytes):
+            check_process()
+            rows = sort_rows(part, table, origin.slots)
+            pieces = _by_shard(rows.column(SLOT).to_numpy(), placement)
+            if not staged and part.nbytes <= memory_bytes < buffer_bytes:  # so it is the only part
+                touched = SlotSet.of(tablet for tablets, _ in pieces.values() for tablet in tablets)
+                return [StagedInMemory.of(table, rows, touched)]
+            # Most of the time a disk is waited for.
+            parallel(partial(write, rows, pieces), sorted(pieces), SHARDS_AT_ONCE)
+        check_process()
+        for shard, parts in staged.items():
+            if len(parts) > 1:
+                source = staged_source(table, parts, disk_of)
+                slots = SlotSet.union(part.slots for part in parts)
+                merged = next(_copied(source, slots, shard, disk_of, origin))
+                staged[shard] = [*parts, merged]
+                if not merged.unique:
+                    check_keys_differ(source)  # raises, and names the key
+                discard(parts, disk_of)
+                staged[shard] = [merged]
+        return [merged for _, (merged,) in sorted(staged.items())]
+    except BaseException:
+        if os.getpid() == process:  # else the files are the parent's, which goes on
+            discard([fragment for parts in staged.values() for fragment in parts], disk_of)
+        raise
 
 
 def _by_shard(slots: Array, placement: Placement) -> dict[int, Piece]:
@@ -179,11 +170,7 @@ def arrange(
 
 def files_of(staged: Iterable[StagedFragment]) -> set[File]:
     """Return the files of fragments and of their runs."""
-    return {
-        (fragment.shard, path)
-        for fragment in staged
-        for path in (fragment.path, *(run.path for run in fragment.runs))
-    }
+    return {(fragment.shard, path) for fragment in staged for path in fragment.paths}
 
 
 def remove_files(files: Iterable[File], disk_of: Callable[[int], Disk]) -> None:

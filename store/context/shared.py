@@ -312,8 +312,8 @@ class Context:
         disks = self.roots.check_all({fragment.shard for fragment in fragments}, lambda: now)
         for fragment in fragments:
             disk = disks[fragment.shard]
-            if not disk.is_far or since != now.versions:
-                for path in (fragment.path, *(run.path for run in fragment.runs)):
+            if not (disk.is_far and nothing_went):
+                for path in fragment.paths:
                     disk.uncached.open(path)
 
     @contextmanager

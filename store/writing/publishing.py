@@ -312,9 +312,9 @@ class _Publication:
             if check is not None:
                 context.checkpoint("keys compared")
             with context.catalog.writing(is_small=self._rows is not None and not at_last) as tx:
-                earlier = self._made_before(tx)
-                if earlier is not None:
-                    return earlier
+                earlier = None if txn is None else tx.commit_of_txn(table.id, txn)
+                if earlier is not None:  # and these very files may have been handed in to it
+                    return earlier, (files_of(self._staged) | self._made) & tx.state.known_paths()
                 if table.id not in tx.state.reserved:
                     live_table(tx, table.id)
                 if at_last and not self._is_settled(tx):  # nothing can change now
@@ -339,14 +339,6 @@ class _Publication:
         if len(tx.state.memory(table.id)) % TRANSACTION_EVERY == TRANSACTION_EVERY - 1:
             return None
         return commit_of(tx.state, self._table.id, self._fragments, self._request, self._rows)
-
-    def _made_before(self, tx: Tx) -> tuple[int, set[File]] | None:
-        """Return the commit made under the same `txn`, to which these very files may have been handed in."""
-        txn = self._request.txn
-        earlier = None if txn is None else tx.commit_of_txn(self._table.id, txn)
-        if earlier is None:
-            return None
-        return earlier, (files_of(self._staged) | self._made) & tx.state.known_paths()
 
     def _is_settled(self, tx: Tx) -> bool:
         match self._fragments:
