@@ -119,26 +119,6 @@ def test_a_job_that_was_killed_goes_on_and_repeats_nothing(
         store.load("t", f"{tmp_path}/*.csv", **load | {"job": "july"})
 
 
-def test_csv_may_have_another_delimiter_and_no_line_of_names(store: Store, tmp_path: Path) -> None:
-    path, rows = tmp_path / "rows.csv", [{"id": 1, "v": "a,b"}, {"id": 2, "v": "c"}]
-    ways: list[tuple[str, dict[str, Any]]] = [
-        ('id;v\n1;"a,b"\n2;c\n', {"delimiter": ";"}),
-        ("1|a,b\n2|c\n", {"delimiter": "|", "column_names": ["id", "v"]}),
-        ('1,"a,b"\n2,c\n', {"column_names": ["id", "v"]}),
-        ("id\tv\n1\ta,b\n2\tc\n", {"delimiter": "\t"}),
-    ]
-    for text, how in ways:
-        path.write_text(text)
-        for _ in ("new", "there"):
-            store.load("t", path, primary_key="id", **how)
-            assert read(store) == rows
-            store.table("t").delete(where="true")
-        store.table("t").drop()
-    path.write_text("1;2;3\n")
-    with pytest.raises(SchemaMismatch, match="Expected 2 columns, got 3"):
-        store.load("t", path, primary_key="id", delimiter=";", column_names=["id", "v"])
-
-
 def test_a_file_that_has_a_column_in_another_type_is_named(store: Store, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,v,at,n\n1,2,2024-01-01 10:00:00,\n")
     (tmp_path / "b.csv").write_text("id,v,at,n\n2,3,2024-01-01 10:00:00.25,7\n")
