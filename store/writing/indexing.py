@@ -61,15 +61,15 @@ def missing_runs(indexes: Iterable[IndexInfo], staged: Iterable[StagedFragment])
 
 
 def with_runs(
-    context: Context, table: TableInfo, state: StoreState, staged: Iterable[StagedFragment]
+    context: Context,
+    table: TableInfo,
+    indexes: Sequence[IndexInfo],
+    staged: Iterable[StagedFragment],
 ) -> list[StagedFragment]:
-    """Return the fragments with runs of every index that a state has; missing runs are built now.
-
-    On an error nothing of what was built remains; the fragments are the caller's.
-    """
-    indexes = state.indexes(table.id)
+    """Return the fragments with runs of every index; missing runs are built now, and removed on an error."""
     if not missing_runs(indexes, staged := list(staged)):
         return staged
+    state = context.known  # with these indexes, or newer
     now = state.info(table.id) or state.reserved.get(table.id)
     if now is None:
         return staged  # a table that was dropped has no indexes

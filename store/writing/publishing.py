@@ -72,16 +72,15 @@ def stage(
     table: TableInfo,
     batches: Iterable[pa.RecordBatch],
     kind: str = "write",
-    state: StoreState | None = None,
 ) -> list[StagedFragment]:
     """Stage rows of the table's schema; nothing is visible yet. Cleans up after an error.
 
     Few rows are staged in memory, as far as the log may keep them; more at the shards where they belong,
-    large fragments with their runs of indexes. `state` is the store's, read just before.
+    large fragments with their runs of indexes.
     """
-    state = state or context.state()
+    state = context.known  # of when the table was looked up; the commit looks again
     origin, disk_of = context.origin(kind, state=state), context.staging_disk
-    most = limits.INLINE_BYTES if has_room(state, table.id, 0) else 0  # the commit checks again
+    most = limits.INLINE_BYTES if has_room(state, table.id, 0) else 0
     with context.noticing_collection():
         staged = stage_rows(table, batches, state.placement, disk_of, origin, WRITE_BUFFER_BYTES, most)
         # Small ones get their runs when they are published, perhaps together with those of other tasks.
@@ -194,13 +193,12 @@ def write(
     batches: Iterable[pa.RecordBatch],
     request: CommitRequest,
     before: Sequence[StagedFragment] = (),
-    state: StoreState | None = None,
 ) -> CommitNumber:
     """Stage rows, and make them one commit with what was staged `before`, which stays staged on an error.
 
-    Raises as `publish`; `state` is as for `stage`.
+    Raises as `publish`.
     """
-    staged = stage(context, table, batches, request.kind, state)
+    staged = stage(context, table, batches, request.kind)
     with removed_on_error(context, files_of(staged)):
         return publish(context, table, [*before, *staged], request)
 
@@ -286,7 +284,7 @@ class _Publication:
         context, table, self._rows = self._context, self._table, None
         origin, disk_of = context.origin(self._request.kind, state=state), context.staging_disk
         self._take(arrange(table, self._fragments, state.placement, disk_of, origin))
-        self._take(with_runs(context, table, state.indexes(table.id), self._fragments, state))
+        self._take(with_runs(context, table, state.indexes(table.id), self._fragments))
 
         Slots that moved are copied, and rows in memory that the log cannot take.
         """

@@ -166,14 +166,9 @@ class WriteTransaction:
             batches = conformed(batches_of(data), table, table.primary_key if kind == "delete" else None)
             if kind == "delete":
                 batches = (tombstones_of(keys, table) for keys in batches)
-            state = self.context.known  # of when the table was looked up
-            request = CommitRequest(kind, self.txn, check, self.user_metadata, state.versions)
-            return publish(self.context, table, staged, request)
-
-    def read(self, columns: list[str] | None) -> Scan:
-        """Begin a scan of the rows that meet the condition, with these columns or all."""
-        # What met it at `since` counts, so a row that was changed away from it refuses the write.
-        return begin_scan(self.context, self.find, ReadRequest(columns, self.where, snapshot=self.since))
+            versions = self.context.known.versions
+            request = CommitRequest(kind, self.txn, check, self.user_metadata, versions)
+            return write(self.context, table, batches, request)
 
     def commit(
         self,
