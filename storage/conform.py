@@ -120,7 +120,10 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
                 column=field.name,
             )
         try:
-            column = _cast(column, field.type)
+            if _t.is_dictionary(column.type):  # Arrow casts none of views, as of Polars' categories
+                column = pc.cast(column.dictionary, field.type).take(column.indices)
+            else:
+                column = pc.cast(column, field.type)
         except (pa.ArrowInvalid, pa.ArrowIndexError, pa.ArrowNotImplementedError) as error:
             raise SchemaMismatch(
                 f"column {field.name!r} cannot be cast from {column.type} to {field.type}: {error}",
@@ -238,12 +241,6 @@ def parts_of(
                 yield whole
     if held:
         yield pa.concat_batches(held) if len(held) > 1 else held[0]
-
-
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    if _t.is_dictionary(column.type):  # Arrow has no cast for one of views, as of Polars' categories
-        return pc.cast(column.dictionary, kind).take(column.indices)
-    return pc.cast(column, kind)
 
 
 def _check_sound(column: pa.Array, field: pa.Field) -> None:
