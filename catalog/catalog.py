@@ -344,7 +344,7 @@ class Catalog:
             if number - self._checkpointed < TAIL_RECORDS:
                 return False
             self._checkpointed = number  # whatever comes of it, the next is as many records away
-        newest = max((manifest.number for manifest in checkpoints.manifests(self.home)), default=0)
+        newest = max((each.number for each in checkpoints.all_checkpoints(self.home)), default=0)
         if number - newest < TAIL_RECORDS:  # others have written it
             self._checkpointed = newest
             return False

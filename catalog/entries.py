@@ -64,7 +64,7 @@ class LogRow:
     @property
     def seal(self) -> bytes:
         """The sha256 of all columns that a writer knows."""
-        return sha256(msgpack.packb(astuple(self))).digest()
+        return row_digest(astuple(self))
 
     def values(self) -> dict[str, Any]:
         """Return its columns by their names."""
@@ -143,6 +143,11 @@ def drafted(what: Append, clock: int) -> tuple[LogRow, dict[str, bytes]]:
 def chained(digest: bytes, number: int, time: int, seal: bytes) -> bytes:
     """Return the digest of an entry, from that of the one before."""
     return sha256(digest + number.to_bytes(8, "big") + time.to_bytes(8, "big") + seal).digest()
+
+
+def row_digest(values: Sequence[Any]) -> bytes:
+    """Return the sha256 of the values of a row, whatever they are."""
+    return sha256(msgpack.packb(values)).digest()
 
 
 def entry_of(row: Sequence[Any]) -> LogEntry:

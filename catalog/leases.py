@@ -13,15 +13,12 @@ A damaged one might keep anything, so while there is one nothing is removed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Final, Generic, TypeVar
-
-import msgpack
 
 from elasticscan.catalog import tables
 from elasticscan.catalog.codec import pack_value, unpack_value
 from elasticscan.catalog.database import LogHome, Row
-from elasticscan.catalog.entries import damaged_log
+from elasticscan.catalog.entries import damaged_log, row_digest
 
 T = TypeVar("T")
 
@@ -50,7 +47,7 @@ def row_of(lease: Lease[T]) -> Row:
 def put_lease(home: LogHome, row: Row) -> None:
     """Enter a lease, in the place of that with its id."""
     values = dict(zip(("id", "payload", "until"), row, strict=True))
-    home.execute(tables.PUT_LEASE, values | {"digest": _digest(row)})
+    home.execute(tables.PUT_LEASE, values | {"digest": row_digest(row)})
 
 
 def lease_rows(home: LogHome, id: str | None = None) -> list[Row]:  # noqa: A002
@@ -61,7 +58,7 @@ def lease_rows(home: LogHome, id: str | None = None) -> list[Row]:  # noqa: A002
     """
     rows = home.execute(tables.LEASES) if id is None else home.execute(tables.LEASE, {"id": id})
     for *row, digest in rows:
-        if _digest(tuple(row)) != digest:
+        if row_digest(tuple(row)) != digest:
             raise damaged_log(f"lease {row[0]} is not what was written")
     return [tuple(row[:-1]) for row in rows]
 
@@ -72,7 +69,3 @@ def lease_of(kind: type[T], row: Row) -> Lease[T]:
         return Lease(row[0].partition("/")[2], unpack_value(kind, row[1]), row[2])
     except ValueError as error:
         raise damaged_log(f"lease {row[0]} cannot be decoded ({error})") from error
-
-
-def _digest(row: Row) -> bytes:
-    return sha256(msgpack.packb(row)).digest()

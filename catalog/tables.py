@@ -3,7 +3,7 @@
     head               the newest entry's number, digest and time, and the newest that changed the layout
     log                the entries; none is ever changed or removed
     payload            what records have apart from their entries: values, rows, statistics
-    checkpoint         the state as of a number, in parts; the manifest names them, and is written last
+    checkpoint         the state as of a number, in parts, of which `store` is written last
     topology_history   placements; `record` names the entry that seals a row
     lease              what ends by itself with time
 
@@ -63,7 +63,6 @@ WRITTEN_BETWEEN: Final = f"""SELECT count(*), sum(l.rows) FROM log l
     WHERE {_IS_COMMIT} AND l.table_id = :table AND l.number > :after AND l.number <= :upto"""
 OF_APP: Final = "SELECT number FROM log WHERE table_id = :table AND app_id = :app_id LIMIT 1"
 CHAIN: Final = f"SELECT {_ENTRY} FROM log l WHERE l.number > :after ORDER BY l.number LIMIT :most"
-DIGEST: Final = "SELECT digest FROM log WHERE number = :number"
 BY_ID: Final = "SELECT number FROM log WHERE number > :after AND id = :id"
 BY_APP: Final = """SELECT number, time, rows FROM log
     WHERE table_id = :table AND app_id = :app_id AND app_version = :app_version"""
@@ -81,12 +80,11 @@ ROWS_OF: Final = """SELECT p.number, p.bytes FROM payload p JOIN log l ON l.numb
 PARTS_BETWEEN: Final = "SELECT number, part, bytes FROM payload WHERE number > :after AND number <= :upto"
 PART: Final = "SELECT bytes FROM payload WHERE number = :number AND part = :part"
 
-MANIFESTS: Final = """SELECT number, fold, digest, bytes FROM checkpoint
-    WHERE part = 'manifest' ORDER BY number DESC"""
-CHECKPOINT: Final = "SELECT part, bytes FROM checkpoint WHERE number = :number"
-CHECKPOINT_STATE: Final = f"{CHECKPOINT} AND part NOT LIKE 'statistics/%'"
-CHECKPOINT_PART: Final = f"{CHECKPOINT} AND part = :part"
-ALL_CHECKPOINT_PARTS: Final = "SELECT number, part, digest, bytes FROM checkpoint"
+CHECKPOINTS: Final = """SELECT c.number, l.digest, c.fold FROM checkpoint c JOIN log l ON l.number = c.number
+    WHERE c.part = 'store' ORDER BY c.number DESC"""
+_CHECKPOINT: Final = "SELECT part, digest, bytes FROM checkpoint WHERE number = :number"
+CHECKPOINT_STATE: Final = f"{_CHECKPOINT} AND part NOT LIKE 'statistics/%'"
+CHECKPOINT_PART: Final = f"{_CHECKPOINT} AND part = :part"
 PUT_CHECKPOINT: Final = """INSERT INTO checkpoint VALUES (:number, :part, :fold, :digest, :bytes)
     ON CONFLICT (number, part) DO UPDATE SET fold = excluded.fold, digest = excluded.digest,
     bytes = excluded.bytes"""

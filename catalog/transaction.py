@@ -307,7 +307,7 @@ class Tx:
 
         Damaged statistics are missing: they save work, and no row depends on them.
         """
-        newest = checkpoints.manifests(self.home)[:1] if of else []
+        newest = checkpoints.all_checkpoints(self.home)[:1] if of else []
         known = checkpoints.statistics_in(self.home, newest[0], table) if newest else None
         covered = -1 if known is None else newest[0].number
         found = known or {}

@@ -836,8 +836,7 @@ class World:
         expected, (at, _) = picture(state), self.draw.choice(self.history)
         if self.draw.random() < 0.3:
             part = self.fold(upto=at.number)
-            parts = parts_of(part)
-            assert picture(self.fold(state_of(parts.__getitem__))) == expected
+            assert picture(self.fold(state_of(parts_of(part)))) == expected
             assert picture(Catalog(self.observer.home).follow()) == expected
             self._check_history(Tx(self.observer.home, state))
         if self.draw.random() < 0.1:

@@ -139,11 +139,9 @@ def a_missing_value_says_nothing(patch: Patch) -> None:
 
 @fault("damaged log", "a checkpoint is one of this log", "checkpoints_of_another_log")
 @replacing(checkpoints, "read_state")
-def checkpoints_of_any_log_are_used(
-    _: Any, home: Any, manifest: checkpoints.CheckpointManifest
-) -> StoreState:
-    contents = dict(home.execute(tables.CHECKPOINT_STATE, {"number": manifest.number}))
-    return checkpoints.state_of(lambda name: manifest.part(contents, name))
+def checkpoints_of_any_log_are_used(_: Any, home: Any, found: checkpoints.Checkpoint) -> StoreState:
+    rows = home.execute(tables.CHECKPOINT_STATE, {"number": found.number})
+    return checkpoints.state_of({part: content for part, _, content in rows})
 
 
 # Rules that one function keeps, and what stands in its place.

@@ -62,7 +62,7 @@ def heads_are_not_compared(patch: Patch) -> None:
 @found_by("lost_part_of_a_checkpoint")
 @replacing(Catalog, "drop_payloads")
 def values_are_dropped_up_to_the_newest_checkpoint(honest: Any, self: Catalog, older_than: float) -> Any:
-    newest = checkpoints.manifests(self.home)[0]
+    newest = checkpoints.all_checkpoints(self.home)[0]
     with pytest.MonkeyPatch.context() as within:
         read = checkpoints.read_state
         within.setattr(checkpoints, "read_state", lambda home, _: read(home, newest))
@@ -114,10 +114,10 @@ exchanged_rows = Finder("damaged log", "exchanged_rows")
 exchanged_rows.rule("a value is the one that was appended").gives(entries, "check_part")
 exchanged_rows.rule("rows in the log are the rows that were appended").gives(transaction, "is_sealed", True)
 exchanged_rows.rule("statistics are the ones that came with their record").gives(transaction, "check_part")
-exchanged_rows.rule("while a lease is damaged no horizon is given").gives(leases, "_digest", b"")
+exchanged_rows.rule("while a lease is damaged no horizon is given").gives(leases, "row_digest", b"")
 Finder("damaged log", "damaged_statistics").rule(
     "statistics of a damaged checkpoint are read from their records"
-).gives(checkpoints, "is_sealed", True)
+).gives(checkpoints, "_is_sealed", True)
 altered_value = Finder("damaged log", "altered_value")
 altered_value.rule("a row of the topology history is the one that its record brought").alters(
     topology_history,
@@ -139,7 +139,7 @@ in_log.rule("a commit is found by its time").alters(
     Tx, "commit_before", lambda honest, self, at: honest(self, at + 10)
 )
 lost_part = Finder("damaged log", "lost_part_of_a_checkpoint")
-lost_part.rule("a checkpoint has the parts that its manifest names").gives(checkpoints, "is_sealed", True)
+lost_part.rule("a part of a checkpoint is the one that was written").gives(checkpoints, "_is_sealed", True)
 lost_part.rule("two checkpoints are kept").sets(checkpoints, "KEPT", 1)
 Finder("log", STORE).rule("leases whose answer was lost are looked for").alters(
     Tx, "is_there", lambda honest, self: self._first is None or honest(self)
