@@ -36,16 +36,16 @@ from elasticscan.base.errors import (
 from elasticscan.catalog import checkpoints, tables, verifying
 from elasticscan.catalog.checks import check
 from elasticscan.catalog.database import LogHome, micros
-from elasticscan.catalog.entries import Append, LogEntry, drafted
-from elasticscan.catalog.failures import Interrupted, retry, retry_interrupted
+from elasticscan.catalog.entries import ROWS, Append, LogEntry, drafted
+from elasticscan.catalog.failures import Interrupted, change, retry, retry_interrupted
 from elasticscan.catalog.fold import apply
 from elasticscan.catalog.pool import in_transaction
 from elasticscan.catalog.replay import replay_newest
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.transaction import Tx
-from elasticscan.metadata import RowsCommitted
 
 TAIL_RECORDS = 100  # a longer tail is folded into a checkpoint
+_DROPPED_AT_ONCE = 500
 _CHECKPOINT_SECONDS = 600.0  # after so long its writer is presumed dead
 
 
@@ -243,17 +243,18 @@ class Catalog:
     # Small commits at a server
 
     def append_at_once(self, commit: Callable[[Tx], Append | None]) -> int | None:
-        """Append a small commit that has read nothing by one statement, if the log is at a server.
+        """Append a small commit that has read nothing by one statement, where the home has one.
 
-        `commit` returns it as of the state that is known, or None if it needs a transaction.
+        `commit` returns it as of the state that is known, or None if it needs a transaction. An attempt whose
+        answer was lost cannot take effect after another layout, since layouts only grow.
 
         Returns its number. None, and nothing was done, if it needs a transaction, or the layout has changed.
 
         Raises:
             CommitUnknown: the answer was lost, and the server cannot be asked.
         """
-        state = self.known
-        if state is None or self.file is not None or self.read_only is not None or in_transaction():
+        state, lost = self.known, list[CommitUnknown]()
+        if state is None or not self.home.appends_inline or self.read_only is not None or in_transaction():
             return None
         what = commit(Tx(self.home, state))
         if what is None:
@@ -263,22 +264,8 @@ class Catalog:
             verify(state)
         except CatalogOutdated:  # others may have gone beyond what is known here
             verify(self.follow())
-        appended = self.append_inline(what, state)
-        if appended is not None:
-            self.after_writing(replace(state, commit=appended), frozenset(), True)
-            self._checkpoint()
-        return appended
-
-    def append_inline(self, what: Append, state: StoreState) -> int | None:
-        """As `append_at_once`, where the database has such a statement, and the layout is that of a state.
-
-        An attempt whose answer was lost cannot take effect after another layout, since layouts only grow.
-        """
-        record, lost = what.record, list[CommitUnknown]()
-        if not isinstance(record, RowsCommitted) or record.based_on or what.rows is None or what.app:
-            return None
         try:
-            check(state, record)  # all that it depends on is the layout
+            check(state, what.record)  # all that it depends on is the layout
         except ElasticScanError:  # the state may be an old one
             return None
         row, parts = drafted(what, 0)
@@ -298,13 +285,17 @@ class Catalog:
             number, at, digest = answer
             entry = LogEntry(number, at, row, digest)
             if number == state.number + 1 and entry.follows(state.digest):  # else readers follow
-                self._advance(apply(state, entry, record))
+                self._advance(apply(state, entry, what.record))
             return int(number)
 
         try:
-            return retry(self.home, attempt)
+            appended = retry(self.home, attempt)
         except CatalogUnavailable as error:  # it cannot be asked whether it is there
             raise lost[-1] if lost else error from None
+        if appended is not None:
+            self.after_writing(replace(state, commit=appended), frozenset(), True)
+            self._checkpoint()
+        return appended
 
     def _found(self, id: bytes, base: int) -> int | None:  # noqa: A002
         """Return the append whose answer was lost, if it is in the log; the lock waits for one under way."""
@@ -373,9 +364,19 @@ class Catalog:
         return True
 
     def drop_payloads(self, older_than: float) -> int:
-        """Drop what records said, where checkpoints say the same, if the newest is older than a time.
+        """Drop what records said, and rows that lie in files, if the newest checkpoint is older than a time.
 
-        Entries stay, so the history does. Returns how many parts were dropped. A process that has slept since
-        reads a checkpoint.
+        All checkpoints that are kept must cover it: should one be damaged, the other leads to the state.
+        Entries stay, so the history does. Returns how many parts were dropped.
         """
-        return checkpoints.drop_covered(self.home, micros(older_than))
+        kept = checkpoints.all_checkpoints(self.home)[: checkpoints.KEPT]
+        states = [checkpoints.read_state(self.home, checkpoint) for checkpoint in kept]
+        if len(states) < checkpoints.KEPT or states[0].time >= micros(older_than):
+            return 0
+        needed = {commit.number for table in states[-1].tables.values() for commit in table.memory}
+        dropped, asked = 0, {"after": -1, "upto": states[-1].number, "most": _DROPPED_AT_ONCE}
+        while some := self.home.execute(tables.DROPPABLE, asked):
+            going = [{"number": n, "part": part} for n, part in some if part != ROWS or n not in needed]
+            change(self.home, [(tables.DELETE_PART, key) for key in going])
+            dropped, asked["after"] = dropped + len(going), some[-1][0]
+        return dropped

@@ -23,7 +23,7 @@ from elasticscan.base.errors import StoreDamaged, StoreTooNew
 from elasticscan.catalog import tables
 from elasticscan.catalog.codec import pack_value, unpack_value
 from elasticscan.catalog.database import LogHome
-from elasticscan.catalog.entries import ROWS, damaged_log, row_digest
+from elasticscan.catalog.entries import damaged_log, row_digest
 from elasticscan.catalog.failures import change
 from elasticscan.catalog.files import FileSet, columns_of
 from elasticscan.catalog.fold import FOLD_VERSION
@@ -33,7 +33,6 @@ from elasticscan.metadata import Fragment, IndexRun
 
 KEPT = 2  # checkpoints
 _BYTES_AT_ONCE = 1 << 20  # that one transaction writes
-_DROPPED_AT_ONCE = 500
 _STATISTICS = pa.schema([pa.field("id", pa.int64(), False), pa.field("body", pa.binary(), False)])
 
 
@@ -157,22 +156,3 @@ def statistics_in(home: LogHome, checkpoint: Checkpoint, table: int) -> dict[int
         rows = _table(_parts(home, checkpoint, tables.CHECKPOINT_PART, part=part)[part], _STATISTICS)
         return dict(zip(rows["id"].to_pylist(), rows["body"].to_pylist(), strict=True))
     return None
-
-
-def drop_covered(home: LogHome, older_than: int) -> int:
-    """Drop values, and rows that lie in files, which checkpoints cover, if the newest is older than a time.
-
-    All that are kept must cover them: should one be damaged, the other still leads to the state. Returns how
-    many parts were dropped.
-    """
-    states = [read_state(home, checkpoint) for checkpoint in all_checkpoints(home)[:KEPT]]
-    if len(states) < KEPT or states[0].time >= older_than:
-        return 0
-    state = states[-1]
-    needed = {commit.number for table in state.tables.values() for commit in table.memory}
-    dropped, asked = 0, {"after": -1, "upto": state.number, "most": _DROPPED_AT_ONCE}
-    while some := home.execute(tables.DROPPABLE, asked):
-        going = [{"number": n, "part": part} for n, part in some if part != ROWS or n not in needed]
-        change(home, [(tables.DELETE_PART, key) for key in going])
-        dropped, asked["after"] = dropped + len(going), some[-1][0]
-    return dropped

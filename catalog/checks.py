@@ -1,12 +1,11 @@
 """The table of checks: what each kind of record requires of the state that it is appended to.
 
 They run under the log's lock, with the state as of its head, and are pure: a check that must read rows or
-files is made before, and asked for here by the number that it was made at (`based_on`, `copied_to`).
+files is made before, and asked for here by the number that it was made at (`copied_to`).
 
     record              requires
     RowsCommitted       its table, the definition its rows are written by; each of its fragments where its
-                        slots live, with runs of all indexes, and not condemned; if it has read rows, no
-                        commit since
+                        slots live, with runs of all indexes, and not condemned
     FragmentsReplaced   each replaced fragment and commit still there, serving what it served; its own
                         fragments in place, with runs; the horizon by which versions were left out
     MoveSwitched        its tablet as it was, its target not draining; no file of the tablet since its copy
@@ -81,12 +80,6 @@ def _check_rows(state: StoreState, record: RowsCommitted) -> None:
     table = _existing(state, record.table)
     if record.definition != table.info.definition:
         raise _changed(table, "columns")
-    if record.based_on and table.newest > record.based_on:
-        raise RowsChanged(
-            f"table {table.info.name!r} has a commit after {record.based_on}; read its rows again",
-            table=table.info.name,
-            newest=table.newest,
-        )
     _check_files(state, table, record.files, state.placement)
 
 

@@ -33,6 +33,7 @@ class LogHome(ABC):
         file: the one that it lies in; None for a server.
         why_read_only: why nothing can be written; None if something can.
         is_follower: it is a standby of a server, which may show less than was seen.
+        appends_inline: it has a statement that appends a small commit, `append_inline`.
         types: the database's words for the types of columns, and for the digest before the first record.
     """
 
@@ -40,7 +41,7 @@ class LogHome(ABC):
     clock: Clock
     file: Path | None = None
     why_read_only: str | None = None
-    is_follower = False
+    is_follower = appends_inline = False
     types: ClassVar[Mapping[str, str]]
     _pool: ConnectionPool[Any]
 
@@ -81,9 +82,9 @@ class LogHome(ABC):
     def append_inline(self, values: Mapping[str, Any]) -> Row | None:
         """Append an entry with its parts in one statement, if the layout is `values["layout"]`.
 
-        Returns (number, time, digest); None if the layout is another one, or the home has no such statement.
+        Returns (number, time, digest); None if the layout is another one.
         """
-        return None
+        raise NotImplementedError
 
     @property
     def in_transaction(self) -> bool:

@@ -217,6 +217,7 @@ class PostgresHome(LogHome):
         self._signs_of_life: Any = {n: v for n, v in _SIGNS_OF_LIFE.items() if n not in given}
         self.retry_seconds, self.answer_seconds = FIRST_CONNECT_SECONDS, ANSWER_SECONDS
         self.clock = ServerClock() if clock is None or type(clock) is SystemClock else clock
+        self.appends_inline = isinstance(self.clock, ServerClock)  # the statement takes the server's time
         self._pool = ConnectionPool[ImpatientConnection](
             self._connected, _reset, lambda connection: connection.close(), of_file=False
         )
@@ -279,8 +280,6 @@ class PostgresHome(LogHome):
         return connection
 
     def append_inline(self, values: Mapping[str, Any]) -> Row | None:
-        if not isinstance(self.clock, ServerClock):  # the statement takes the server's time
-            return None
         parts = values["parts"]
         asked = {**values, "names": [*parts], "contents": [*parts.values()]}
         with self._connection() as connection, _unknown_if_lost():

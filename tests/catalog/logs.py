@@ -16,7 +16,7 @@ from elasticscan.catalog.failures import retry
 from elasticscan.catalog.postgres import PostgresHome
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.catalog.topology_history import first_topology
-from elasticscan.metadata import StoreCreated, TimeObserved, table_of
+from elasticscan.metadata import RowsCommitted, StoreCreated, TimeObserved, table_of
 from elasticscan.topology import Shard, Tablet
 from tests.base.manual_clock import ManualClock
 
@@ -38,7 +38,8 @@ def append(log: Catalog, what: Append = TIME, content: str | None = None) -> int
 
     The commit that an application has made under the same version is returned in its place.
     """
-    inline = None if log.known is None else log.append_inline(what, log.known)
+    is_small = isinstance(what.record, RowsCommitted) and what.rows is not None and what.app is None
+    inline = log.append_at_once(lambda _: what) if is_small else None
     if inline is not None:
         return inline
 
@@ -93,17 +94,13 @@ class _Faults:
 class FileHome(_Faults, SqliteHome):
     """A file, which may have a statement of its own for small commits, as a server has."""
 
-    has_statement = False
-
     @classmethod
     def opened(cls, path: Path, draw: Random) -> FileHome:
         home = cls(path, ManualClock(1_700_000_000 + draw.randrange(-100, 100)))
-        home.has_statement = draw.random() < 0.5
+        home.appends_inline = draw.random() < 0.5
         return home
 
     def append_inline(self, values: Mapping[str, Any]) -> Any:
-        if not self.has_statement:
-            return None
         with self.writing():
             number, before, time, layout = head_in(self.execute(tables.HEAD))
             if layout != values["layout"]:

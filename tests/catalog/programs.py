@@ -542,7 +542,6 @@ class World:
         elif isinstance(record, RowsCommitted):
             model = self.models[record.table]
             assert record.definition == there[record.table].info.definition, "its columns are others by now"
-            assert not record.based_on or model.newest <= record.based_on, "it has read rows that changed"
             model.versions += [version._replace(number=number) for version in made.versions]
             model.newest = number
             if record.overwrites:
@@ -597,7 +596,6 @@ class World:
             tombstones=sum(version.value is None for version in versions),
             slots=slots_of(versions) if inline else SlotSet(),
             overwrites=self.draw.random() < 0.15,
-            based_on=state.number if self.draw.random() < 0.3 else 0,
         )
         app, content = None, self.draw.choice((None, "these", "others"))
         if self.draw.random() < 0.3:

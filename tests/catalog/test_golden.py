@@ -26,7 +26,7 @@ from elasticscan.metadata import FORMATS
 from tests.catalog.programs import World, picture
 
 GOLDEN = Path(__file__).parent / "golden" / "log.json"
-SEED, RECORDS = 12, 90
+SEED, RECORDS = 5, 90
 
 
 def digest_of(state: StoreState) -> str:
