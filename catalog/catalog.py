@@ -20,8 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from secrets import token_hex
+from dataclasses import replace
 from threading import RLock
 
 from elasticscan.base.errors import (
@@ -46,14 +45,6 @@ from elasticscan.catalog.transaction import Tx
 
 TAIL_RECORDS = 100  # a longer tail is folded into a checkpoint
 _DROPPED_AT_ONCE = 500
-_CHECKPOINT_SECONDS = 600.0  # after so long its writer is presumed dead
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointWriter:
-    """The process that writes a checkpoint, in a lease."""
-
-    id: str
 
 
 class Catalog:
@@ -329,39 +320,27 @@ class Catalog:
             self.checkpoint_if_long()
 
     def checkpoint_if_long(self) -> bool:
-        """Write a checkpoint if folding the tail would take a process some 10 ms; for after an append."""
+        """Write a checkpoint if folding the tail would take a process some 10 ms; for after an append.
+
+        None is written while another process writes one: parts of that are there.
+        """
         with self._lock:
             number = self.known.number if self.known is not None else 0
             if number - self._checkpointed < TAIL_RECORDS:
                 return False
             self._checkpointed = number  # whatever comes of it, the next is as many records away
-        newest = max((each.number for each in checkpoints.all_checkpoints(self.home)), default=0)
-        if number - newest < TAIL_RECORDS:  # others have written it
+        ((newest,),) = self.home.execute(tables.BEGUN_CHECKPOINT)
+        if newest is not None and number - newest < TAIL_RECORDS:
             self._checkpointed = newest
             return False
-        return self.write_checkpoint()
-
-    def write_checkpoint(self) -> bool:
-        """Write a checkpoint of the state as of the head; False if another process is writing one.
-
-        The log goes on meanwhile.
-        """
-        me = CheckpointWriter(token_hex(16))
-        with self.appending() as tx:
-            other = tx.lease(CheckpointWriter, "")
-            if other is not None and tx.lasts(other):
-                return False
-            tx.put_lease("", me, _CHECKPOINT_SECONDS)
-        try:
-            state = self.follow()
-            tx, ids = Tx(self.home, state), {n: table.fragments.by_id() for n, table in state.tables.items()}
-            checkpoints.write(self.home, state, {n: tx.statistics(n, of.keys()) for n, of in ids.items()})
-        finally:
-            with self.appending() as tx:
-                own = tx.lease(CheckpointWriter, "")
-                if own is not None and own.value == me:
-                    tx.remove_lease(CheckpointWriter, "")
+        self.write_checkpoint()
         return True
+
+    def write_checkpoint(self) -> None:
+        """Write a checkpoint of the state as of the head; the log goes on meanwhile."""
+        state = self.follow()
+        tx, ids = Tx(self.home, state), {n: table.fragments.by_id() for n, table in state.tables.items()}
+        checkpoints.write(self.home, state, {n: tx.statistics(n, of.keys()) for n, of in ids.items()})
 
     def drop_payloads(self, older_than: float) -> int:
         """Drop what records said, and rows that lie in files, if the newest checkpoint is older than a time.

@@ -82,6 +82,7 @@ PART: Final = "SELECT bytes FROM payload WHERE number = :number AND part = :part
 
 CHECKPOINTS: Final = """SELECT c.number, l.digest, c.fold FROM checkpoint c JOIN log l ON l.number = c.number
     WHERE c.part = 'store' ORDER BY c.number DESC"""
+BEGUN_CHECKPOINT: Final = "SELECT max(c.number) FROM checkpoint c JOIN log l ON l.number = c.number"
 _CHECKPOINT: Final = "SELECT part, digest, bytes FROM checkpoint WHERE number = :number"
 CHECKPOINT_STATE: Final = f"{_CHECKPOINT} AND part NOT LIKE 'statistics/%'"
 CHECKPOINT_PART: Final = f"{_CHECKPOINT} AND part = :part"

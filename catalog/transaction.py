@@ -8,7 +8,7 @@ and all become visible together at its end, or none does.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -191,7 +191,7 @@ class Tx:
         """
         statement = tables.NEWEST_COMMITS if newest else tables.OLDEST_COMMITS
         asked = {"table": table or 0, "after": after, "upto": min(upto, self.state.number), "most": most}
-        entries = sorted(self._entries(statement, **asked), key=lambda entry: entry.number)
+        entries = sorted(self.entries(statement, **asked), key=lambda entry: entry.number)
         found = tuple(map(_commit, entries))
         known = self.state.tables.get(table or 0)
         if known is None or not after < known.newest <= upto or (len(found) == most and not newest):
@@ -230,7 +230,7 @@ class Tx:
         if not rows:
             return None
         number = int(rows[0][0])
-        (entry,) = self._entries(tables.ENTRIES, first=number, last=number)
+        (entry,) = self.entries(tables.ENTRIES, first=number, last=number)
         content = _said(entry).get("content")
         if None not in (content, txn.content) and content != txn.content:
             raise ContinuationKeyError(
@@ -280,8 +280,8 @@ class Tx:
         found = self.commits(upto=snapshot, most=1, newest=True)
         return found[0].created_at if found else None
 
-    def _entries(self, statement: str, **asked: int) -> list[LogEntry]:
-        """Return entries, each of which proves that it was appended."""
+    def entries(self, statement: str, **asked: int) -> list[LogEntry]:
+        """Return the entries that a statement gives, each of which proves that it was appended."""
         return [linked_entry(row) for row in self.execute(statement, asked)]
 
     # Rows and statistics
@@ -293,8 +293,14 @@ class Tx:
             Interrupted: a flush has moved some to files, and the log has dropped them.
             StoreDamaged: some are not there, or are not what was written.
         """
-        found = rows_of(self.home, table, commits)
-        missing = {commit.number for commit in commits} - found.keys()
+        digests = {commit.number: commit.digest for commit in commits}
+        asked = {"table": table, "after": min(digests, default=0) - 1}
+        rows = self.execute(tables.ROWS_OF, asked) if commits else ()
+        found = {number: content for number, content in rows if number in digests}
+        for number, content in found.items():
+            if not is_sealed(content, digests[number]):
+                raise damaged_log(f"the rows of record {number} are not what was written")
+        missing = digests.keys() - found.keys()
         if not missing:
             return found
         now = replay_newest(self.home, self._begun)
@@ -313,8 +319,18 @@ class Tx:
         found = known or {}
         for number in sorted({file // MAX_FILES for file in of if file // MAX_FILES > covered}):
             with suppress(StoreDamaged):
-                found |= _statistics_brought(self.home, number)
+                found |= self._statistics_brought(number)
         return {file: found[file] for file in found.keys() & set(of)}
+
+    def _statistics_brought(self, number: int) -> dict[int, bytes]:
+        """Return the statistics that a record brought, by the files' ids."""
+        found = dict[int, bytes]()
+        for entry in self.entries(tables.ENTRIES, first=number, last=number):
+            for (content,) in self.execute(tables.PART, {"number": number, "part": STATISTICS}):
+                check_part(entry, STATISTICS, content)
+                bodies = msgpack.unpackb(content, strict_map_key=False)
+                found |= {number * MAX_FILES + ordinal: body for ordinal, body in bodies.items()}
+        return found
 
     # Leases
 
@@ -382,37 +398,3 @@ def _commit(entry: LogEntry) -> Commit:
     assert row.operation is not None, "a commit has one"
     made = entry.time / 1e6
     return Commit(entry.number, row.table, row.operation, row.rows, row.size, made, said.get("user", {}))
-
-
-# What records have apart from their entries
-
-
-def entries(home: LogHome, first: int, last: int) -> list[LogEntry]:
-    """Return entries by their numbers, ascending, both ends included."""
-    return [linked_entry(row) for row in home.execute(tables.ENTRIES, {"first": first, "last": last})]
-
-
-def rows_of(home: LogHome, table: int, commits: Iterable[InlineCommit]) -> dict[int, bytes]:
-    """Return the rows of small commits of a state, as they were appended, by number.
-
-    A number is missing if its rows were dropped since they lie in files: follow the log, and ask again.
-    """
-    digests = {commit.number: commit.digest for commit in commits}
-    if not digests:
-        return {}
-    rows = home.execute(tables.ROWS_OF, {"table": table, "after": min(digests) - 1})
-    found = {number: content for number, content in rows if number in digests}
-    for number, content in found.items():
-        if not is_sealed(content, digests[number]):
-            raise damaged_log(f"the rows of record {number} are not what was written")
-    return found
-
-
-def _statistics_brought(home: LogHome, number: int) -> dict[int, bytes]:
-    """Return the statistics that a record brought, by the files' ids."""
-    for entry in entries(home, number, number):
-        for (content,) in home.execute(tables.PART, {"number": number, "part": STATISTICS}):
-            check_part(entry, STATISTICS, content)
-            bodies = msgpack.unpackb(content, strict_map_key=False)
-            return {number * MAX_FILES + ordinal: body for ordinal, body in bodies.items()}
-    return {}

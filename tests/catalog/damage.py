@@ -32,14 +32,14 @@ from elasticscan.base.errors import (
     StoreDamaged,
     StoreTooNew,
 )
-from elasticscan.catalog import Catalog, Tx, checkpoints, transaction
+from elasticscan.catalog import Catalog, Tx, checkpoints
 from elasticscan.catalog.entries import Append
 from elasticscan.catalog.fold import apply
 from elasticscan.catalog.topology_history import topologies
 from elasticscan.metadata import MAX_FILES, TimeObserved
 from elasticscan.store.context.leases import Hold
 from tests.base.manual_clock import ManualClock
-from tests.catalog.logs import FileHome, append, known_by
+from tests.catalog.logs import FileHome, append, entries, known_by
 from tests.catalog.programs import World, picture
 
 TABLES = ("head", "log", "payload", "checkpoint", "topology_history", "lease")
@@ -110,7 +110,7 @@ class Lived:
             if upto == 8:
                 self.early = Moment(world.newest, files_at(sound))
             else:
-                assert world.observer.write_checkpoint()
+                world.observer.write_checkpoint()
         with world.observer.appending() as tx:
             tx.put_lease("me", Hold(1, 7, "scan"), 60.0)
             world.leases = {each.name: (each.value, each.until) for each in tx.leases(Hold)}
@@ -190,7 +190,7 @@ class Lived:
         with suppress(*(() if must is Must.BE_WHOLE else typed)):
             before = log.follow()
             number = append(log, Append(TimeObserved()))
-            (entry,) = transaction.entries(log.home, number, number)
+            (entry,) = entries(log.home, number, number)
             assert picture(known_by(log)) == picture(apply(before, entry, TimeObserved()))
             with closing(self.opened().home) as home:
                 assert number == Catalog(home).follow().number
@@ -205,7 +205,7 @@ class Lived:
             log.follow()
         asked: dict[str, Callable[[], Any]] = {
             "state": lambda: picture(log.follow()),
-            "entries": lambda: transaction.entries(log.home, 0, 1 << 60),
+            "entries": lambda: entries(log.home),
             "leases": lambda: Tx(log.home, None).leases(Hold),
         }
         is_known = log.known is not None and log.known.number == self.newest
@@ -213,7 +213,7 @@ class Lived:
             asked["topologies"] = lambda: topologies(Tx(log.home, known_by(log)))
         for number, table in (self.state.tables if is_known else {}).items():
             commits, files = table.memory, table.fragments.merged()["id"].to_pylist()
-            asked[f"rows {number}"] = lambda n=number, c=commits: transaction.rows_of(log.home, n, c)  # type: ignore[misc]
+            asked[f"rows {number}"] = lambda n=number, c=commits: Tx(log.home, None).rows_of(n, c)  # type: ignore[misc]
             asked[f"values {number}"] = lambda n=number, f=files: Tx(log.home, None).statistics(n, f)  # type: ignore[misc]
         for name, ask in asked.items():
             with suppress(*typed):

@@ -16,7 +16,7 @@ import pytest
 
 from elasticscan.base.clock import SystemClock
 from elasticscan.base.errors import CatalogUnavailable, InvalidOption, ReadOnlyStore
-from elasticscan.catalog import Catalog, tables, transaction
+from elasticscan.catalog import Catalog, Tx, tables
 from elasticscan.catalog.database import LogHome
 from elasticscan.catalog.entries import Append
 from elasticscan.catalog.failures import Interrupted
@@ -84,7 +84,7 @@ def write(home: LogHome, content: bytes) -> int:
 def contents(home: LogHome) -> dict[int, bytes]:
     """All rows of the table that are in the log, by number."""
     log = Catalog(home)
-    return transaction.rows_of(log.home, 1, log.follow().tables[1].memory)
+    return Tx(log.home, None).rows_of(1, log.follow().tables[1].memory)
 
 
 # --------------------------------------------------------------------------------------------- lost

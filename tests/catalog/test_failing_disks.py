@@ -19,12 +19,12 @@ from random import Random
 import pytest
 
 from elasticscan.base.errors import CommitUnknown, ElasticScanError
-from elasticscan.catalog import Catalog, transaction
+from elasticscan.catalog import Catalog
 from elasticscan.catalog.entries import Append
 from elasticscan.catalog.failures import Interrupted
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.metadata import TimeObserved
-from tests.catalog.logs import append, begin
+from tests.catalog.logs import append, begin, entries
 from tests.seeds import ranges_of_seeds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,7 +85,7 @@ def run(path: Path, seed: int) -> tuple[int, set[str]]:
         recovered = numbers_after_crash(path)
         if draw.random() < 0.5:
             log.home.close()
-        found = {entry.number for entry in transaction.entries(log.home, 0, 1 << 60)}
+        found = {entry.number for entry in entries(log.home)}
         assert may_be or recovered == found, f"{at}: another log after a crash"
         assert found >= there | ({must_be} if must_be is not None else set()), f"{at}: lost"
         assert may_be or must_be is not None or found == there, f"{at}: done, and refused"
@@ -107,7 +107,7 @@ def numbers_after_crash(path: Path) -> set[int]:
         if end != "-shm" and Path(f"{path}{end}").exists():  # opened here, it would lose its locks
             subprocess.run(["cp", f"{path}{end}", f"{copy}{end}"], check=True)
     home = SqliteHome(copy)
-    numbers = {entry.number for entry in transaction.entries(home, 0, 1 << 60)}
+    numbers = {entry.number for entry in entries(home)}
     home.close()
     return numbers
 

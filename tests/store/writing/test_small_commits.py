@@ -162,7 +162,7 @@ def test_what_was_flushed_is_dropped_from_the_log_and_nothing_else(store: Store,
     store.table("t").upsert(rows(40, 45))
     catalog = store.context.catalog
     for _ in range(checkpoints.KEPT):
-        assert catalog.write_checkpoint()
+        catalog.write_checkpoint()
         store.table("t").upsert(rows(45, 46))
     with Store.open(store.uri) as sleeper:
         sleeper.table("t")
