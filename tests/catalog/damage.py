@@ -425,16 +425,6 @@ def cut_wal(lived: Lived, draw: Random) -> Must:
     return Must.BE_WHOLE if at >= WAL_HEAD + FRAME * frames else Must.NOTHING
 
 
-def zeros_in_the_wal(lived: Lived, draw: Random) -> Must:
-    """Blocks whose space was given and which were never written."""
-    wal = bytearray(lived.moments[-1].files["-wal"])
-    start = draw.randrange(len(wal)) // 512 * 512
-    end = min(len(wal), start + draw.choice([512, PAGE, 1 << 20]))
-    wal[start:end] = bytes(end - start)
-    put(lived.path, lived.moments[-1].files | {"-wal": bytes(wal)})
-    return Must.NOTHING
-
-
 def no_wal(lived: Lived, draw: Random) -> Must:
     put(lived.path, {end: lived.moments[-1].files[end] for end in draw.choice((("",), ("", "-shm")))})
     return Must.NOTHING
@@ -476,26 +466,13 @@ def torn_checkpoint(lived: Lived, draw: Random) -> Must:
     return Must.BE_WHOLE if kept else Must.NOTHING
 
 
-def pages_of_two_moments(lived: Lived, draw: Random) -> Must:
-    """Each page was written once, whole; no write-ahead log tells of the others any more."""
-    older = lived.whole_database(draw.choice(lived.moments[:-1]))
-    newest = lived.whole_database(lived.moments[-1])
-    mixed, share = bytearray(older.ljust(len(newest), b"\0")), draw.choice([0.1, 0.5, 0.9])
-    for at in range(0, len(newest), PAGE):
-        if draw.random() < share:
-            mixed[at : at + PAGE] = newest[at : at + PAGE]
-    put(lived.path, {"": bytes(mixed)})
-    return Must.NOTHING
-
-
 OF_ROWS: tuple[Damage, ...] = (
     altered_value, lost_row, exchanged_rows, older_row, damaged_statistics, lost_part_of_a_checkpoint,
     lost_index_entry,
 )  # fmt: skip
 RARE: tuple[Damage, ...] = (checkpoints_of_another_log,)
 OF_FILES: tuple[Damage, ...] = (
-    flipped_bits, older_copy, cut_wal, zeros_in_the_wal, no_wal, another_index, another_wal, torn_checkpoint,
-    pages_of_two_moments,
+    flipped_bits, older_copy, cut_wal, no_wal, another_index, another_wal, torn_checkpoint,
 )  # fmt: skip
 DAMAGES = {damage.__name__: damage for damage in (*OF_ROWS, *RARE, *OF_FILES)}
 
