@@ -260,7 +260,7 @@ class Catalog:
         except ElasticScanError:  # the state may be an old one
             return None
         row, parts = drafted(what, 0)
-        values = row.values() | {"layout": state.layout, "seal": row.seal, "parts": parts}
+        values = row._asdict() | {"layout": state.layout, "seal": row.seal, "parts": parts}
 
         def attempt() -> int | None:
             found = self._found(row.id, state.number) if lost else None

@@ -11,10 +11,10 @@ to be right; a process that has seen a later number finds that the newest entrie
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 from secrets import token_bytes
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
@@ -32,8 +32,7 @@ Digest = bytes
 _MOST_BYTES = 64 << 10  # the rows of a larger commit are written to files
 
 
-@dataclass(frozen=True, slots=True)
-class LogRow:
+class LogRow(NamedTuple):
     """The part of an entry that its writer knows before it has a number.
 
     Attributes:
@@ -64,11 +63,7 @@ class LogRow:
     @property
     def seal(self) -> bytes:
         """The sha256 of all columns that a writer knows."""
-        return row_digest(astuple(self))
-
-    def values(self) -> dict[str, Any]:
-        """Return its columns by their names."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return row_digest(self)
 
 
 @dataclass(frozen=True, slots=True)

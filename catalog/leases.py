@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from elasticscan.catalog import tables
-from elasticscan.catalog.codec import pack_value, unpack_value
+from elasticscan.catalog.codec import unpack_value
 from elasticscan.catalog.database import LogHome, Row
 from elasticscan.catalog.entries import damaged_log, row_digest
 
@@ -39,13 +39,8 @@ def lease_id(kind: type, name: str) -> str:
     return f"{kind.__name__}/{name}"
 
 
-def row_of(lease: Lease[T]) -> Row:
-    """Return the row of a lease without its digest, as the functions here take and give it."""
-    return lease_id(type(lease.value), lease.name), pack_value(lease.value), lease.until
-
-
 def put_lease(home: LogHome, row: Row) -> None:
-    """Enter a lease, in the place of that with its id."""
+    """Enter a lease by its row without the digest, in the place of that with its id."""
     values = dict(zip(("id", "payload", "until"), row, strict=True))
     home.execute(tables.PUT_LEASE, values | {"digest": row_digest(row)})
 

@@ -25,6 +25,7 @@ from elasticscan.base.limits import (
 )
 from elasticscan.catalog import checkpoints, leases, tables
 from elasticscan.catalog.checks import check
+from elasticscan.catalog.codec import pack_value
 from elasticscan.catalog.database import NOTHING, LogHome, Row, micros
 from elasticscan.catalog.entries import (
     GENESIS,
@@ -123,7 +124,7 @@ class Tx:
         before = GENESIS if state is None else state.digest
         entry = LogEntry(number, at, row, chained(before, number, at, row.seal))
         self._state = apply(state, entry, what.record)
-        values = row.values() | {"number": number, "time": at, "digest": entry.digest}
+        values = row._asdict() | {"number": number, "time": at, "digest": entry.digest}
         self.execute(tables.INSERT_ENTRY, values)
         for part, content in parts.items():
             self.execute(tables.INSERT_PART, {"number": number, "part": part, "bytes": content})
@@ -347,7 +348,7 @@ class Tx:
     def put_lease(self, name: str, value: object, seconds: float | None = None) -> None:
         """Enter a lease for a time, or one that ends with its owner, in the place of that with its name."""
         until = ENDLESS if seconds is None else micros(self.times.stamp + seconds)
-        self._put_lease(leases.row_of(Lease(name, value, until)))
+        self._put_lease((leases.lease_id(type(value), name), pack_value(value), until))
 
     def _put_lease(self, row: Row) -> None:
         leases.put_lease(self.home, row)

@@ -85,7 +85,7 @@ def main() -> None:
         [
             e.number,
             e.time,
-            [plain(getattr(e.row, n)) for n in LogRow.__slots__],
+            [plain(each) for each in e.row],
             plain(e.digest),
             plain(value),
         ]
