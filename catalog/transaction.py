@@ -24,6 +24,7 @@ from elasticscan.base.limits import (
     TRUSTED_JUMP_SECONDS,
 )
 from elasticscan.catalog import checkpoints, leases, tables
+from elasticscan.catalog.checkpoints import head_of, replay_newest
 from elasticscan.catalog.checks import check
 from elasticscan.catalog.codec import pack_value
 from elasticscan.catalog.database import NOTHING, LogHome, Row, micros
@@ -42,7 +43,6 @@ from elasticscan.catalog.entries import (
 from elasticscan.catalog.failures import Interrupted
 from elasticscan.catalog.fold import apply
 from elasticscan.catalog.leases import ENDLESS, Lease
-from elasticscan.catalog.replay import head_of, replay_newest
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.store_time import Times, observe
 from elasticscan.catalog.table_state import InlineCommit

@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from elasticscan.catalog import checkpoints, tables
-from elasticscan.catalog.checkpoints import KEPT
+from elasticscan.catalog.checkpoints import KEPT, replay
 from elasticscan.catalog.codec import pack_value
 from elasticscan.catalog.database import LogHome
 from elasticscan.catalog.entries import (
@@ -24,7 +24,6 @@ from elasticscan.catalog.entries import (
     entry_of,
 )
 from elasticscan.catalog.leases import lease_rows
-from elasticscan.catalog.replay import replay
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.topology_history import oldest_topology, topology_rows
 from elasticscan.catalog.transaction import Tx

@@ -234,55 +234,7 @@ class RootMarks:
     # *incarnation*: with other secrets, so that keys and offsets of the other copy are refused, and with
     # markers that name it in all roots, so that no root belongs to two catalogs.
 
-    def adopt(self) -> Adopted:
-        """Make this catalog the owner of its shards, whatever another copy of it did since.
-
-        Commits that it does not know are lost; their files become orphans, which stay for a while.
-        Commit numbers go on beyond them.
-
-        Raises:
-            ShardUnavailable: a shard is away, or has no marker and lacks files that the catalog refers to.
-            WrongRoot, StoreDamaged: a root is another shard's, or the catalog is not as it was written.
-        """
-        seen = self.seen_state().versions  # also beyond what the shards know
-        self._known_newest, self._next_look = False, 0.0
-        self._catalog.forget()
-        self._catalog.check_whole()
-        with self._catalog.leasing() as tx:
-            before, active, live = tx.state, tx.state.shards, dict[int, set[str]]()
-            gone = {(file.shard, file.path) for file in before.removed_files()}
-            for shard, path in before.known_paths() - gone:
-                live.setdefault(shard, set()).add(path)
-            known = [self._known_at(shard, before, live.get(shard, set())) for shard in active]
-            layout, commit = map(max, zip(seen, *known, strict=True))
-            adopted = replace(before, incarnation=token_hex(16), layout=layout, commit=commit)
-            for every in before.all_shards:
-                with suppress(*() if every.id in active else (ElasticScanError,)):
-                    self._take_over(every.id, adopted, every.id in active)
-            take_incarnation(tx, adopted.incarnation, adopted.versions)
-        self.note_newest(active)
-        return Adopted(adopted.incarnation, (before.commit, commit))
-
-    def _known_at(self, shard: int, state: StoreState, live: set[str]) -> tuple[int, int]:
-        """Return the (layout, commit) that a root knows by its marker, and by files that are not `live`."""
-        disk, root, marker = self.disk_of(shard), self.root_of(shard), self.marker_at(shard)
-        expected, files = self.marker_of(shard, state), {path for path, _ in disk.list()}
-        if marker is not None:  # of whichever incarnation
-            same_copy = replace(expected, incarnation=marker.incarnation, catalog=marker.catalog)
-            check_owner(marker, root, same_copy)
-        elif not live <= files:
-            lacks = f"{len(live - files)} files of {expected}"
-            raise ShardUnavailable(
-                f"{shown(root)} has no marker and lacks {lacks}; mount its disk",
-                root=shown(root),
-                shard=expected.name,
-            )
-        layout, commit = (0, 0) if marker is None else (marker.layout, marker.commit)
-        return layout, max(commit, newest_commit_of(self._store, ((disk, path) for path in files - live)))
-
-    def _take_over(self, shard: int, state: StoreState, is_active: bool) -> None:
-        """Make a root that of an incarnation; what it knows stays known, if an adoption is cut off."""
-        with alone_at(self.root_of(shard)):
-            found, marker = self.marker_at(shard), self.marker_of(shard, state)
-            if is_active or (found is not None and (found.store, found.shard) == (marker.store, shard)):
-                write_marker(self.disk_of(shard), marker)
+    @cached_property
+    def _place(self) -> str:
+        """Return the place of the catalog; what is open is found again by its file."""
+        return place_of_catalog(self._catalog.home.file)

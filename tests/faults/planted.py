@@ -26,7 +26,6 @@ from elasticscan.catalog import (
     checkpoints,
     checks,
     fold,
-    replay,
     transaction,
 )
 from elasticscan.catalog import catalog as catalogs
@@ -216,12 +215,12 @@ def while_running(patch: Patch, function: tuple[Any, str], other: tuple[Any, str
 
 def follow_any_copy(patch: Patch) -> None:
     """Fold what lies in a log, whatever was seen of it before."""
-    honest = replay.replay
+    honest = checkpoints.replay
 
     def trusting(home: Any, _: object) -> Any:
         return honest(home, checkpoints.newest_state(home))
 
-    patch.setattr(replay, "replay", trusting)
+    patch.setattr(checkpoints, "replay", trusting)
 
 
 # ------------------------------------------------------------------------------ the cursor rule
@@ -391,7 +390,7 @@ def _with_the_layout_before(patch: Patch, is_hidden: Callable[[Any], bool]) -> N
         after = honest(before, entry, record)
         return replace(after, layout=before.layout) if is_hidden(record) else after
 
-    replacing((transaction, catalogs, replay), "apply")(silently)(patch)
+    replacing((transaction, catalogs, checkpoints), "apply")(silently)(patch)
 
 
 def _copying_with(patch: Patch, keep: Callable[[Keep, Bounds], Keep]) -> None:

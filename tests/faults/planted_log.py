@@ -14,7 +14,6 @@ from elasticscan.catalog import (
     checkpoints,
     checks,
     fold,
-    replay,
     table_state,
     tables,
     transaction,
@@ -117,8 +116,8 @@ def rows_of_others_are_not_followed(patch: Patch) -> None:
 
         __hash__ = tuple.__hash__
 
-    honest = replay.head_of
-    patch.setattr(replay, "head_of", lambda known: OfALayout(honest(known)))
+    honest = checkpoints.head_of
+    patch.setattr(checkpoints, "head_of", lambda known: OfALayout(honest(known)))
 
 
 @fault("log", "values are dropped only up to a checkpoint that was read back")
@@ -132,9 +131,11 @@ def values_are_dropped_up_to_the_head(honest: Any, self: Catalog, older_than: fl
 
 @fault("damaged log", "a value that is missing is loaded with a checkpoint, or is damage", "lost_row")
 def a_missing_value_says_nothing(patch: Patch) -> None:
-    honest = replay.record_of
+    honest = checkpoints.record_of
     patch.setattr(tables, "TAIL", tables.TAIL.replace("p.bytes", "coalesce(p.bytes, x'')"))
-    patch.setattr(replay, "record_of", lambda entry, value: honest(entry, value) if value else TimeObserved())
+    patch.setattr(
+        checkpoints, "record_of", lambda entry, value: honest(entry, value) if value else TimeObserved()
+    )
 
 
 @fault("damaged log", "a checkpoint is one of this log", "checkpoints_of_another_log")
@@ -211,7 +212,9 @@ of_tags.rule("a tag that was dropped is gone").alters(
 Finder("log", GARBAGE).rule("a condemned file comes with no record").plants(condemned_files_may_come)
 Finder("log", SHARDS).rule("a shard is removed once it serves nothing").plants(unchecked, ShardDefined)
 Finder("log", STORE).rule("a topology follows the newest one").plants(unchecked, TopologyEntered)
-Finder("damaged log", "altered_value").rule("each entry follows the one before").gives(replay, "check_chain")
+Finder("damaged log", "altered_value").rule("each entry follows the one before").gives(
+    checkpoints, "check_chain"
+)
 Finder("damaged log", "older_copy").rule("an older copy is refused by a process that has seen more").plants(
     follow_any_copy
 )

@@ -15,7 +15,6 @@ from elasticscan.catalog import (
     entries,
     fold,
     leases,
-    replay,
     tables,
     topology_history,
     transaction,
@@ -46,13 +45,13 @@ def heads_are_not_compared(patch: Patch) -> None:
 
         __hash__ = int.__hash__
 
-    honest = replay.head_in
+    honest = checkpoints.head_in
 
     def unchecked_head(rows: Any) -> tuple[Any, ...]:
         number, digest, time, layout = honest(rows)
         return number, digest, Anything(time), Anything(layout)
 
-    patch.setattr(replay, "head_in", unchecked_head)
+    patch.setattr(checkpoints, "head_in", unchecked_head)
 
 
 # --------------------------------------------------------------------------------------------- checkpoints
@@ -156,7 +155,7 @@ Finder("scenarios", "test_a_creation_that_fails_leaves_nothing_behind").rule(
 Finder("scenarios", "test_a_record_of_a_newer_format_is_refused_and_left_alone").rule(
     "a record of a newer release is not read over"
 ).alters(
-    replay,
+    checkpoints,
     "record_of",
     lambda honest, entry, value: honest(entry, value) if entry.row.format == 1 else TimeObserved(),
 )
