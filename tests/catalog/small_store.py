@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from elasticscan.catalog import Catalog, NewStore, Tx, create_catalog, open_catalog
-from elasticscan.metadata import StagedFragment, TableDropped, TableInfo
+from elasticscan.catalog import Catalog, NewStore, create_catalog, open_catalog
+from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.store.writing.definitions import enter
 from elasticscan.store.writing.publishing import CommitRequest, commit_of
 from elasticscan.topology import SlotSet, initial_placement
@@ -36,8 +36,4 @@ def add_table(catalog: Catalog, name: str = "t") -> TableInfo:
 
 def add_commit(catalog: Catalog, table: TableInfo, *fragments: StagedFragment) -> int:
     with catalog.writing() as tx:
-        return tx.append(commit_of(tx.state, table.id, fragments, CommitRequest()))
-
-
-def drop_table(tx: Tx, name: str) -> None:
-    tx.append(TableDropped(tx.state.table_named(name).id))
+        return tx.append(commit_of(tx.state, table.id, "write", fragments, None, None))

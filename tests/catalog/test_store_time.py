@@ -51,15 +51,6 @@ def test_belief_never_goes_back_and_never_beyond_the_clock_that_moved_it(
         assert after.accepted_at <= accepted + TRUSTED_JUMP_SECONDS
 
 
-@given(times, times)
-def test_an_idle_store_believes_the_present_two_looks_after_somebody_came_back(
-    accepted: float, away: float
-) -> None:
-    now = accepted + away
-    belief = observe(observe(Belief(accepted), now), now + HOUR)
-    assert belief.accepted_at == now + HOUR
-
-
 @given(times, st.lists(st.sampled_from([0.0, 30 * DAY]), min_size=1, max_size=30))
 def test_a_clock_ahead_beside_others_is_never_believed(start: float, skews: list[float]) -> None:
     belief = Belief(start)
