@@ -56,6 +56,7 @@ class Catalog:
         home: the database that keeps the log.
         known: the newest state that was seen; in a writing transaction, that with which it began.
         read_only: why nothing can be written through it, or None.
+        file: the log's file; None at a server, whose answers take a while.
         before_writing: called before every transaction that writes, with `is_small`. It returns a check,
             which the transaction calls with its state, and which raises when that cannot be the newest.
         after_writing: is called after every such transaction that changed the versions, with the state that
@@ -63,7 +64,7 @@ class Catalog:
     """
 
     def __init__(self, home: LogHome) -> None:
-        self.home = home
+        self.home, self.file = home, home.file
         self.read_only = home.why_read_only
         self.known: StoreState | None = None
         self.before_writing: Callable[[bool], Callable[[StoreState], None]] = lambda _: lambda _: None

@@ -237,4 +237,4 @@ class RootMarks:
     @cached_property
     def _place(self) -> str:
         """Return the place of the catalog; what is open is found again by its file."""
-        return place_of_catalog(self._catalog.home.file)
+        return place_of_catalog(self._catalog.file)
