@@ -169,7 +169,7 @@ class Catalog:
             yield tx
         if tx.state.versions != before.versions:
             self.after_writing(tx.state, tx.files_at, is_small)
-        self._checkpoint()
+        self.checkpoint_if_long()
 
     @contextmanager
     def leasing(self, at_once: bool = False) -> Iterator[Tx]:
@@ -285,7 +285,7 @@ class Catalog:
             raise lost[-1] if lost else error from None
         if appended is not None:
             self.after_writing(replace(state, commit=appended), frozenset(), True)
-            self._checkpoint()
+            self.checkpoint_if_long()
         return appended
 
     def _found(self, id: bytes, base: int) -> int | None:  # noqa: A002
@@ -315,10 +315,6 @@ class Catalog:
 
     # Checkpoints
 
-    def _checkpoint(self) -> None:
-        with suppress(ElasticScanError):  # what was committed stays so
-            self.checkpoint_if_long()
-
     def checkpoint_if_long(self) -> bool:
         """Write a checkpoint if folding the tail would take a process some 10 ms; for after an append.
 
@@ -329,12 +325,13 @@ class Catalog:
             if number - self._checkpointed < TAIL_RECORDS:
                 return False
             self._checkpointed = number  # whatever comes of it, the next is as many records away
-        ((newest,),) = self.home.execute(tables.BEGUN_CHECKPOINT)
-        if newest is not None and number - newest < TAIL_RECORDS:
+        with suppress(ElasticScanError):  # what was committed stays so
+            ((newest,),) = self.home.execute(tables.BEGUN_CHECKPOINT)
+            if newest is None or number - newest >= TAIL_RECORDS:
+                self.write_checkpoint()
+                return True
             self._checkpointed = newest
-            return False
-        self.write_checkpoint()
-        return True
+        return False
 
     def write_checkpoint(self) -> None:
         """Write a checkpoint of the state as of the head; the log goes on meanwhile."""
