@@ -3,8 +3,8 @@
 Nothing here reads a clock, a file or a row of a table: the same records give the same state in every process,
 and any split of a log into a checkpoint and a tail gives it, too.
 
-A record that does not fit the state was written by a program with a fault, or is damaged in a way that its
-digest does not show: `StoreDamaged`. What a record requires is checked before it is appended, in `checks`.
+What a record requires is checked before it is appended, in `checks`, and its place in the log is proven by
+its digest. So one that does not fit the state was written by a program with a fault: `StoreDamaged`.
 """
 
 from __future__ import annotations
@@ -78,18 +78,11 @@ def first_state(entry: LogEntry, record: StoreCreated) -> StoreState:
 
 
 def apply(state: StoreState | None, entry: LogEntry, record: Record) -> StoreState:
-    """Return the state after one more record.
-
-    Raises:
-        StoreDamaged: it is not the next one, or does not fit.
-    """
+    """Return the state after one more record. Raises `StoreDamaged` where it does not fit."""
     if isinstance(record, StoreCreated):
-        if state is not None:
-            raise damaged_log("a store is created twice")
         return first_state(entry, record)
-    if state is None or not _is_next(state, entry, record):
-        raise damaged_log(f"{entry.number} follows {None if state is None else state.number}")
     try:
+        assert state is not None, "the first record creates the store"
         changes = _HANDLERS[type(record)](state, entry, record)
     except (AssertionError, KeyError) as error:
         raise damaged_log(f"record {entry.number} does not fit what came before it: {error}") from error
@@ -121,12 +114,6 @@ def _newest_commit(state: StoreState, entry: LogEntry, record: Record) -> int:
     return entry.number if is_commit(record) else state.commit
 
 
-def _is_next(state: StoreState, entry: LogEntry, record: Record) -> bool:
-    if isinstance(record, StoreAdopted):  # the numbers in between were used in a log that was lost
-        return entry.number > state.number
-    return entry.number == state.number + 1
-
-
 def _newest(before: Mapping[str, int], kind: str, things: Iterable[Any]) -> dict[str, int]:
     """Return the newest ids after some things of a kind."""
     return {**before, kind: max([before.get(kind, 0), *(thing.id for thing in things)])}
@@ -138,19 +125,23 @@ def _with_table(state: StoreState, id: int, table: TableState) -> Changes:  # no
 
 def _shard(state: StoreState, entry: LogEntry, record: ShardDefined) -> Changes:
     shard, others = record.shard, {s.id: s for s in state.shards.values() if s.id != record.shard.id}
-    if record.removed:
-        return {"shards": others, "removed_shards": {**state.removed_shards, shard.id: shard}}
-    newest = _newest(state.newest_ids, "shard", [shard])
-    return {"shards": dict(sorted({**others, shard.id: shard}.items())), "newest_ids": newest}
+    if not record.removed:
+        newest = _newest(state.newest_ids, "shard", [shard])
+        return {"shards": dict(sorted({**others, shard.id: shard}.items())), "newest_ids": newest}
+    return {"shards": others, "removed_shards": {**state.removed_shards, shard.id: shard}}
 
 
 def _table(state: StoreState, entry: LogEntry, record: TableDefined) -> Changes:
     info, number, newest = record.table, entry.number, _newest(state.newest_ids, "table", [record.table])
     if record.reserved:
         return {"reserved": {**state.reserved, info.id: info}, "newest_ids": newest}
-    reserved = {own: table for own, table in state.reserved.items() if own != info.id}
-    new = TableState(replace(info, created_commit=number, oldest_snapshot=number), newest=number)
-    table = state.tables.get(info.id, new)
+    if record.made_from == 0:
+        made = replace(info, created_commit=entry.number, oldest_snapshot=entry.number)
+        newest = _newest(state.newest_ids, "table", [info])
+        reserved = {number: table for number, table in state.reserved.items() if number != info.id}
+        changes = {"newest_ids": newest, "reserved": reserved}
+        return _with_table(state, info.id, TableState(made, newest=entry.number)) | changes
+    before = state.tables[info.id]
     # The horizon is the store's to raise, and never goes back.
     created, oldest = table.info.created_commit, table.info.oldest_snapshot
     table = replace(table, info=replace(info, created_commit=created, oldest_snapshot=oldest))
@@ -158,15 +149,15 @@ def _table(state: StoreState, entry: LogEntry, record: TableDefined) -> Changes:
 
 
 def _drop_table(state: StoreState, entry: LogEntry, record: TableDropped) -> Changes:
-    table = state.table(record.table)
-    table = with_slots(table, dict.fromkeys(table.fragments.by_id(), NO_SLOTS), _since(state, entry))
+    table = state.tables[record.table]
+    table = without(table, table.fragments.by_id().keys(), _since(state, entry))
     left = {number: other for number, other in state.tables.items() if number != record.table}
     dropped = DroppedTable(table.info.name, table.removed)
     return {"tables": left, "dropped": {**state.dropped, record.table: dropped}}
 
 
 def _index(state: StoreState, entry: LogEntry, record: IndexDefined) -> Changes:
-    index, table = record.index, state.table(record.index.table)
+    index, table = record.index, state.tables[record.index.table]
     others = tuple(each for each in table.indexes if each.id != index.id)
     if not index.is_over:
         newest = _newest(state.newest_ids, "index", [index])
@@ -178,7 +169,7 @@ def _index(state: StoreState, entry: LogEntry, record: IndexDefined) -> Changes:
 
 
 def _rows(state: StoreState, entry: LogEntry, record: RowsCommitted) -> Changes:
-    table, number = state.table(record.table), entry.number
+    table, number = state.tables[record.table], entry.number
     if record.slots:
         sealed = part_hashes(entry).get(ROWS, b"")
         sizes = record.rows, record.bytes, record.tombstones
@@ -202,9 +193,8 @@ def _replace(state: StoreState, entry: LogEntry, record: FragmentsReplaced) -> C
         dropped = state.dropped[record.table]
         left = replace(dropped, files=not_forgotten(dropped.files, record.files))
         return {"dropped": {**state.dropped, record.table: left}}
-    table, number = state.table(record.table), entry.number
-    changed = with_files(table, record.files, number, file_ids(number), _since(state, entry))
-    return _with_table(state, record.table, changed) | _touch(state, number, record.files)
+    changed = with_files(state.tables[record.table], record.files, entry.number, _since(state, entry))
+    return _with_table(state, record.table, changed) | _touch(state, entry.number, record.files)
 
 
 def _move(state: StoreState, entry: LogEntry, record: MoveSwitched) -> Changes:
@@ -231,7 +221,7 @@ def _tablets(state: StoreState, entry: LogEntry, record: TabletsChanged) -> Chan
 
 
 def _horizon(state: StoreState, entry: LogEntry, record: HorizonRaised) -> Changes:
-    table = state.table(record.table)
+    table = state.tables[record.table]
     past = [number for number in table.overwrites if number <= record.horizon]
     kept = tuple(number for number in table.overwrites if number not in past[:-1])
     info = replace(table.info, oldest_snapshot=record.horizon)
@@ -239,7 +229,7 @@ def _horizon(state: StoreState, entry: LogEntry, record: HorizonRaised) -> Chang
 
 
 def _tag(state: StoreState, entry: LogEntry, record: TagChanged) -> Changes:
-    table = state.table(record.table)
+    table = state.tables[record.table]
     tags = tuple(tag for tag in table.tags if tag.name != record.name)
     if record.snapshot is not None:
         tags = (*tags, Tag(record.name, record.snapshot, entry.time / 1e6))

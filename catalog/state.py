@@ -16,7 +16,6 @@ from typing import TypeVar
 
 from elasticscan.base.errors import NotFound, SnapshotExpired
 from elasticscan.base.suggestions import suggest
-from elasticscan.catalog.entries import damaged_log
 from elasticscan.catalog.store_time import Belief
 from elasticscan.catalog.table_state import DroppedTable, InlineCommit, RemovedFile, TableState
 from elasticscan.metadata import Fragment, IndexInfo, IndexRun, Secret, TableInfo
@@ -78,12 +77,6 @@ class StoreState:
         return self.placement.slot_count
 
     # Tables
-
-    def table(self, id: int) -> TableState:  # noqa: A002
-        """Return a table that a record names."""
-        if id not in self.tables:
-            raise damaged_log(f"there is no table {id}")
-        return self.tables[id]
 
     def info(self, id: int) -> TableInfo | None:  # noqa: A002
         """Return a table that is not dropped, else None."""

@@ -213,7 +213,7 @@ class Tx:
 
     def behind(self, table: int, after: int) -> tuple[int, int, float | None]:
         """Return (commits, rows, time of the oldest) of a table beyond a commit: a stream's lag."""
-        if after >= self.state.table(table).newest:
+        if after >= self.state.tables[table].newest:
             return 0, 0, None
         asked = {"table": table, "after": after, "upto": self.state.number}
         ((count, rows),) = self.execute(tables.WRITTEN_BETWEEN, asked)

@@ -65,7 +65,7 @@ def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datet
         at = tx.state.commit if asked is None else asked
         # In one transaction with the entry: a merge that lets go of a snapshot looks for tags in its own.
         tx.state.check_snapshot(table, at)
-        there = {tag.name: tag.snapshot for tag in tx.state.table(table.id).tags}
+        there = {tag.name: tag.snapshot for tag in tx.state.tables[table.id].tags}
         if there.get(name, at) != at:
             raise AlreadyExists(
                 f"table {table.name!r} already has a tag {name!r}, of snapshot {there[name]}; drop it first, "
@@ -89,7 +89,7 @@ def tags_of(context: Context, find: Find) -> tuple[Tag, ...]:
     """Return the tags of a table, the oldest snapshot first. Raises `CatalogOutdated`."""
     context.check_newest()
     tx = context.catalog.newest()
-    return tx.state.table(find(tx)[0].id).tags
+    return tx.state.tables[find(tx)[0].id].tags
 
 
 @retry_interrupted
@@ -102,7 +102,7 @@ def drop_tag(context: Context, find: Find, name: str) -> None:
 
 def _tag(tx: Tx, table: TableInfo, name: str) -> Tag:
     """Return a tag by its name. Raises `NotFound`, with a suggestion."""
-    tags = {tag.name: tag for tag in tx.state.table(table.id).tags}
+    tags = {tag.name: tag for tag in tx.state.tables[table.id].tags}
     if name in tags:
         return tags[name]
     hint = suggest(name, tags) or "; list them by Table.tags() or `elasticscan tag list`"

@@ -31,6 +31,39 @@ def added(state: StoreState, copies: Iterable[AddedFragment]) -> tuple[AddedFrag
     return tuple(entering)
 
 
+def commit_of(
+    state: StoreState,
+    table: int,
+    kind: str,
+    staged: Sequence[StagedFragment],
+    txn: IdempotencyKey | None = None,
+    user_metadata: Mapping[str, str] | None = None,
+    rows: bytes | None = None,
+) -> Append:
+    """Return the commit that makes staged fragments visible, all at once.
+
+    With `rows`, these are kept in the log, and `staged` says of which slots they are, and how many.
+    """
+    size = sum(fragment.bytes + sum(run.bytes for run in fragment.runs) for fragment in staged)
+    record = RowsCommitted(
+        table,
+        kind,
+        state.tables[table].info.definition,
+        rows=sum(fragment.rows for fragment in staged),
+        bytes=size if rows is None else len(rows),
+        tombstones=sum(fragment.tombstones for fragment in staged),
+        overwrites=kind == "overwrite",
+    )
+    if rows is None:
+        files = added(state, ((fragment, 0, 0) for fragment in staged))
+        record = replace(record, files=FileChanges(files))
+    else:
+        record = replace(record, slots=SlotSet.union(fragment.slots for fragment in staged))
+    said = {"content": None if txn is None else txn.content, "user": dict(user_metadata or {})}
+    metadata = json.dumps(said, sort_keys=True) if any(said.values()) else None
+    return Append(record, rows, None if txn is None else txn[:2], metadata)
+
+
 def replace_files(tx: Tx, table: int, operation: str, files: FileChanges) -> None:
     """Enter other files with the same rows, as one record, with its name in the log.
 

@@ -362,6 +362,26 @@ class _Publication:
         self._pending = self._context.upkeep.pending(tx, self._table.id, self._fragments)
         return number
 
+    def _enter_reserved(self, tx: Tx, table: TableInfo) -> None:
+        """Let a reserved table be seen from here on. Raises `WriteConflict`: another has taken its name."""
+        if any(other.name == table.name for other in tx.state.infos()):
+            raise WriteConflict(
+                f"table {table.name!r} was made with another definition meanwhile; nothing was committed: "
+                "write again into that table",
+                table=table.name,
+            )
+        tx.append(TableDefined(table, 0, "create"))
+
+
+def check_newest(tx: Tx, table: TableInfo, newest: int | None) -> None:
+    """Raise `RowsChanged` if a table has a commit after the one that is to be its newest."""
+    if newest is not None and tx.state.tables[table.id].newest != newest:
+        raise RowsChanged(
+            f"table {table.name!r} has a commit after {newest}, and nothing was written",
+            table=table.name,
+            newest=tx.state.tables[table.id].newest,
+        )
+
 
 def _in_place(placement: Placement, staged: Sequence[StagedFragment]) -> bool:
     """Return True if each fragment lies where its slots live."""

@@ -59,7 +59,7 @@ def _attempt(transaction: WriteTransaction, to: int | str | datetime) -> CommitN
     snapshot = snapshot_of(tx, table, to)
     assert snapshot is not None, "it was given"
     tx.state.check_snapshot(table, snapshot)
-    newest = tx.state.table(table.id).newest
+    newest = tx.state.tables[table.id].newest
     is_replaced = any(number > snapshot for number in tx.state.overwrites(table.id))
     kind, commits = "overwrite" if is_replaced else "write", (snapshot, max(snapshot, newest))
     if is_replaced:
