@@ -57,4 +57,4 @@ from elasticscan.catalog.topology_history import (
     topology_at,
     topology_entries,
 )
-from elasticscan.catalog.transaction import Commit, IdempotencyKey, Tx
+from elasticscan.catalog.transaction import Commit, IdempotencyKey, Tx, statistics_of

@@ -41,7 +41,9 @@ from elasticscan.catalog.failures import Interrupted, change, retry, retry_inter
 from elasticscan.catalog.fold import apply
 from elasticscan.catalog.pool import in_transaction
 from elasticscan.catalog.state import StoreState
-from elasticscan.catalog.transaction import Tx
+from elasticscan.catalog.table_state import TableState
+from elasticscan.catalog.transaction import Tx, entries, statistics_of
+from elasticscan.metadata import RowsCommitted
 
 TAIL_RECORDS = 100  # a longer tail is folded into a checkpoint
 _DROPPED_AT_ONCE = 500
@@ -141,10 +143,18 @@ class Catalog:
                 self.known = state
         return state
 
-    def newest(self) -> Tx:
-        """Return a transaction that reads; a thread that is in one sees the state with which that began."""
+    def state(self) -> StoreState:
+        """Return the newest state; a thread that is in a transaction sees that with which it began."""
         known = self.known
-        return Tx(self.home, known if known is not None and self.home.in_transaction else self.follow())
+        return known if known is not None and self.home.in_transaction else self.follow()
+
+    def seen(self) -> StoreState:
+        """Return the newest state that was seen, without asking the log."""
+        return self.known or self.state()
+
+    def newest(self) -> Tx:
+        """Return a transaction that reads the newest state."""
+        return Tx(self, self.state())
 
     # Transactions
 
@@ -324,20 +334,18 @@ class Catalog:
             number = self.known.number if self.known is not None else 0
             if number - self._checkpointed < TAIL_RECORDS:
                 return False
-            self._checkpointed = number  # whatever comes of it, the next is as many records away
-        with suppress(ElasticScanError):  # what was committed stays so
-            ((newest,),) = self.home.execute(tables.BEGUN_CHECKPOINT)
-            if newest is None or number - newest >= TAIL_RECORDS:
-                self.write_checkpoint()
-                return True
-            self._checkpointed = newest
-        return False
-
-    def write_checkpoint(self) -> None:
-        """Write a checkpoint of the state as of the head; the log goes on meanwhile."""
-        state = self.follow()
-        tx, ids = Tx(self.home, state), {n: table.fragments.by_id() for n, table in state.tables.items()}
-        checkpoints.write(self.home, state, {n: tx.statistics(n, of.keys()) for n, of in ids.items()})
+            tx.put_lease("", me, _CHECKPOINT_SECONDS)
+        try:
+            state = self.follow()
+            known = {n: statistics_of(self.home, n, _file_ids(own)) for n, own in state.tables.items()}
+            checkpoints.write(self.home, state, known)
+            self._checkpointed = state.number
+        finally:
+            with self.appending() as tx:
+                own = tx.lease(CheckpointWriter, "")
+                if own is not None and own.value == me:
+                    tx.remove_lease(CheckpointWriter, "")
+        return True
 
     def drop_payloads(self, older_than: float) -> int:
         """Drop what records said, and rows that lie in files, if the newest checkpoint is older than a time.

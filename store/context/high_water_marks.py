@@ -61,26 +61,19 @@ class RootMarks:
         self._disks: dict[int, tuple[Shard, Disk]] = {}
         self._seen_afar: dict[int, Marker] = {}  # in object storage, before a write
         self._next_look = self._next_note = 0.0  # for small commits
-        self._store, self._place = self.seen_state().store_id, place_of_catalog(catalog.file)
+        self._store, self._place = self._catalog.seen().store_id, place_of_catalog(catalog.file)
         self._noted_at = self.local_shards()  # when a mark was left last
         self._pending: StoreState | None = None  # of small commits, not left at the roots yet
         self._known_newest = False
 
-    def state(self) -> StoreState:
-        return self._catalog.newest().state
-
-    def seen_state(self) -> StoreState:
-        """Return the newest state that was seen, without asking the catalog."""
-        return self._catalog.known or self.state()
-
     def local_shards(self) -> tuple[int, ...]:
         """Return the active shards whose roots are directories: to look at these costs no network."""
-        active = self.seen_state().shards.values()
+        active = self._catalog.seen().shards.values()
         return tuple(sorted(shard.id for shard in active if "://" not in self._location.root(shard.root)))
 
     def _shard_and_disk(self, shard: int) -> tuple[Shard, Disk]:
         if shard not in self._disks:
-            every = (info for find in (self.seen_state, self.state) for info in find().all_shards)
+            every = (info for find in (self._catalog.seen, self._catalog.state) for info in find().all_shards)
             info = next((info for info in every if info.id == shard), None)
             if info is None:
                 raise NotFound(f"the store has no shard with id {shard}", shard=shard, kind="shard")
@@ -104,12 +97,12 @@ class RootMarks:
     def claim(self, claims: Claims, added: Shard, taken: Collection[int]) -> None:
         """Make a new shard's root its own; in the transaction that enters the shard."""
         root = self._location.root(added.root)
-        marker = Marker(self._store, self.state().incarnation, added.id, added.name)
+        marker = Marker(self._store, self._catalog.state().incarnation, added.id, added.name)
         claims.claim(self._open_disk(root), root, marker, taken)
 
     def is_taken_over(self, shard: int) -> bool:
         """Return whether a shard of this copy of the store that was made later has the root."""
-        found, own = self.marker_at(shard), self.marker_of(shard, self.state())
+        found, own = self.marker_at(shard), self.marker_of(shard, self._catalog.state())
         return found is not None and found.owner[:2] == own.owner[:2] and found.shard > shard
 
     def check(self, shard: int, look: Callable[[], StoreState]) -> Disk:
@@ -143,7 +136,7 @@ class RootMarks:
     def note_newest(self, shards: Iterable[int], again: bool = False) -> set[int]:
         """Let shards know the newest number of the catalog, if possible; return those reached."""
         with suppress(ElasticScanError):
-            return self._note(shards, self.state(), again)
+            return self._note(shards, self._catalog.state(), again)
         return set()
 
     def note_committed(self, committed: StoreState, files_at: frozenset[int], is_small: bool) -> None:
@@ -158,7 +151,7 @@ class RootMarks:
         with suppress(ElasticScanError):
             local, before = self.local_shards(), self._noted_at
             self._noted_at = local
-            active = self.seen_state().shards.keys()
+            active = self._catalog.seen().shards.keys()
             written = files_at & active or active - set(local)
             if before == local:
                 self._note_some(local, written, committed)
@@ -227,14 +220,62 @@ class RootMarks:
         """Raise `CatalogOutdated` where shards know a newer commit; costs nothing once none did."""
         # A standby of a database server follows its server with a delay, which proves nothing.
         if not self._known_newest and not self._catalog.home.is_follower:
-            self.look_at_marks()(self.state())
+            self.look_at_marks()(self._catalog.state())
         self._known_newest = True
 
     # Adoption: a copy becomes a store of its own, or a store goes on from an older catalog. Both begin a new
     # *incarnation*: with other secrets, so that keys and offsets of the other copy are refused, and with
     # markers that name it in all roots, so that no root belongs to two catalogs.
 
-    @cached_property
-    def _place(self) -> str:
-        """Return the place of the catalog; what is open is found again by its file."""
-        return place_of_catalog(self._catalog.file)
+    def adopt(self) -> Adopted:
+        """Make this catalog the owner of its shards, whatever another copy of it did since.
+
+        Commits that it does not know are lost; their files become orphans, which stay for a while.
+        Commit numbers go on beyond them.
+
+        Raises:
+            ShardUnavailable: a shard is away, or has no marker and lacks files that the catalog refers to.
+            WrongRoot, StoreDamaged: a root is another shard's, or the catalog is not as it was written.
+        """
+        seen = self._catalog.seen().versions  # also beyond what the shards know
+        self._known_newest, self._next_look = False, 0.0
+        self._catalog.forget()
+        self._catalog.check_whole()
+        with self._catalog.leasing() as tx:
+            before, active, live = tx.state, tx.state.shards, dict[int, set[str]]()
+            gone = {(file.shard, file.path) for file in before.removed_files()}
+            for shard, path in before.known_paths() - gone:
+                live.setdefault(shard, set()).add(path)
+            known = [self._known_at(shard, before, live.get(shard, set())) for shard in active]
+            layout, commit = map(max, zip(seen, *known, strict=True))
+            adopted = replace(before, incarnation=token_hex(16), layout=layout, commit=commit)
+            for every in before.all_shards:
+                with suppress(*() if every.id in active else (ElasticScanError,)):
+                    self._take_over(every.id, adopted, every.id in active)
+            take_incarnation(tx, adopted.incarnation, adopted.versions)
+        self.note_newest(active)
+        return Adopted(adopted.incarnation, (before.commit, commit))
+
+    def _known_at(self, shard: int, state: StoreState, live: set[str]) -> tuple[int, int]:
+        """Return the (layout, commit) that a root knows by its marker, and by files that are not `live`."""
+        disk, root, marker = self.disk_of(shard), self.root_of(shard), self.marker_at(shard)
+        expected, files = self.marker_of(shard, state), {path for path, _ in disk.list()}
+        if marker is not None:  # of whichever incarnation
+            same_copy = replace(expected, incarnation=marker.incarnation, catalog=marker.catalog)
+            check_owner(marker, root, same_copy)
+        elif not live <= files:
+            lacks = f"{len(live - files)} files of {expected}"
+            raise ShardUnavailable(
+                f"{shown(root)} has no marker and lacks {lacks}; mount its disk",
+                root=shown(root),
+                shard=expected.name,
+            )
+        layout, commit = (0, 0) if marker is None else (marker.layout, marker.commit)
+        return layout, max(commit, newest_commit_of(self._store, ((disk, path) for path in files - live)))
+
+    def _take_over(self, shard: int, state: StoreState, is_active: bool) -> None:
+        """Make a root that of an incarnation; what it knows stays known, if an adoption is cut off."""
+        with alone_at(self.root_of(shard)):
+            found, marker = self.marker_at(shard), self.marker_of(shard, state)
+            if is_active or (found is not None and (found.store, found.shard) == (marker.store, shard)):
+                write_marker(self.disk_of(shard), marker)

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Generic, TypeVar
 
 from elasticscan.base.errors import SnapshotExpired, TableChanged
-from elasticscan.catalog import StoreState, Tx
+from elasticscan.catalog import StoreState, Tx, statistics_of
 from elasticscan.metadata import (
     Bounds,
     Fragment,
@@ -141,7 +141,7 @@ def read_statistics(
     fragments = {fragment.id for fragment in state.fragments}
     known = {of: kept[of] for of in fragments & kept.keys()}
     new = {of: body for of, body in state.memory.statistics().items() if of not in known}
-    packed = tx.statistics(state.table.id, fragments - known.keys() - new.keys())
+    packed = statistics_of(tx.home, state.table.id, fragments - known.keys() - new.keys())
     new |= {of: unpack_statistics(body) for of, body in packed.items()}
     if state.table.columns:
         names = {column.mark: name for name, column in state.table.by_name().items()}
@@ -168,10 +168,8 @@ def oldest_kept(table: TableInfo) -> int:
 
 def check_kept(table: TableInfo, after: int) -> None:
     """Raise `SnapshotExpired`, naming the gap, unless every change beyond a commit is still kept."""
-    oldest, after = (
-        table.oldest_snapshot,
-        max(after, table.created_commit),
-    )  # before, there was nothing to keep
+    oldest = table.oldest_snapshot
+    after = max(after, table.created_commit)  # before, there was nothing to keep
     if after < oldest:
         raise SnapshotExpired(
             f"changes of table {table.name!r} after commit {after} are no longer kept: {after + 1} to "

@@ -97,49 +97,6 @@ class TableMemory:
         return TableMemory(self.table, commits, old, new, runs)
 
 
-class Memories:
-    """The memory of each table, as it was when it was last asked for; threads may share it."""
-
-    def __init__(self) -> None:
-        self._tables: dict[int, TableMemory] = {}
-
-    def of(self, tx: Tx, table: TableInfo) -> TableMemory:
-        """Return the rows of a table that lie in the log as a transaction sees it.
-
-        Raises:
-            Interrupted: a flush has moved them to files meanwhile; look again.
-            StoreDamaged: they are not what was written.
-        """
-        commits, known = tx.state.memory(table.id), self._tables.get(table.id)
-        if known is None or known.table.definition != table.definition:
-            known = TableMemory(table)
-        if known.commits != commits:
-            # Threads may do this side by side. Which one's result stays does not matter: each has all.
-            known = self._tables[table.id] = known.as_of(tx, commits)
-        return known
-
-
-def _made(
-    tx: Tx, table: TableInfo, commits: tuple[InlineCommit, ...], known: TableMemory | None
-) -> TableMemory:
-    """Return the memory of a table, made of one that was known as far as its commits are the same."""
-    if known is None or known.table.definition != table.definition:
-        known = TableMemory(table)
-    old, new = known._old, known._new
-    if commits[: len(old.commits)] != old.commits:
-        old = new = _NOTHING
-    rest = commits[len(old.commits) :]
-    if rest[: len(new.commits)] != new.commits:
-        new = _NOTHING
-    new = _with_more(tx, table, new, rest[len(new.commits) :])
-    if new.count > max(_FEW_ROWS, old.count // 8):
-        parts = [*old.rows.items(), *new.rows.items()]
-        old, new = _together(table, (*old.commits, *new.commits), parts), _NOTHING
-    ids = {fragment.id for part in (old, new) for fragment in part.fragments}
-    runs = {key: made for key, made in list(known._runs.items()) if key[0] in ids}
-    return TableMemory(table, commits, old, new, runs)
-
-
 def _with_more(tx: Tx, table: TableInfo, before: _Commits, commits: Sequence[InlineCommit]) -> _Commits:
     """Return a part with more commits, whose rows are read from the log."""
     if not commits:

@@ -38,7 +38,7 @@ from elasticscan.store.context.lookups import (
     live_table,
     read_statistics,
 )
-from elasticscan.store.context.memory import Memories
+from elasticscan.store.context.memory import TableMemory
 from elasticscan.store.context.readers import Readers
 from elasticscan.store.context.sealing import StoreSealer
 from elasticscan.store.roots import Location
@@ -98,7 +98,7 @@ class Context:
         self._sealer: StoreSealer | None = None
         self.looked: tuple[Placement, float] | None = None  # read last, by any thread, and when that began
         self._tables: dict[int, KnownTable] = {}
-        self.memories = Memories()
+        self._memory: dict[int, TableMemory] = {}
         self.readers = Readers(self.disk_of)
         self._bases: LruCache[int, Topology] = LruCache()
         # What follows from a scan's key and a table's definition alone, for the layers above.
@@ -130,7 +130,7 @@ class Context:
     @property
     def known(self) -> StoreState:
         """The newest state that was seen: enough for what never changes, or is compared with a later one."""
-        return self.roots.seen_state()
+        return self.catalog.seen()
 
     def writable_disk(self, shard: int) -> Disk:
         """Return the disk of a shard for writes, moves and deletions, after its root was verified.
@@ -152,7 +152,7 @@ class Context:
         if disk.is_far or shard == MEMORY:
             return disk
         try:
-            return self.roots.check(shard, self.roots.seen_state)
+            return self.roots.check(shard, self.catalog.seen)
         except (ShardUnavailable, WrongRoot, CatalogOutdated):
             return disk if self.is_succeeded(shard) else self.check_root(shard)
 
@@ -188,7 +188,7 @@ class Context:
 
     def state(self) -> StoreState:
         """Return the store as it is now."""
-        return self.catalog.newest().state
+        return self.catalog.state()
 
     def shard_names(self) -> dict[int, str]:
         return {shard.id: shard.name for shard in self.state().shards.values()}
@@ -243,17 +243,12 @@ class Context:
         cached = self._tables.get(table_id)
         return cached if cached and cached.layout == layout and cached.serves(snapshot, after) else None
 
-    def known_table(self, find: Find) -> KnownTable:
-        """Return a table as it is now, as `table_state`, by how it is found."""
-        return self.ask(lambda tx: self.table_in(tx, find(tx)[0].id))
-
     def table_in(
         self, tx: Tx, table_id: int, snapshot: int | None = None, after: int | None = None
     ) -> KnownTable:
         """Return a table as a transaction sees it; arguments and errors as of `table_state`."""
-        snapshot = (
-            tx.state.commit if snapshot is None else snapshot
-        )  # it may be newer than what is known here
+        # It may be newer than what is known here.
+        snapshot = tx.state.commit if snapshot is None else snapshot
         cached = self._cached(table_id, tx.state.layout, snapshot, after)
         if cached is not None:
             return cached
@@ -268,8 +263,23 @@ class Context:
                     "put the newest catalog back, or run `elasticscan adopt`",
                     known=snapshot,
                 )
-        state = self._tables[table_id] = KnownTable(tx.state, table_id, self.memories.of(tx, table))
+        state = self._tables[table_id] = KnownTable(tx.state, table_id, self.memory(tx, table))
         return state
+
+    def memory(self, tx: Tx, table: TableInfo) -> TableMemory:
+        """Return the rows of a table that lie in the log as a transaction sees it.
+
+        Raises:
+            Interrupted: a flush has moved them to files meanwhile; look again.
+            StoreDamaged: they are not what was written.
+        """
+        commits, known = tx.state.memory(table.id), self._memory.get(table.id)
+        if known is None or known.table.definition != table.definition:
+            known = TableMemory(table)
+        if known.commits != commits:
+            # Threads may do this side by side. Which one's result stays does not matter: each has all.
+            known = self._memory[table.id] = known.as_of(tx, commits)
+        return known
 
     def statistics(self, state: KnownTable, tx: Tx | None = None) -> Mapping[int, FragmentStatistics]:
         """Return statistics of a table's fragments, by their ids, with columns as its definition names them.

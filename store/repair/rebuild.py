@@ -153,8 +153,8 @@ def _read_catalog(uri: str | Path, disks: Callable[[str], Disk]) -> Known | str:
         with Store.open(uri, disks=disks, read_only=True) as old:
             old.context.catalog.check_whole()
             tx = old.context.catalog.newest()
-            rows = {info.id: old.context.memories.of(tx, info).fragments for info in tx.state.infos()}
-            return tx.state, rows
+            rows = {info.id: old.context.memory(tx, info).fragments for info in tx.state.infos()}
+            return KnownStore(tx.state, rows)
     except ElasticScanError as error:
         return error.message
 

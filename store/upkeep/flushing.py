@@ -113,7 +113,7 @@ def _plan(context: Context, tx: Tx, table_id: int) -> _FlushPlan | None:
     overwrites, horizon, newest = tx.state.overwrites(table_id), table.oldest_snapshot, tx.state.commit
     return _FlushPlan(
         table.with_dropped(horizon),
-        context.memories.of(tx, table),
+        context.memory(tx, table),
         Bounds(floor_at(overwrites, horizon), newest, since=horizon),
         Keep(horizon, floor=floor_at(overwrites, newest)),
         tx.state.placement.split_by_shard(slots),

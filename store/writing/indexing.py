@@ -214,7 +214,7 @@ def without_runs(state: StoreState, index: IndexInfo) -> list[Fragment]:
 def _check_rows_in_log(context: Context, table: TableInfo, index: IndexInfo) -> None:
     """Check that rows in the log can be in an index; writers check the rows that come from now on."""
     tx = context.catalog.newest()
-    memory = context.memories.of(tx, tx.state.info(table.id) or table)
+    memory = context.memory(tx, tx.state.info(table.id) or table)
     for fragment in memory.fragments:
         memory.runs(fragment, index)
 

@@ -10,7 +10,7 @@ from elasticscan.catalog import InlineCommit, StoreState, Tx, checkpoints
 from elasticscan.metadata import FragmentsReplaced, RowsCommitted
 from elasticscan.storage import Keep
 from elasticscan.store.context import Context
-from elasticscan.store.context.memory import Memories, TableMemory
+from elasticscan.store.context.memory import TableMemory
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.upkeep import compaction, flushing
 from elasticscan.store.writing import indexing, preconditions, publishing
@@ -104,7 +104,7 @@ tombstones.rule("a move keeps a tombstone that hides an older row in the log").a
     ],
 )
 Finder("programs", "mixture of rows").rule("a reader has the rows of the newest commits").alters(
-    Memories, "of", lambda honest, self, tx, table: self._tables.get(table.id) or honest(self, tx, table)
+    Context, "memory", lambda honest, self, tx, table: self._memory.get(table.id) or honest(self, tx, table)
 )
 Finder("programs", "indexes alongside writes").rule("an index finds rows in the log").gives(
     TableMemory, "runs", []
