@@ -39,7 +39,7 @@ from elasticscan.catalog.topology_history import topologies
 from elasticscan.metadata import MAX_FILES, TimeObserved
 from elasticscan.store.context.leases import Hold
 from tests.base.manual_clock import ManualClock
-from tests.catalog.logs import FileHome, append, entries, known_by
+from tests.catalog.logs import FileHome, append
 from tests.catalog.programs import World, picture
 
 TABLES = ("head", "log", "payload", "checkpoint", "topology_history", "lease")
@@ -190,8 +190,8 @@ class Lived:
         with suppress(*(() if must is Must.BE_WHOLE else typed)):
             before = log.follow()
             number = append(log, Append(TimeObserved()))
-            (entry,) = entries(log.home, number, number)
-            assert picture(known_by(log)) == picture(apply(before, entry, TimeObserved()))
+            (entry,) = transaction.entries(log.home, number, number)
+            assert picture(log.seen()) == picture(apply(before, entry, TimeObserved()))
             with closing(self.opened().home) as home:
                 assert number == Catalog(home).follow().number
 
@@ -210,7 +210,7 @@ class Lived:
         }
         is_known = log.known is not None and log.known.number == self.newest
         if is_known:
-            asked["topologies"] = lambda: topologies(Tx(log.home, known_by(log)))
+            asked["topologies"] = lambda: topologies(Tx(log, log.seen()))
         for number, table in (self.state.tables if is_known else {}).items():
             commits, files = table.memory, table.fragments.merged()["id"].to_pylist()
             asked[f"rows {number}"] = lambda n=number, c=commits: Tx(log.home, None).rows_of(n, c)  # type: ignore[misc]

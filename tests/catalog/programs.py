@@ -106,8 +106,6 @@ from tests.catalog.logs import (
     ServerHome,
     append,
     begin,
-    entries,
-    known_by,
 )
 from tests.simulation.engine import Engine, Step
 
@@ -427,15 +425,15 @@ class World:
         log = self.logs[at]
         if self.draw.random() < 0.6:
             log.follow()
-        made = self._made(name, known_by(log), log)
+        made = self._made(name, log.seen(), log)
         self.is_done = made is not None
         if made is None:
             return
         if self.draw.random() < 0.3:
             self.say("later")
-            self.pending.append(Staged(made, known_by(log).number))
+            self.pending.append(Staged(made, log.seen().number))
         else:
-            self._append(Staged(made, known_by(log).number), self.draw.randrange(len(self.logs)))
+            self._append(Staged(made, log.seen().number), self.random.randrange(len(self.logs)))
 
     def _made(self, name: str, state: StoreState, log: Catalog) -> Made | None:
         self.home = log.home  # of the process that makes it
