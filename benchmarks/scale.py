@@ -35,14 +35,15 @@ from plots import Points, plotted
 from pyspark.serializers import CPickleSerializer
 
 from elasticscan.base.clock import SystemClock
-from elasticscan.catalog import NewStore, base_topology
+from elasticscan.catalog import base_topology
 from elasticscan.connector import ElasticScanSource
+from elasticscan.metadata import StoreCreated
 from elasticscan.storage import open_disk
 from elasticscan.store import Store
 from elasticscan.store.copies.creation import make_store
 from elasticscan.store.roots.location import Location
-from elasticscan.store.writing.publishing import CommitRequest, commit_of
-from elasticscan.topology import Placement, Tablet, Topology, initial_placement
+from elasticscan.store.writing.entering import commit_of
+from elasticscan.topology import Placement, Shard, Tablet, Topology, initial_placement
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])
 BATCH_ROWS = 1_000_000
@@ -114,9 +115,10 @@ def made(
             for number in range(tablets)
         )
     of_shards = {name: str(work / "shards" / name) if server else None for name in names}
-    roots = tuple((name, location.stored_root(name, root)) for name, root in of_shards.items())
-    at = clock or SystemClock()
-    make_store(location, open_disk, at, NewStore(roots, placement, "spark", 7 * 86_400.0))
+    roots = (location.stored_root(name, root) for name, root in of_shards.items())
+    made = tuple(map(Shard, range(1, shards + 1), names, roots))
+    record = StoreCreated(work.name, "spark", 7 * 86_400.0, made, placement.tablets, work.name)
+    make_store(location, open_disk, clock or SystemClock(), record)
     store = Store.open(place, clock=clock)
     store.create_table("t", SCHEMA, ["id"])
     return store

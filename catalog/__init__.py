@@ -31,7 +31,7 @@ from elasticscan.catalog.catalog import Catalog
 from elasticscan.catalog.entries import Append
 from elasticscan.catalog.failures import Interrupted, retry_interrupted
 from elasticscan.catalog.leases import Lease
-from elasticscan.catalog.opening import NewStore, copy_catalog, create_catalog, holds_store, open_catalog
+from elasticscan.catalog.opening import copy_catalog, create_catalog, holds_store, open_catalog
 from elasticscan.catalog.pool import in_transaction
 from elasticscan.catalog.secrets import (
     KEYS,

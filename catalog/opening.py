@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from secrets import token_hex
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, quote, urlencode
 from weakref import finalize
@@ -26,7 +25,6 @@ from elasticscan.catalog.tables import Dump
 from elasticscan.catalog.topology_history import first_topology
 from elasticscan.catalog.transaction import Tx
 from elasticscan.metadata import ShardDefined, StoreCreated
-from elasticscan.topology import Placement, Shard
 
 if TYPE_CHECKING:
     from elasticscan.catalog.postgres import PostgresHome
@@ -90,32 +88,17 @@ def make_home(url: str | Path, clock: Clock) -> Iterator[LogHome]:
             raise
 
 
-@dataclass(frozen=True, slots=True)
-class NewStore:
-    """The first contents of a store."""
-
-    shards: tuple[tuple[str, str], ...]  # (name, root); they get the ids 1, 2, …
-    placement: Placement
-    hash: str
-    retention_seconds: float
-
-
 def create_catalog(
-    url: str | Path, clock: Clock, new: NewStore, prepare: Callable[[Tx], None] = lambda _: None
+    url: str | Path, clock: Clock, new: StoreCreated, prepare: Callable[[Tx], None] = lambda _: None
 ) -> None:
-    """Make the tables and the first records, or nothing, where there is no log; `prepare` ends the commit."""
+    """Make the tables and the first record, or nothing, where there is no log; `prepare` ends the commit.
+
+    The record gets the time, and secrets.
+    """
     with make_home(url, clock) as home, Catalog(home).beginning() as tx:
         now = home.clock.now()
-        first = StoreCreated(
-            token_hex(16),
-            new.hash,
-            new.retention_seconds,
-            tuple(Shard(number, *named) for number, named in enumerate(new.shards, 1)),
-            new.placement.tablets,
-            token_hex(16),
-            now,
-            (new_secret(1, OFFSETS, now), new_secret(2, KEYS, now)),
-        )
+        secrets = new_secret(1, OFFSETS, now), new_secret(2, KEYS, now)
+        first = replace(new, created_at=now, secrets=secrets)
         tx.append(Append(first, topology=first_topology(first)))
         prepare(tx)
 

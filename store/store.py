@@ -30,7 +30,7 @@ from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.context.high_water_marks import Adopted
 from elasticscan.store.context.sealing import rotate_secrets
 from elasticscan.store.copies.backup import BackedUp, back_up, restore_backup
-from elasticscan.store.copies.creation import Disks, first_contents, make_store, new_roots
+from elasticscan.store.copies.creation import Disks, first_record, make_store, new_roots
 from elasticscan.store.moves import elasticity
 from elasticscan.store.opening import open_context
 from elasticscan.store.reading.scan import Scan, resume_scan
@@ -107,7 +107,7 @@ class Store:
         clock = clock or SystemClock()
         location = Location.of(arguments.place("uri", uri))
         upkeep = arguments.choice("upkeep", upkeep, UPKEEP)
-        new = first_contents(location, shards, tablets, slots, hash, retention_seconds)
+        new = first_record(location, shards, tablets, slots, hash, retention_seconds)
         make_store(location, disks, clock, new)
         return cls.open(uri, clock, disks, upkeep=upkeep)
 

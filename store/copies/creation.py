@@ -9,38 +9,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from secrets import token_hex
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import AlreadyExists
 from elasticscan.base.hashing import HASH
 from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import NewStore, Tx, create_catalog, holds_store
+from elasticscan.catalog import Tx, create_catalog, holds_store
+from elasticscan.metadata import StoreCreated
 from elasticscan.storage import Disk
 from elasticscan.store import arguments
 from elasticscan.store.arguments import Shards
 from elasticscan.store.context import Context
 from elasticscan.store.roots import Claims, Location, Marker
-from elasticscan.topology import initial_placement
+from elasticscan.topology import Shard, initial_placement
 
 Disks = Callable[[str], Disk]
 
 
-def first_contents(
+def first_record(
     location: Location, shards: Shards, tablets: int, slots: int, hash_name: str, retention_seconds: float
-) -> NewStore:
-    """Return the first contents of a store; arguments and errors as of `Store.create`."""
+) -> StoreCreated:
+    """Return the first record of a store; arguments and errors as of `Store.create`."""
     names, roots = arguments.shards(shards)
     slots = arguments.whole_number("slots", slots, 1, MAX_SLOTS)
     tablets = arguments.whole_number("tablets", tablets, 1, MAX_SLOTS)
     retention = arguments.number("retention_seconds", retention_seconds)
     hashed = arguments.choice("hash", hash_name, (HASH,))
     placement = initial_placement(slots, tablets, range(1, len(names) + 1))
-    stored = tuple((name, location.stored_root(name, roots.get(name))) for name in names)
-    return NewStore(stored, placement, hashed, retention)
+    stored = [location.stored_root(name, roots.get(name)) for name in names]
+    made = tuple(map(Shard, range(1, len(names) + 1), names, stored))
+    return StoreCreated(token_hex(16), hashed, retention, made, placement.tablets, token_hex(16))
 
 
-def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) -> None:
+def make_store(location: Location, disks: Disks, clock: Clock, new: StoreCreated) -> None:
     """Make a store's catalog, and the roots of its first shards its own.
 
     Raises:
@@ -49,14 +52,13 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
     """
     claims = Claims()
 
-    def claim_all(tx: Tx) -> None:
-        me, shards = tx.state, tx.state.shards.values()
-        for shard in shards:
+    def claim_all(_: Tx) -> None:
+        for shard in new.shards:
             root = location.root(shard.root)
-            marker = Marker(me.store_id, me.incarnation, shard.id, shard.name)
-            claims.claim(disks(root), root, marker, [each.id for each in shards])
+            marker = Marker(new.store_id, new.incarnation, shard.id, shard.name)
+            claims.claim(disks(root), root, marker, [each.id for each in new.shards])
 
-    with place_for_store(location, [root for _, root in new.shards]), claims.undone_on_errors():
+    with place_for_store(location, [shard.root for shard in new.shards]), claims.undone_on_errors():
         create_catalog(location.catalog_url, clock, new, claim_all)
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from elasticscan.catalog import Catalog, NewStore, create_catalog, open_catalog
-from elasticscan.metadata import StagedFragment, TableInfo
+from elasticscan.catalog import Catalog, Tx, create_catalog, open_catalog
+from elasticscan.metadata import StagedFragment, StoreCreated, TableDropped, TableInfo
 from elasticscan.store.writing.definitions import enter
-from elasticscan.store.writing.publishing import CommitRequest, commit_of
-from elasticscan.topology import SlotSet, initial_placement
+from elasticscan.store.writing.entering import commit_of
+from elasticscan.topology import Shard, SlotSet, initial_placement
 from tests.base.manual_clock import ManualClock
 
 SLOTS = 16
@@ -19,8 +19,8 @@ SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("Ä b", 
 
 def make(where: Path | str, clock: ManualClock) -> Catalog:
     """Make a catalog whose shard 1 serves slots [0, 8), and shard 2 the others."""
-    shards = (("a", "shards/a"), ("b", "shards/b"))
-    new = NewStore(shards, initial_placement(SLOTS, 4, [1, 2]), "spark", 100.0)
+    shards = Shard(1, "a", "shards/a"), Shard(2, "b", "shards/b")
+    new = StoreCreated("s", "spark", 100.0, shards, initial_placement(SLOTS, 4, [1, 2]).tablets)
     create_catalog(where, clock, new)
     return open_catalog(where, clock, str(where))
 

@@ -27,7 +27,6 @@ from elasticscan.base.errors import (
 )
 from elasticscan.catalog import (
     Catalog,
-    NewStore,
     Tx,
     create_catalog,
     newest_topology,
@@ -38,9 +37,9 @@ from elasticscan.catalog import (
 )
 from elasticscan.catalog.opening import holds_store
 from elasticscan.catalog.sqlite_files import meaning
-from elasticscan.metadata import FORMATS, TimeObserved
+from elasticscan.metadata import FORMATS, StoreCreated, TimeObserved
 from elasticscan.store.context.leases import leases_in
-from elasticscan.topology import initial_placement
+from elasticscan.topology import Shard, initial_placement
 from tests.base.manual_clock import ManualClock
 from tests.catalog.small_store import add_table, make
 
@@ -53,7 +52,8 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def create(where: Path | str, hashed: str = "spark", prepare: Callable[[Tx], None] = lambda _: None) -> None:
-    new = NewStore((("a", "shards/a"),), initial_placement(16, 4, [1]), hashed, 100.0)
+    shards = (Shard(1, "a", "shards/a"),)
+    new = StoreCreated("s", hashed, 100.0, shards, initial_placement(16, 4, [1]).tablets)
     create_catalog(where, CLOCK, new, prepare)
 
 
