@@ -360,7 +360,7 @@ class Table:
         names = arguments.columns("columns", columns)
         if not isinstance(asked, int):
             self._context.check_newest()
-        look = self._context.ask(lambda tx: self._context.table_in(tx, self._find(tx)[0].id))
+        look = self._context.known_table(self._find)
         return get_rows(self._context, look, keys, names, asked, keep_missing)
 
     def changes(

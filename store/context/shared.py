@@ -243,6 +243,10 @@ class Context:
         cached = self._tables.get(table_id)
         return cached if cached and cached.layout == layout and cached.serves(snapshot, after) else None
 
+    def known_table(self, find: Find) -> KnownTable:
+        """Return a table as it is now, as `table_state`, by how it is found."""
+        return self.ask(lambda tx: self.table_in(tx, find(tx)[0].id))
+
     def table_in(
         self, tx: Tx, table_id: int, snapshot: int | None = None, after: int | None = None
     ) -> KnownTable:
