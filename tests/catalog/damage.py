@@ -425,11 +425,6 @@ def cut_wal(lived: Lived, draw: Random) -> Must:
     return Must.BE_WHOLE if at >= WAL_HEAD + FRAME * frames else Must.NOTHING
 
 
-def no_wal(lived: Lived, draw: Random) -> Must:
-    put(lived.path, {end: lived.moments[-1].files[end] for end in draw.choice((("",), ("", "-shm")))})
-    return Must.NOTHING
-
-
 def another_index(lived: Lived, draw: Random) -> Must:
     """It is memory that processes share, not kept for later ones."""
     files, size = lived.moments[-1].files, len(lived.moments[-1].files["-shm"])
@@ -472,7 +467,7 @@ OF_ROWS: tuple[Damage, ...] = (
 )  # fmt: skip
 RARE: tuple[Damage, ...] = (checkpoints_of_another_log,)
 OF_FILES: tuple[Damage, ...] = (
-    flipped_bits, older_copy, cut_wal, no_wal, another_index, another_wal, torn_checkpoint,
+    flipped_bits, older_copy, cut_wal, another_index, another_wal, torn_checkpoint,
 )  # fmt: skip
 DAMAGES = {damage.__name__: damage for damage in (*OF_ROWS, *RARE, *OF_FILES)}
 

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partialmethod
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -197,18 +198,6 @@ class Made(NamedTuple):
     content: str | None = None  # of an application's version
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """A record on its way, and the number of the state that it was made from."""
-
-    made: Made
-    made_at: int
-
-    @property
-    def kind(self) -> str:
-        return getattr(self.made.append.record, "operation", type(self.made.append.record).__name__)
-
-
 class GivenUp(Exception):
     """Ends a transaction of which nothing is to be left."""
 
@@ -241,7 +230,7 @@ class World:
         self.secrets: dict[int, Secret | None] = {}
         self.newest_commit = 0
         self.names = itertools.count()
-        self.pending: list[Staged] = []
+        self.pending: list[tuple[Made, int]] = []  # with the numbers of the states that they were made from
         shards = (Shard(1, "a", "/a"), Shard(2, "b", "/b"))
         tablets = (Tablet(1, 0, 4, 1, 1), Tablet(2, 4, 8, 2, 1), Tablet(3, 8, SLOTS, 1, 1))
         home: Any = FileHome if isinstance(place, Path) else ServerHome
@@ -257,7 +246,7 @@ class World:
         self.state = self.fold()
         first_table = self._made("create_table", self.state, self.observer)
         assert first_table is not None
-        self._append(Staged(first_table, 0), 0)
+        self._append(first_table, 0, 0)
 
     @property
     def newest(self) -> int:
@@ -309,7 +298,7 @@ class World:
         """Append what was made a while ago."""
         self.is_done = bool(self.pending)
         if self.pending:
-            self._append(self.pending.pop(self.draw.randrange(len(self.pending))), at)
+            self._append(*self.pending.pop(self.random.randrange(len(self.pending))), at)
 
     def reopen(self, at: int) -> None:
         self.logs[at].home.close()
@@ -349,10 +338,11 @@ class World:
 
     def lease(self, at: int) -> None:
         """Take a lease of a snapshot, renew or end one; of a lost answer it is known what it did."""
-        log, seconds, name = (self.logs[at], self.draw.choice((60.0, 4_000.0, 1e8)), self.draw.choice("lmn"))
-        table = self.draw.choice([*self.state.tables.values()]) if self.state.tables else None
-        how = self.draw.choice(("take", "take", "renew", "renew", "remove", "end")) if table else "end"
-        snapshot = self.draw.randrange(self.state.commit + 2)
+        log, seconds = self.logs[at], self.random.choice((60.0, 4_000.0, 1e8))
+        name = self.random.choice("lmn")
+        table = self.random.choice([*self.state.tables.values()]) if self.state.tables else None
+        how = self.random.choice(("take", "take", "renew", "renew", "remove", "end")) if table else "end"
+        snapshot = self.random.randrange(self.state.commit + 2)
         left = dict[str, tuple[Hold, int]]()
 
         def work() -> None:
@@ -431,9 +421,9 @@ class World:
             return
         if self.draw.random() < 0.3:
             self.say("later")
-            self.pending.append(Staged(made, log.seen().number))
+            self.pending.append((made, log.seen().number))
         else:
-            self._append(Staged(made, log.seen().number), self.random.randrange(len(self.logs)))
+            self._append(made, log.seen().number, self.random.randrange(len(self.logs)))
 
     def _made(self, name: str, state: StoreState, log: Catalog) -> Made | None:
         self.home = log.home  # of the process that makes it
@@ -472,22 +462,23 @@ class World:
         self.say(" ".join(filter(None, (f"log {at}", fault and f"({fault})", outcome))))
         return outcome, answer
 
-    def _append(self, staged: Staged, at: int) -> None:
-        log, what, content = self.logs[at], staged.made.append, staged.made.content
-        is_fresh, made = staged.made_at == self.newest, None
+    def _append(self, staged: Made, made_at: int, at: int) -> None:
+        log, what, content = self.logs[at], staged.append, staged.content
+        kind = getattr(what.record, "operation", type(what.record).__name__)
+        is_fresh, made = made_at == self.newest, None
         if what.app is not None and isinstance(what.record, RowsCommitted):
             made = self.apps.get((what.record.table, *what.app))
         is_other = made is not None and None not in (made[1], content) and made[1] != content
-        self.say(f"{staged.kind} from {staged.made_at}")
+        self.say(f"{kind} from {made_at}")
         outcome, number = self._attempt(at, lambda: append(log, what, content))
-        assert outcome != "refused" or not is_fresh, f"a {staged.kind} from the newest state was refused"
+        assert outcome != "refused" or not is_fresh, f"a {kind} from the newest state was refused"
         assert outcome != OTHER_ROWS or is_other, "a version stands for the same rows"
         came = self.catch_up()
         if came:
             (entry,) = came  # one append is one record
             assert outcome in ("done", DONE_AND_KILLED), outcome
             assert number in (None, entry.number)
-            self._note(staged.made, entry)
+            self._note(staged, entry)
         elif outcome == "done":
             assert made is not None, "an append that is acknowledged is in the log"
             assert number == made[0] and not is_other
@@ -497,7 +488,8 @@ class World:
         record, number = made.append.record, entry.number
         if is_commit(record):
             self.newest_commit = number
-        there = self.fold(self.state, upto=number - 1).tables
+        before, after = self.fold(self.state, upto=number - 1), self.fold(self.state, upto=number)
+        there = before.tables
         if isinstance(record, TableDefined) and not record.reserved:
             own = record.table.id
             names = {table.info.name for other, table in there.items() if other != own}
@@ -511,7 +503,7 @@ class World:
                 self.condemned - {*record.files} if record.lifted else self.condemned | {*record.files}
             )
         elif isinstance(record, MoveSwitched):
-            tablet = self.fold(self.state, upto=number).tablet(record.tablet.id)
+            tablet = after.tablet(record.tablet.id)
             assert (tablet.shard, tablet.epoch) == (record.target, record.tablet.epoch + 1)
         elif isinstance(record, TopologyEntered):
             assert made.topology is not None
@@ -552,8 +544,6 @@ class World:
             for added in changes.added:
                 model.files |= {added.file.path, *(run.path for run in added.file.runs)}
                 assert (added.file.shard, added.file.path) not in self.condemned
-
-        before, after = self.fold(self.state, upto=number - 1), self.fold(self.state, upto=number)
         clock = max(entry.row.clock / 1e6, after.belief.accepted_at)
         for file in {*after.removed_files()} - {*before.removed_files()}:
             assert file.time == round(1e6 * clock), "it is as old as its removal"
@@ -580,7 +570,7 @@ class World:
         keys = self.draw.sample(range(KEYS), self.draw.randrange(1, 7))
         return [Version(k, 0, self.draw.choice((None, *range(100, 1_000)))) for k in sorted(keys)]
 
-    def _commit(self, state: StoreState, table: TableState, inline: bool) -> Made:
+    def _commit(self, inline: bool, state: StoreState, log: Catalog, table: Any) -> Made:
         versions = self._versions()
         record = RowsCommitted(
             table.info.id,
@@ -605,11 +595,7 @@ class World:
         record = replace(record, files=FileChanges(tuple(added)))
         return Made(Append(record, None, app, said), tuple(versions), content=content)
 
-    def _commit_inline(self, state: StoreState, table: Any) -> Made:
-        return self._commit(state, table, inline=True)
-
-    def _commit_files(self, state: StoreState, table: Any) -> Made:
-        return self._commit(state, table, inline=False)
+    _commit_inline, _commit_files = partialmethod(_commit, True), partialmethod(_commit, False)
 
     def _file(self, table: TableState, shard: int, slots: SlotSet, versions: list[Version]) -> StagedFragment:
         """Stage a file with some versions; numbers of 0 are its record's."""
@@ -669,10 +655,12 @@ class World:
             if version.slot in slots and version.slot in fragment.slots
         ]
 
-    def _compact(self, state: StoreState, table: Any) -> Record | None:
-        shard = self.draw.choice(state.placement.shards)
-        there = fragments_at(table, shard)
-        slots = self.draw.choice((state.placement.at(shard), self.draw.choice(state.placement.tablets).slots))
+    def _compact(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
+        shard = self.random.choice(state.placement.shards)
+        there = table.fragments.where("shard", {shard})
+        slots = self.random.choice(
+            (state.placement.at(shard), self.random.choice(state.placement.tablets).slots)
+        )
         there = [fragment for fragment in there if fragment.slots & slots]
         taken = there if self.draw.random() < 0.5 else there[: self.draw.randrange(1, 4)]
         if not taken:
@@ -696,7 +684,7 @@ class World:
             return None
         target, changed = self.draw.choice(targets), {}
         for number, table in state.tables.items():
-            there = fragments_at(table, tablet.shard)
+            there = table.fragments.where("shard", {tablet.shard})
             versions = needed((v for each in there for v in self._in(each, tablet.slots)), table)
             if versions:
                 changed[number] = FileChanges((self._added(table, target, tablet.slots, versions),))
@@ -990,7 +978,3 @@ def by_shard(placement: Placement, versions: Collection[Version]) -> dict[int, l
     for version in versions:
         parts.setdefault(placement.tablet_of(version.slot).shard, []).append(version)
     return parts
-
-
-def fragments_at(table: TableState, shard: int) -> list[Fragment]:
-    return table.fragments.where("shard", {shard})
