@@ -34,8 +34,6 @@ from elasticscan.catalog.leases import Lease
 from elasticscan.catalog.opening import copy_catalog, create_catalog, holds_store, open_catalog
 from elasticscan.catalog.pool import in_transaction
 from elasticscan.catalog.secrets import (
-    KEYS,
-    OFFSETS,
     add_secrets,
     forget_secrets,
     key_seconds,

@@ -254,8 +254,8 @@ class Catalog:
         Raises:
             CommitUnknown: the answer was lost, and the server cannot be asked.
         """
-        state, lost = self.known, list[CommitUnknown]()
-        if state is None or not self.home.appends_inline or self.read_only is not None or in_transaction():
+        state = self.known
+        if state is None or self.file is not None or self.read_only is not None or in_transaction():
             return None
         what = commit(Tx(self.home, state))
         if what is None:
@@ -265,6 +265,21 @@ class Catalog:
             verify(state)
         except CatalogOutdated:  # others may have gone beyond what is known here
             verify(self.follow())
+        appended = self.append_inline(what, state)
+        if appended is not None:
+            self.after_writing(replace(state, commit=appended), frozenset(), True)
+            self.checkpoint_if_long()
+        return appended
+
+    def append_inline(self, what: Append, state: StoreState) -> int | None:
+        """As `append_at_once`, where the database has such a statement, and the layout is that of a state.
+
+        An attempt whose answer was lost cannot take effect after another layout, since layouts only grow.
+        """
+        draft, lost = Draft.of(what, token_bytes(16), 0), list[CommitUnknown]()
+        record = draft.what.record
+        if not isinstance(record, RowsCommitted) or record.based_on or what.rows is None or what.app:
+            return None
         try:
             check(state, what.record)  # all that it depends on is the layout
         except ElasticScanError:  # the state may be an old one
@@ -326,7 +341,16 @@ class Catalog:
     # Checkpoints
 
     def checkpoint_if_long(self) -> bool:
-        """Write a checkpoint if folding the tail would take a process some 10 ms; for after an append.
+        """Write a checkpoint if folding the tail would take a process some 10 ms; for after an append."""
+        with self._lock:
+            if self._tail_bytes < TAIL_BYTES:
+                return False
+            self._tail_bytes = 0
+        with suppress(ElasticScanError):  # what was committed stays so
+            newest = max((manifest.number for manifest in checkpoints.manifests(self.home)), default=0)
+            is_written, self._checkpointed = newest > self._checkpointed, newest
+            return not is_written and self.write_checkpoint()
+        return False
 
         None is written while another process writes one: parts of that are there.
         """

@@ -240,11 +240,11 @@ class PostgresHome(LogHome):
             with self._translated():
                 return list(held.ask(statement, values))
 
-        return retry(self, lambda: self._executed(statement, values))
+        def attempt() -> list[Row]:
+            with self._connection() as connection:
+                return _rows(_execute(connection, statement, values))
 
-    def _executed(self, statement: str, values: Mapping[str, Any]) -> list[Row]:
-        with self._connection() as connection:
-            return _rows(_execute(connection, statement, values))
+        return retry(self, attempt)
 
     @contextmanager
     def reading(self) -> Iterator[Self]:

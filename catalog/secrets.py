@@ -47,9 +47,9 @@ def offset_keys(state: StoreState) -> dict[int, bytes]:
     return {number: secret.secret for number, secret in _secrets(state, OFFSETS).items()}
 
 
-def add_secrets(tx: Tx, *purposes: str) -> int:
+def add_secrets(tx: Tx) -> int:
     """Make a secret for each purpose; returns the last one's number."""
-    for purpose in purposes:
+    for purpose in (OFFSETS, KEYS):
         secrets = tx.state.secrets
         number = max(secrets, default=0) + 1
         assert number <= MAX_SECRET, "the store has had as many secrets as there can be"
@@ -84,8 +84,6 @@ def take_incarnation(tx: Tx, incarnation: str, at_least: tuple[int, int]) -> Non
 
     Numbers go on beyond `at_least`, a layout and a commit, so that none means two things.
     """
-    old = sorted(tx.state.secrets)
     tx.append(Append(StoreAdopted(incarnation, at_least[1]), beyond=max(at_least)))
-    add_secrets(tx, OFFSETS, KEYS)  # numbered on, so that the numbers of old ones name nothing
-    for number in old:
-        tx.append(SecretChanged(number, None))
+    add_secrets(tx)  # numbered on, so that the numbers of old ones name nothing
+    forget_secrets(tx, revoke=True)

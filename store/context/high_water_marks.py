@@ -100,11 +100,6 @@ class RootMarks:
         marker = Marker(self._store, self._catalog.state().incarnation, added.id, added.name)
         claims.claim(self._open_disk(root), root, marker, taken)
 
-    def is_taken_over(self, shard: int) -> bool:
-        """Return whether a shard of this copy of the store that was made later has the root."""
-        found, own = self.marker_at(shard), self.marker_of(shard, self._catalog.state())
-        return found is not None and found.owner[:2] == own.owner[:2] and found.shard > shard
-
     def check(self, shard: int, look: Callable[[], StoreState]) -> Disk:
         """Return a shard's disk once its root is proven, and knows no more than the catalog by a later look.
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from elasticscan.base.clock import Clock
 from elasticscan.catalog import (
-    KEYS,
-    OFFSETS,
     Catalog,
     StoreState,
     add_secrets,
@@ -43,6 +41,6 @@ def rotate_secrets(catalog: Catalog, revoke: bool) -> int:
     Old ones are deleted once no key in use can have them, or at once (`revoke`).
     """
     with catalog.writing() as tx:
-        number = add_secrets(tx, OFFSETS, KEYS)
+        number = add_secrets(tx)
         forget_secrets(tx, revoke)
     return number

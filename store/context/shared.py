@@ -162,7 +162,9 @@ class Context:
 
     def is_succeeded(self, shard: int) -> bool:
         """Return whether a shard was removed and a later one got its root, where files of both may be."""
-        return self.roots.is_taken_over(shard) and self.has_left(shard)
+        found, own = self.roots.marker_at(shard), self.roots.marker_of(shard, self.state())
+        is_later = found is not None and found.owner[:2] == own.owner[:2] and found.shard > shard
+        return is_later and self.has_left(shard)
 
     def has_left(self, shard: int) -> bool:
         """Return whether a shard was removed; a later one may have its root, or nothing is mounted there."""

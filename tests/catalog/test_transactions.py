@@ -15,8 +15,6 @@ import pytest
 from elasticscan.base.errors import NotFound, NotReady
 from elasticscan.base.limits import KEY_SECONDS, SECRETS_SECONDS
 from elasticscan.catalog import (
-    KEYS,
-    OFFSETS,
     Catalog,
     add_secrets,
     forget_secrets,
@@ -94,7 +92,7 @@ def test_who_takes_leases_alone_lets_the_store_know_the_time(catalog: Catalog, c
 def test_a_secret_is_deleted_once_no_key_in_use_can_have_it(catalog: Catalog, clock: ManualClock) -> None:
     with catalog.writing() as tx:
         (first,) = seal_keys(tx.state, tx.now)
-        newest = add_secrets(tx, OFFSETS, KEYS)
+        newest = add_secrets(tx)
         assert seal_keys(tx.state, tx.now).keys() == {first, newest}
         assert forget_secrets(tx) == 0
     for _ in range(2):  # the store believes a far time when it was seen twice
