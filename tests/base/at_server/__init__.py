@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 SERVER = "ELASTICSCAN_TESTS_AT"
@@ -31,7 +33,7 @@ def redirect(server: str) -> None:
     """Have this process's stores keep their catalogs at a server."""
     from elasticscan.store.roots.location import CATALOG_FILE, Location  # noqa: PLC0415
 
-    make, catalog_url = Location.make, Location.catalog_url
+    with_directories, catalog_url = Location.with_directories, Location.catalog_url
     assert isinstance(catalog_url, property) and catalog_url.fget is not None
     get = catalog_url.fget
 
@@ -43,17 +45,23 @@ def redirect(server: str) -> None:
         except (OSError, ValueError):
             return url_of(location.directory, server)
 
-    def make_with_url(location: Location) -> list[Path]:
-        made = make(location)
-        if location.directory is not None:
-            file = location.directory / CATALOG_FILE
-            if not file.exists():
+    @contextmanager
+    def with_url(location: Location, roots: Collection[str] = ()) -> Iterator[None]:
+        with with_directories(location, roots):
+            file = None if location.directory is None else location.directory / CATALOG_FILE
+            is_new = file is not None and bool(roots) and not file.exists()  # a backup has no roots
+            if file is not None and is_new:
                 file.touch(0o600)
-                file.write_text(url_of(location.directory, server, again=True), encoding="utf-8")
-        return made
+                file.write_text(url_of(file.parent, server, again=True), encoding="utf-8")
+            try:
+                yield
+            except BaseException:
+                if file is not None and is_new:
+                    file.unlink()
+                raise
 
     Location.catalog_url = property(at_server)  # type: ignore[method-assign]
-    Location.make = make_with_url  # type: ignore[method-assign]
+    Location.with_directories = with_url  # type: ignore[method-assign]
 
 
 def begin(server: str) -> None:
