@@ -128,6 +128,7 @@ def _shard(state: StoreState, entry: LogEntry, record: ShardDefined) -> Changes:
     if not record.removed:
         newest = _newest(state.newest_ids, "shard", [shard])
         return {"shards": dict(sorted({**others, shard.id: shard}.items())), "newest_ids": newest}
+    assert not state.placement.at(shard.id), "a shard that is removed serves slots"
     return {"shards": others, "removed_shards": {**state.removed_shards, shard.id: shard}}
 
 
