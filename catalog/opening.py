@@ -56,7 +56,7 @@ def open_home(url: str | Path, clock: Clock, where: str, read_only: bool = False
     home = _home_of(url, clock)
     try:
         home.why_read_only = "it was opened with read_only=True" if read_only else None
-        if not home.look():
+        if (home.file is not None and not home.file.is_file()) or not home.look():
             raise StoreNotFound(
                 f"{where} holds no elasticscan store; "
                 "create one with elasticscan.create or `elasticscan create`",

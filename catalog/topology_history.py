@@ -111,12 +111,10 @@ def forget_topologies(tx: Tx, before: int) -> None:
 
 
 def _kept(tx: Tx, first: int, last: int) -> list[Topology]:
-    return [_topology(*row) for row in topology_rows(tx, first, last)]
-
-
-def _topology(entry: Row, shards: Row, tablets: bytes) -> Topology:
-    number, _, *rest = entry
-    return Topology(number, _placement(tablets), tuple(map(tuple, shards)), *rest)
+    return [
+        Topology(number, _placement(tablets), tuple(map(tuple, shards)), *rest)
+        for (number, _, *rest), shards, tablets in topology_rows(tx, first, last)
+    ]
 
 
 def topology_rows(tx: Tx, first: int, last: int) -> list[tuple[Row, Row, bytes]]:

@@ -26,15 +26,9 @@ def open_context(
     follows: bool,
 ) -> Context:
     """Open what the handles of a store share in this process; with `follows` upkeep follows commits."""
-    shown_uri = shown(location.uri)
+    location.check_catalog()
     try:
-        if not location.exists():
-            raise StoreNotFound(
-                f"{shown_uri} holds no elasticscan store; create one with elasticscan.create or "
-                "`elasticscan create`",
-                uri=shown_uri,
-            )
-        catalog = open_catalog(location.catalog_url, clock, shown_uri, read_only)
+        catalog = open_catalog(location.catalog_url, clock, shown(location.uri), read_only)
     except StoreNotFound:
         location.check_not_bereft()  # no `create` where shards of a store are
         raise

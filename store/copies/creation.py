@@ -71,7 +71,8 @@ def place_for_store(location: Location, roots: Sequence[str]) -> Iterator[None]:
         InvalidOption: a directory cannot be made.
         StoreNotFound: there are the shards of a store that lost its catalog.
     """
-    if (location.directory is None or location.exists()) and holds_store(location.catalog_url):
+    location.check_catalog()
+    if holds_store(location.catalog_url):
         where = shown(location.uri)
         raise AlreadyExists(f"{where} already holds a store; open it, or choose another place", uri=where)
     location.check_not_bereft()

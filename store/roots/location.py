@@ -118,16 +118,13 @@ class Location:
         """A database's URL, or the path of an SQLite file: in a URL, some characters mean more."""
         return self.uri if self.directory is None else self.directory / CATALOG_FILE
 
-    def exists(self) -> bool:
-        """Return whether there is a store. Raises `StoreNotFound` where this user may not look."""
-        if self.directory is None:
-            return True
-        file = self.directory / CATALOG_FILE
+    def check_catalog(self) -> None:
+        """Raise `StoreNotFound` where this user may not look, `StoreDamaged` for an empty catalog."""
+        file = Path(self.uri) / CATALOG_FILE
         with self._looking():
-            size = file.stat().st_size if file.is_file() else None
-        if size == 0:
+            is_empty = self.directory is not None and file.is_file() and not file.stat().st_size
+        if is_empty:
             raise StoreDamaged(f"{file} is empty; {self._mending()}", uri=self.uri)
-        return size is not None
 
     def check_not_bereft(self) -> None:
         """Raise `StoreNotFound` where the directory holds shards, but no catalog, or one without a store."""

@@ -110,7 +110,7 @@ NOT_A_DATABASE = b"not a database" * 500
 WRONG: dict[str, tuple[type[ElasticScanError], str, Callable[[Path], object]]] = {
     "an empty file": (StoreNotFound, "", lambda path: path.write_bytes(b"")),
     "of something else": (StoreNotFound, "", of_something_else),
-    "no folder": (CatalogUnavailable, "unable to open", lambda path: shutil.rmtree(path.parent)),
+    "no folder": (StoreNotFound, "create one", lambda path: shutil.rmtree(path.parent)),
     "another hash": (StoreDamaged, "by 'java'", of_another_hash),
     "no database": (StoreDamaged, "not a database", lambda path: path.write_bytes(NOT_A_DATABASE)),
     "pages of garbage": (StoreDamaged, "", garbage),
@@ -132,6 +132,8 @@ def test_what_is_no_sound_store_is_reported_as_that(tmp_path: Path, name: str) -
     alter(path)
     with pytest.raises(error, match=said or None):
         use(path)
+    if name == "no folder":
+        error, said = CatalogUnavailable, "unable to open"
     if name in ("no folder", "no database"):
         with pytest.raises(error, match=said):
             create(path)
