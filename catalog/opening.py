@@ -42,7 +42,7 @@ def open_catalog(url: str | Path, clock: Clock, where: str, read_only: bool = Fa
     return catalog
 
 
-def open_home(url: str | Path, clock: Clock, where: str, read_only: bool = False) -> LogHome:
+def open_home(url: str | Path, clock: Clock | None, where: str, read_only: bool = False) -> LogHome:
     """Open the database of a log; one that cannot be written is read without changing anything next to it.
 
     Args:
@@ -56,7 +56,8 @@ def open_home(url: str | Path, clock: Clock, where: str, read_only: bool = False
     home = _home_of(url, clock)
     try:
         home.why_read_only = "it was opened with read_only=True" if read_only else None
-        if (home.file is not None and not home.file.is_file()) or not home.look():
+        is_empty = home.file is not None and not (home.file.is_file() and home.file.stat().st_size)
+        if is_empty or not home.look():
             raise StoreNotFound(
                 f"{where} holds no elasticscan store; "
                 "create one with elasticscan.create or `elasticscan create`",
@@ -123,14 +124,12 @@ def copy_catalog(
 
 def holds_store(url: str | Path) -> bool:
     """Return whether there is a store's log; makes nothing, not even an empty file, and changes none."""
-    with closing(_home_of(url)) as home:
-        home.why_read_only = "it is looked at"
-        if home.file is not None and not (home.file.exists() and home.file.stat().st_size):
-            return False
-        return home.look() and home.is_begun()
+    with suppress(StoreNotFound), closing(open_home(url, None, "here", read_only=True)) as home:
+        return home.is_begun()
+    return False
 
 
-def _home_of(url: str | Path, clock: Clock | None = None) -> SqliteHome | PostgresHome:
+def _home_of(url: str | Path, clock: Clock | None) -> SqliteHome | PostgresHome:
     """Return the home of a log, which is not looked at yet. Raises `InvalidOption` for other URLs."""
     if isinstance(url, Path):
         return SqliteHome(url, clock)
