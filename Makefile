@@ -50,7 +50,7 @@ STORES = $(patsubst %,tests/store/test_%.py,column_changes definitions_meanwhile
 	$(patsubst %,tests/store/context/test_%.py,leases tags) \
 	$(patsubst %,tests/store/reading/test_%.py,changes rows_by_key) \
 	$(patsubst %,tests/store/upkeep/test_%.py,after_commit) \
-	$(patsubst %,tests/store/writing/test_%.py,merging preconditions publishing restoring transactions)
+	$(patsubst %,tests/store/writing/test_%.py,publishing transactions)
 CONNECTORS = $(patsubst %,tests/connector/test_%.py,column_changes merge_schema reading stream_writing streaming \
 	transcripts_of_spark writing)
 

@@ -173,10 +173,13 @@ def create_index(
     try:
         _check_rows_in_log(context, table, index)
         index, left = _enter_runs(context, index, ())
+        # So few together that a build which is cut off loses little: a transaction looks at all shards,
+        # however few runs it enters.
+        most = min(TOGETHER, max(BUILDERS, len(left) // 4))
         while left:
             built = list[Built]()
             try:
-                parallel(partial(_build, context, table, index, built), left, BUILDERS)
+                parallel(partial(_build, context, table, index, built), left[:most], BUILDERS)
             finally:
                 index, left = _enter_runs(context, index, built)
     except (InvalidKey, LimitExceeded):  # rows that are there cannot be in it, so it would never be ready
@@ -222,12 +225,10 @@ def _check_rows_in_log(context: Context, table: TableInfo, index: IndexInfo) -> 
 def _enter_runs(
     context: Context, index: IndexInfo, built: Sequence[Built]
 ) -> tuple[IndexInfo, list[Fragment]]:
-    """Enter runs that were built; returns the index as it is now, and fragments to build the next for.
+    """Enter runs that were built; returns the index as it is now, and fragments that lack runs, large first.
 
     Left out are runs of fragments that are gone or have some, and those that were taken for garbage. The
-    index is ready, so that scans use it, once every fragment has its runs. A transaction looks at all shards,
-    however few runs it enters, and so few fragments are built together that a build which is cut off loses
-    little.
+    index is ready, so that scans use it, once every fragment has its runs.
     """
     with context.catalog.writing() as tx:
         is_live = index.id in {own.id for own in tx.state.indexes(index.table)}
@@ -248,8 +249,7 @@ def _enter_runs(
     refused = ((part, run) for part, runs in built if part.id not in taken for run in runs)
     remove_files(((part.shard, run.path) for part, run in refused), context.disk_of)
     missing.sort(key=lambda fragment: -fragment.rows)
-    most = min(TOGETHER, max(BUILDERS, len(missing) // 4))
-    return index, missing[:most] if index.phase is IndexPhase.BUILDING else []
+    return index, missing if index.phase is IndexPhase.BUILDING else []
 
 
 def _build(

@@ -166,7 +166,7 @@ WIDENED: list[tuple[pa.DataType, pa.DataType, list[Any]]] = [
 
 @pytest.mark.usefixtures("rows_in_files")
 def test_a_file_only_lacks_columns_that_came_after_it_or_went_before(store: Store, table: Table) -> None:
-    def columns_of(fragment: Any, names: list[str], definition: Any = None) -> pa.RecordBatch:
+    def columns_of(fragment: Any, names: list[str], definition: Any) -> pa.RecordBatch:
         disk = store.context.disk_of(fragment.shard)
         return FragmentReader(disk, fragment.path, names, fragment.seal, definition).batch(0)
 
@@ -175,9 +175,8 @@ def test_a_file_only_lacks_columns_that_came_after_it_or_went_before(store: Stor
     table.upsert(table.scan(limit=100).to_table())
     tx = store.context.catalog.newest()
     old, *_, new = sorted(tx.state.fragments(), key=lambda fragment: fragment.min_commit)
-    for definition in (None, first):
-        with pytest.raises(FragmentDamaged, match="late"):
-            columns_of(old, ["id", "late"], definition)
+    with pytest.raises(FragmentDamaged, match="late"):
+        columns_of(old, ["id", "late"], first)
     now = table.definition
     assert columns_of(old, ["id", "late"], now).column("late").null_count == old.rows
     of_then = replace(now, columns=(*now.columns[:-1], replace(now.columns[-1], stored="other")))
