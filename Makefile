@@ -45,11 +45,10 @@ check: java $(VENV)/installed  ## format, lint, strict types, layers, then all t
 	ELASTICSCAN_THOROUGH=1 $(BIN)/python -m pytest -n 3
 
 # Tests of what holds whatever the catalog is in; others copy, remove or damage its file, or turn its clock.
-STORES = $(patsubst %,tests/store/test_%.py,column_changes definitions_meanwhile index_changes status \
+STORES = $(patsubst %,tests/store/test_%.py,column_changes index_changes status \
 	table) \
 	$(patsubst %,tests/store/context/test_%.py,leases tags) \
 	$(patsubst %,tests/store/reading/test_%.py,changes rows_by_key) \
-	$(patsubst %,tests/store/upkeep/test_%.py,after_commit) \
 	$(patsubst %,tests/store/writing/test_%.py,publishing transactions)
 CONNECTORS = $(patsubst %,tests/connector/test_%.py,column_changes merge_schema reading stream_writing streaming \
 	transcripts_of_spark writing)
