@@ -82,9 +82,10 @@ class PageBuilder:
     def finish(self, left: Cursors) -> PageRows:
         """Return the page, and cursors of what is left."""
         rows = joined(self._batches or [pa.RecordBatch.from_pylist([], schema=self.schema)])
-        slots = pa.concat_arrays(self._slots or [pa.array([], pa.uint16())])
+        slots = self._slots or [pa.array([], pa.uint16())]
         skipped = self.pruner.rows if self.pruner else 0
-        return PageRows(rows, slots, left, self.scanned, skipped)
+        together = slots[0] if len(slots) == 1 else pa.concat_arrays(slots)
+        return PageRows(rows, together, left, self.scanned, skipped)
 
 
 @dataclass(frozen=True, slots=True)

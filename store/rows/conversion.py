@@ -180,6 +180,8 @@ def _key_columns(keys: Sequence[Any], names: Sequence[str]) -> dict[str, list[An
     """Return the values of each key column."""
     if keys and isinstance(keys[0], Mapping):
         return _columns_of(keys, names)
+    if len(names) == 1 and not any(isinstance(key, tuple | list) for key in keys):
+        return {names[0]: list(keys)}
     rows = [key if isinstance(key, tuple | list) else (key,) for key in keys]
     if any(len(row) != len(names) for row in rows):
         raise SchemaMismatch(
