@@ -151,6 +151,37 @@ def test_a_type_that_could_lose_something_is_refused_by_column(column: pa.Array,
 # ---------------------------------------------------------------------------------------- what to hand in
 
 
+# Values, and whether each is refused: a null is inside of it where the type allows none.
+NESTED: list[tuple[pa.DataType, dict[bool, list[Any]]]] = [
+    (pa.list_(required), {True: [[1, None]], False: [[1], None, []]}),
+    (pa.large_list(required), {True: [[None]], False: [[1], None]}),
+    (pa.list_(required, 2), {True: [[1, None]], False: [[1, 2], None]}),
+    (a_struct, {True: [{"a": None, "b": "x"}], False: [{"a": 1, "b": None}, None]}),
+    (pa.list_(a_struct), {True: [[{"a": None, "b": "x"}]], False: [[{"a": 1, "b": None}, None], None]}),
+    (a_map, {True: [[("k", None)]], False: [[("k", 1)], None, []]}),
+    (
+        pa.map_(pa.string(), pa.list_(required, 2)),
+        {True: [[("k", [1, 2]), ("l", [1, None])]], False: [[("k", [1, 2]), ("l", None)], None]},
+    ),
+    (
+        pa.struct([("s", a_struct)]),
+        {True: [{"s": {"a": None, "b": None}}], False: [{"s": None}, {"s": {"a": 1, "b": None}}, None]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "cases"), NESTED, ids=[str(kind) for kind, _ in NESTED])
+def test_nulls_inside_values_are_refused_where_the_type_allows_none(
+    kind: pa.DataType, cases: dict[bool, list[Any]]
+) -> None:
+    values = cases[False]
+    assert written(of(values, kind), kind).to_pylist() == values
+    assert written(of([values[0], *values], kind).slice(1), kind).to_pylist() == values
+    for value in cases[True]:
+        with pytest.raises(SchemaMismatch, match="nulls inside its values"):
+            written(of([*values, value], kind), kind)
+
+
 @pytest.mark.parametrize("kind", ["view", "dictionary", "text that is not UTF-8"])
 def test_unsound_values_are_refused_before_any_kernel_sees_them(kind: str) -> None:
     """A kernel that casts them would end the process."""
