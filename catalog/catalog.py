@@ -61,7 +61,8 @@ class Catalog:
         before_writing: called before every transaction that writes, with `is_small`. It returns a check,
             which the transaction calls with its state, and which raises when that cannot be the newest.
         after_writing: is called after every such transaction that changed the versions, with the state that
-            it made, with the shards at which it entered files, and with `is_small`.
+            it made, with the shards at which it entered files, and with `is_small`. `append_at_once` gives
+            the state before it, of which `commit` alone is replaced.
     """
 
     def __init__(self, home: LogHome) -> None:
@@ -171,47 +172,43 @@ class Catalog:
             WrongRoot: it has two names, or is a copy.
         """
         self.check_writable()
-        check = self.before_writing(is_small)  # outside of the transaction: it reads at the shards
+        verify = self.before_writing(is_small)  # outside of the transaction: it reads at the shards
         with self.leasing() as tx:
             before = tx.state
-            check(before)
+            verify(before)
             yield tx
         if tx.state.versions != before.versions:
             self.after_writing(tx.state, tx.files_at, is_small)
         self.checkpoint_if_long()
 
     @contextmanager
-    def leasing(self, at_once: bool = False) -> Iterator[Tx]:
-        """As `writing`, without reading the shards: for leases, and for a copy that becomes the owner.
-
-        Raises:
-            CatalogUnavailable: another transaction writes, and this one was to begin `at_once`.
-        """
+    def leasing(self) -> Iterator[Tx]:
+        """As `writing`, without reading the shards: for leases, and for a copy that becomes the owner."""
         self.check_writable()
-        with self.appending(at_once) as tx:
+        with self.appending() as tx:
             yield tx
             tx.observe_time()
 
     @contextmanager
-    def appending(self, at_once: bool = False) -> Iterator[Tx]:
+    def appending(self) -> Iterator[Tx]:
         """Return a transaction that sees the head and appends to it; others wait until it ends.
 
         Raises:
             CommitUnknown: the answer was lost, and the log cannot be asked.
             Interrupted: nothing was done, and all may begin again.
-            CatalogUnavailable: it has to begin `at_once`, and another one has the lock.
+            CatalogUnavailable: another one has had the lock for too long.
         """
         known = self.follow()
 
         def begin() -> Tx:
             return Tx(self.home, self._advance(replay_newest(self.home, known)))
 
-        with self._committed(begin, at_once) as transaction:
+        with self._committed(begin) as transaction:
             yield transaction
         self._advance(transaction.state)
 
     @contextmanager
-    def _committed(self, begin: Callable[[], Tx], at_once: bool = False) -> Iterator[Tx]:
+    def _committed(self, begin: Callable[[], Tx]) -> Iterator[Tx]:
         transaction: Tx | None = None
 
         def is_there() -> bool:
@@ -219,7 +216,7 @@ class Catalog:
                 return transaction is not None and transaction.is_there()
 
         try:
-            with self.home.writing(at_once):
+            with self.home.writing():
                 transaction = begin()
                 yield transaction
                 transaction.finish()

@@ -69,11 +69,8 @@ class LogHome(ABC):
         """Have this thread see one snapshot in all that it executes."""
 
     @abstractmethod
-    def writing(self, at_once: bool = False) -> AbstractContextManager[Self]:
-        """Hold the log's lock, one thread of all processes at a time; commit at the end.
-
-        One that has to begin `at_once` waits for no other: `CatalogUnavailable`.
-        """
+    def writing(self) -> AbstractContextManager[Self]:
+        """Hold the log's lock, one thread of all processes at a time; commit at the end."""
 
     def check_sound(self) -> None:
         """Raise `StoreDamaged` unless the database finds its own file sound; a server checks by itself."""

@@ -255,16 +255,15 @@ class PostgresHome(LogHome):
             self._pool.check_process()
 
     @contextmanager
-    def writing(self, at_once: bool = False) -> Iterator[Self]:
+    def writing(self) -> Iterator[Self]:
         if self.why_read_only is not None:
             raise not_writable(self.why_read_only)
         assert self._pool.held is None, "this thread is in a transaction"
         milliseconds = int(self.answer_seconds * 1_000)  # a writer waits no longer than its client does
         begin = _BEGIN_WRITING.format(lock=milliseconds // 2, client=milliseconds)
-        words = f"{begin} {tables.HEAD} FOR UPDATE{' NOWAIT' if at_once else ''}"
+        words = f"{begin} {tables.HEAD} FOR UPDATE"
         with ExitStack() as stack:
-            attempt = partial(self._begun, stack, words)
-            connection = attempt() if at_once else retry(self, attempt)
+            connection = retry(self, partial(self._begun, stack, words))
             yield self
             self._pool.check_process()
             connection.unsent = (*connection.unsent, ("COMMIT", NOTHING))

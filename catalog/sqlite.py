@@ -107,12 +107,12 @@ class SqliteHome(LogHome):
             yield self
 
     @contextmanager
-    def writing(self, at_once: bool = False) -> Iterator[Self]:
+    def writing(self) -> Iterator[Self]:
         if self.why_read_only is not None:
             raise not_writable(self.why_read_only)
         assert self._pool.held is None, "this thread is in a transaction"
         check_one_name(self.path)
-        with self._queue(at_once), self._connection(writing=True) as connection:
+        with self._queue(), self._connection(writing=True) as connection:
             opened = self._opened
             assert opened is not None
             connection.release_memory()  # pages read before: the file may have been written over since
@@ -148,16 +148,16 @@ class SqliteHome(LogHome):
 
     def remove_empty(self) -> None:
         """Remove the file of a log that was not begun, unless another process has begun one in it."""
-        with self._queue(at_once=False):
+        with self._queue():
             if not (self.look() and self.is_begun()):
                 self.close()
                 for end in ("", "-wal", "-shm", ".lock"):
                     Path(f"{self.path}{end}").unlink(missing_ok=True)
 
     @contextmanager
-    def _queue(self, at_once: bool) -> Iterator[None]:
+    def _queue(self) -> Iterator[None]:
         """Hold the lock of writers; it ends with the process."""
-        seconds = 0.0 if at_once else self.wait_seconds
+        seconds = self.wait_seconds
 
         def held_by_another() -> CatalogUnavailable:
             return CatalogUnavailable(

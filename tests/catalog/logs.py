@@ -62,9 +62,9 @@ class _Faults:
     faults: tuple[str, ...] = ()
 
     @contextmanager
-    def writing(self, at_once: bool = False) -> Iterator[Any]:
+    def writing(self) -> Iterator[Any]:
         fault = self._next_fault()
-        with super().writing(at_once) as transaction:  # type: ignore[misc]
+        with super().writing() as transaction:  # type: ignore[misc]
             yield transaction
             self._fail(fault == KILLED, fault == NOT_DONE)
         self._fail(fault == DONE_AND_KILLED, fault == ANSWER_LOST)
