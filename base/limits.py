@@ -59,8 +59,8 @@ MAX_KEY_BYTES: Final = 16 << 10
 MAX_KEY_CHARS: Final = 64 << 20
 
 # How long a continuation key can be used after its page was given out, or for as long as any table keeps its
-# snapshots, if that is longer. A secret that was replaced opens keys for the same time. Processes look for
-# new secrets every so often, and at once when they meet a key that none of theirs opens.
+# snapshots, if that is longer. A secret that was replaced opens keys for the same time, and for twice
+# SECRETS_SECONDS more: another process may have sealed with it until it saw the state with the new one.
 KEY_SECONDS: Final = 30 * 86_400
 SECRETS_SECONDS: Final = 60
 

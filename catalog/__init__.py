@@ -24,7 +24,7 @@ The modules are listed in `docs/architecture.md`; begin with `state`, `fold` and
 
 The design is that of KDI's log: a commit is appended and acknowledged once it is durable, and state in memory
 is rebuilt by reading the log. It leaves out rows (they are in Arrow files, `elasticscan.storage`) and
-decisions (which tablet goes where is planned in `elasticscan.topology`; `elasticscan.store` carries it out).
+decisions (which tablet goes where is planned in `elasticscan.store.moves.balancing`).
 """
 
 from elasticscan.catalog.catalog import Catalog
@@ -32,7 +32,6 @@ from elasticscan.catalog.entries import Append
 from elasticscan.catalog.failures import Interrupted, retry_interrupted
 from elasticscan.catalog.leases import Lease
 from elasticscan.catalog.opening import copy_catalog, create_catalog, holds_store, open_catalog
-from elasticscan.catalog.pool import in_transaction
 from elasticscan.catalog.secrets import (
     add_secrets,
     forget_secrets,

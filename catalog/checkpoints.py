@@ -120,7 +120,7 @@ def read_state(home: LogHome, checkpoint: Checkpoint) -> StoreState:
 
 
 def _parts(home: LogHome, checkpoint: Checkpoint, statement: str, **asked: str) -> dict[str, bytes]:
-    """Return the parts of a checkpoint that are what was written, of those that a statement gives."""
+    """Return the parts of a checkpoint that a statement gives, by name, without damaged ones."""
     rows = home.execute(statement, {"number": checkpoint.number, **asked})
     return {part: content for part, seal, content in rows if _is_sealed(checkpoint, part, seal, content)}
 
@@ -201,7 +201,10 @@ def write(home: LogHome, state: StoreState, statistics: Mapping[int, Mapping[int
 
 
 def statistics_in(home: LogHome, checkpoint: Checkpoint, table: int) -> dict[int, bytes] | None:
-    """Return what a checkpoint knows of the values in a table's files; None if that is damaged or newer."""
+    """Return what a checkpoint knows of the values in a table's files, by their ids.
+
+    None if that part is damaged, or not there since the table is newer.
+    """
     part = f"statistics/{table}"
     with suppress(KeyError, ValueError):
         rows = _table(_parts(home, checkpoint, tables.CHECKPOINT_PART, part=part)[part], _STATISTICS)

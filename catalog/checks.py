@@ -1,17 +1,22 @@
 """The table of checks: what each kind of record requires of the state that it is appended to.
 
-They run under the log's lock, with the state as of its head, and are pure: a check that must read rows or
-files is made before, and asked for here by the number that it was made at (`copied_to`).
+They run under the log's lock, with the state as of its head, and are pure: a write that follows from all rows
+of a table names the number that they were read at (`based_on`). `horizon` and `served` of `FragmentsReplaced`
+and `copied_to` of `MoveSwitched` are taken from the very state that is checked, so these checks find only
+mistakes of our own.
 
     record              requires
     RowsCommitted       its table, the definition its rows are written by; each of its fragments where its
-                        slots live, with runs of all indexes, and not condemned
-    FragmentsReplaced   each replaced fragment and commit still there, serving what it served; its own
-                        fragments in place, with runs; the horizon by which versions were left out
-    MoveSwitched        its tablet as it was, its target not draining; no file of the tablet since its copy
+                        slots live, with runs of all indexes, and not condemned; if it has read rows, no
+                        commit since
+    FragmentsReplaced   each replaced fragment and commit there, serving what `served` says; its own
+                        fragments in place, with runs; the table's horizon
+    MoveSwitched        its tablet as it was, its target not draining; no file of the tablet since `copied_to`
     TableDefined        the definition that it was made from, a name of its own
+    TableDropped        its table
     IndexDefined        its table, a name of its own; of one that is ready, runs of all fragments
     TabletsChanged      its tablets as they were
+    ShardDefined        a name of its own; of one that is removed, no tablets at it
     HorizonRaised       a later horizon than now, no newer than what is held
     TagChanged          a snapshot that can still be read
     TopologyEntered     the number that follows in the topology history

@@ -1,8 +1,7 @@
 """Leases: what ends by itself with time, or with its owner.
 
 A lease is a frozen value under an id, which is the name of its class and a name of its own. Scans, streams
-and writes that check keys hold a snapshot with one, movers and keepers own a
-tablet or a step of maintenance, and one process at a time writes a checkpoint.
+and writes that check keys hold a snapshot with one; movers and keepers own a tablet or a step of maintenance.
 
 A scan's lease is written first, and the horizon of its table read afterwards; a horizon is raised first, and
 the leases are read afterwards, before anything is removed. So one of both sees the other. Leases are no

@@ -24,7 +24,7 @@ from elasticscan.connector.partitions import (
 )
 from elasticscan.connector.splits import NOTHING, cut, most_index_parts
 from elasticscan.connector.store_cache import open_backend
-from elasticscan.connector.streams.changes import plan_feed
+from elasticscan.connector.streams.changes import plan_batch_read
 from elasticscan.protocol import Backend, NamedColumns, ReadableTable, ReadRequest
 from elasticscan.store import EmbeddedTable, columns_of, feed_fields
 
@@ -78,7 +78,7 @@ class ElasticScanReader(DataSourceReader):
         """Fix the snapshot, and cut the scan by where slots live now."""
         options = self._options
         if options.feed:
-            return list(plan_feed(options, self._columns, self._definition))
+            return list(plan_batch_read(options, self._columns, self._definition))
         backend = open_backend(options)
         table = self._table(backend)
         read = self._request()

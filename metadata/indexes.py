@@ -22,7 +22,7 @@ AUTO, NONE, DIRECT, KEY = "auto", "none", "direct", "key"
 
 
 class IndexPhase(StrEnum):
-    """The phases of an index; where no run was built yet, older logs have it as entered."""
+    """The phases of an index."""
 
     BUILDING = "building"
     READY = "ready"

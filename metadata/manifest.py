@@ -35,7 +35,7 @@ class Origin:
     Attributes:
         store: the store's id.
         slots, hash: how the store maps rows to slots.
-        operation: write, overwrite, delete, move, compact (a merge of fragments) or index.
+        operation: write, overwrite, delete, move, compact (a merge of fragments), flush or index.
         write: 32 hexadecimal digits, the same in all files of one operation.
         after_commit: the newest commit when it began.
         began_at: when it began, in seconds since the epoch.

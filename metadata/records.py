@@ -188,9 +188,10 @@ class FragmentsReplaced(Record):
     """Other files with the same rows.
 
     Attributes:
-        horizon: the one by which versions were left out.
-        served: how many slots its sources, fragments and commits in the log, served in sum when their rows
-            were copied. What each serves only shrinks: the same sum says that none was moved or replaced.
+        horizon: the oldest snapshot of the table that can be read.
+        served: how many slots its sources, fragments and commits in the log, serve in sum.
+
+    Both are those of the state that the record is appended to, so checking them finds mistakes of our own.
     """
 
     table: int
@@ -207,7 +208,7 @@ class MoveSwitched(Record):
     Attributes:
         tablet: as it was.
         target: the shard that serves it from now on, with the next epoch.
-        copied_to: the number of the state up to which its rows were copied.
+        copied_to: the number of the state up to which its rows were copied: the one it is appended to.
         tables: the changed files of each table.
     """
 

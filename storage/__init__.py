@@ -62,13 +62,13 @@ merge        several fragments in one order, piece by piece
 view         the fragments that serve some slots; overlay: others laid over a large fragment
 patch        newer rows in one batch of it
 pruning      what statistics rule out
-pages        pages of both
+pages        pages of a view's fragments, overlaid or merged
 ranges       rows with keys in some ranges; point_reads: rows with some keys, many at once, and keys that a
              staged write has in common with commits
 indexes      index files and their pages; changes: what commits did to rows, from their versions
 copying      rows of some slots as a new fragment: moves and compaction
 conform      rows of users as the table's schema has them, and how large they may be
-memory_fragment  rows that lie in the log, as a fragment in memory, or flushed to one on a disk
+memory_fragment  rows that lie in the log, as a fragment in memory
 ingest       rows on their way in; definition: what a table may be
 
 Sources: the fragment shared by several tablets and the sorted-run merge are those of log-structured

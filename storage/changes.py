@@ -54,19 +54,19 @@ class Histories:
 
 
 class Events(NamedTuple):
-    """The rows of a change feed, in order.
+    """The rows of changes, in order.
 
     Attributes:
         versions: for each one a version of its key, by its number in the histories.
         values: the row with its values: among those of the histories, then those from before the range.
         commits: what did it.
-        kinds: what it was, as an index of `_KINDS`.
+        kinds: what it was, as an index of `_KINDS`; None without a feed.
     """
 
     versions: Numbers
     values: Numbers
     commits: Numbers
-    kinds: NDArray[np.integer[Any]]
+    kinds: NDArray[np.int8] | None = None
 
 
 def _replacements(histories: Histories, commit: int) -> Events:
@@ -106,11 +106,11 @@ def _emit(versions: Numbers, commits: Numbers, new: tuple[Any, Mask], old: tuple
 
 
 def read_changes(source: PageSource, request: PageRequest) -> PageRows:
-    """Yield changes that a request's span made to the slots of its cursors, by slot, key and commit.
+    """Read a page of changes that a request's span made to the slots of its cursors, by slot, key and commit.
 
     Returns:
-        A page of the request's columns, with a feed the kind of change, and the number of the commit. A page
-        without rows is the last one.
+        The request's columns, with a feed the kind of change, and the number of the commit. A page without
+        rows is the last one.
 
     Raises:
         FragmentDamaged: a fragment cannot be read.
@@ -174,7 +174,7 @@ class _ChangePage:
         """
         if not self.span.feed:
             chosen = np.flatnonzero(histories.alive)
-            return Events(chosen, histories.places[chosen], histories.commits[chosen], chosen), None
+            return Events(chosen, histories.places[chosen], histories.commits[chosen]), None
         if self.span.overwrite:
             return _replacements(histories, self.span.upto), None
         first = np.flatnonzero(histories.first)
@@ -223,7 +223,7 @@ class _ChangePage:
             columns = [column.take(pa.array(values)) for column in both]
         elif self.columns:  # a batch without columns has no rows
             columns = taken(rows.select(list(self.columns)), values).columns
-        if self.span.feed:
+        if events.kinds is not None:
             columns.append(pa.array(_KINDS).take(pa.array(events.kinds[:count])))
         columns.append(pa.array(events.commits[:count]))
         return pa.RecordBatch.from_arrays(columns, schema=self.filling.schema)

@@ -1,4 +1,7 @@
-"""Rows on their way in: checked, hashed, sorted, and staged as one fragment for each shard."""
+"""Rows on their way in: checked, hashed, sorted, and staged, as one fragment for each shard or in memory.
+
+What several tasks staged, or what lies where its slots lived before, is staged again in few fragments.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ GATHERED_BYTES = 1 << 30
 
 Range = tuple[int, int]  # [start, end)
 File = tuple[int, str]  # the shard, and the path there
-Piece = tuple[list[Range], list[Range]]  # slots of tablets, and where their rows stand
+TabletRows = tuple[list[Range], list[Range]]  # slots of tablets, and where their rows stand
 
 
 class Ingest:
@@ -58,9 +61,8 @@ class Ingest:
                 process=os.getpid(),
             )
 
-    def write(rows: pa.RecordBatch, pieces: dict[int, Piece], shard: int) -> None:
-        touched, cuts = pieces[shard]
-        target = FragmentTarget(disk_of(shard), shard, table, rows.schema, origin)
+    def write(rows: pa.RecordBatch, by_shard: dict[int, TabletRows], shard: int) -> None:
+        touched, cuts = by_shard[shard]
         slices = [rows.slice(start, end - start) for start, end in cuts]
         staged.setdefault(shard, []).append(write_fragment(target, SlotSet.of(touched), slices))
 
@@ -68,12 +70,12 @@ class Ingest:
         for part in parts_of(batches, buffer_bytes):
             check_process()
             rows = sort_rows(part, table, origin.slots)
-            pieces = _by_shard(rows.column(SLOT).to_numpy(), placement)
+            by_shard = _by_shard(rows.column(SLOT).to_numpy(), placement)
             if not staged and part.nbytes <= memory_bytes < buffer_bytes:  # so it is the only part
-                touched = SlotSet.of(tablet for tablets, _ in pieces.values() for tablet in tablets)
+                touched = SlotSet.of(tablet for tablets, _ in by_shard.values() for tablet in tablets)
                 return [StagedInMemory.of(table, rows, touched)]
             # Most of the time a disk is waited for.
-            parallel(partial(write, rows, pieces), sorted(pieces), SHARDS_AT_ONCE)
+            parallel(partial(write, rows, by_shard), sorted(by_shard), SHARDS_AT_ONCE)
         check_process()
         for shard, parts in staged.items():
             if len(parts) > 1:
@@ -92,24 +94,24 @@ class Ingest:
         raise
 
 
-def _by_shard(slots: Array, placement: Placement) -> dict[int, Piece]:
+def _by_shard(slots: Array, placement: Placement) -> dict[int, TabletRows]:
     """By shard, the slots of the tablets that have rows, and where these stand, given the rows' sorted slots.
 
     Whole tablets keep the list of ranges short. Those without rows are not looked at: there may be many.
     """
-    pieces: dict[int, Piece] = {}
+    by_shard: dict[int, TabletRows] = {}
     start = 0
     while start < len(slots):
         tablet = placement.tablet_of(int(slots[start]))
         end = int(np.searchsorted(slots, slots.dtype.type(tablet.end - 1), side="right"))
-        touched, cuts = pieces.setdefault(tablet.shard, ([], []))
+        touched, cuts = by_shard.setdefault(tablet.shard, ([], []))
         touched.append((tablet.start, tablet.end))
         if cuts and cuts[-1][1] == start:
             cuts[-1] = (cuts[-1][0], end)
         else:
             cuts.append((start, end))
         start = end
-    return pieces
+    return by_shard
 
 
 def staged_source(

@@ -186,7 +186,7 @@ class _Reach:
     """Ranges over the same large fragment, which are read in one go; without layers it is one.
 
     Attributes:
-        number: of the piece that the first one is of.
+        number: the place, among all pieces, of the one that the first span is a part of.
         spans: the ranges, ascending.
         layers: those of all.
         only: the fragment that is alone in all of them, whose batches may be pruned.
@@ -202,7 +202,10 @@ class _Reach:
         return self.spans[0]._replace(end=self.spans[-1].end)
 
     def within(self) -> NDArray[np.uint16] | None:
-        """Return the edges of the spans but the last end; None if no other slot lies between."""
+        """Return the edges of the spans but the last end; None if no other slot lies between.
+
+        Of [2, 4) and [7, 9) these are 2, 4 and 7.
+        """
         edges = [edge for span in self.spans for edge in span[:2]]
         return None if len(self.spans) == 1 else np.array(edges[:-1], dtype=np.uint16)
 

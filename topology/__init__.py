@@ -58,5 +58,5 @@ up for each page, so a tablet that moves again, returns or fails to move is no s
 from elasticscan.topology.moves import Event, Move, Phase
 from elasticscan.topology.planner import initial_placement, join_tablets, split_tablet
 from elasticscan.topology.slot_map import SlotMap
-from elasticscan.topology.slots import Range, SlotSet
+from elasticscan.topology.slots import SlotSet
 from elasticscan.topology.values import Placement, Shard, Tablet, Topology, TopologyEntry

@@ -13,6 +13,6 @@ store         a cluster and its tables, which Spark and the terminal read, too
 All but `connections`, `history` and what is built on them is pure: it runs against a simulated cluster, too.
 """
 
-from elasticscan.backends.redis.store import ClusterStore, ClusterTable
+from elasticscan.backends.redis.store import ClusterStore
 
-__all__ = ["ClusterStore", "ClusterTable"]
+__all__ = ["ClusterStore"]

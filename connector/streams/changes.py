@@ -1,6 +1,8 @@
-"""Micro-batches cut into few tasks: parts of the first snapshot, or commits in some slots. And batch reads:
+"""Micro-batches cut into few tasks: parts of the first snapshot, or commits in some slots.
 
-spark.read.format("elasticscan").option("readChangeFeed", "true").option("startingVersion", 7)
+A batch read of changes is cut in the same way:
+
+    spark.read.format("elasticscan").option("readChangeFeed", "true").option("startingVersion", 7)
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ def check_readable(table: TableInfo, commits: Sequence[Commit], options: Options
     return [commit for commit in commits if commit.number > oldest]
 
 
-def plan_batch(
+def plan_micro_batch(
     store: Store,
     state: StreamState,
     first: Position,
@@ -165,7 +167,7 @@ def task_limits(size: float, rows: float, options: Options) -> tuple[int, int]:
     return max(math.ceil(size / max(least, most)), 1), most
 
 
-def plan_feed(options: Options, columns: Sequence[str], definition: int) -> list[ScanPartition]:
+def plan_batch_read(options: Options, columns: Sequence[str], definition: int) -> list[ScanPartition]:
     """Plan a batch read of the changes that a range of commits did, with the columns of a definition."""
     store = open_store(options.store)
     if options.end is None:
@@ -175,7 +177,7 @@ def plan_feed(options: Options, columns: Sequence[str], definition: int) -> list
     state = store.backend.changes.look(table.id, after=start)
     state = replace(state, table=state.table.at(definition))
     first, last = InChanges(start), InChanges(_end(store, state, options, start))
-    return plan_batch(store, state, first, last, columns, options, secrets.token_hex(8))
+    return plan_micro_batch(store, state, first, last, columns, options, secrets.token_hex(8))
 
 
 def _end(store: Store, state: StreamState, options: Options, after: int) -> int:

@@ -43,7 +43,7 @@ from elasticscan.connector.streams.changes import (
     check_readable,
     commit_before_start,
     is_change,
-    plan_batch,
+    plan_micro_batch,
 )
 from elasticscan.connector.streams.offsets import (
     Counts,
@@ -232,7 +232,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         _check_reached(end_at, state.table, state.newest)
         if start_at == end_at:
             return []
-        return list(plan_batch(store, state, start_at, end_at, self._columns, self._options))
+        return list(plan_micro_batch(store, state, start_at, end_at, self._columns, self._options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows, each once, wherever its slots are by now; every time the same."""

@@ -76,14 +76,14 @@ class TableMemory:
         """Return a fragment's entries in an index, which are made when they are first asked for."""
         known = self._runs.get((fragment.id, index.id))
         if known is None:
-            # Another thread may have made them, too: its files are held, and these are not.
+            # Another thread may have made them meanwhile: its files are kept then, and these are dropped.
             made = memory_runs(self.table, index, fragment)
             known = self._runs.setdefault((fragment.id, index.id), made)
         return known[0]
 
-    def as_of(self, tx: Tx, commits: tuple[InlineCommit, ...]) -> TableMemory:
-        """Return the memory of other commits, made of this one as far as they are the same."""
-        old, new = self._old, self._new
+    def as_of(self, tx: Tx) -> TableMemory:
+        """Return the memory as a transaction sees it, made of this one as far as commits are the same."""
+        commits, old, new = tx.state.memory(self.table.id), self._old, self._new
         if commits[: len(old.commits)] != old.commits:
             old = new = _NOTHING
         rest = commits[len(old.commits) :]

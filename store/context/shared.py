@@ -284,7 +284,7 @@ class Context:
             known = TableMemory(table)
         if known.commits != commits:
             # Threads may do this side by side. Which one's result stays does not matter: each has all.
-            known = self._memory[table.id] = known.as_of(tx, commits)
+            known = self._memory[table.id] = known.as_of(tx)
         return known
 
     def statistics(self, state: KnownTable, tx: Tx | None = None) -> Mapping[int, FragmentStatistics]:

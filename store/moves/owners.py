@@ -13,7 +13,7 @@ A machine is a host name, a boot and a namespace of process ids, so that two con
 not see each other's processes, take each other for two machines.
 
 A move is entered in the first phase of `elasticscan.topology.moves`, goes from phase to phase by that table,
-and is removed with the phase that ends it. A test proves that no other code writes these leases.
+and is removed with the phase that ends it.
 """
 
 from __future__ import annotations

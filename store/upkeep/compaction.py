@@ -189,7 +189,7 @@ class Merging:
     def carry_out(self) -> Merged:
         """Stage the merged fragments, and make them visible in one transaction.
 
-        Returns what was done: nothing, when another process merged some of them first. Raises as `compact`.
+        Returns what was merged: nothing, when another process merged some of them first. Raises as `compact`.
         """
         copies = list[AddedFragment]()
         with self.context.noticing_collection():
@@ -222,7 +222,10 @@ class Merging:
             discard(staged, self.context.disk_of)
 
     def _enter(self, tx: Tx, copies: list[AddedFragment]) -> Merged:
-        """Make them visible, in place of what all sources still serve; nothing where others came first."""
+        """Make them visible, in place of what all sources still serve.
+
+        Where others came first only the horizon is raised; nothing is done where a lease keeps older rows.
+        """
         now = tx.state.info(self.table.id)
         held = None if now is None else oldest_held(tx, self.table.id)
         # A scan may have taken a lease on an older snapshot since the horizon was chosen.

@@ -226,7 +226,7 @@ def _merge_at(context: Context, site: Site, policy: Policy, executor: Executor) 
     for _ in range(MOST_ROUNDS):
         planned = plan_sites(context, context.catalog.newest(), site.table, policy, site.shard, tidy=True)
         merged = [executor.merge(site, merge) for merges, _ in planned.values() for merge in merges]
-        if not any(map(any, merged)):
+        if not any(each.gone or each.added for each in merged):
             return
 
 

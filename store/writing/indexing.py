@@ -173,8 +173,8 @@ def create_index(
     try:
         _check_rows_in_log(context, table, index)
         index, left = _enter_runs(context, index, ())
-        # So few together that a build which is cut off loses little: a transaction looks at all shards,
-        # however few runs it enters.
+        # Few are entered together, so that a build which is cut off loses little. They are not entered one by
+        # one: a transaction looks at all shards, however few runs it enters.
         most = min(TOGETHER, max(BUILDERS, len(left) // 4))
         while left:
             built = list[Built]()
@@ -232,7 +232,7 @@ def _enter_runs(
     """
     with context.catalog.writing() as tx:
         is_live = index.id in {own.id for own in tx.state.indexes(index.table)}
-        lacking = {fragment.id for fragment in without_runs(tx.state, index) if is_live}
+        lacking = {fragment.id for fragment in without_runs(tx.state, index)} if is_live else set[int]()
         taken = {
             part.id: runs
             for part, runs in built

@@ -62,7 +62,7 @@ def fits_in_log(state: StoreState, table: TableInfo, rows: StagedInMemory, size:
 
 def has_room(state: StoreState, table: int, more: int) -> bool:
     """Return whether a table, and the store, may have so many more bytes of rows in the log."""
-    size = {number: table.memory_bytes for number, table in state.tables.items()}
+    size = {number: known.memory_bytes for number, known in state.tables.items()}
     fits = size.get(table, 0) + more <= MEMORY_TABLE_BYTES
     return fits and sum(size.values()) + more <= MEMORY_STORE_BYTES
 
@@ -237,7 +237,8 @@ def earlier_commit(context: Context, table_id: int, txn: IdempotencyKey | None) 
 class _Publication:
     """Files on their way into a commit: the staged ones, and files that take their place meanwhile.
 
-    However it ends, each file that was made here is part of the commit or deleted.
+    When it ends, each file that was made here is part of the commit or deleted. After `CommitUnknown`, or an
+    interrupt, all stay: garbage collection removes those that are not part of it.
     """
 
     def __init__(

@@ -161,7 +161,10 @@ class WriteTransaction:
     def write(
         self, table: TableInfo, data: Any, kind: str = "write", *, is_insert: bool = False
     ) -> CommitNumber:
-        """Commit rows, or the deletion of keys; an insert refuses keys that exist."""
+        """Commit rows, or where `kind` is "delete" the deletion of the keys that `data` has.
+
+        An insert refuses keys that exist.
+        """
         with unchanged(self.context, table, self.since, self.txn, is_insert) as check:
             batches = conformed(batches_of(data), table, table.primary_key if kind == "delete" else None)
             if kind == "delete":
@@ -283,7 +286,7 @@ def replace_rows(transaction: WriteTransaction, table: TableInfo, rows: Any) -> 
 def rows_that_meet(
     where: str, table: TableInfo, batches: Iterable[pa.RecordBatch], option: str = "where"
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows. Raises `InvalidOption` where one does not meet a condition, or may not."""
+    """Yield the rows. Raises `InvalidOption` where one does not meet a condition, or it is null."""
     predicate = Predicate.parse_for_change(where, table.schema)
     for batch in batches:
         others = batch.filter(pc.invert(pc.fill_null(predicate.mask(batch), False)))

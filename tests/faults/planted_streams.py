@@ -21,7 +21,7 @@ def repeated_batches_are_written(patch: Patch) -> None:
 @fault("stream", "behind the snapshot come the changes of the very next commit")
 def handover_skips_a_commit(patch: Patch) -> None:
     handover: set[int] = set()
-    plan = streaming.plan_batch
+    plan = streaming.plan_micro_batch
 
     def skipped(store: Any, state: Any, first: Position, last: Position, *rest: Any) -> Any:
         if not first.in_changes and last.in_changes:
@@ -30,17 +30,17 @@ def handover_skips_a_commit(patch: Patch) -> None:
             first = InChanges(min([*(commit.number for commit in state.commits[:1]), last.commit]))
         return plan(store, state, first, last, *rest)
 
-    patch.setattr(streaming, "plan_batch", skipped)
+    patch.setattr(streaming, "plan_micro_batch", skipped)
 
 
 @fault("stream", "the second part of a commit begins where its first part ended")
 def cut_commits_begin_again(patch: Patch) -> None:
-    plan: Callable[..., Any] = streaming.plan_batch
+    plan: Callable[..., Any] = streaming.plan_micro_batch
 
     def again(store: Any, state: Any, first: Position, *rest: Any) -> Any:
         return plan(store, state, replace(first, slot=0) if first.in_changes else first, *rest)
 
-    patch.setattr(streaming, "plan_batch", again)
+    patch.setattr(streaming, "plan_micro_batch", again)
 
 
 @fault("stream", "what a stream with a name still needs is kept for it")
