@@ -29,7 +29,9 @@ def of(values: list[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
+required = pa.field("item", pa.int64(), nullable=False)
 a_struct = pa.struct([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())])
+a_map = pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))
 point = decimal.Decimal("1.5")
 instant = datetime.datetime(2024, 1, 2, 3, 4, 5)  # noqa: DTZ001 - Arrow has times without a zone
 
