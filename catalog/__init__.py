@@ -54,4 +54,4 @@ from elasticscan.catalog.topology_history import (
     topology_at,
     topology_entries,
 )
-from elasticscan.catalog.transaction import Commit, IdempotencyKey, Tx, statistics_of
+from elasticscan.catalog.transaction import Commit, IdempotencyKey, Tx

@@ -154,7 +154,7 @@ class Catalog:
 
     def newest(self) -> Tx:
         """Return a transaction that reads the newest state."""
-        return Tx(self, self.state())
+        return Tx(self.home, self.state())
 
     # Transactions
 
@@ -250,8 +250,8 @@ class Catalog:
         Raises:
             CommitUnknown: the answer was lost, and the server cannot be asked.
         """
-        state = self.known
-        if state is None or self.file is not None or self.read_only is not None or in_transaction():
+        state, lost = self.known, list[CommitUnknown]()
+        if state is None or not self.home.appends_inline or self.read_only is not None or in_transaction():
             return None
         what = commit(Tx(self.home, state))
         if what is None or (isinstance(what.record, RowsCommitted) and what.record.based_on):
@@ -261,21 +261,6 @@ class Catalog:
             verify(state)
         except CatalogOutdated:  # others may have gone beyond what is known here
             verify(self.follow())
-        appended = self.append_inline(what, state)
-        if appended is not None:
-            self.after_writing(replace(state, commit=appended), frozenset(), True)
-            self.checkpoint_if_long()
-        return appended
-
-    def append_inline(self, what: Append, state: StoreState) -> int | None:
-        """As `append_at_once`, where the database has such a statement, and the layout is that of a state.
-
-        An attempt whose answer was lost cannot take effect after another layout, since layouts only grow.
-        """
-        draft, lost = Draft.of(what, token_bytes(16), 0), list[CommitUnknown]()
-        record = draft.what.record
-        if not isinstance(record, RowsCommitted) or record.based_on or what.rows is None or what.app:
-            return None
         try:
             check(state, what.record)  # all that it depends on is the layout
         except ElasticScanError:  # the state may be an old one
@@ -337,16 +322,7 @@ class Catalog:
     # Checkpoints
 
     def checkpoint_if_long(self) -> bool:
-        """Write a checkpoint if folding the tail would take a process some 10 ms; for after an append."""
-        with self._lock:
-            if self._tail_bytes < TAIL_BYTES:
-                return False
-            self._tail_bytes = 0
-        with suppress(ElasticScanError):  # what was committed stays so
-            newest = max((manifest.number for manifest in checkpoints.manifests(self.home)), default=0)
-            is_written, self._checkpointed = newest > self._checkpointed, newest
-            return not is_written and self.write_checkpoint()
-        return False
+        """Write a checkpoint if folding the tail would take a process some 10 ms; for after an append.
 
         None is written while another process writes one: parts of that are there.
         """
@@ -354,18 +330,20 @@ class Catalog:
             number = self.known.number if self.known is not None else 0
             if number - self._checkpointed < TAIL_RECORDS:
                 return False
-            tx.put_lease("", me, _CHECKPOINT_SECONDS)
-        try:
-            state = self.follow()
-            known = {n: statistics_of(self.home, n, _file_ids(own)) for n, own in state.tables.items()}
-            checkpoints.write(self.home, state, known)
-            self._checkpointed = state.number
-        finally:
-            with self.appending() as tx:
-                own = tx.lease(CheckpointWriter, "")
-                if own is not None and own.value == me:
-                    tx.remove_lease(CheckpointWriter, "")
-        return True
+            self._checkpointed = number  # whatever comes of it, the next is as many records away
+        with suppress(ElasticScanError):  # what was committed stays so
+            ((newest,),) = self.home.execute(tables.BEGUN_CHECKPOINT)
+            if newest is None or number - newest >= TAIL_RECORDS:
+                self.write_checkpoint()
+                return True
+            self._checkpointed = newest
+        return False
+
+    def write_checkpoint(self) -> None:
+        """Write a checkpoint of the state as of the head; the log goes on meanwhile."""
+        state = self.follow()
+        tx, ids = Tx(self.home, state), {n: table.fragments.by_id() for n, table in state.tables.items()}
+        checkpoints.write(self.home, state, {n: tx.statistics(n, of.keys()) for n, of in ids.items()})
 
     def drop_payloads(self, older_than: float) -> int:
         """Drop what records said, and rows that lie in files, if the newest checkpoint is older than a time.

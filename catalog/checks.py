@@ -85,6 +85,12 @@ def _check_rows(state: StoreState, record: RowsCommitted) -> None:
     table = _existing(state, record.table)
     if record.definition != table.info.definition:
         raise _changed(table, "columns")
+    if record.based_on and table.newest > record.based_on:
+        raise RowsChanged(
+            f"table {table.info.name!r} has a commit after {record.based_on}; read its rows again",
+            table=table.info.name,
+            newest=table.newest,
+        )
     _check_files(state, table, record.files, state.placement)
 
 

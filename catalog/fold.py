@@ -125,24 +125,20 @@ def _with_table(state: StoreState, id: int, table: TableState) -> Changes:  # no
 
 def _shard(state: StoreState, entry: LogEntry, record: ShardDefined) -> Changes:
     shard, others = record.shard, {s.id: s for s in state.shards.values() if s.id != record.shard.id}
-    if not record.removed:
-        newest = _newest(state.newest_ids, "shard", [shard])
-        return {"shards": dict(sorted({**others, shard.id: shard}.items())), "newest_ids": newest}
-    assert not state.placement.at(shard.id), "a shard that is removed serves slots"
-    return {"shards": others, "removed_shards": {**state.removed_shards, shard.id: shard}}
+    if record.removed:
+        assert not state.placement.at(shard.id), "a shard that is removed serves slots"
+        return {"shards": others, "removed_shards": {**state.removed_shards, shard.id: shard}}
+    newest = _newest(state.newest_ids, "shard", [shard])
+    return {"shards": dict(sorted({**others, shard.id: shard}.items())), "newest_ids": newest}
 
 
 def _table(state: StoreState, entry: LogEntry, record: TableDefined) -> Changes:
     info, number, newest = record.table, entry.number, _newest(state.newest_ids, "table", [record.table])
     if record.reserved:
         return {"reserved": {**state.reserved, info.id: info}, "newest_ids": newest}
-    if record.made_from == 0:
-        made = replace(info, created_commit=entry.number, oldest_snapshot=entry.number)
-        newest = _newest(state.newest_ids, "table", [info])
-        reserved = {number: table for number, table in state.reserved.items() if number != info.id}
-        changes = {"newest_ids": newest, "reserved": reserved}
-        return _with_table(state, info.id, TableState(made, newest=entry.number)) | changes
-    before = state.tables[info.id]
+    reserved = {own: table for own, table in state.reserved.items() if own != info.id}
+    new = TableState(replace(info, created_commit=number, oldest_snapshot=number), newest=number)
+    table = state.tables.get(info.id, new)
     # The horizon is the store's to raise, and never goes back.
     created, oldest = table.info.created_commit, table.info.oldest_snapshot
     table = replace(table, info=replace(info, created_commit=created, oldest_snapshot=oldest))
@@ -151,7 +147,7 @@ def _table(state: StoreState, entry: LogEntry, record: TableDefined) -> Changes:
 
 def _drop_table(state: StoreState, entry: LogEntry, record: TableDropped) -> Changes:
     table = state.tables[record.table]
-    table = without(table, table.fragments.by_id().keys(), _since(state, entry))
+    table = with_slots(table, dict.fromkeys(table.fragments.by_id(), NO_SLOTS), _since(state, entry))
     left = {number: other for number, other in state.tables.items() if number != record.table}
     dropped = DroppedTable(table.info.name, table.removed)
     return {"tables": left, "dropped": {**state.dropped, record.table: dropped}}
@@ -194,8 +190,9 @@ def _replace(state: StoreState, entry: LogEntry, record: FragmentsReplaced) -> C
         dropped = state.dropped[record.table]
         left = replace(dropped, files=not_forgotten(dropped.files, record.files))
         return {"dropped": {**state.dropped, record.table: left}}
-    changed = with_files(state.tables[record.table], record.files, entry.number, _since(state, entry))
-    return _with_table(state, record.table, changed) | _touch(state, entry.number, record.files)
+    table, number = state.tables[record.table], entry.number
+    changed = with_files(table, record.files, number, file_ids(number), _since(state, entry))
+    return _with_table(state, record.table, changed) | _touch(state, number, record.files)
 
 
 def _move(state: StoreState, entry: LogEntry, record: MoveSwitched) -> Changes:

@@ -108,10 +108,9 @@ def with_files(
 
     `time` is that of files that go, as `RemovedFile` has it.
     """
-    table = without(table, files.removed, time)
-    fragments, runs, ordinal = list[Fragment](), list[IndexRun](), first
+    fragments, runs = list[Fragment](), list[IndexRun]()
     for added in files.added:
-        fragment = added.entered(file_id(number, ordinal), table.info.id, number)
+        fragment = added.entered(next(ids), table.info.id, number)
         fragments.append(fragment)
         runs += [run.entered(next(ids), fragment.id) for run in added.file.runs]
     runs += [extra.run.entered(next(ids), extra.fragment) for extra in files.runs]
@@ -163,14 +162,12 @@ def _unflushed(memory: tuple[InlineCommit, ...], files: FileChanges) -> tuple[In
     """Return the commits in the log without those, or their slots, that lie in files now."""
     if not files.flushed:
         return memory
-    flushed = set(files.flushed)
-    left = (
-        _part_of(commit, commit.slots - files.flushed_slots) if commit.number in flushed else commit
-        for commit in memory
-    )
-    return tuple(commit for commit in left if commit.slots)
-
-
-def _part_of(commit: InlineCommit, slots: SlotSet) -> InlineCommit:
-    """Return what is left of a commit in the log; its bytes, as if all slots had the same."""
-    return replace(commit, slots=slots, bytes=commit.bytes * len(slots) // len(commit.slots))
+    left, flushed = list[InlineCommit](), set(files.flushed)
+    for commit in memory:
+        if commit.number in flushed:
+            slots = commit.slots - files.flushed_slots
+            size = commit.bytes * len(slots) // len(commit.slots)  # as if all slots had the same
+            commit = replace(commit, slots=slots, bytes=size)  # noqa: PLW2901
+        if commit.slots:
+            left.append(commit)
+    return tuple(left)

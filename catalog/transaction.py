@@ -309,6 +309,30 @@ class Tx:
             raise Interrupted("rows were moved from the log to files while they were read; try again")
         raise damaged_log(f"the rows of record {min(missing)} are missing")
 
+    def statistics(self, table: int, of: Collection[int]) -> dict[int, bytes]:
+        """Return what is known of some files of a table, by their ids.
+
+        Damaged statistics are missing: they save work, and no row depends on them.
+        """
+        newest = checkpoints.all_checkpoints(self.home)[:1] if of else []
+        known = checkpoints.statistics_in(self.home, newest[0], table) if newest else None
+        covered = -1 if known is None else newest[0].number
+        found = known or {}
+        for number in sorted({file // MAX_FILES for file in of if file // MAX_FILES > covered}):
+            with suppress(StoreDamaged):
+                found |= self._statistics_brought(number)
+        return {file: found[file] for file in found.keys() & set(of)}
+
+    def _statistics_brought(self, number: int) -> dict[int, bytes]:
+        """Return the statistics that a record brought, by the files' ids."""
+        found = dict[int, bytes]()
+        for entry in self.entries(tables.ENTRIES, first=number, last=number):
+            for (content,) in self.execute(tables.PART, {"number": number, "part": STATISTICS}):
+                check_part(entry, STATISTICS, content)
+                bodies = msgpack.unpackb(content, strict_map_key=False)
+                found |= {number * MAX_FILES + ordinal: body for ordinal, body in bodies.items()}
+        return found
+
     # Leases
 
     def leases(self, kind: type[T]) -> list[Lease[T]]:
@@ -375,53 +399,3 @@ def _commit(entry: LogEntry) -> Commit:
     assert row.operation is not None, "a commit has one"
     made = entry.time / 1e6
     return Commit(entry.number, row.table, row.operation, row.rows, row.size, made, said.get("user", {}))
-
-
-# What records have apart from their entries
-
-
-def entries(home: LogHome, first: int, last: int) -> list[LogEntry]:
-    """Return entries by their numbers, ascending, both ends included."""
-    return [linked_entry(row) for row in home.execute(tables.ENTRIES, {"first": first, "last": last})]
-
-
-def rows_of(home: LogHome, table: int, commits: Iterable[InlineCommit]) -> dict[int, bytes]:
-    """Return the rows of small commits of a state, as they were appended, by number.
-
-    A number is missing if its rows were dropped since they lie in files: follow the log, and ask again.
-    """
-    digests = {commit.number: commit.digest for commit in commits}
-    if not digests:
-        return {}
-    rows = home.execute(tables.PARTS, {"table": table, "part": ROWS, "after": min(digests) - 1})
-    found = {number: content for number, content in rows if number in digests}
-    for number, content in found.items():
-        if not is_sealed(content, digests[number]):
-            raise damaged_log(f"the rows of record {number} are not what was written")
-    return found
-
-
-def statistics_of(home: LogHome, table: int, ids: Collection[int]) -> dict[int, bytes]:
-    """Return what is known of the values in some files of a table, by their ids.
-
-    Damaged statistics are missing: they save work, and no row depends on them.
-    """
-    newest = checkpoints.manifests(home)[:1] if ids else []
-    known = checkpoints.statistics_in(home, newest[0], table) if newest else None
-    covered = -1 if known is None else newest[0].number
-    found = known or {}
-    for number in sorted({file // MAX_FILES for file in ids if file // MAX_FILES > covered}):
-        with suppress(StoreDamaged):
-            found |= _statistics_brought(home, number)
-    return {file: found[file] for file in found.keys() & set(ids)}
-
-
-def _statistics_brought(home: LogHome, number: int) -> dict[int, bytes]:
-    """Return the statistics that a record brought, by the files' ids."""
-    for entry in entries(home, number, number):
-        part = (entry.row.table, STATISTICS)
-        for (content,) in home.execute(tables.PART, {"number": number, "table": part[0], "part": part[1]}):
-            check_part(entry, part, content)
-            bodies = msgpack.unpackb(content, strict_map_key=False)
-            return {number * MAX_FILES + ordinal: body for ordinal, body in bodies.items()}
-    return {}

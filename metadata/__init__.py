@@ -1,9 +1,9 @@
 """Facts about tables: what the catalog keeps and files carry, as frozen values.
 
-table       its schema, keys and life (`TableInfo`); its columns through all definitions (`TableColumn`)
-fragment    an immutable file of sorted rows, with the slots it serves (`Fragment`); staged before its commit
-index       columns that runs of entries are sorted or hashed by, and the phases of its build (`IndexInfo`,
-            `IndexPhase`); its runs (`IndexRun`)
+columns     columns through all definitions of their table (`TableColumn`)
+fragments   tables (`TableInfo`), and immutable files of their rows with the slots they serve (`Fragment`);
+            slots that the same fragments serve (`SlotInterval`); the commits that count (`Bounds`)
+indexes     indexes, the phases of their builds, and the runs of their entries
 manifest    what a file says of itself, so that a catalog can be made again from files (`Manifest`, `Seal`)
 statistics  bounds of columns by record batch (`FragmentStatistics`)
 records     the records of a store's log

@@ -143,12 +143,6 @@ class SlotInterval:
     end: int
     fragments: tuple[Fragment, ...]
 
-    @property
-    def is_plain(self) -> bool:
-        """True if it holds no two versions of a row, so that its rows can be read batch by batch."""
-        only = self.fragments[0]
-        return len(self.fragments) == 1 and only.unique and not only.tombstones
-
 
 def intervals_of(fragments: Iterable[Fragment]) -> tuple[SlotInterval, ...]:
     """Sorted, disjoint intervals covering every slot that some fragment serves."""

@@ -170,6 +170,7 @@ class RowsCommitted(Record):
         bytes: their size, in the log or in files.
         slots: those of its rows in the log; empty if they are in files.
         overwrites: all rows of earlier commits are gone with it.
+        based_on: the number of the state whose rows the write has read; 0 where it has read none.
     """
 
     table: int
@@ -180,6 +181,7 @@ class RowsCommitted(Record):
     tombstones: int = 0
     slots: SlotSet = NO_SLOTS
     overwrites: bool = False
+    based_on: int = 0
     files: FileChanges = NO_CHANGES
 
 
