@@ -26,29 +26,9 @@ batches where one fragment alone answers; among several, only an interval as a w
 that does not match hides an older one that does.
 
 What merges and moves write (`copying`) keeps the newest rows apart from history, in fragments of their own:
-a scan of the newest snapshot, or of one since which nothing has changed, meets slices again. A row of history
-counts for snapshots before its `_until`; changes and further copies find it there, too.
-
-What the key sets of a request rule out is skipped unread, as far as that is safe. Every fragment is
-written with the bounds of its columns, record batch by record batch (`statistics`). Single batches are
-skipped where one fragment alone answers; among several, only an interval as a whole, because a
-newer version that does not match hides an older one that does.
-
-The changes of commits (`read_changes`) follow from the versions that fragments keep: each version in
-a range of commits against the one before it. Fragments of older commits are only asked for the keys
-that changed. An overwrite is a range of its own, since it deletes whatever it does not write.
-
-A table's columns may change (`docs/schema-changes.md`). What a fragment calls them, which ones it lacks and
-which it has in a narrower type is known to `FragmentReader` and the writer alone; everybody above reads,
-copies and indexes them like any others.
-
-How rows get in (`stage_rows`): they are hashed to slots with Spark's own hash, sorted in parts of
-bounded size, staged as one fragment for each shard. A staged fragment is invisible until the
-catalog commits it. If its slots moved meanwhile, only those are staged again, and what the tasks
-of one write staged becomes few fragments, as far as it is small (`arrange`).
-
-Files are reached through the `Disk` protocol: a local directory, a prefix of an S3 bucket, or
-what the process holds in memory. The file format is in `docs/formats.md`.
+a scan of the newest snapshot meets slices again. What a table's columns are called in a file
+(`docs/schema-changes.md`) is known to `FragmentReader` and the writer alone. The file format is in
+`docs/formats.md`.
 
 The modules, from the bottom up:
 
@@ -78,8 +58,16 @@ Left out: which fragments exist and which commits they belong to (`elasticscan.c
 
 from elasticscan.storage.batches.reader import BatchCache
 from elasticscan.storage.changes import DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE, read_changes
-from elasticscan.storage.conform import ROWS_HINT, batches_of, check_keys_filled, conform, conformed
-from elasticscan.storage.copying import Copied, Keep, check_keys_differ, copy_slots
+from elasticscan.storage.conform import (
+    ROWS_HINT,
+    batches_of,
+    check_columns,
+    check_keys_filled,
+    conform,
+    conformed,
+    parts_of,
+)
+from elasticscan.storage.copying import Keep, check_keys_differ, copy_slots
 from elasticscan.storage.definition import check_definition, map_leaves, stored_schema
 from elasticscan.storage.disk import (
     OBJECT_SCHEMES,

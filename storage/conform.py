@@ -20,7 +20,7 @@ from elasticscan.base.formatting import a_type
 from elasticscan.base.key_encoding import encoded_lengths
 from elasticscan.base.limits import BATCH_ROWS, MAX_KEY_BYTES, MAX_ROW_BYTES
 from elasticscan.metadata import TableInfo, is_widening
-from elasticscan.storage.definition import parts_of
+from elasticscan.storage.definition import children
 
 _t = pa.types
 
@@ -134,7 +134,7 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
             f"column {field.name!r} has {column.null_count} nulls but the table allows none; fill them",
             column=field.name,
         )
-    if _has_requiredparts_of(field.type) and _lacks_required_part(column):
+    if _has_required_parts(field.type) and _lacks_required_part(column):
         raise SchemaMismatch(
             f"column {field.name!r} has nulls inside its values where {field.type} allows none; "
             "fill or drop them",
@@ -143,9 +143,9 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
     return column
 
 
-def _has_requiredparts_of(kind: pa.DataType) -> bool:
-    parts = kind.field(0).type if _t.is_map(kind) else parts_of(kind)  # pairs and their keys are never null
-    return any(not part.nullable or _has_requiredparts_of(part.type) for part in parts)
+def _has_required_parts(kind: pa.DataType) -> bool:
+    parts = kind.field(0).type if _t.is_map(kind) else children(kind)  # pairs and their keys are never null
+    return any(not part.nullable or _has_required_parts(part.type) for part in parts)
 
 
 def _lacks_required_part(column: pa.Array) -> bool:
@@ -158,14 +158,14 @@ def _lacks_required_part(column: pa.Array) -> bool:
         )
     if _t.is_struct(kind):
         present = column.is_valid() if column.null_count else None
-        children = [column.field(at) for at in range(kind.num_fields)]
+        parts = [column.field(at) for at in range(kind.num_fields)]
         if present is not None:
-            children = [child.filter(present) for child in children]
+            parts = [part.filter(present) for part in parts]
     else:
-        children = [column.flatten()] if kind.num_fields else []
+        parts = [column.flatten()] if kind.num_fields else []
     return any(
-        (not part.nullable and child.null_count) or _lacks_required_part(child)
-        for part, child in zip(parts_of(kind), children, strict=True)
+        (not field.nullable and part.null_count) or _lacks_required_part(part)
+        for field, part in zip(children(kind), parts, strict=True)
     )
 
 
@@ -287,10 +287,7 @@ def _widens(source: pa.DataType, target: pa.DataType) -> bool:
         any(kind(source) for kind in kinds) and any(kind(target) for kind in kinds) for kinds in _ALIKE
     ):
         return is_widening(source, target)
-    parts = [parts_of(kind) for kind in (source, target)]
-    named = not _t.is_struct(source) or [part.name for part in parts[0]] == [part.name for part in parts[1]]
-    return (
-        named
-        and len(parts[0]) == len(parts[1])
-        and all(_widens(a.type, b.type) for a, b in zip(*parts, strict=True))
+    return source.num_fields == target.num_fields and all(
+        _widens(part.type, other.type) and (part.name == other.name or not _t.is_struct(source))
+        for part, other in zip(children(source), children(target), strict=True)
     )

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from elasticscan.base.errors import ElasticScanError, InvalidKey, StoreDamaged
 from elasticscan.base.limits import BATCH_ROWS
-from elasticscan.metadata import Bounds, Fragment, StagedFragment, TableInfo
+from elasticscan.metadata import AddedFragment, Bounds
 from elasticscan.storage.fragment import FOREVER, UNTIL, fragment_schema, rows_in
 from elasticscan.storage.fragment_writer import Contents, Destination, FragmentWriter
 from elasticscan.storage.merge import Array, InputRows, Piece, Versions
@@ -51,15 +51,6 @@ class Keep:
     until: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """A copy: the new fragment, and bounds of the commits that its rows belong to."""
-
-    disk: Disk
-    shard: int
-    origin: Origin
-
-
 class _Output:
     """One of the fragments that a copy writes, if there are rows for it."""
 
@@ -76,16 +67,14 @@ class _Output:
         schema = self._writer.schema
         batch = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
         self._writer.write(batch)
-        if self._writer.to.pace is not None:
-            self._writer.to.pace(batch.nbytes)
 
-    def finish(self, max_commit: int, committed: bool, complete: bool) -> list[Copied]:
+    def finish(self, max_commit: int, committed: bool, complete: bool) -> list[AddedFragment]:
         if self._min_commit == FOREVER:
             return []
         commits = (self._min_commit, max_commit) if committed else (0, 0)
         is_history = UNTIL in self._writer.schema.names
         contents = Contents(*commits, not is_history, complete, self._until if is_history else None)
-        return [Copied(self._writer.finish(contents), self._min_commit, max_commit)]
+        return [AddedFragment(self._writer.finish(contents), self._min_commit, max_commit)]
 
 
 class _Copy:
@@ -188,7 +177,7 @@ def copy_slots(
     Raises:
         InvalidKey: a key is there twice in what was staged.
     """
-    copies: list[Copied] = []
+    copies: list[AddedFragment] = []
     try:
         with ExitStack() as stack:
             writer = partial(FragmentWriter, stack, to, source.table, slots=slots)
@@ -199,7 +188,7 @@ def copy_slots(
     except BaseException:
         for copied in copies:  # one of them may be there already
             with suppress(OSError, ElasticScanError):
-                to.disk.delete(copied.staged.path)
+                to.disk.delete(copied.file.path)
         raise
     return copies
 

@@ -94,10 +94,10 @@ def _check_column(column: pa.Field) -> None:
                 f"column {path!r} has type {str(field.type)[:200]}, which a table cannot hold; cast it",
                 column=path,
             )
-        waiting += [(f"{path}.{part.name}", part, depth + 1) for part in parts_of(field.type)]
+        waiting += [(f"{path}.{part.name}", part, depth + 1) for part in children(field.type)]
 
 
-def parts_of(kind: pa.DataType) -> list[pa.Field]:
+def children(kind: pa.DataType) -> list[pa.Field]:
     """Return the fields of a nested type; none of another one."""
     return [kind.field(index) for index in range(kind.num_fields)]
 
@@ -107,7 +107,7 @@ def _fixed_bytes(kind: pa.DataType) -> int:
     if _t.is_fixed_size_list(kind):
         return int(kind.list_size) * max(_fixed_bytes(kind.value_type), 1)
     if _t.is_struct(kind):
-        return sum(_fixed_bytes(part.type) for part in parts_of(kind))
+        return sum(_fixed_bytes(part.type) for part in children(kind))
     return int(kind.byte_width) if _t.is_fixed_size_binary(kind) else 8
 
 
@@ -148,7 +148,7 @@ def _check_key(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) 
 
 
 def stored_schema(schema: pa.Schema, primary_key: list[str]) -> pa.Schema:
-    """Return the schema as a table keeps it: key columns not null, parts nullable, nothing with metadata."""
+    """Return the schema as a table keeps it: key columns not null, nothing with metadata."""
     return pa.schema(
         pa.field(
             each.name, map_leaves(each.type, keep_large=True), each.nullable and each.name not in primary_key
@@ -165,18 +165,19 @@ def map_leaves(
 ) -> pa.DataType:
     """Return a type with its leaves changed, the first one first.
 
-    Parts may be null and have no metadata. Views become lists, as do large lists that are not kept.
+    Its parts have no metadata. Views become lists, as do large lists that are not kept.
     """
     if depth > MAX_NESTING:  # `check_definition` raises
         return kind
     parts = [
         pa.field(part.name, map_leaves(part.type, change, depth + 1, keep_large), part.nullable)
-        for part in parts_of(kind)
+        for part in children(kind)
     ]
     if _t.is_struct(kind):
-        return pa.struct([(part.name, own) for part, own in zip(children(kind), parts, strict=True)])
+        return pa.struct(parts)
     if _t.is_map(kind):
-        return pa.map_(parts[0].field(0).type, parts[0].field(1).type, kind.keys_sorted)
+        key, item = parts[0].type
+        return pa.map_(key.type, pa.field("value", item.type, item.nullable), kind.keys_sorted)
     if _t.is_fixed_size_list(kind):
         return pa.list_(parts[0], kind.list_size)
     if keep_large and _t.is_large_list(kind):

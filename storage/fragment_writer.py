@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -51,15 +51,11 @@ def new_path(table: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The shard that a fragment is for, and who writes it.
-
-    `pace` is called with the number of bytes just copied; it may sleep, or raise to give the copy up.
-    """
+    """The shard that a fragment is for, and who writes it."""
 
     disk: Disk
     shard: int
     origin: Origin
-    pace: Callable[[int], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,11 @@ from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import SHARDS_AT_ONCE, WRITE_BUFFER_BYTES
 from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
 from elasticscan.storage.batches.reader import BatchCache
-from elasticscan.storage.conform import check_key_bytes, check_keys_filled, check_row_bytes
+from elasticscan.storage.conform import check_key_bytes, check_keys_filled, parts_of
 from elasticscan.storage.copying import Keep, copy_slots, repeated_key
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import DELETED, SLOT, FragmentReader, fragment_schema
 from elasticscan.storage.fragment_writer import Destination, write_fragment
-from elasticscan.storage.lookup import joined
 from elasticscan.storage.memory_fragment import StagedInMemory
 from elasticscan.storage.merge import Array, key_order
 from elasticscan.storage.pages import PageSource
@@ -42,8 +41,29 @@ File = tuple[int, str]  # the shard, and the path there
 TabletRows = tuple[list[Range], list[Range]]  # slots of tablets, and where their rows stand
 
 
-class Ingest:
-    """Stages one write. Memory is bounded by `buffer_bytes` (times three while sorting).
+def sort_rows(rows: pa.RecordBatch, table: TableInfo, slot_count: int) -> pa.RecordBatch:
+    """Return the rows by (slot, primary key), with the columns of a fragment; raises `InvalidKey`."""
+    check_keys_filled(rows, table)
+    check_key_bytes(rows, table.primary_key)
+    slots = slots_of(rows.select(table.shard_key).columns, slot_count)
+    order, first = key_order(rows, table.primary_key, slots)
+    if not first.all():
+        raise repeated_key(rows, int(order[np.argmin(first)]), table.primary_key)
+    schema = fragment_schema(table.schema, versioned=False, tombstones=DELETED in rows.schema.names)
+    columns = [pa.array(slots) if name == SLOT else rows.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema).take(pa.array(order))
+
+
+def stage_rows(
+    table: TableInfo,
+    batches: Iterable[pa.RecordBatch],
+    placement: Placement,
+    disk_of: Callable[[int], Disk],
+    origin: Origin,
+    buffer_bytes: int = WRITE_BUFFER_BYTES,
+    memory_bytes: int = 0,
+) -> list[StagedFragment]:
+    """Stage one write: one fragment for each shard that rows belong to. On an error none stays.
 
     A write that is larger than `buffer_bytes` is sorted in parts, which are then merged; sorting takes three
     times as much memory. One of up to `memory_bytes` is staged in memory. Batches have the table's schema;
@@ -64,7 +84,10 @@ class Ingest:
     def write(rows: pa.RecordBatch, by_shard: dict[int, TabletRows], shard: int) -> None:
         touched, cuts = by_shard[shard]
         slices = [rows.slice(start, end - start) for start, end in cuts]
-        staged.setdefault(shard, []).append(write_fragment(target, SlotSet.of(touched), slices))
+        fragment = write_fragment(
+            Destination(disk_of(shard), shard, origin), table, SlotSet.of(touched), slices
+        )
+        staged.setdefault(shard, []).append(fragment)
 
     try:
         for part in parts_of(batches, buffer_bytes):
@@ -79,14 +102,9 @@ class Ingest:
         check_process()
         for shard, parts in staged.items():
             if len(parts) > 1:
-                source = staged_source(table, parts, disk_of)
-                slots = SlotSet.union(part.slots for part in parts)
-                merged = next(_copied(source, slots, shard, disk_of, origin))
-                staged[shard] = [*parts, merged]
-                if not merged.unique:
-                    check_keys_differ(source)  # raises, and names the key
+                slots, source = SlotSet.union(f.slots for f in parts), staged_source(table, parts, disk_of)
+                staged[shard] = [next(_copied(source, slots, shard, disk_of, origin))]
                 discard(parts, disk_of)
-                staged[shard] = [merged]
         return [merged for _, (merged,) in sorted(staged.items())]
     except BaseException:
         if os.getpid() == process:  # else the files are the parent's, which goes on
@@ -132,9 +150,9 @@ def _copied(
     source: PageSource, slots: SlotSet, shard: int, disk_of: Callable[[int], Disk], origin: Origin
 ) -> Iterator[StagedFragment]:
     """Copy the rows of some slots to a shard, as one staged fragment, if there are any."""
-    source, to = staged_source(table, staged, disk_of), Destination(disk_of(shard), shard, origin)
-    copies = copy_slots(source, slots, Bounds(0, 1), Keep(), to, committed=False)
-    return [copied.file for copied in copies]
+    to = Destination(disk_of(shard), shard, origin)
+    for copied in copy_slots(source, slots, Bounds(0, 1), Keep(), to, committed=False):
+        yield copied.file
 
 
 def arrange(

@@ -188,16 +188,17 @@ def merged_rows(table: TableInfo, parts: Sequence[pa.RecordBatch]) -> pa.RecordB
     tombstones = any(DELETED in rows.schema.names for rows in parts)
     schema = fragment_schema(table.schema, versioned=True, tombstones=tombstones)
     rows = pa.concat_batches([_completed(rows, schema) for rows in parts])
-    return rows.take(pa.array(_order(table, rows, (-rows.column(COMMIT).to_numpy(),))))
+    slots, commits = (rows.column(name).to_numpy() for name in (SLOT, COMMIT))
+    order, _ = key_order(rows, table.primary_key, slots, -commits)
+    return rows.take(pa.array(order))
 
 
 def memory_fragment(table: TableInfo, rows: pa.RecordBatch, number: int, slots: SlotSet) -> MemoryFragment:
     """Return merged rows, at least one, as a fragment of such an id that serves `slots`."""
     assert rows.num_rows, "a fragment without rows is never written"
     numbers = rows.column(COMMIT).to_numpy()
-    columns = [rows.column(SLOT).to_numpy(), *(sort_codes(rows.column(name)) for name in table.primary_key)]
-    unique = bool(first_of_keys(np.arange(rows.num_rows), columns).all())
-    contents = Contents(min_commit=int(numbers.min()), max_commit=int(numbers.max()), unique=unique)
+    _, first = key_order(rows, table.primary_key, rows.column(SLOT).to_numpy())
+    contents = Contents(int(numbers.min()), int(numbers.max()), unique=bool(first.all()))
     return _in_memory(table, rows, slots, contents, number)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
 
 import numpy as np
 
@@ -115,10 +114,19 @@ def _slot_ranges_of(
     return tuple(slot_ranges)
 
 
-def most_rows(view: View, bounds: Bounds) -> tuple[int, bool]:
+def most_rows(fragments: Iterable[Fragment], bounds: Bounds) -> tuple[int, bool]:
     """Return (the most possible rows, whether exactly so many), from what is known without a file."""
-    intervals = view.within(bounds).intervals
-    fragments = {fragment.id: fragment for interval in intervals for fragment in interval.fragments}
-    exact = all(i.is_plain and bounds.wholly_hold(i.fragments[0]) for i in intervals) and all(
-        len(fragment.slots) == fragment.slots_written for fragment in fragments.values()
+    read = [fragment for fragment in fragments if fragment.slots and bounds.touch(fragment)]
+    is_shared = sum(len(f.slots) for f in read) > len(SlotSet.union(f.slots for f in read))
+    exact = not is_shared and all(_is_plain(fragment, bounds) for fragment in read)
+    return sum(fragment.rows - fragment.tombstones for fragment in read), exact
+
+
+def _is_plain(fragment: Fragment, bounds: Bounds) -> bool:
+    """Return whether each row of a fragment is one that a scan gives, unless other fragments hide it."""
+    return (
+        fragment.unique
+        and fragment.superseded_at is None
+        and bounds.wholly_hold(fragment)
+        and len(fragment.slots) == fragment.slots_written
     )
