@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.hashing import slots_of
+from elasticscan.catalog import IdempotencyKey
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import (
     ReadRequest,

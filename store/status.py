@@ -10,13 +10,13 @@ from typing import Any
 from elasticscan.base.errors import CatalogOutdated
 from elasticscan.base.limits import BEAT_SECONDS, GC_GRACE_SECONDS, SILENT_SECONDS
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import StoreState, newest_topology
-from elasticscan.metadata import Bounds, Fragment, IndexInfo, IndexRun
+from elasticscan.catalog import StoreState, Tx, newest_topology
+from elasticscan.metadata import Bounds, Fragment, IndexInfo
 from elasticscan.storage import most_rows
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import leases_in
 from elasticscan.store.moves.balancing import tablet_bytes
-from elasticscan.store.moves.owners import OwnedMove, moves_in, owner_is_gone
+from elasticscan.store.moves.owners import OwnedMove, moves_in, owner_is_gone, steps_in
 from elasticscan.store.reading.streams import streams_in
 from elasticscan.store.upkeep.executor import states_of
 from elasticscan.store.upkeep.planning import Policy, depth_of, plan_merges

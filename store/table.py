@@ -18,7 +18,7 @@ from elasticscan.base.redaction import shown
 from elasticscan.catalog import Commit, Tag, Tx
 from elasticscan.metadata import AUTO, SORTED, IndexInfo, TableInfo
 from elasticscan.protocol import ReadRequest
-from elasticscan.store import arguments, schema_changes
+from elasticscan.store import arguments
 from elasticscan.store.arguments import Columns, Condition, Names, Parameters, Reading, Said, Snapshot, Txn
 from elasticscan.store.context import Context
 from elasticscan.store.context.tags import add_tag, drop_tag, tags_of

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Lock
 from typing import Generic, TypeVar
 
 from elasticscan.base.errors import SnapshotExpired, TableChanged
-from elasticscan.catalog import StoreState, Tx, statistics_of
+from elasticscan.catalog import StoreState, Tx
 from elasticscan.metadata import (
     Bounds,
     Fragment,
@@ -110,15 +110,12 @@ class KnownTable:
 
     def runs_at(self, snapshot: int, index: IndexInfo) -> list[tuple[Fragment, IndexRun]]:
         """Return the runs that a scan of a snapshot through an index reads."""
-        bounds = self.bounds(snapshot)
-        read = chain.from_iterable(view.within(bounds).fragments for view in self._views.values())
-        once = {fragment.id: fragment for fragment in read}.values()  # one in memory is at several shards
-        return [(fragment, run) for fragment in once for run in self.runs(fragment, index)]
+        return [(f, run) for f in self.fragments_at(snapshot) for run in self.runs(f, index)]
 
     def fragments_at(self, snapshot: int) -> list[Fragment]:
         """Return the fragments that a scan of a snapshot reads."""
         bounds = self.bounds(snapshot)
-        return [interval for view in self._views.values() for interval in view.within(bounds).intervals]
+        return [fragment for fragment in self.fragments if bounds.touch(fragment)]
 
     @property
     def shards(self) -> int:
@@ -141,7 +138,7 @@ def read_statistics(
     fragments = {fragment.id for fragment in state.fragments}
     known = {of: kept[of] for of in fragments & kept.keys()}
     new = {of: body for of, body in state.memory.statistics().items() if of not in known}
-    packed = statistics_of(tx.home, state.table.id, fragments - known.keys() - new.keys())
+    packed = tx.statistics(state.table.id, fragments - known.keys() - new.keys())
     new |= {of: unpack_statistics(body) for of, body in packed.items()}
     if state.table.columns:
         names = {column.mark: name for name, column in state.table.by_name().items()}

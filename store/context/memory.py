@@ -91,7 +91,8 @@ class TableMemory:
             new = _NOTHING
         new = _with_more(tx, self.table, new, rest[len(new.commits) :])
         if new.count > max(_FEW_ROWS, old.count // 8):
-            old, new = _together((*old.commits, *new.commits), [old.rows, new.rows]), _NOTHING
+            parts = [*old.rows.items(), *new.rows.items()]
+            old, new = _together(self.table, (*old.commits, *new.commits), parts), _NOTHING
         ids = {fragment.id for part in (old, new) for fragment in part.fragments}
         runs = {key: made for key, made in list(self._runs.items()) if key[0] in ids}
         return TableMemory(self.table, commits, old, new, runs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -65,12 +65,11 @@ class Upkeep:
     mode: str = "off"
     problem: str | None = None
 
-    def pending(self, tx: Tx, table: int, staged: Collection[StagedFragment]) -> Sequence[tuple[int, int]]:
-        """Return the sites, (table, shard), where a commit of some fragments leaves something to be done."""
-        return ()
+    def after_commit(self, state: StoreState | None, table: int, staged: Collection[StagedFragment]) -> None:
+        """Do what a commit of fragments to a table leaves to be done, as far as it is bounded.
 
-    def after_commit(self, pending: Sequence[tuple[int, int]], committed_bytes: int) -> None:
-        """Do the work that is pending after a commit, as far as it is bounded."""
+        `state` is as of the commit; None where that was appended without a transaction.
+        """
 
     def after_moves(self) -> None:
         """Do the work that follows moves of tablets."""
@@ -328,7 +327,7 @@ class Context:
         disks = self.roots.check_all({fragment.shard for fragment in fragments}, lambda: now)
         for fragment in fragments:
             disk = disks[fragment.shard]
-            if not (disk.is_far and nothing_went):
+            if not disk.is_far or since != now.versions:
                 for path in fragment.paths:
                     disk.uncached.open(path)
 

@@ -45,18 +45,18 @@ class Balance:
 
 
 def slot_bytes(fragments: Sequence[Fragment], slot_count: int) -> NDArray[np.float64]:
-    """About how many bytes each slot holds: those of each fragment, spread evenly over its slots."""
+    """Return about how many bytes each slot has: those of each fragment, spread evenly over its slots."""
     density = np.zeros(slot_count + 1)  # what begins at each slot, less what ends
     for fragment in fragments:
         per_slot = fragment.serving_bytes / max(len(fragment.slots), 1)
         density[fragment.slots.edges[::2]] += per_slot
         density[fragment.slots.edges[1::2]] -= per_slot
-    return density.cumsum()[:-1].round(3)
+    return density.cumsum()[:-1].clip(0)  # sums may be off by a little
 
 
 def tablet_bytes(placement: Placement, fragments: Sequence[Fragment]) -> dict[int, float]:
     """Return about how many bytes each tablet has."""
-    sizes = np.add.reduceat(slot_bytes(fragments, placement.slot_count), placement.starts)
+    sizes = np.add.reduceat(slot_bytes(fragments, placement.slot_count), placement.starts).round(3)
     return {tablet.id: float(size) for tablet, size in zip(placement.tablets, sizes, strict=True)}
 
 

@@ -19,8 +19,8 @@ from elasticscan.base.errors import (
     TryAgain,
 )
 from elasticscan.catalog import Tx, append_topology, retry_interrupted
-from elasticscan.metadata import Bounds, FileChanges, Fragment, MoveSwitched
-from elasticscan.storage import Copied, Destination, Keep, PageSource, View, copy_slots, discard
+from elasticscan.metadata import AddedFragment, Bounds, FileChanges, Fragment, MoveSwitched
+from elasticscan.storage import Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.moves.owners import transition
 from elasticscan.store.writing.entering import added

@@ -80,7 +80,7 @@ def choose_access(
             table,
             columns,
             state.fragments_at(at),
-            statistics.fragments_of(table.definition),
+            statistics if table.definition == state.table.definition else {},
             [(index, [run.rows for _, run in read]) for index, read in runs.items()],
             access,
             lambda index, ranges: _count_entries(context, table, index, runs[index], ranges),

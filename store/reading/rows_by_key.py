@@ -48,7 +48,9 @@ def get_rows(
     names, at = columns_of(table, columns), snapshot
     if isinstance(at, str | datetime):  # before keys are taken: those of a stream are there once
         at = snapshot_of(context.catalog.newest(), table, at)
-    asked = pa.concat_batches(_bounded(conformed(arrow_keys(keys, table), table, table.primary_key)))
+    asked = pa.concat_batches(
+        _bounded(conformed(batches_of(arrow_keys(keys, table)), table, table.primary_key))
+    )
 
     def read(look: KnownTable, at: int) -> pa.Table:
         begins = range(0, max(asked.num_rows, 1), MOST_KEYS)

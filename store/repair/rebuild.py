@@ -154,7 +154,7 @@ def _read_catalog(uri: str | Path, disks: Callable[[str], Disk]) -> Known | str:
             old.context.catalog.check_whole()
             tx = old.context.catalog.newest()
             rows = {info.id: old.context.memory(tx, info).fragments for info in tx.state.infos()}
-            return KnownStore(tx.state, rows)
+            return tx.state, rows
     except ElasticScanError as error:
         return error.message
 

@@ -30,7 +30,6 @@ from elasticscan.metadata import (
     floor_at,
 )
 from elasticscan.storage import (
-    Copied,
     Destination,
     Keep,
     PageSource,
@@ -205,8 +204,8 @@ class Merging:
                 discard([copied.file for copied in copies], self.context.disk_of)
         return merged
 
-    def _stage(self, pace: Pace | None) -> None:
-        """Stage the merged fragments; none where the shard leaves the store meanwhile."""
+    def _stage(self, copies: list[AddedFragment]) -> None:
+        """Stage the merged fragments, with runs of indexes, so that there is less to do under the lock."""
         in_part = replace(self.keep, drop_tombstones=False, complete=False)
         left, stages, staged = list(self.fragments), list[Fragment](), list[StagedFragment]()
         try:
@@ -302,7 +301,7 @@ def horizon_of(tx: Tx, table: int, retention_seconds: float) -> int:
 
     That is the table's own commit before it: commits of other tables take none of its snapshots away.
     """
-    oldest, held, known = _retained(tx, retention_seconds), oldest_held(tx, table), tx.state.table(table)
+    oldest, held, known = _retained(tx, retention_seconds), oldest_held(tx, table), tx.state.tables[table]
     oldest = oldest if held is None else min(oldest, held)
     if oldest < known.info.created_commit:
         return known.info.oldest_snapshot
@@ -318,7 +317,7 @@ def oldest_held(tx: Tx, table: int) -> int | None:
 
 
 def _tagged(tx: Tx, table: int) -> list[int]:
-    return [tag.snapshot for tag in tx.state.table(table).tags]
+    return [tag.snapshot for tag in tx.state.tables[table].tags]
 
 
 def _retained(tx: Tx, seconds: float) -> int:

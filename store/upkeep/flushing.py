@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from elasticscan.base.errors import OperatorNeeded
 from elasticscan.base.limits import FLUSH_BYTES, FLUSH_COMMITS, FLUSH_SECONDS, MEMORY_STORE_BYTES
-from elasticscan.catalog import Tx, retry_interrupted
-from elasticscan.metadata import Bounds, FileChanges, StagedFragment, TableInfo, floor_at
-from elasticscan.storage import Copied, Destination, Keep, PageSource, View, copy_slots, discard
+from elasticscan.catalog import StoreState, Tx, retry_interrupted
+from elasticscan.metadata import AddedFragment, Bounds, FileChanges, TableInfo, floor_at
+from elasticscan.storage import Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Context
 from elasticscan.store.context.memory import TableMemory
 from elasticscan.store.upkeep.compaction import being_copied, compact

@@ -42,7 +42,7 @@ from elasticscan.metadata import (
     StagedRun,
     TableInfo,
 )
-from elasticscan.storage import RUN_COLUMNS, Disk, build_runs
+from elasticscan.storage import RUN_COLUMNS, File, build_runs, remove_files
 from elasticscan.store import arguments
 from elasticscan.store.context import Context, Find
 from elasticscan.store.reading.scan import columns_of
@@ -61,15 +61,15 @@ def missing_runs(indexes: Iterable[IndexInfo], staged: Iterable[StagedFragment])
 
 
 def with_runs(
-    context: Context,
-    table: TableInfo,
-    indexes: Sequence[IndexInfo],
-    staged: Iterable[StagedFragment],
+    context: Context, table: TableInfo, state: StoreState, staged: Iterable[StagedFragment]
 ) -> list[StagedFragment]:
-    """Return the fragments with runs of every index; missing runs are built now, and removed on an error."""
+    """Return the fragments with runs of every index that a state has; missing runs are built now.
+
+    On an error nothing of what was built remains; the fragments are the caller's.
+    """
+    indexes = state.indexes(table.id)
     if not missing_runs(indexes, staged := list(staged)):
         return staged
-    state = context.known  # with these indexes, or newer
     now = state.info(table.id) or state.reserved.get(table.id)
     if now is None:
         return staged  # a table that was dropped has no indexes
@@ -92,13 +92,6 @@ def with_runs(
     except BaseException:
         remove_files(built, context.disk_of)
         raise
-
-
-def _remove(built: Iterable[tuple[Disk, StagedRun]]) -> None:
-    """Remove runs that no record names; what cannot be removed now is garbage."""
-    for disk, run in built:
-        with suppress(OSError, ElasticScanError):
-            disk.delete(run.path)
 
 
 def indexed(

@@ -56,25 +56,7 @@ class KeyCheck:
         if tx.state.info(self._table.id) is None or (begin is not None and begin >= newest):
             return True
         seen = self._see(tx)
-        if seen is not None:
-            if not at_last and not self._is_small(seen, staged):
-                return False
-            self._compare(seen, staged)
-        return True
-
-    def _see(self, tx: Tx) -> _Seen | None:
-        """Return what is to be compared; None if there was no commit since, or the table is not there."""
-        table, compared = tx.state.info(self._table.id), self._checked_to
-        if table is None or (compared is not None and compared >= tx.state.commit):
-            return None
-        memory = self._context.memory(tx, table)
-        fragments, overwrites = tx.state.fragments(table=table.id), tx.state.overwrites(table.id)
-        return _Seen(tx.state.commit, table, fragments, memory, overwrites)
-
-    def _is_small(self, seen: _Seen, staged: Sequence[StagedFragment]) -> bool:
-        """Return True if writers may wait for what was not compared yet."""
-        compared = self._checked_to
-        if compared is None or any(number > compared for number in seen.overwrites):
+        if not at_last and not self._is_small(seen, staged):
             return False
         floor = seen.floor(newest)
         if self._since is None:

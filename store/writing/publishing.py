@@ -18,7 +18,14 @@ from elasticscan.base import limits
 from elasticscan.base.errors import CommitUnknown, ElasticScanError, WriteConflict
 from elasticscan.base.limits import MEMORY_STORE_BYTES, MEMORY_TABLE_BYTES, WRITE_BUFFER_BYTES
 from elasticscan.catalog import Append, IdempotencyKey, StoreState, Tx, retry_interrupted
-from elasticscan.metadata import FileChanges, RowsCommitted, StagedFragment, TableDefined, TableInfo
+from elasticscan.metadata import (
+    AddedFragment,
+    FileChanges,
+    RowsCommitted,
+    StagedFragment,
+    TableDefined,
+    TableInfo,
+)
 from elasticscan.storage import (
     SMALL_FRAGMENT_BYTES,
     File,
@@ -87,7 +94,7 @@ def stage(
         small = [fragment for fragment in staged if fragment.bytes < SMALL_FRAGMENT_BYTES]
         large = [fragment for fragment in staged if fragment.bytes >= SMALL_FRAGMENT_BYTES]
         with removed_on_error(context, files_of(staged)):
-            return [*small, *with_runs(context, table, state.indexes(table.id), large)]
+            return [*small, *with_runs(context, table, state, large)]
 
 
 @contextmanager
@@ -158,14 +165,14 @@ def commit_of(
     record = RowsCommitted(
         table,
         kind,
-        state.table(table).info.definition,
+        state.tables[table].info.definition,
         rows,
         size if packed is None else len(packed),
         tombstones,
         slots=SlotSet.union(part.slots for part in staged if packed is not None),
         overwrites=kind == "overwrite",
         based_on=request.based_on,
-        files=FileChanges(added(state, ((part, 0, 0) for part in staged if packed is None))),
+        files=FileChanges(added(state, (AddedFragment(part) for part in staged if packed is None))),
     )
     said = {"content": None if txn is None else txn.content, "user": dict(request.user_metadata or {})}
     metadata = json.dumps(said, sort_keys=True) if any(said.values()) else None
@@ -223,10 +230,7 @@ def publish(
         WriteConflict: another table took the name of one that was reserved.
     """
     context.checkpoint("rows staged")
-    publication = _Publication(context, table, staged, request)
-    number = publication.commit()
-    context.upkeep.after_commit(publication.state, table.id, publication.fragments)
-    return number
+    return _Publication(context, table, staged, request).commit()
 
 
 def earlier_commit(context: Context, table_id: int, txn: IdempotencyKey | None) -> int | None:
@@ -246,10 +250,10 @@ class _Publication:
     ) -> None:
         self._context, self._table, self._request = context, table, request
         self._staged = tuple(staged)
-        self._all = [fragment for fragment in staged if fragment.path not in request.keep]
-        self.fragments = list(staged)  # the commit is to refer to these, and to none of the others
-        self._small: SmallCommit | None = None  # in place of files
-        self.state: StoreState | None = None  # as of the commit, where a transaction made it
+        self._made = set[File]()
+        self._fragments = list(staged)  # the commit is to refer to these, and to none of the others
+        self._rows: bytes | None = None  # of the only fragment, as the log keeps them in place of files
+        self._state: StoreState | None = None  # as of the commit, where a transaction made it
 
     def commit(self) -> CommitNumber:
         context, txn = self._context, self._request.txn
@@ -258,44 +262,35 @@ class _Publication:
                 self._prepare()
             number, committed = self._commit()
         remove_files((files_of(self._staged) | self._made) - committed, context.disk_of)
-        context.upkeep.after_commit(self._pending, sum(fragment.bytes for fragment in self._staged))
+        context.upkeep.after_commit(self._state, self._table.id, self._fragments)
         # Of what was staged: a file whose slots moved meanwhile has rows that other fragments serve.
         return CommitNumber(number, sum(fragment.rows for fragment in self._staged) if committed else 0)
 
-    def _take(self, fragments: Sequence[StagedFragment]) -> None:
-        """Go on with these, which may lie in other files, or have more runs."""
-        self.fragments = list(fragments)
-        self._all += [fragment for fragment in fragments if fragment.path not in self._request.keep]
-
     def _prepare(self) -> None:
-        """Decide between the log and files; merge files that lie crowded, and make their runs."""
-        context, table = self._context, self._table
-        self._take(joined_in_memory(self._staged))
-        self._small = small_commit(self.fragments)
-        if self._small is not None:
-            return
-        state = context.state()
-        self._reroute(state)
-        origin = context.origin(self._request.kind, state=state)
-        self._take(gather(table, self.fragments, context.staging_disk, origin))
-        self._take(with_runs(context, table, state, self.fragments))
+        """Decide between the log and files."""
+        parts = [part for part in self._staged if isinstance(part, StagedInMemory)]
+        if len(parts) > 1 and len({part.table.definition for part in parts}) == 1:
+            self._fragments = [part for part in self._staged if not isinstance(part, StagedInMemory)]
+            self._fragments.append(joined(parts))
+        match self._fragments:
+            case [StagedInMemory() as one] if len(rows := pack_rows(one.content)) <= limits.INLINE_BYTES:
+                self._rows = rows
+            case _:
+                self._settle(self._context.state())
 
     def _settle(self, state: StoreState) -> None:
         """Let files lie where their slots live, few at each shard, and make their runs."""
         context, table, self._rows = self._context, self._table, None
         origin, disk_of = context.origin(self._request.kind, state=state), context.staging_disk
         self._take(arrange(table, self._fragments, state.placement, disk_of, origin))
-        self._take(with_runs(context, table, state.indexes(table.id), self._fragments))
+        self._take(with_runs(context, table, state, self._fragments))
 
-        Slots that moved are copied, and rows in memory that the log cannot take.
-        """
-        self._reroute(state)
-        self._take(with_runs(self._context, self._table, state, self.fragments))
-
-    def _reroute(self, state: StoreState) -> None:
-        context, self._small = self._context, None
-        origin = context.origin(self._request.kind, state=state)
-        self._take(reroute(self._table, self.fragments, state.placement, context.staging_disk, origin))
+    def _take(self, fragments: Iterable[StagedFragment]) -> None:
+        """Go on with these, which may lie in other files, or have more runs."""
+        self._fragments, staged = [], files_of(self._staged)
+        for fragment in fragments:
+            self._fragments.append(fragment)
+            self._made |= files_of([fragment]) - staged
 
     @retry_interrupted
     def _commit(self) -> tuple[int, set[File]]:
@@ -303,7 +298,7 @@ class _Publication:
         context, table, check, txn = self._context, self._table, self._request.check, self._request.txn
         at_once = context.catalog.append_at_once(self._small_commit)
         if at_once is not None:
-            return at_once, self.fragments
+            return at_once, files_of(self._fragments)
         for attempt in count():
             at_last = attempt >= ATTEMPTS_WITHOUT_LOCK
             if check is not None and earlier_commit(context, table.id, txn) is None:
@@ -319,8 +314,8 @@ class _Publication:
                 if at_last and not self._is_settled(tx):  # nothing can change now
                     self._settle(tx.state)
                 is_settled = self._is_settled(tx)
-                if is_settled and (check is None or check.holds(tx, self.fragments, at_last)):
-                    return self._enter(tx), self.fragments
+                if is_settled and (check is None or check.holds(tx, self._fragments, at_last)):
+                    return self._enter(tx), files_of(self._fragments)
             if not is_settled:
                 self._settle(context.state())
         raise AssertionError("unreachable")
@@ -360,28 +355,8 @@ class _Publication:
                 )
             tx.append(TableDefined(reserved, 0, "create"))
         number = tx.append(commit_of(tx.state, self._table.id, self._fragments, self._request, self._rows))
-        self._pending = self._context.upkeep.pending(tx, self._table.id, self._fragments)
+        self._state = tx.state
         return number
-
-    def _enter_reserved(self, tx: Tx, table: TableInfo) -> None:
-        """Let a reserved table be seen from here on. Raises `WriteConflict`: another has taken its name."""
-        if any(other.name == table.name for other in tx.state.infos()):
-            raise WriteConflict(
-                f"table {table.name!r} was made with another definition meanwhile; nothing was committed: "
-                "write again into that table",
-                table=table.name,
-            )
-        tx.append(TableDefined(table, 0, "create"))
-
-
-def check_newest(tx: Tx, table: TableInfo, newest: int | None) -> None:
-    """Raise `RowsChanged` if a table has a commit after the one that is to be its newest."""
-    if newest is not None and tx.state.tables[table.id].newest != newest:
-        raise RowsChanged(
-            f"table {table.name!r} has a commit after {newest}, and nothing was written",
-            table=table.name,
-            newest=tx.state.tables[table.id].newest,
-        )
 
 
 def _in_place(placement: Placement, staged: Sequence[StagedFragment]) -> bool:

@@ -40,11 +40,21 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.formatting import brief
 from elasticscan.base.hashing import slots_of
+from elasticscan.base.key_encoding import sort_codes
 from elasticscan.catalog import IdempotencyKey
 from elasticscan.filters import Assignment, Predicate
-from elasticscan.metadata import StagedFragment, TableInfo, no_such_column
+from elasticscan.metadata import CHANGE_TYPE, NONE, StagedFragment, TableInfo
 from elasticscan.protocol import ReadRequest, RowRequest
-from elasticscan.storage import conform, conformed, read_rows, staged_source
+from elasticscan.storage import (
+    DELETE,
+    INSERT,
+    batches_of,
+    conform,
+    conformed,
+    files_of,
+    read_rows,
+    staged_source,
+)
 from elasticscan.store.context import Context, Find
 from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.scan import begin_changes, begin_scan, columns_of
@@ -65,7 +75,6 @@ from elasticscan.store.writing.publishing import (
 ATTEMPTS_SECONDS, FEWEST_ATTEMPTS = 60.0, 10
 _DOUBLINGS = 7
 _MOST_PAUSE_SECONDS = 1.0
-_LIMITS = (DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES)
 
 RESTORED_TO = "restored_to"  # in the commit's user metadata
 
@@ -209,8 +218,8 @@ class WriteTransaction:
 
         def attempt() -> CommitNumber:
             # What met it at `since` counts, so a row that was changed away from it refuses the write.
-            asked = columns, self.where, self.since, _LIMITS
-            with begin_scan(self.context, self.find, *asked, index=AUTO) as scan:
+            asked = ReadRequest(columns, self.where, snapshot=self.since)
+            with begin_scan(self.context, self.find, asked) as scan:
                 # A column that is added from now on has values in rows only that were changed afterwards.
                 table = self.table()
                 if scan.standing.definition != table.definition:
@@ -345,14 +354,14 @@ def _restored(transaction: WriteTransaction, to: int | str | datetime) -> Commit
     snapshot = snapshot_of(tx, table, to)
     assert snapshot is not None, "it was given"
     tx.state.check_snapshot(table, snapshot)
-    newest = tx.state.table(table.id).newest
+    newest = tx.state.tables[table.id].newest
     is_replaced = any(number > snapshot for number in tx.state.overwrites(table.id))
     if is_replaced:
-        kind = "overwrite"
-        scan = begin_scan(context, transaction.find, None, None, snapshot, _LIMITS, index=NONE)
+        kind, asked = "overwrite", ReadRequest(None, index=NONE, snapshot=snapshot)
+        scan = begin_scan(context, transaction.find, asked)
     else:
         kind, commits = "write", (snapshot, max(snapshot, newest))
-        scan = begin_changes(context, transaction.find, commits, None, None, True, _LIMITS)
+        scan = begin_changes(context, transaction.find, commits, ReadRequest(None, feed=True))
     with scan:
         if scan.standing.definition != table.definition:
             raise OutdatedLookError
