@@ -47,7 +47,7 @@ from elasticscan.connector.options import Options
 from elasticscan.connector.store_cache import open_store
 from elasticscan.filters import Predicate
 from elasticscan.metadata import StagedFragment, TableInfo
-from elasticscan.storage import files_of
+from elasticscan.storage import OBJECT_SCHEMES, files_of, open_disk
 from elasticscan.store import (
     CommitRequest,
     IdempotencyKey,

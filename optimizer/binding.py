@@ -28,7 +28,6 @@ from elasticscan.base.key_encoding import END, can_be_encoded, encode_value, ind
 from elasticscan.filters import (
     EVERYTHING,
     NOT_NULL,
-    And,
     ColumnDomain,
     Expression,
     KeySet,

@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from elasticscan.base.errors import ContinuationKeyError
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
-from elasticscan.protocol.keys import ContinuationKey
 from elasticscan.topology import Placement, SlotSet
 
 Weights = np.ndarray[Any, np.dtype[np.float64]]

@@ -22,7 +22,7 @@ from elasticscan.backends.redis.values import KeySpace, fields_of_hashes, fields
 from elasticscan.base.errors import ContinuationKeyError, InvalidOption, NotFound, NotSupported
 from elasticscan.base.key_encoding import value_of
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
-from elasticscan.filters import Predicate, all_of, parts_of, single_values, value_set
+from elasticscan.filters import Predicate, parts_of, single_values, value_set
 from elasticscan.protocol import (
     ContinuationKey,
     Cursor,
@@ -223,8 +223,7 @@ class ClusterTable(ReadOnly):
         """Return the keys to read: names that a filter rules out need no values."""
         if predicate is None:
             return self.keys
-        both = predicate.condition
-        parts = map(Predicate, both.parts if isinstance(both, And) else (both,))
+        parts = map(Predicate, parts_of(predicate.condition))
         return replace(self.keys, conditions=tuple(part for part in parts if part.columns == {self.keys.key}))
 
     def begin(self, read: ReadRequest) -> ScanStart:

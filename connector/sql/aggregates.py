@@ -23,7 +23,7 @@ from sqlglot import TokenType, exp
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.limits import MAX_DECIMAL_DIGITS
-from elasticscan.connector.option_values import PartialAggregates
+from elasticscan.connector.options import PartialAggregates
 from elasticscan.connector.sql.limits import PLAIN_NODES, is_of, reads_alone
 from elasticscan.connector.sql.query import (
     LeftToSparkError,

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import AlreadyExists
-from elasticscan.connector.conversion import arrow_schema
+from elasticscan.connector.conversion import arrow_schema, spell
 from elasticscan.connector.options import SPARK_COMPRESSION
 from elasticscan.connector.sql.statements import Statement
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, tokens_of

@@ -16,8 +16,7 @@ from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.connector.conversion import ToSpark
-from elasticscan.connector.option_values import PartialAggregates
-from elasticscan.connector.options import Options
+from elasticscan.connector.options import Options, PartialAggregates
 from elasticscan.connector.partitions import PartialRows
 from elasticscan.connector.reading import chosen_columns, offered_schema, request_of
 from elasticscan.connector.sql.limits import RowLimit

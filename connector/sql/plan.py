@@ -20,7 +20,7 @@ from itertools import pairwise
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from elasticscan.connector.option_values import PartialAggregates
+from elasticscan.connector.options import PartialAggregates
 from elasticscan.connector.sql.aggregates import AggregateRewriting, Edit, is_aggregated
 from elasticscan.connector.sql.conditions import push_conditions
 from elasticscan.connector.sql.joins import SelectBlock, blocks_of

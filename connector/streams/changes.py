@@ -16,15 +16,12 @@ from dataclasses import replace
 import numpy as np
 
 from elasticscan.base.errors import InvalidOption, NotFound, SnapshotExpired
-from elasticscan.connector.conversion import match_columns
-from elasticscan.connector.option_values import EARLIEST
-from elasticscan.connector.options import Options
-from elasticscan.connector.partitions import ScanPartition, partitions_of, read_partition
-from elasticscan.connector.reading import offered_schema
-from elasticscan.connector.splits import cut
+from elasticscan.connector.options import EARLIEST, Options
+from elasticscan.connector.partitions import ScanPartition, partitions_of
+from elasticscan.connector.splits import NOTHING, cut, size_of
 from elasticscan.connector.store_cache import open_store
-from elasticscan.connector.streams.offsets import InChanges, SnapshotPart, segments
-from elasticscan.metadata import Fragment, TableInfo
+from elasticscan.connector.streams.offsets import InChanges, Position, segments
+from elasticscan.metadata import TableInfo
 from elasticscan.protocol import ReadRequest
 from elasticscan.store import Commit, Store, StreamState, slot_bytes
 from elasticscan.topology import SlotSet
@@ -94,65 +91,46 @@ def plan_micro_batch(
     """Plan tasks that together read once all between two positions; a filter may leave slots out.
 
     Args:
-        state: a view of the catalog with the commits between the positions, at least.
-        columns: what Spark expects.
-        lease: of the scan; none for a stream, which holds what it reads itself.
-    """
-    table = state.table
-    commits = [c for c in state.commits if c.number <= last.commit + bool(last.slot)]
-    read = check_readable(table, [c for c in commits if is_change(c, options)], options)
-    # Deletes have no new rows: without a change feed, reading across them does no harm.
-    passed = [c.number for c in commits if _must_pass(c, options)]
-    parts = segments(sorted(c.number for c in read), passed, first, last, state.placement.slot_count)
-    scan = store.backend.changes.scan(
-        table,
-        state.base,
-        tuple(parts),
-        parts[-1].upto if parts else table.oldest_snapshot,
-        _read(table, columns, options),
-        lease,
-    )
-    rows = sum(change_rows(commit, options) for commit in read)
-    # Rows are taken to be spread evenly: hashing sees to that.
-    rows = rows * len(scan.slots) // state.placement.slot_count
-    weights = np.full(state.placement.slot_count, _WHOLE / max(len(scan.slots), 1))
-    limits = task_limits(_WHOLE, rows, options)
-    tasks = cut(state.placement, state.base.placement, weights, *limits, slots=scan.slots)
-    return partitions_of(store.backend, scan, tasks)
-
-
-def plan_snapshot(
-    store: Store, state: StreamState, part: SnapshotPart, columns: Sequence[str], options: Options
-) -> list[ScanPartition]:
-    """Plan tasks that read some slots of a snapshot once together; a filter may leave slots out.
-
-    Args:
-        state: a view of the catalog with the table's fragments.
+        state: a view of the catalog with the fragments, or the commits between the positions at least.
         columns: what Spark expects.
         lease: of a batch read of changes; none for a stream, which holds what it reads itself.
 
     Raises:
         SnapshotExpired: the snapshot or the changes are no longer kept.
     """
-    read, slots = _read(state.table, columns, options), SlotSet.span(part.start, part.end)
-    scan = store.backend.changes.scan_snapshot(state, part.at, slots, read)
-    weights = slot_bytes(state.fragments, state.placement.slot_count)
-    size = float(sum(weights[start:end].sum() for start, end in scan.slots))
-    size, most = task_limits(size, _rows(state.fragments, scan.slots), options)
-    size = min(size, options.split_bytes)
-    parts = cut(state.placement, state.base.placement, weights, size, most, scan.slots)
-    return partitions_of(store.backend, scan, parts)
-
-
-def _rows(fragments: Sequence[Fragment], slots: SlotSet) -> float:
-    """About how many rows some slots hold."""
-    return sum(f.rows * len(f.slots & slots) / max(f.slots_written, len(f.slots), 1) for f in fragments)
-
-
-def _read(table: TableInfo, columns: Sequence[str], options: Options) -> ReadRequest:
-    """Return the read of wanted columns: of at least one, even if only a feed's own are wanted."""
-    stored = [name for name in columns if name in table.schema.names] or [table.primary_key[0]]
-    return ReadRequest(stored, options.filter, options.batch_rows, feed=options.feed)
+    table, slot_count = state.table, state.placement.slot_count
+    # At least one column, even if only a feed's own are wanted.
+    columns = [name for name in columns if name in table.schema.names] or [table.primary_key[0]]
+    asked = ReadRequest(columns, options.filter, options.batch_rows, feed=options.feed)
+    if first.in_changes:
+        commits = [c for c in state.commits if c.number <= last.commit + bool(last.slot)]
+        read = check_readable(table, [c for c in commits if is_change(c, options)], options)
+        # Deletes have no new rows: without a change feed, reading across them does no harm.
+        passed = [c.number for c in commits if _has_rows(c, options) and not is_change(c, options)]
+        parts = segments(sorted(c.number for c in read), passed, first, last, slot_count)
+        scan = store.backend.changes.scan(
+            table,
+            state.base,
+            tuple(parts),
+            parts[-1].upto if parts else table.oldest_snapshot,
+            asked,
+            lease,
+        )
+        # Rows are taken to be spread evenly: hashing sees to that.
+        rows = sum(change_rows(commit, options) for commit in read) * len(scan.slots) / slot_count
+        weights = np.full(slot_count, _SHARE)
+    else:
+        slots = SlotSet.span(first.slot, slot_count if last.in_changes else last.slot)
+        scan = store.backend.changes.scan_snapshot(state, first.commit, slots, asked)
+        shares = ((f.rows * len(f.slots & scan.slots), f) for f in state.fragments)
+        rows = sum(share / max(f.slots_written, len(f.slots), 1) for share, f in shares)
+        weights = slot_bytes(state.fragments, slot_count)
+    size, most = task_limits(size_of(scan.slots, weights), rows, options)
+    tasks = cut(
+        state.placement, state.base.placement, weights, min(size, options.split_bytes), most, scan.slots
+    )
+    # Where a batch read gets no partition, Spark makes one of its own.
+    return partitions_of(store.backend, scan, tasks or ([NOTHING] if lease else []))
 
 
 def task_limits(size: float, rows: float, options: Options) -> tuple[int, int]:
