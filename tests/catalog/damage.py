@@ -39,7 +39,7 @@ from elasticscan.catalog.topology_history import topologies
 from elasticscan.metadata import MAX_FILES, TimeObserved
 from elasticscan.store.context.leases import Hold
 from tests.base.manual_clock import ManualClock
-from tests.catalog.logs import FileHome, append
+from tests.catalog.logs import FileHome, append, entries
 from tests.catalog.programs import World, picture
 
 TABLES = ("head", "log", "payload", "checkpoint", "topology_history", "lease")
@@ -190,7 +190,7 @@ class Lived:
         with suppress(*(() if must is Must.BE_WHOLE else typed)):
             before = log.follow()
             number = append(log, Append(TimeObserved()))
-            (entry,) = transaction.entries(log.home, number, number)
+            (entry,) = entries(log.home, number, number)
             assert picture(log.seen()) == picture(apply(before, entry, TimeObserved()))
             with closing(self.opened().home) as home:
                 assert number == Catalog(home).follow().number
@@ -210,7 +210,7 @@ class Lived:
         }
         is_known = log.known is not None and log.known.number == self.newest
         if is_known:
-            asked["topologies"] = lambda: topologies(Tx(log, log.seen()))
+            asked["topologies"] = lambda: topologies(Tx(log.home, log.seen()))
         for number, table in (self.state.tables if is_known else {}).items():
             commits, files = table.memory, table.fragments.merged()["id"].to_pylist()
             asked[f"rows {number}"] = lambda n=number, c=commits: Tx(log.home, None).rows_of(n, c)  # type: ignore[misc]
@@ -425,6 +425,11 @@ def cut_wal(lived: Lived, draw: Random) -> Must:
     return Must.BE_WHOLE if at >= WAL_HEAD + FRAME * frames else Must.NOTHING
 
 
+def no_wal(lived: Lived, draw: Random) -> Must:
+    put(lived.path, {end: lived.moments[-1].files[end] for end in draw.choice((("",), ("", "-shm")))})
+    return Must.NOTHING
+
+
 def another_index(lived: Lived, draw: Random) -> Must:
     """It is memory that processes share, not kept for later ones."""
     files, size = lived.moments[-1].files, len(lived.moments[-1].files["-shm"])
@@ -467,7 +472,7 @@ OF_ROWS: tuple[Damage, ...] = (
 )  # fmt: skip
 RARE: tuple[Damage, ...] = (checkpoints_of_another_log,)
 OF_FILES: tuple[Damage, ...] = (
-    flipped_bits, older_copy, cut_wal, another_index, another_wal, torn_checkpoint,
+    flipped_bits, older_copy, cut_wal, no_wal, another_index, another_wal, torn_checkpoint,
 )  # fmt: skip
 DAMAGES = {damage.__name__: damage for damage in (*OF_ROWS, *RARE, *OF_FILES)}
 

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from elasticscan.base.errors import CommitUnknown
-from elasticscan.catalog import Catalog, IdempotencyKey, tables
+from elasticscan.catalog import Catalog, IdempotencyKey, Tx, tables
 from elasticscan.catalog.database import LogHome, head_in, micros
 from elasticscan.catalog.entries import Append, LogEntry, chained
 from elasticscan.catalog.failures import retry
@@ -50,6 +50,11 @@ def append(log: Catalog, what: Append = TIME, content: str | None = None) -> int
             return tx.append(what) if made is None else made
 
     return retry(log.home, attempt)
+
+
+def entries(home: LogHome, first: int = 0, last: int = 1 << 60) -> list[LogEntry]:
+    """The entries with numbers from the first to the last."""
+    return Tx(home, None).entries(tables.ENTRIES, first=first, last=last)
 
 
 class KilledProcess(Exception):

@@ -93,7 +93,7 @@ from elasticscan.metadata import (
     TopologyEntered,
     file_changes,
 )
-from elasticscan.store.context.leases import Hold, renew_lease, take_lease
+from elasticscan.store.context.leases import Hold, take_lease
 from elasticscan.store.upkeep.compaction import horizon_of
 from elasticscan.topology import Placement, Shard, SlotSet, Tablet, Topology
 from tests.base.severed_line import SeveredLine
@@ -107,6 +107,7 @@ from tests.catalog.logs import (
     ServerHome,
     append,
     begin,
+    entries,
 )
 from tests.simulation.engine import Engine, Step
 
@@ -298,7 +299,7 @@ class World:
         """Append what was made a while ago."""
         self.is_done = bool(self.pending)
         if self.pending:
-            self._append(*self.pending.pop(self.random.randrange(len(self.pending))), at)
+            self._append(*self.pending.pop(self.draw.randrange(len(self.pending))), at)
 
     def reopen(self, at: int) -> None:
         self.logs[at].home.close()
@@ -338,11 +339,10 @@ class World:
 
     def lease(self, at: int) -> None:
         """Take a lease of a snapshot, renew or end one; of a lost answer it is known what it did."""
-        log, seconds = self.logs[at], self.random.choice((60.0, 4_000.0, 1e8))
-        name = self.random.choice("lmn")
-        table = self.random.choice([*self.state.tables.values()]) if self.state.tables else None
-        how = self.random.choice(("take", "take", "renew", "renew", "remove", "end")) if table else "end"
-        snapshot = self.random.randrange(self.state.commit + 2)
+        log, seconds, name = (self.logs[at], self.draw.choice((60.0, 4_000.0, 1e8)), self.draw.choice("lmn"))
+        table = self.draw.choice([*self.state.tables.values()]) if self.state.tables else None
+        how = self.draw.choice(("take", "take", "renew", "renew", "remove", "end")) if table else "end"
+        snapshot = self.draw.randrange(self.state.commit + 2)
         left = dict[str, tuple[Hold, int]]()
 
         def work() -> None:
@@ -423,7 +423,7 @@ class World:
             self.say("later")
             self.pending.append((made, log.seen().number))
         else:
-            self._append(made, log.seen().number, self.random.randrange(len(self.logs)))
+            self._append(made, log.seen().number, self.draw.randrange(len(self.logs)))
 
     def _made(self, name: str, state: StoreState, log: Catalog) -> Made | None:
         self.home = log.home  # of the process that makes it
@@ -529,6 +529,7 @@ class World:
         elif isinstance(record, RowsCommitted):
             model = self.models[record.table]
             assert record.definition == there[record.table].info.definition, "its columns are others by now"
+            assert not record.based_on or model.newest <= record.based_on, "it has read rows that changed"
             model.versions += [version._replace(number=number) for version in made.versions]
             model.newest = number
             if record.overwrites:
@@ -570,7 +571,7 @@ class World:
         keys = self.draw.sample(range(KEYS), self.draw.randrange(1, 7))
         return [Version(k, 0, self.draw.choice((None, *range(100, 1_000)))) for k in sorted(keys)]
 
-    def _commit(self, inline: bool, state: StoreState, log: Catalog, table: Any) -> Made:
+    def _commit(self, inline: bool, state: StoreState, table: Any) -> Made:
         versions = self._versions()
         record = RowsCommitted(
             table.info.id,
@@ -581,6 +582,7 @@ class World:
             tombstones=sum(version.value is None for version in versions),
             slots=slots_of(versions) if inline else SlotSet(),
             overwrites=self.draw.random() < 0.15,
+            based_on=state.number if self.draw.random() < 0.3 else 0,
         )
         app, content = None, self.draw.choice((None, "these", "others"))
         if self.draw.random() < 0.3:
@@ -655,12 +657,10 @@ class World:
             if version.slot in slots and version.slot in fragment.slots
         ]
 
-    def _compact(self, state: StoreState, log: Catalog, table: Any) -> Append | None:
-        shard = self.random.choice(state.placement.shards)
+    def _compact(self, state: StoreState, table: Any) -> Record | None:
+        shard = self.draw.choice(state.placement.shards)
         there = table.fragments.where("shard", {shard})
-        slots = self.random.choice(
-            (state.placement.at(shard), self.random.choice(state.placement.tablets).slots)
-        )
+        slots = self.draw.choice((state.placement.at(shard), self.draw.choice(state.placement.tablets).slots))
         there = [fragment for fragment in there if fragment.slots & slots]
         taken = there if self.draw.random() < 0.5 else there[: self.draw.randrange(1, 4)]
         if not taken:
@@ -741,12 +741,12 @@ class World:
                 for fragment in lacking[: self.draw.choice((1, 9))]
             )
             return self._replaced(table, "build", FileChanges(runs=tuple(runs)))
-        return Append(IndexDefined(replace(index, phase=IndexPhase.READY)))
+        return IndexDefined(replace(index, phase=IndexPhase.READY))
 
     def _drop_index(self, state: StoreState, table: Any) -> Record | None:
         if not table.indexes:
             return None
-        return Append(IndexDefined(replace(self.random.choice(table.indexes), phase=IndexPhase.DROPPED)))
+        return IndexDefined(replace(self.draw.choice(table.indexes), phase=IndexPhase.DROPPED))
 
     def _forget(self, state: StoreState, table: Any) -> Record | None:
         """Forget files that garbage collection has deleted."""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from elasticscan.catalog import Catalog, Tx, create_catalog, open_catalog
-from elasticscan.metadata import StagedFragment, StoreCreated, TableDropped, TableInfo
+from elasticscan.catalog import Catalog, create_catalog, open_catalog
+from elasticscan.metadata import StagedFragment, StoreCreated, TableInfo
 from elasticscan.store.writing.definitions import enter
-from elasticscan.store.writing.entering import commit_of
+from elasticscan.store.writing.publishing import CommitRequest, commit_of
 from elasticscan.topology import Shard, SlotSet, initial_placement
 from tests.base.manual_clock import ManualClock
 
@@ -36,4 +36,4 @@ def add_table(catalog: Catalog, name: str = "t") -> TableInfo:
 
 def add_commit(catalog: Catalog, table: TableInfo, *fragments: StagedFragment) -> int:
     with catalog.writing() as tx:
-        return tx.append(commit_of(tx.state, table.id, "write", fragments, None, None))
+        return tx.append(commit_of(tx.state, table.id, fragments, CommitRequest()))

@@ -47,7 +47,6 @@ from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, keys
 from elasticscan.reader import Accepted, ShardRead, cursor, sorted_scan
 from elasticscan.reader import scan as driver
 from elasticscan.storage import (
-    Copied,
     Destination,
     Keep,
     PageSource,
@@ -68,7 +67,7 @@ from elasticscan.store.moves import elasticity, mover, owners
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import OwnedMove
 from elasticscan.store.reading import rows_by_key, scan
-from elasticscan.store.upkeep import compaction, horizons, keeper
+from elasticscan.store.upkeep import compaction, executor
 from elasticscan.store.writing import definitions, indexing, preconditions, publishing, transactions
 from elasticscan.store.writing.entering import replace_fragments
 from elasticscan.store.writing.preconditions import KeyCheck
@@ -395,9 +394,7 @@ def _with_the_layout_before(patch: Patch, is_hidden: Callable[[Any], bool]) -> N
 
 def _copying_with(patch: Patch, keep: Callable[[Keep, Bounds], Keep]) -> None:
 
-    def careless(
-        source: PageSource, slots: SlotSet, bounds: Bounds, given: Keep, to: Destination
-    ) -> list[Copied]:
+    def careless(source: PageSource, slots: SlotSet, bounds: Bounds, given: Keep, to: Destination) -> Any:
         return copy_slots(source, slots, bounds, keep(given, bounds), to)
 
     patch.setattr(mover, "copy_slots", careless)

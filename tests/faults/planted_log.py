@@ -182,6 +182,9 @@ in_log.rule("times grow with the numbers").sets(transaction, "time_after", lambd
 in_log.rule("a change of the placement enters the topology history in its transaction").sets(
     tables, "PUT_TOPOLOGY", "SELECT 1"
 )
+in_log.rule("a write that has read rows is refused if some were written since").alters(
+    checks._CHECKS, RowsCommitted, lambda honest, known, record: honest(known, replace(record, based_on=0))
+)
 in_log.rule("what an overwrite hides stays hidden").plants(
     _folding, RowsCommitted, lambda record: replace(record, overwrites=False)
 )

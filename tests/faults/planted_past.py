@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from elasticscan.catalog import StoreState, checks
 from elasticscan.metadata import RowsCommitted
-from elasticscan.store.upkeep import compaction, horizons
+from elasticscan.store.upkeep import compaction
 from elasticscan.store.writing import transactions
 from tests.faults.planted import Finder, fault, replacing, while_running
 from tests.faults.unchecked import horizons_may_pass_tags
@@ -34,7 +34,7 @@ past.rule("a restore to before an overwrite brings back the rows that it replace
 past.rule("a restore begins again where others have written meanwhile").alters(
     checks._CHECKS, RowsCommitted, lambda honest, known, record: honest(known, replace(record, based_on=0))
 )
-past.rule("what a tag names stays readable").gives(horizons, "_tagged", [], let=horizons_may_pass_tags)
+past.rule("what a tag names stays readable").gives(compaction, "_tagged", [], let=horizons_may_pass_tags)
 past.rule("the oldest tag decides what stays").alters(
     compaction, "_tagged", lambda honest, *of: sorted(honest(*of))[-1:], let=horizons_may_pass_tags
 )

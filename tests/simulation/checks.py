@@ -120,7 +120,7 @@ def _keep_until_nothing_is_due(world: World) -> None:
     else:
         raise AssertionError(f"after {MOST_ROUNDS} rounds there is still something to do: {kept}")
     tx = world.store.context.catalog.newest()
-    assert (steps_in(tx), moves_in(tx)) == ((), ())
+    assert (steps_in(tx), moves_in(tx)) == ([], [])
     policy = world.policy
     sites = (here for table in tx.state.infos() for here in states_of(tx.state, table.id).values())
     for site in sites:

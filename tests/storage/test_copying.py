@@ -13,7 +13,7 @@ from elasticscan.metadata import AddedFragment, Bounds
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage import merge as merge_module
-from elasticscan.storage.copying import Copied, Keep, check_keys_differ, copy_slots
+from elasticscan.storage.copying import Keep, check_keys_differ, copy_slots
 from elasticscan.storage.fragment_writer import Destination
 from elasticscan.storage.pages import read_page
 from elasticscan.storage.sealed_file import find_seal, verify_file
@@ -78,11 +78,11 @@ def test_a_copy_keeps_every_version_that_snapshots_from_its_horizon_on_see(compa
         slots = SlotSet.of((start, rng.randint(start + 1, shelf.slot_count)) for start in starts)
     within = [v for v in shelf.versions() if v.slot in slots and bounds.floor <= v.commit <= bounds.snapshot]
     copies = copy_slots(shelf.source(), slots, bounds, keep, Destination(shelf.disk, 2, ORIGIN))
-    rows = [versions_in(shelf, copied.staged, copied.min_commit) for copied in copies]
+    rows = [versions_in(shelf, copied.file, copied.min_number) for copied in copies]
     assert Counter(chain.from_iterable(rows)) == Counter(needed(within, keep))
     for copied, own in zip(copies, rows, strict=True):
         check_honest(copied, own, shelf, slots)
-    fragments = [copied.as_fragment(number, shelf.table) for number, copied in enumerate(copies, 99)]
+    fragments = [copied.entered(number, shelf.table.id) for number, copied in enumerate(copies, 99)]
     for snapshot in range(keep.horizon, scenario.commits + 1) if compacts else ():
         source, names = shelf.source(fragments, scenario.floor(snapshot)), scenario.columns()
         pages = read_all(read_page, source, shelf.everything(), snapshot, names, repeat(PLENTY))

@@ -15,6 +15,7 @@ from elasticscan.storage import patch as patch_module
 from elasticscan.storage.conform import conform
 from elasticscan.storage.copying import Keep, copy_slots
 from elasticscan.storage.definition import check_definition, stored_schema
+from elasticscan.storage.fragment_writer import Destination
 from elasticscan.storage.ingest import stage_rows
 from elasticscan.storage.pages import read_page
 from elasticscan.store.rows.conversion import tombstones_of

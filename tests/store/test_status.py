@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import InvalidOption
+from elasticscan.base.errors import InvalidOption, LimitExceeded
 from elasticscan.store import Store, Table
 from elasticscan.store.context.leases import hold_for_stream
 from tests.base.manual_clock import ManualClock

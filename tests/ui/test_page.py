@@ -23,8 +23,7 @@ from elasticscan.base.errors import InvalidOption, StoreNotFound
 from elasticscan.store import Store
 from elasticscan.store.context.leases import hold_for_stream
 from elasticscan.ui import make_server, sections, server
-from elasticscan.ui.page import POLICY
-from elasticscan.ui.server import PageServer
+from elasticscan.ui.server import POLICY, PageServer
 
 pytestmark = pytest.mark.usefixtures("unflushed")
 
