@@ -42,7 +42,7 @@ from elasticscan.storage import open_disk
 from elasticscan.store import Store
 from elasticscan.store.copies.creation import make_store
 from elasticscan.store.roots.location import Location
-from elasticscan.store.writing.entering import commit_of
+from elasticscan.store.writing.publishing import CommitRequest, commit_of
 from elasticscan.topology import Placement, Shard, Tablet, Topology, initial_placement
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])
