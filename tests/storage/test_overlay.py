@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from elasticscan.storage.overlay import Overlay, run_of
 from elasticscan.storage.pages import PageSource, read_page
 from elasticscan.storage.view import View
 from tests.base.examples import examples
+from tests.storage.columns import forms
 from tests.storage.versions import (
     PLENTY,
     SEEDS,
@@ -167,3 +169,12 @@ def test_overlays_of_past_snapshots_leave_the_cache_and_those_read_again_and_aga
     for snapshot in range(3, 12):
         laid_over(shelf, source, snapshot, snapshot)
         assert laid_over(shelf, source, 2, 2) is old
+
+
+@pytest.mark.parametrize("kind", forms(pa.float32()), ids=str)
+def test_newer_rows_of_any_type_are_compared_by_their_bits(kind: pa.DataType) -> None:
+    def rows(zero: float) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([pa.nulls(2, kind), pa.array([math.nan, zero])], names=["c", "f"])
+
+    assert overlay_module._are_equal(rows(0.0), rows(0.0))
+    assert not overlay_module._are_equal(rows(0.0), rows(-0.0))
