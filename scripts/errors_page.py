@@ -62,7 +62,7 @@ MORE = {
     2: ", or an option that cannot be parsed",
     5: "; also what `verify`, `repair` and `keep --once` found",
 }
-TAIL = """| 130 | stopped with Ctrl-C; nothing is left half done | |
+TAIL = """| 130 | stopped with Ctrl-C; nothing is left half done (0 from `keep` and `ui`) | |
 
 The message goes to stderr; with `--json` stderr has one line instead:
 `{"error": {"code": …, "message": …, "fields": {…}, "exit_code": …}}`.
