@@ -1,8 +1,9 @@
 """The table of checks: what each kind of record requires of the state that it is appended to.
 
-They run under the log's lock, with the state as of its head, and are pure: a write that follows from all rows
-of a table names the number that they were read at (`based_on`). `horizon` and `served` of `FragmentsReplaced`
-and `copied_to` of `MoveSwitched` are taken from the very state that is checked, so these checks find only
+They are pure, and run under the log's lock with the state as of its head; for a commit of one statement, with
+the state that is known, whose layout the statement compares. A write that follows from all rows of a table
+names the number that they were read at (`based_on`). `horizon` and `served` of `FragmentsReplaced` and
+`copied_to` of `MoveSwitched` are taken from the very state that is checked, so these checks find only
 mistakes of our own.
 
     record              requires
