@@ -39,6 +39,7 @@ _OFFSET_BYTES = {
 
 _EMPTY = pa.py_buffer(b"")
 _NEAR_BYTES = 64 << 10  # columns so near each other are read at once, with what lies between them
+_DENSE = 3  # of so many rows for each segment one in twenty segments has none
 
 Numbers = NDArray[np.int64]
 Ranges = tuple[Numbers, Numbers]  # where byte ranges of the file begin, and where they end
@@ -150,6 +151,9 @@ def take_rows(
         Besides, ValueError where a text is not within its column.
     """
     indices = pa.array(rows)
+    largest = max((place[1] for column in columns for place in column.buffers if place), default=0)
+    if len(rows) * SEGMENT_BYTES >= _DENSE * largest:  # to find out which segments would take longer
+        return [column.take(indices) for column in read_columns(file.read, layout, columns)]
     first = layout.begin // SEGMENT_BYTES
     count, begin = -(-layout.end // SEGMENT_BYTES) - first, first * SEGMENT_BYTES
     room = np.empty(count * SEGMENT_BYTES, dtype=np.uint8)

@@ -104,8 +104,14 @@ def predicate_of(table: TableInfo, filter: str | None) -> Predicate | None:  # n
 
 def bind_to_key(context: Context, table: TableInfo, predicate: Predicate | None) -> KeyCondition:
     """Return the slots and ranges of primary keys that have all rows for which a filter is true."""
-    condition = None if predicate is None else predicate.condition
-    return bind_key(condition, table, context.known.slots)
+    if predicate is None:
+        return bind_key(None, table, context.known.slots)
+    # A scan asks when it begins, and again for its access path.
+    key = (bind_to_key, table, predicate.text or predicate)
+    bound: KeyCondition = context.derived.get(
+        key, lambda: bind_key(predicate.condition, table, context.known.slots)
+    )
+    return bound
 
 
 def slots_of_filter(context: Context, table: TableInfo, filter: str | None) -> SlotSet:  # noqa: A002
