@@ -110,6 +110,11 @@ class Fragment(FragmentFile):
         """About how many of its bytes belong to slots that it still serves."""
         return self.bytes * len(self.slots) // max(self.slots_written, len(self.slots), 1)
 
+    @property
+    def density(self) -> float:
+        """About how many rows it has of each slot."""
+        return self.rows / max(self.slots_written, len(self.slots), 1)
+
 
 def floor_at(overwrites: Iterable[int], snapshot: int) -> int:
     """Return the newest overwrite up to a snapshot: rows of earlier commits are not in it; 0 for none."""

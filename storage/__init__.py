@@ -16,14 +16,14 @@ What this layer promises:
 
 A shard answers requests here, cursors in and cursors out (`read_page`, `read_index_page`, `read_changes`;
 `read_ranges` and `read_listed` where only some primary keys are asked for, `read_rows` without a page).
-How a page is read: the slots asked for are cut into intervals that the same
-fragments serve. Where it is one fragment with nothing newer than the snapshot and nothing
-deleted, slices of its record batches go out uncopied. Where such a fragment meets others, these are laid
-over each of its batches once (`overlay`), and slices of the result go out; it is kept like a batch.
-Elsewhere a window of rows is gathered from all fragments, sorted once, and the newest version of each key
-kept (`merge`). What the key sets of a request rule out is skipped unread, as far as that is safe: single
-batches where one fragment alone answers; among several, only an interval as a whole, because a newer version
-that does not match hides an older one that does.
+How a page is read: its cursors are pieces, of slots, and a piece is read part by part, by the large fragment
+that serves some slots (`view`). Where that holds nothing newer than the snapshot and nothing deleted, slices
+of its record batches go out uncopied. Where it meets other fragments, these are laid over each of its batches
+once (`overlay`), and slices of the result go out; it is kept like a batch. Elsewhere a window of rows is
+gathered from all fragments, sorted once, and the newest version of each key kept (`merge`); so are changes
+read, and copies made. What the key sets of a request rule out is skipped unread, as far as that is safe: a
+batch over which nothing that may match is laid; among merged fragments, only all of them, because a newer
+version that does not match hides an older one that does.
 
 What merges and moves write (`copying`) keeps the newest rows apart from history, in fragments of their own:
 a scan of the newest snapshot meets slices again. What a table's columns are called in a file
@@ -38,7 +38,7 @@ sealed_file  Arrow files that prove themselves; batches: record batches of them,
 fragment     the sorted file of rows; fragment_writer: writes it, with bounds of its columns
 key_filter   primary keys that a fragment does not have; lookup: single rows by number and by key, and which
              version is the newest
-merge        several fragments in one order, piece by piece
+merge        several fragments in one order, window by window
 view         the fragments that serve some slots; overlay: others laid over a large fragment
 patch        newer rows in one batch of it
 pruning      what statistics rule out
@@ -107,7 +107,6 @@ from elasticscan.storage.memory_fragment import (
     joined,
     memory_fragment,
     memory_runs,
-    merged_rows,
     numbered,
     pack_rows,
     schema_in_log,

@@ -7,7 +7,6 @@ replaced is the version before it, in the range or found by a point lookup befor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +15,10 @@ from numpy.typing import NDArray
 
 from elasticscan.base.key_encoding import encode_row
 from elasticscan.base.limits import BATCH_ROWS
-from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds, Fragment
+from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds
 from elasticscan.protocol import ChangeSpan, PageRequest, PageRows
-from elasticscan.storage.merge import Piece, Versions, taken
-from elasticscan.storage.pages import PageSource, read_by_interval, rows_within
+from elasticscan.storage.merge import Piece, Place, Versions, taken, windows
+from elasticscan.storage.pages import PageSource, fill_from, read_pieces, rows_within
 from elasticscan.storage.point_reads import rows_of_keys
 
 INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE = "insert", "update_preimage", "update_postimage", "delete"
@@ -117,8 +116,7 @@ def read_changes(source: PageSource, request: PageRequest) -> PageRows:
     """
     assert request.changes is not None, "a request for changes says of which commits"
     page = _ChangePage(source, request, request.changes)
-    bounds = page.both if request.changes.feed else page.within
-    return read_by_interval(source, page.filling, request.cursors, bounds, page.read)
+    return read_pieces(page.filling, request.cursors, page.read)
 
 
 class _ChangePage:
@@ -134,17 +132,14 @@ class _ChangePage:
         self.both = Bounds(span.floor, span.upto, since=span.after)
         self.before = Bounds(span.floor, span.after, since=span.after)
 
-    def read(self, served_by: Sequence[Fragment], rest: Piece) -> Piece | None:
-        """Add the rows of an interval that fit; returns the rest of the interval if the page is full."""
-        fragments = [fragment for fragment in served_by if self.within.touch(fragment)]
-        bounds = self.within
-        if self.span.feed and self.span.overwrite:
-            fragments, bounds = list(served_by), self.both
-        if not fragments:
-            return None
-        page = self.filling
+    def read(self, piece: Piece) -> Place | None:
+        """Add the changes of a piece that fit; returns where to go on if the page is full."""
+        bounds = self.both if self.span.feed and self.span.overwrite else self.within
+        page, touching = self.filling, self.source.view.within(bounds).fragments
         if page.room <= 0:
-            return rest
+            return piece.start
+        inputs = self.source.inputs(touching, self.needed, piece.slots)
+        fragments = [one.fragment for one in inputs]
         size = sum(fragment.bytes for fragment in fragments)
         row_bytes = max(1, size // max(1, sum(fragment.rows for fragment in fragments)))
         is_mixed = not all(map(bounds.wholly_hold, fragments))  # perhaps few of the rows count
@@ -153,20 +148,13 @@ class _ChangePage:
             fitting = max(min(page.room, page.space // row_bytes + 16), _LEAST_ROWS)
             return BATCH_ROWS if is_mixed else min(fitting, BATCH_ROWS)
 
-        for versions, after in self.source.windows(fragments, self.needed, rest, bounds, window_rows):
-            page.scanned += versions.scanned
+        def add(versions: Versions, start: Place) -> Place | None:
             histories = Histories(versions)
-            left = self._fill(histories, *self._events(served_by, histories), rest)
-            if left is not None:
-                return left
-            rest = after
-            if rest.start < rest.end and (page.room <= 0 or page.worth_returning):
-                return rest
-        return None
+            return self._fill(histories, *self._events(histories), start)
 
-    def _events(
-        self, fragments: Sequence[Fragment], histories: Histories
-    ) -> tuple[Events, pa.RecordBatch | None]:
+        return fill_from(page, windows(inputs, piece, bounds, window_rows), piece.start, add)
+
+    def _events(self, histories: Histories) -> tuple[Events, pa.RecordBatch | None]:
         """Compare each version with the one before it; that of a key's first is looked up.
 
         Returns:
@@ -180,37 +168,33 @@ class _ChangePage:
         first = np.flatnonzero(histories.first)
         keys = [key.take(pa.array(histories.places[first])) for key in histories.keys]
         slots = histories.slots[first]
-        found = rows_of_keys(self.source, fragments, slots, keys, self.columns, self.before)
+        found = rows_of_keys(self.source, slots, keys, self.columns, self.before)
         places, was_alive = np.roll(histories.places, 1), np.roll(histories.alive, 1)
         places[first], was_alive[first] = histories.rows.num_rows + found.places, found.places >= 0
         versions, new = np.arange(len(histories.places)), (histories.places, histories.alive)
         return _emit(versions, histories.commits, new, (places, was_alive)), found.rows
 
     def _fill(
-        self, histories: Histories, events: Events, before: pa.RecordBatch | None, rest: Piece
-    ) -> Piece | None:
-        """Add the keys that fit, at the front of `rest`; returns the rest after them if some do not fit."""
+        self, histories: Histories, events: Events, before: pa.RecordBatch | None, start: Place
+    ) -> Place | None:
+        """Add the keys that fit, with all of their events; returns where to go on if some do not fit."""
         if not len(events.values):
             return None
+
+        def key_at(event: int) -> bytes:
+            return encode_row(histories.keys, int(histories.places[events.versions[event]]))
+
         page = self.filling
         keys = np.cumsum(histories.first)[events.versions]
         ends: Numbers = np.r_[0, np.flatnonzero(np.diff(keys)) + 1, len(keys)]  # of each key's events
         least = 0 if page.rows else 1
         count = int(ends[max(int(ends.searchsorted(page.room, "right")) - 1, least)])
-        rows = self._rows(histories.rows, before, events, count)
+        rows, slots = self._rows(histories.rows, before, events, count), histories.slots[events.versions]
         if rows.nbytes > page.space:
             fitting = int(ends.searchsorted(rows_within(rows, page.space), "right")) - 1
             count = int(ends[max(fitting, least)])
-        if count:
-            page.add(rows.slice(0, count), pa.array(histories.slots[events.versions[:count]]))
-        if count == len(keys):
-            return None
-        if count:
-            last = int(events.versions[count - 1])
-            low = encode_row(histories.keys, int(histories.places[last])) + b"\0"
-            rest = Piece(int(histories.slots[last]), rest.end, low)
-        slot = int(histories.slots[events.versions[count]])
-        return rest if slot == rest.start else Piece(slot, rest.end)
+        page.add(rows.slice(0, count), pa.array(slots[:count]), key_at)
+        return None if count == len(keys) else page.before(int(slots[count]), start)
 
     def _rows(
         self, rows: pa.RecordBatch, before: pa.RecordBatch | None, events: Events, count: int

@@ -8,7 +8,7 @@ lie in one file with rows whose end comes later, so readers of older snapshots l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,15 +18,13 @@ import pyarrow as pa
 
 from elasticscan.base.errors import ElasticScanError, InvalidKey, StoreDamaged
 from elasticscan.base.limits import BATCH_ROWS
-from elasticscan.metadata import AddedFragment, Bounds
-from elasticscan.storage.fragment import FOREVER, UNTIL, fragment_schema, rows_in
+from elasticscan.metadata import AddedFragment, Bounds, TableInfo
+from elasticscan.storage.fragment import FOREVER, UNTIL, fragment_schema
 from elasticscan.storage.fragment_writer import Contents, Destination, FragmentWriter
-from elasticscan.storage.merge import Array, InputRows, Piece, Versions
+from elasticscan.storage.merge import Array, Piece, Versions, windows
 from elasticscan.storage.pages import PageSource
+from elasticscan.storage.view import shared_slots
 from elasticscan.topology import SlotSet
-
-# Fragments that are no larger than this together, nor have more rows than a batch, are copied at once.
-SMALL_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,92 +75,6 @@ class _Output:
         return [AddedFragment(self._writer.finish(contents), self._min_commit, max_commit)]
 
 
-class _Copy:
-    """One copy under way: rows that are current, and history."""
-
-    def __init__(
-        self,
-        source: PageSource,
-        slots: SlotSet,
-        bounds: Bounds,
-        keep: Keep,
-        committed: bool,
-        writer: Callable[[pa.Schema], FragmentWriter],
-    ) -> None:
-        self.source, self.slots, self.bounds, self.keep = source, slots, bounds, keep
-        self.committed = committed
-        taking_part = [f for f in source.view.fragments if bounds.touch(f) and f.slots & slots]
-        self._taking_part = taking_part
-        commits = {c for f in taking_part for c in (f.min_commit, f.max_commit)}
-        versioned, deleted = len(commits) > 1, any(f.tombstones for f in taking_part)
-        form = partial(fragment_schema, source.table.schema, versioned)
-        self.current = _Output(writer(form(tombstones=deleted and not keep.complete)))
-        self.history = _Output(writer(form(tombstones=deleted, history=True)))
-        self.max_commit = min(bounds.snapshot, max(commits, default=0))
-
-    def run(self) -> None:
-        columns = tuple(self.source.table.schema.names)
-        few = sum(fragment.rows for fragment in self._taking_part) <= BATCH_ROWS
-        if few and sum(fragment.bytes for fragment in self._taking_part) <= SMALL_BYTES:
-            self._at_once(columns)
-            return
-        for start, end in self.slots:
-            for fragments, piece in self.source.view.between(Piece(start, end), self.bounds):
-                walked = self.source.windows(fragments, columns, piece, self.bounds, lambda: BATCH_ROWS)
-                for versions, _ in walked:
-                    self._divide(versions)
-
-    def _at_once(self, columns: tuple[str, ...]) -> None:
-        """Copy all rows together, however many intervals they lie in: small fragments have few in each."""
-        parts: list[InputRows] = []
-        for source in self.source.inputs(self._taking_part, columns):
-            slots = source.fragment.slots & self.slots
-            parts += [InputRows(source, rows_in(slots, batch)) for batch in source.reader if batch.num_rows]
-        if any(part.rows.num_rows for part in parts):
-            self._divide(Versions(parts, self.bounds))
-
-    def _divide(self, versions: Versions) -> None:
-        """Write the versions that are kept, each where it belongs."""
-        order, first = versions.order, versions.first
-        retained = self._retained(versions, order, first)
-        until = self._until(versions, order, first)
-        for output, of in ((self.current, until == FOREVER), (self.history, until < FOREVER)):
-            output.write(versions, order[retained & of], until[retained & of])
-
-    def _retained(self, versions: Versions, order: Array, first: Array) -> Array:
-        old = versions.commits[order] <= self.keep.horizon
-        newer_before = np.concatenate(([False], ~old[:-1])) if len(old) else old
-        newest_old = old & (first | newer_before)
-        if self.keep.drop_tombstones:
-            newest_old &= ~versions.deleted[order]
-        retained: Array = ~old | newest_old
-        if versions.until is not None:
-            retained &= versions.until[order] > self.bounds.since
-        return retained
-
-    def _until(self, versions: Versions, order: Array, first: Array) -> Array:
-        """For each version the snapshot from which on it is history; `FOREVER` for current ones."""
-        commits, until = versions.commits[order], np.full(len(order), FOREVER, dtype=np.int64)
-        twice = np.flatnonzero(~first[1:] & (commits[1:] == commits[:-1]))
-        if len(twice):  # each would end the other
-            if not self.committed:
-                raise repeated_key(versions.rows, int(order[twice[0]]), versions.primary_key)
-            raise StoreDamaged(
-                f"table {self.source.table.name!r} has rows of the same key and commit twice; run "
-                "`elasticscan verify`, and restore a backup if it finds damage",
-                table=self.source.table.name,
-            )
-        until[1:] = np.where(first[1:], FOREVER, commits[:-1])  # the next newer version comes just before
-        if self.keep.complete:
-            gone = first & versions.deleted[order]
-            until[gone] = np.maximum(commits[gone], self.keep.until)
-        before = commits < self.keep.floor
-        until[before] = np.minimum(until[before], self.keep.floor)
-        if versions.until is not None:  # what once was history stays so
-            np.minimum(until, versions.until[order], out=until)
-        return until
-
-
 def copy_slots(
     source: PageSource, slots: SlotSet, bounds: Bounds, keep: Keep, to: Destination, committed: bool = True
 ) -> list[AddedFragment]:
@@ -177,14 +89,25 @@ def copy_slots(
     Raises:
         InvalidKey: a key is there twice in what was staged.
     """
-    copies: list[AddedFragment] = []
+    table, copies = source.table, list[AddedFragment]()
+    taking_part = [f for f in source.view.fragments if bounds.touch(f) and f.slots & slots]
+    commits = {c for f in taking_part for c in (f.min_commit, f.max_commit)}
+    versioned, deleted = len(commits) > 1, any(f.tombstones for f in taking_part)
+    form = partial(fragment_schema, table.schema, versioned)
     try:
         with ExitStack() as stack:
-            writer = partial(FragmentWriter, stack, to, source.table, slots=slots)
-            copy = _Copy(source, slots, bounds, keep, committed, writer)
-            copy.run()
-            for output in (copy.current, copy.history):
-                copies += output.finish(copy.max_commit, committed, keep.complete)
+            writer = partial(FragmentWriter, stack, to, table, slots=slots)
+            current = _Output(writer(form(tombstones=deleted and not keep.complete)))
+            history = _Output(writer(form(tombstones=deleted, history=True)))
+            inputs = source.inputs(taking_part, tuple(table.schema.names), slots)
+            for versions, _ in windows(inputs, Piece(slots), bounds, lambda: BATCH_ROWS):
+                _check_apart(versions, table, committed)
+                retained, until = _retained(versions, keep, bounds), _until(versions, keep)
+                for output, of in ((current, until == FOREVER), (history, until < FOREVER)):
+                    output.write(versions, versions.order[retained & of], until[retained & of])
+            newest = min(bounds.snapshot, max(commits, default=0))
+            for output in (current, history):
+                copies += output.finish(newest, committed, keep.complete)
     except BaseException:
         for copied in copies:  # one of them may be there already
             with suppress(OSError, ElasticScanError):
@@ -193,17 +116,60 @@ def copy_slots(
     return copies
 
 
+def _check_apart(versions: Versions, table: TableInfo, committed: bool) -> None:
+    """Raise where a key is there twice with the same commit: each version would end the other."""
+    order, first = versions.order, versions.first
+    commits = versions.commits[order]
+    twice = np.flatnonzero(~first[1:] & (commits[1:] == commits[:-1]))
+    if len(twice) and not committed:
+        raise repeated_key(versions.rows, int(order[twice[0]]), versions.primary_key)
+    if len(twice):
+        raise StoreDamaged(
+            f"table {table.name!r} has rows of the same key and commit twice; run "
+            "`elasticscan verify`, and restore a backup if it finds damage",
+            table=table.name,
+        )
+
+
+def _retained(versions: Versions, keep: Keep, bounds: Bounds) -> Array:
+    """Return which versions are kept."""
+    order = versions.order
+    old = versions.commits[order] <= keep.horizon
+    newer_before = np.concatenate(([False], ~old[:-1])) if len(old) else old
+    newest_old = old & (versions.first | newer_before)
+    if keep.drop_tombstones:
+        newest_old &= ~versions.deleted[order]
+    retained: Array = ~old | newest_old
+    if versions.until is not None:
+        retained &= versions.until[order] > bounds.since
+    return retained
+
+
+def _until(versions: Versions, keep: Keep) -> Array:
+    """For each version the snapshot from which on it is history; `FOREVER` for current ones."""
+    order, first = versions.order, versions.first
+    commits, until = versions.commits[order], np.full(len(order), FOREVER, dtype=np.int64)
+    until[1:] = np.where(first[1:], FOREVER, commits[:-1])  # the next newer version comes just before
+    if keep.complete:
+        gone = first & versions.deleted[order]
+        until[gone] = np.maximum(commits[gone], keep.until)
+    before = commits < keep.floor
+    until[before] = np.minimum(until[before], keep.floor)
+    if versions.until is not None:  # what once was history stays so
+        np.minimum(until, versions.until[order], out=until)
+    return until
+
+
 def check_keys_differ(source: PageSource) -> None:
     """Raise `InvalidKey` when one key occurs in two fragments of one write, or twice in one."""
-    names = source.table.primary_key
-    everything = Bounds(0, 1 << 62)
-    for fragments, piece in source.view.between(Piece(0, 1 << 16), everything):
-        if len(fragments) == 1 and fragments[0].unique:
-            continue
-        for versions, _ in source.windows(fragments, names, piece, everything, lambda: 16 * BATCH_ROWS):
-            again = np.flatnonzero(~versions.first)
-            if len(again):
-                raise repeated_key(versions.rows, int(versions.order[again[0]]), names)
+    names, fragments = source.table.primary_key, source.view.fragments
+    repeating = SlotSet.union(fragment.slots for fragment in fragments if not fragment.unique)
+    slots = shared_slots(fragments) | repeating
+    inputs = source.inputs(fragments, names, slots)
+    for versions, _ in windows(inputs, Piece(slots), Bounds(0, 1 << 62), lambda: 16 * BATCH_ROWS):
+        again = np.flatnonzero(~versions.first)
+        if len(again):
+            raise repeated_key(versions.rows, int(versions.order[again[0]]), names)
 
 
 def repeated_key(rows: pa.RecordBatch, row: int, names: Sequence[str]) -> InvalidKey:

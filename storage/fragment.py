@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -106,11 +107,13 @@ class FragmentReader(BatchReader):
         self._plain: FragmentReader | None = None
         self._table = table
         self._slot_rows: dict[int, NDArray[np.int64]] = {}  # by batch
-        self.overlays: dict[Hashable, Any] = {}  # what `overlay` makes of its rows and those of others
         self._without = frozenset(without)
         self._made_of = (disk, path, columns, seal, table, cache, label, without)
         super().__init__(disk, path, seal, cache, label)
         self.primary_key = table.primary_key
+        # What `overlay` makes of its rows and those of others, by `Layers`; and the batches of all of that.
+        self.overlays: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self.overlaid, self.overlaid_keys = self.cache.kept(), dict[int, list[int]]()
 
     def _choose(self, schema: pa.Schema) -> Fields:
         batches = self._file.more["batches"]
@@ -237,20 +240,27 @@ class FragmentReader(BatchReader):
 
     def first_row(self, slot: int, low: bytes) -> int:
         """Return the number of the row that `seek` finds; beyond the last one if there is none."""
-        if not low:
-            return int(self.rows_below(np.array([slot]))[0])
-        index, row = self.seek(slot, low)
+        if low:
+            index, row = self.seek(slot, low)
+        else:
+            index, row = int(np.searchsorted(self._last_slots, slot)), 0
+            if index < self.batch_count and slot > self.slot_ranges[index][0]:
+                row = int(self._first_rows(index)[slot - self.slot_ranges[index][0]])
         return int(self.starts[index]) + row
+
+    def index_of(self, row: int) -> int:
+        """Return the number of the batch that has a row, by number."""
+        return int(np.searchsorted(self.starts, row, "right")) - 1
 
     def key_at(self, row: int) -> bytes:
         """Return the key of a row, by number."""
-        index = int(np.searchsorted(self.starts, row, "right")) - 1
+        index = self.index_of(row)
         return self.row_key(self.batch(index), row - int(self.starts[index]))
 
     def slices(self, begin: int, end: int) -> Iterator[pa.RecordBatch]:
         """Rows by number as slices of their batches."""
         while begin < end:
-            index = int(np.searchsorted(self.starts, begin, "right")) - 1
+            index = self.index_of(begin)
             first, beyond = int(self.starts[index]), int(self.starts[index + 1])
             yield self.batch(index).slice(begin - first, min(end, beyond) - begin)
             begin = beyond

@@ -128,11 +128,13 @@ class Sought:
             The numbers of the keys found, the rows of their newest versions up to the snapshot, and the
             commits of these.
         """
+        asked = asked[fragment.slots.mask(self.slots[asked])]
+        if not len(asked):
+            return asked, asked, asked
         reader = self.open(fragment)
         if reader.key_filter.is_worth_asking(len(asked)):
             own = ([batch.column(name) for name in reader.primary_key] for batch in reader)
             asked = asked[reader.key_filter.may_have(self.hashes[asked], own)]
-        asked = asked[fragment.slots.mask(self.slots[asked])]
         if not len(asked):
             return asked, asked, asked
         places = pa.array(asked)

@@ -104,6 +104,7 @@ class MemoryFragment(Fragment):
 
     statistics: bytes = field(compare=False, repr=False)
     file: MemoryFile = field(compare=False, repr=False)
+    content: pa.RecordBatch = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +175,7 @@ def _in_memory(
     staged = write_fragment(to, replace(table, compression=None), slots, [rows], contents)
     plain = staged.entered(number, table.id, contents.min_commit, contents.max_commit)
     own = {each.name: getattr(plain, each.name) for each in fields(Fragment)}
-    return MemoryFragment(**own, statistics=staged.statistics, file=disk.new[0])
+    return MemoryFragment(**own, statistics=staged.statistics, file=disk.new[0], content=rows)
 
 
 def numbered(rows: pa.RecordBatch, commit: int) -> pa.RecordBatch:
@@ -183,23 +184,17 @@ def numbered(rows: pa.RecordBatch, commit: int) -> pa.RecordBatch:
     return rows.append_column(pa.field(COMMIT, pa.int64(), nullable=False), numbers)
 
 
-def merged_rows(table: TableInfo, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Merge numbered rows of the table's definition, by (slot, primary key, newest first)."""
+def memory_fragment(
+    table: TableInfo, parts: Sequence[pa.RecordBatch], number: int, slots: SlotSet
+) -> MemoryFragment:
+    """Merge numbered rows of the table's definition, at least one, as a fragment that serves `slots`."""
     tombstones = any(DELETED in rows.schema.names for rows in parts)
     schema = fragment_schema(table.schema, versioned=True, tombstones=tombstones)
     rows = pa.concat_batches([_completed(rows, schema) for rows in parts])
-    slots, commits = (rows.column(name).to_numpy() for name in (SLOT, COMMIT))
-    order, _ = key_order(rows, table.primary_key, slots, -commits)
-    return rows.take(pa.array(order))
-
-
-def memory_fragment(table: TableInfo, rows: pa.RecordBatch, number: int, slots: SlotSet) -> MemoryFragment:
-    """Return merged rows, at least one, as a fragment of such an id that serves `slots`."""
-    assert rows.num_rows, "a fragment without rows is never written"
-    numbers = rows.column(COMMIT).to_numpy()
-    _, first = key_order(rows, table.primary_key, rows.column(SLOT).to_numpy())
-    contents = Contents(int(numbers.min()), int(numbers.max()), unique=bool(first.all()))
-    return _in_memory(table, rows, slots, contents, number)
+    of, commits = (rows.column(name).to_numpy() for name in (SLOT, COMMIT))
+    order, first = key_order(rows, table.primary_key, of, -commits)
+    contents = Contents(int(commits.min()), int(commits.max()), unique=bool(first.all()))
+    return _in_memory(table, rows.take(pa.array(order)), slots, contents, number)
 
 
 def _completed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,29 +19,27 @@ from elasticscan.storage.fragment import (
     SYSTEM_COLUMNS,
     UNTIL,
     FragmentReader,
-    rows_below,
+    rows_in,
 )
 from elasticscan.storage.lookup import joined
+from elasticscan.topology import SlotSet
 
 Array = np.ndarray[Any, Any]
 Extents = Sequence[tuple[int, int]]  # [begin, end) of rows of each of some fragments, by number
 _MOST_BITS = 63
 
 
-@dataclass(slots=True)
-class MergeInput:
-    """A fragment, opened. It holds the batch that it stands in, so that a merge reads each batch once."""
+class MergeInput(NamedTuple):
+    """A fragment, opened."""
 
     fragment: Fragment
     reader: FragmentReader
-    stands_in: pa.RecordBatch | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class InputRows:
-    """Some rows of a source, in its order."""
+class InputRows(NamedTuple):
+    """Some rows of a fragment, in its order."""
 
-    source: MergeInput
+    fragment: Fragment
     rows: pa.RecordBatch
 
 
@@ -55,8 +51,8 @@ class Versions:
     order, the first (newest) row of each key. `scanned` counts all rows looked at.
     """
 
-    def __init__(self, parts: Sequence[InputRows], bounds: Bounds) -> None:
-        self.primary_key = parts[0].source.reader.primary_key
+    def __init__(self, parts: Sequence[InputRows], primary_key: Sequence[str], bounds: Bounds) -> None:
+        self.primary_key = primary_key
         self.scanned = sum(part.rows.num_rows for part in parts)
         parts = [_within(part, bounds) for part in parts]
         names = [name for name in parts[0].rows.schema.names if name not in SYSTEM_COLUMNS]
@@ -72,14 +68,11 @@ class Versions:
         if any(UNTIL in part.rows.schema.names for part in parts):
             self.until = np.concatenate([_system(part, UNTIL, FOREVER) for part in parts])
         self.since = bounds.since
-        if len(parts) == 1 and parts[0].source.fragment.unique:  # sorted as it is, and each key once
+        if len(parts) == 1 and parts[0].fragment.unique:  # sorted as it is, and each key once
             self.order = np.arange(self.rows.num_rows)
             self.first = np.ones(len(self.order), dtype=bool)
             return
-        codes = [sort_codes(self.rows.column(name)) for name in self.primary_key]
-        packed, commit_bits = pack((self.slots, *codes, -self.commits))
-        self.order = np.argsort(packed, kind="stable")  # which merges the sorted parts
-        self.first = first_of_keys(self.order, (packed >> commit_bits,))
+        self.order, self.first = key_order(self.rows, primary_key, self.slots, -self.commits)
 
     def columns(self, chosen: Array) -> dict[str, pa.Array]:
         """Return the columns of some of `rows`, and their slots, commits, and whether they are tombstones."""
@@ -137,7 +130,7 @@ def _bits(code: Array) -> int:
 def _ranks(code: Array) -> Array:
     order = np.argsort(code)
     ranks = np.empty(len(code), dtype=np.int64)
-    ranks[order] = np.cumsum(first_of_keys(order, (code,)))
+    ranks[order] = np.cumsum(first_of_keys(order, code))
     return ranks
 
 
@@ -149,23 +142,21 @@ def taken(rows: pa.RecordBatch, chosen: Array) -> pa.RecordBatch:
     return rows.take(pa.array(chosen))
 
 
-def first_of_keys(order: Array, columns: Sequence[Array]) -> Array:
-    """Mark the rows, sorted by `order`, that differ in a column from the row before them."""
-    first = np.zeros(len(order), dtype=bool)
-    first[:1] = True
-    for column in columns:
-        ordered = column[order]
-        first[1:] |= ordered[1:] != ordered[:-1]
+def first_of_keys(order: Array, codes: Array) -> Array:
+    """Mark the rows, sorted by `order`, that differ in their codes from the row before them."""
+    ordered, first = codes[order], np.ones(len(order), dtype=bool)
+    first[1:] = ordered[1:] != ordered[:-1]
     return first
 
 
 def key_order(
     rows: pa.RecordBatch, primary_key: Sequence[str], slots: Array, *then: Array
 ) -> tuple[Array, Array]:
-    """Return the order of rows by slot, key and `then`, and marks of the first of each key in it."""
-    columns = [slots, *(sort_codes(rows.column(name)) for name in primary_key)]
-    order = np.lexsort((*then, *reversed(columns)))
-    return order, first_of_keys(order, columns)
+    """Return the order of rows by slot, key and `then`, one more code, and marks of the first of each key."""
+    codes = [sort_codes(rows.column(name)) for name in primary_key]
+    packed, bits = pack((slots, *codes, *then))
+    order = np.argsort(packed, kind="stable")  # which merges sorted parts
+    return order, first_of_keys(order, packed >> bits if then else packed)
 
 
 def _system(part: InputRows, name: str, otherwise: int | bool) -> Array:
@@ -177,101 +168,100 @@ def _system(part: InputRows, name: str, otherwise: int | bool) -> Array:
 
 
 def _commits(part: InputRows) -> Array:
-    return _system(part, COMMIT, part.source.fragment.min_commit)
+    return _system(part, COMMIT, part.fragment.min_commit)
 
 
 def _within(part: InputRows, bounds: Bounds) -> InputRows:
     """Leave out rows of other commits before they are copied and sorted: there may be many."""
-    if bounds.wholly_hold(part.source.fragment):
+    if bounds.wholly_hold(part.fragment):
         return part
     commits = _commits(part)
     counts = (commits >= bounds.floor) & (commits <= bounds.snapshot)
-    return part if counts.all() else InputRows(part.source, part.rows.filter(pa.array(counts)))
+    return part if counts.all() else InputRows(part.fragment, part.rows.filter(pa.array(counts)))
+
+
+Place: TypeAlias = tuple[int, bytes]  # a slot, and from which of its keys on
 
 
 class Piece(NamedTuple):
-    """Slots `[start, end)` to read; of the first one only keys from `low` on."""
+    """Slots to read, at least one; of the first one only keys from `low` on."""
 
-    start: int
-    end: int
+    slots: SlotSet
     low: bytes = b""
+
+    @property
+    def start(self) -> Place:
+        return self.slots.ranges[0][0], self.low
+
+    def rest(self, place: Place) -> Piece:
+        """Return what is left from a place on; there may be no slot in it."""
+        return Piece(self.slots & SlotSet.span(place[0], 1 << 16), place[1])
 
 
 def windows(
-    inputs: Sequence[MergeInput], rest: Piece, bounds: Bounds, room: Callable[[], int]
-) -> Iterator[tuple[Versions, Piece]]:
-    """Walk a piece over several inputs in windows of about `room()` rows, each with the rest after it.
+    inputs: Sequence[MergeInput], piece: Piece, bounds: Bounds, room: Callable[[], int]
+) -> Iterator[tuple[Versions, Place | None]]:
+    """Walk a piece over several inputs in windows of about `room()` rows, each with the place after it.
 
     Args:
-        inputs: the fragments to merge.
-        rest: what to walk.
+        inputs: the fragments to merge; rows in slots that one of them does not serve are left out.
+        piece: what to walk.
         bounds: which commits count.
         room: how many rows the next window may hold; asked before each. A window holds at least
             one key all the same.
     """
-    while rest.start < rest.end:
-        window_rows = max(room(), 1)
-        parts, stop = _whole_slots(inputs, rest, window_rows)
-        if stop > rest.start:
-            rest = Piece(stop, rest.end)
-        else:
-            parts, rest = _within_slot(inputs, rest, window_rows)
+    held: list[pa.RecordBatch] = []  # until the next window, so that no batch is read twice
+    first, rows_before = piece.slots.edges[0], _rows_before(inputs, piece.slots)
+    while piece.slots:
+        (start, low), most = piece.start, max(room(), 1)
+        begins = [reader.first_row(start, low) for _, reader in inputs]
+        fitting = int(rows_before.searchsorted(rows_before[start - first] + most, "right"))
+        stop = max(start + 1, int(first) + fitting - 1)
+        while _count(extents := _upto(inputs, begins, stop)) > 2 * most and stop > start + 1:
+            stop = max(start + 1, min(piece.slots.ranges[0][1], (start + stop) // 2))
+        after: Place = stop, b""
+        if _count(extents) > 2 * most:
+            extents, after = cut(inputs, extents, start, most)
+        pairs = list(zip(inputs, extents, strict=True))
+        parts = [
+            InputRows(fragment, served)
+            for (fragment, reader), rows in pairs
+            for batch in reader.slices(*rows)
+            if (served := rows_in(fragment.slots & piece.slots, batch)).num_rows
+        ]
+        held[:] = [reader.batch(reader.index_of(end - 1)) for (_, reader), (at, end) in pairs if at < end]
+        piece = piece.rest(after)
         if parts:
-            yield Versions(parts, bounds), rest
+            yield Versions(parts, inputs[0].reader.primary_key, bounds), piece.start if piece.slots else None
 
 
-def _whole_slots(inputs: Sequence[MergeInput], rest: Piece, window_rows: int) -> tuple[list[InputRows], int]:
-    """Rows of as many whole slots of a piece as fit, and the slot where they stop (its start for none)."""
-    places: list[tuple[MergeInput, pa.RecordBatch, int, Array]] = []
-    at, stop, low = rest
-    for source in inputs:
-        reader = source.reader
-        index, row = reader.seek(at, low)
-        if index == reader.batch_count:
-            continue
-        source.stands_in = reader.batch(index)
-        places.append((source, source.stands_in, row, reader.slots(index)))
-        if index + 1 < reader.batch_count:  # slots beyond this batch are not read yet
-            stop = min(stop, reader.slot_ranges[index + 1][0])
-    if stop <= at:
-        return [], at
-
-    def rows_before(slot: int) -> int:
-        return sum(max(0, rows_below(slots, slot) - row) for _, _, row, slots in places)
-
-    if rows_before(stop) > window_rows:
-        stop = at + bisect_right(range(at + 1, stop), window_rows, key=rows_before)
-    counts = (rows_below(slots, stop) - row for _, _, row, slots in places)
-    pairs = zip(places, counts, strict=True)
-    return [InputRows(one, of.slice(row, count)) for (one, of, row, _), count in pairs if count > 0], stop
+def _rows_before(inputs: Sequence[MergeInput], slots: SlotSet) -> Array:
+    """About how many rows come before each slot, from the first one to the one behind the last."""
+    numbers = np.arange(slots.edges[0], slots.edges[-1])
+    rows = np.zeros(len(numbers) + 1)
+    for fragment, _ in inputs:
+        rows[1:] += (fragment.slots & slots).mask(numbers) * fragment.density
+    return np.cumsum(rows)
 
 
-def _within_slot(
-    inputs: Sequence[MergeInput], rest: Piece, window_rows: int
-) -> tuple[list[InputRows], Piece]:
-    """Return the next keys of one slot that is too large for a window, or that goes over several batches."""
-    slot, readers = rest.start, [one.reader for one in inputs]
-    extents = [(each.first_row(slot, rest.low), each.first_row(slot + 1, b"")) for each in readers]
-    cut, low = first_keys(readers, extents, slot, window_rows)
-    pairs = zip(inputs, cut, strict=True)
-    parts = [InputRows(one, rows) for one, extent in pairs for rows in one.reader.slices(*extent)]
-    return parts, Piece(slot + (not low), rest.end, low)
+def _upto(inputs: Sequence[MergeInput], begins: Sequence[int], stop: int) -> Extents:
+    ends = [reader.first_row(stop, b"") for _, reader in inputs]
+    return [(begin, max(begin, end)) for begin, end in zip(begins, ends, strict=True)]
 
 
-def first_keys(
-    readers: Sequence[FragmentReader], extents: Extents, slot: int, count: int
-) -> tuple[Extents, bytes]:
-    """Cut extents of rows in one slot to about `count` rows of each reader: to all versions of the same keys.
+def _count(extents: Extents) -> int:
+    return sum(end - begin for begin, end in extents)
+
+
+def cut(inputs: Sequence[MergeInput], extents: Extents, slot: int, count: int) -> tuple[Extents, Place]:
+    """Cut extents of rows in one slot to about `count` rows of each input: to all versions of the same keys.
 
     Returns:
-        The extents, with at least one key, and from which key on what is left begins; empty if nothing is.
+        The extents, with at least one key, and where what is left begins.
     """
-    pairs = list(zip(readers, extents, strict=True))
-    last = min(
-        (reader.key_at(at + count - 1) for reader, (at, end) in pairs if end - at > count), default=None
-    )
+    pairs = [(reader, *ends) for (_, reader), ends in zip(inputs, extents, strict=True)]
+    last = min((reader.key_at(at + count - 1) for reader, at, end in pairs if end - at > count), default=None)
     if last is None:
-        return extents, b""
+        return extents, (slot + 1, b"")
     low = last + b"\0"
-    cut = [(at, min(reader.first_row(slot, low), end)) for reader, (at, end) in pairs]
-    return cut, b"" if cut == list(extents) else low
+    return [(at, min(reader.first_row(slot, low), end)) for reader, at, end in pairs], (slot, low)

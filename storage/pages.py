@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, groupby
 from typing import TypeAlias
 
 import numpy as np
@@ -18,17 +17,15 @@ from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
 from elasticscan.storage.fragment import SLOT, FragmentReader, rows_below
 from elasticscan.storage.lookup import joined
-from elasticscan.storage.merge import MergeInput, Piece, Versions, taken, windows
-from elasticscan.storage.overlay import Run, run_of
+from elasticscan.storage.merge import MergeInput, Piece, Place, Versions, taken, windows
+from elasticscan.storage.overlay import Overlay, run_of
 from elasticscan.storage.pruning import PagePruner, StatisticsOf
 from elasticscan.storage.view import Layers, View
 from elasticscan.topology import SlotSet
 
 OpenFragment = Callable[[Fragment, tuple[str, ...]], FragmentReader]
+KeyAt: TypeAlias = Callable[[int], bytes]  # the primary key of a row, by number
 
-Numbers: TypeAlias = Sequence[int] | NDArray[np.int64]  # of rows of a batch
-
-_MOST_AT_ONCE = 256  # ranges; if the page is full earlier, the rest was looked up unnecessarily
 _HALVED_ROWS = 1 << 14  # batches with more are cut in two rather than put together
 
 
@@ -48,6 +45,7 @@ class PageBuilder:
         self.scanned = self.rows = self.bytes = 0
         self._batches: list[pa.RecordBatch] = []
         self._slots: list[pa.Array] = []
+        self._last: tuple[int, Callable[[], bytes]] = -1, bytes  # the last row's slot and key
 
     @property
     def space(self) -> int:
@@ -69,15 +67,50 @@ class PageBuilder:
         count: int = min(batch.num_rows, self.room)
         if count > 0 and batch.slice(0, count).nbytes > self.space:
             count = rows_within(batch, self.space)
-        return max(count, 1) if self.rows == 0 else count
+        return max(count, min(batch.num_rows, 1)) if self.rows == 0 else count
 
-    def add(self, batch: pa.RecordBatch, slots: pa.Array) -> None:
+    def add(self, batch: pa.RecordBatch, slots: pa.Array, key_at: KeyAt | None = None) -> None:
+        """Add rows; `key_at` gives the key of one, where `before` is asked."""
         if batch.num_rows:
+            if key_at is not None:
+                self._last = slots[-1].as_py(), partial(key_at, batch.num_rows - 1)
             chosen = [batch.column(name) for name in self.schema.names]
             self._batches.append(pa.RecordBatch.from_arrays(chosen, schema=self.schema))
             self._slots.append(slots)
             self.rows += batch.num_rows
             self.bytes += batch.nbytes
+
+    def fill(self, rows: pa.RecordBatch, key_at: KeyAt, start: Place) -> Place | None:
+        """Add the rows, in order, that fit, or fewer where that ends the page between two slots.
+
+        A page that ends inside a slot leaves a position in the continuation key; one that ends between two
+        slots leaves none.
+
+        Args:
+            rows: with a `_slot` column.
+            key_at: gives the key of one of them.
+            start: where reading began before them.
+
+        Returns:
+            Where to go on if not all of them were added.
+        """
+        slots, count = rows.column(SLOT), self.fitting(rows)
+        numbers = slots.to_numpy()
+        if not self.rows and max(count, _HALVED_ROWS) < len(numbers) < 2 * count:
+            count = -(-len(numbers) // 2)  # two pages, each a slice of one batch
+        if count < len(numbers):
+            begin = rows_below(numbers, int(numbers[count]))
+            if begin > 0 and 2 * (self.rows + begin) >= self.rows + count:
+                count = begin
+        self.add(rows.slice(0, count), slots.slice(0, count), key_at)
+        return None if count == len(numbers) else self.before(int(numbers[count]), start)
+
+    def before(self, slot: int, start: Place) -> Place:
+        """Return where to go on before a row of a slot, the first that was not added."""
+        last, key = self._last
+        if last == slot:
+            return slot, key() + b"\0"
+        return start if start[0] == slot else (slot, b"")
 
     def finish(self, left: Cursors) -> PageRows:
         """Return the page, and cursors of what is left."""
@@ -107,21 +140,13 @@ class PageSource:
     statistics: StatisticsOf = lambda _: None
     expect: Callable[[Sequence[Fragment]], None] = lambda _: None
 
-    def inputs(self, fragments: Sequence[Fragment], columns: tuple[str, ...]) -> list[MergeInput]:
-        """Fragments, opened to be merged."""
-        self.expect(fragments)
-        return [MergeInput(fragment, self.open(fragment, columns)) for fragment in fragments]
-
-    def windows(
-        self,
-        fragments: Sequence[Fragment],
-        columns: tuple[str, ...],
-        rest: Piece,
-        bounds: Bounds,
-        room: Callable[[], int],
-    ) -> Iterator[tuple[Versions, Piece]]:
-        """Walk a piece over fragments in windows of about `room()` rows, each with the rest after it."""
-        return windows(self.inputs(fragments, columns), rest, bounds, room)
+    def inputs(
+        self, fragments: Iterable[Fragment], columns: tuple[str, ...], slots: SlotSet
+    ) -> list[MergeInput]:
+        """Return those of some fragments that serve some slots, opened to be merged."""
+        serving = [fragment for fragment in fragments if not fragment.slots.isdisjoint(slots)]
+        self.expect(serving)
+        return [MergeInput(fragment, self.open(fragment, columns)) for fragment in serving]
 
     def page(self, request: PageRequest, *fields: pa.Field, pruner: PagePruner | None = None) -> PageBuilder:
         """Return an empty page of a request's columns, and of further ones."""
@@ -136,230 +161,129 @@ class PageSource:
 def read_page(source: PageSource, request: PageRequest) -> PageRows:
     """Rows of a request's cursors, in the order of their pieces, until the page is full or there are no more.
 
-    Where one fragment serves a range of slots, holds nothing newer than the snapshot and
-    nothing deleted, its rows go out as slices of its batches, also with others laid over it;
-    elsewhere versions are merged.
+    Where one fragment serves some slots, holds nothing newer than the snapshot and nothing deleted, its rows
+    go out as slices of its batches, also with others laid over it; elsewhere versions are merged.
     What statistics rule out is skipped within the page, however much it is, so a page
     without rows is still the last one. `scanned` counts versions of rows, but
     not the ones under an overlay.
     """
     pruner = PagePruner(source.statistics, request.key_sets) if request.key_sets else None
-    page = source.page(request, pruner=pruner)
-    pieces, bounds = pieces_of(request.cursors), source.bounds(request.snapshot)
-    reaches = (
-        _unpruned(source.view, pruner, reach, bounds) for reach in _reaches(source.view, pieces, bounds)
-    )
-    for reach in chain.from_iterable(reaches):
-        rest = _read_reach(source, page, reach, bounds)
-        if rest is not None:
-            number = next(n for n in range(reach.number, len(pieces)) if rest.start < pieces[n].end)
-            return page.finish(cursors_of([rest._replace(end=pieces[number].end), *pieces[number + 1 :]]))
-    return page.finish(())
+    page, bounds = source.page(request, pruner=pruner), source.bounds(request.snapshot)
+
+    def read(piece: Piece) -> Place | None:
+        for slots, layers in source.view.within(bounds).parts:
+            if own := slots & piece.slots:
+                stop = _read_part(source, page, layers, Piece(own, piece.low), bounds)
+                if stop is not None:
+                    return stop
+        return None
+
+    return read_pieces(page, request.cursors, read)
 
 
-def read_by_interval(
-    source: PageSource,
-    page: PageBuilder,
-    cursors: Cursors,
-    bounds: Bounds,
-    read: Callable[[Sequence[Fragment], Piece], Piece | None],
-) -> PageRows:
-    """Read the intervals of cursors, in their order, until the page is full.
+def read_pieces(page: PageBuilder, cursors: Cursors, read: Callable[[Piece], Place | None]) -> PageRows:
+    """Fill a page with the pieces of cursors of a direct scan, in their order.
 
-    Args:
-        source, page: where rows come from, and where they go.
-        cursors: of a direct scan.
-        bounds: which fragments count.
-        read: adds rows of the fragments that serve a piece; returns the rest of it if the page is full.
+    `read` adds rows of a piece; it returns where to go on if the page is full.
     """
     pieces = pieces_of(cursors)
     for number, piece in enumerate(pieces):
-        for fragments, served in source.view.between(piece, bounds):
-            rest = read(fragments, served)
-            if rest is not None:
-                return page.finish(cursors_of([rest._replace(end=piece.end), *pieces[number + 1 :]]))
+        stop = read(piece)
+        if stop is not None:
+            return page.finish(cursors_of([piece.rest(stop), *pieces[number + 1 :]]))
     return page.finish(())
 
 
-@dataclass(slots=True)
-class _Reach:
-    """Ranges over the same large fragment, which are read in one go; without layers it is one.
-
-    Attributes:
-        number: the place, among all pieces, of the one that the first span is a part of.
-        spans: the ranges, ascending.
-        layers: those of all.
-        only: the fragment that is alone in all of them, whose batches may be pruned.
-    """
-
-    number: int
-    spans: list[Piece]
-    layers: Layers | None
-    only: Fragment | None = None
-
-    @property
-    def whole(self) -> Piece:
-        return self.spans[0]._replace(end=self.spans[-1].end)
-
-    def within(self) -> NDArray[np.uint16] | None:
-        """Return the edges of the spans but the last end; None if no other slot lies between.
-
-        Of [2, 4) and [7, 9) these are 2, 4 and 7.
-        """
-        edges = [edge for span in self.spans for edge in span[:2]]
-        return None if len(self.spans) == 1 else np.array(edges[:-1], dtype=np.uint16)
-
-
-def _reaches(view: View, pieces: Sequence[Piece], bounds: Bounds) -> Iterator[_Reach]:
-    """Yield the pieces as reaches, in their order.
-
-    Where neighbouring tablets lie at different shards a piece is a tablet, of a few rows perhaps; and a
-    fragment serves the tablets that it has rows of, with others between them.
-    """
-    reach: _Reach | None = None
-    slot_ranges = view.within(bounds).slot_ranges
-    for number, piece in enumerate(pieces):
-        first = bisect_right(slot_ranges, piece.start, key=lambda each: each.end)
-        for each in slot_ranges[first:]:
-            start, end = max(piece.start, each.start), min(piece.end, each.end)
-            if start >= end:
-                break
-            layers, span = each.layers, Piece(start, end, piece.low if start == piece.start else b"")
-            if reach is not None:
-                follows = reach.layers is layers and not span.low and reach.spans[-1].end <= start
-                if follows and layers is not None and len(reach.spans) < _MOST_AT_ONCE:
-                    reach.spans.append(span)
-                    continue
-                yield reach
-            reach = _Reach(number, [span], layers)
-    if reach is not None:
-        yield reach
-
-
-def _unpruned(view: View, pruner: PagePruner | None, reach: _Reach, bounds: Bounds) -> Iterator[_Reach]:
-    """Split what is left of a reach, in its order, into reaches over one fragment alone and over several."""
-    if pruner is None:
-        yield reach
-        return
-    served = (each for span in reach.spans for each in view.between(span, bounds))
-    left = (each for each in served if not pruner.prunes(*each))
-    for is_alone, neighbours in groupby(left, lambda each: len(each[0]) == 1):
-        some = list(neighbours)
-        only = some[0][0][0] if is_alone else None
-        yield _Reach(reach.number, [span for _, span in some], reach.layers, only)
-
-
-def _read_reach(source: PageSource, page: PageBuilder, reach: _Reach, bounds: Bounds) -> Piece | None:
-    """Add rows of a reach; returns the rest if the page is full."""
+def _read_part(
+    source: PageSource, page: PageBuilder, layers: Layers, piece: Piece, bounds: Bounds
+) -> Place | None:
+    """Add rows of slots over the same layers; returns where to go on if the page is full."""
+    pruner, fragments = page.pruner, layers.fragments
+    matching = pruner.matching(fragments, piece.slots) if pruner else fragments
+    if not matching:
+        return None
     if page.room <= 0:
-        return reach.whole
-    layers, names, primary_key = reach.layers, tuple(page.schema.names), tuple(source.table.primary_key)
-    if layers is None:
-        return _read_merged(source, page, reach, bounds)
-    source.expect((layers.base, *layers.others))
+        return piece.start
+    names, primary_key = tuple(page.schema.names), source.table.primary_key
+    source.expect(fragments)
     run = run_of(layers, source.open, names, bounds)
-    if run is None:
-        return _read_merged(source, page, reach, bounds)
+    if run is None or layers.base is None:
+        return _read_merged(source, page, fragments, piece, bounds)
+    base, hides = layers.base, any(fragment is not layers.base for fragment in matching)
 
-    def keyed() -> Run:
+    def keyed() -> FragmentReader | Overlay:
         """Return the same batches with the columns of the key: few pages cut a slot, and need it."""
         has_keys = layers.others and set(primary_key) <= set(names)
         keys = run if has_keys else run_of(layers, source.open, primary_key, bounds)
         assert keys is not None, "of the same files all columns are laid over, or none"
         return keys
 
-    return _read_slices(page, run, keyed, primary_key, reach)
+    def skips(batch: int) -> bool:
+        """Return whether a batch, and what is laid over it, cannot match."""
+        is_laid_over = hides and isinstance(run, Overlay) and run.touches(batch)
+        return pruner is not None and not is_laid_over and pruner.prunes(base, batch)
+
+    return _read_slices(page, run, keyed, primary_key, piece, skips)
 
 
 def _read_slices(
-    page: PageBuilder, run: Run, keyed: Callable[[], Run], primary_key: Sequence[str], reach: _Reach
-) -> Piece | None:
-    """Add slices of sorted batches, uncopied; returns the rest if the page is full.
+    page: PageBuilder,
+    run: FragmentReader | Overlay,
+    keyed: Callable[[], FragmentReader | Overlay],
+    primary_key: Sequence[str],
+    piece: Piece,
+    skips: Callable[[int], bool],
+) -> Place | None:
+    """Add slices of sorted batches, uncopied; returns where to go on if the page is full.
 
-    It ends between two batches where that is cheaper. Those of a fragment alone may be pruned.
-    Rows of slots that are not `within` are left out: few batches have some, unless tablets left the shard.
+    It ends between two batches where that is cheaper. Rows of other slots are left out: few batches have
+    some, unless tablets left the shard.
     """
 
-    def key_of(batch: int, numbers: Numbers, at: int) -> bytes:
+    def key_of(batch: int, numbers: Sequence[int] | NDArray[np.int64], at: int) -> bytes:
         return keys_of(keyed().batch(batch), primary_key)(int(numbers[at]))
 
-    rest, within = reach.whole, reach.within()
-    end = rest.end
-    last: Callable[[], bytes] | None = None  # gives the key of the page's last row, that of `rest`
-    index, row = (keyed() if rest.low else run).seek(rest.start, rest.low)
+    edges = piece.slots.edges
+    index, row = (keyed() if piece.low else run).seek(*piece.start)
     while index < run.batch_count:
-        if page.pruner and reach.only:
-            # Jump to the next batch that may match; `rest` stays. If the page ends before that batch,
-            # inside one slot, the next page begins at `rest` and skips the same batches again.
-            match = page.pruner.next_match(reach.only, index, run.batch_count)
-            if match > index:
-                index, row = match, 0
-                continue
+        if skips(index):  # if the page ends before the next batch, the next page skips the same ones again
+            index, row = index + 1, 0
+            continue
         batch = run.batch(index)
         slots = batch.column(SLOT).to_numpy(zero_copy_only=True)
-        limit = max(row, rows_below(slots, end))
-        part, numbers = _rows_within(batch, slots, row, limit, within, page.room)
+        numbers = _rows_within(slots, row, edges, page.room)
         if len(numbers):
-            of, count = part.column(SLOT).to_numpy(), 0
-            if not page.rows or (page.room > 0 and (numbers[0] > 0 or not page.worth_returning)):
-                count = page.fitting(part)
-                if not page.rows and max(count, _HALVED_ROWS) < len(of) < 2 * count:
-                    count = -(-len(of) // 2)  # two pages, each a slice of one batch
-                page.scanned += count
-            if count < len(of):
-                if not count and last and of[0] == rest.start:
-                    return rest._replace(low=last() + b"\0")
-                return cut_page(page, part, count, rest, partial(key_of, index, numbers))
-            page.add(part, part.column(SLOT))
-            rest, last = Piece(int(of[-1]), end), partial(key_of, index, numbers, -1)
-        if limit < len(slots):
+            first = int(slots[numbers[0]])
+            if page.rows and numbers[0] == 0 and page.worth_returning:
+                return page.before(first, piece.start)
+            is_slice, before = isinstance(numbers, range), page.rows
+            rows = batch.slice(numbers[0], len(numbers)) if is_slice else batch.take(pa.array(numbers))
+            stop = page.fill(rows, partial(key_of, index, numbers), piece.start)
+            page.scanned += page.rows - before
+            if stop is not None:
+                return stop
+        passed = int(edges.searchsorted(slots[-1], "right")) if len(slots) else 1
+        if passed == len(edges):
             return None
-        has_rows, index, row = row < limit, index + 1, 0
-        if within is not None and has_rows:
-            passed = int(within.searchsorted(slots[-1], "right"))
-            if passed % 2 == 0:
-                index, row = run.seek(int(within[passed]), b"")  # many others may come before that
+        beyond = run.seek(int(edges[passed]), b"") if passed % 2 == 0 else (0, 0)  # other slots are between
+        index, row = max((index + 1, 0), beyond)
     return None
 
 
 def _rows_within(
-    batch: pa.RecordBatch,
-    slots: NDArray[np.uint16],
-    row: int,
-    limit: int,
-    within: NDArray[np.uint16] | None,
-    room: int,
-) -> tuple[pa.RecordBatch, Numbers]:
-    """Return the rows `[row, limit)` of a batch in the slots between pairs of edges, and their numbers.
+    slots: NDArray[np.uint16], row: int, edges: NDArray[np.int64], room: int
+) -> range | NDArray[np.int64]:
+    """Return the numbers of the rows, from one on, in the slots between pairs of edges.
 
-    Where these are not all, no more are copied than show that the page is full.
+    Where there are others between them, no more are returned than show that the page is full.
     """
-    if within is not None:
-        edges = [row, *(row + slots[row:limit].searchsorted(within[1:])).tolist(), limit]
-        spans = list(zip(edges[::2], edges[1::2], strict=True))
-        if sum(end - start for start, end in spans) < limit - row:
-            numbers = np.concatenate([np.arange(*span) for span in spans])[: room + 1]
-            return batch.take(pa.array(numbers)), numbers
-    return batch.slice(row, limit - row), range(row, limit)
-
-
-def cut_page(
-    page: PageBuilder, rows: pa.RecordBatch, count: int, rest: Piece, key_at: Callable[[int], bytes]
-) -> Piece:
-    """Add the first `count` rows, or fewer where that ends the page between two slots; returns the rest.
-
-    A page that ends inside a slot leaves a position in the continuation key; one that ends
-    between two slots leaves none. `key_at` gives the key of a row.
-    """
-    slots = rows.column(SLOT).to_numpy()
-    slot = int(slots[count])
-    begin = rows_below(slots, slot)
-    if begin > 0 and 2 * (page.rows + begin) >= page.rows + count:
-        count = begin
-    page.add(rows.slice(0, count), rows.column(SLOT).slice(0, count))
-    if count > begin:
-        return Piece(slot, rest.end, key_at(count - 1) + b"\0")
-    return rest if not count and slot == rest.start else Piece(slot, rest.end)
+    cuts = [*slots.searchsorted(edges[:-1].astype(np.uint16)).tolist(), rows_below(slots, int(edges[-1]))]
+    spans = [(max(begin, row), end) for begin, end in zip(cuts[::2], cuts[1::2], strict=True) if end > row]
+    spans = [span for span in spans if span[0] < span[1]]
+    whole = range(spans[0][0], spans[-1][1]) if spans else range(0)
+    if sum(end - begin for begin, end in spans) == len(whole):
+        return whole
+    return np.concatenate([np.arange(*span) for span in spans])[: max(room, 0) + 1]
 
 
 def keys_of(rows: pa.RecordBatch, primary_key: Sequence[str]) -> Callable[[int], bytes]:
@@ -367,69 +291,70 @@ def keys_of(rows: pa.RecordBatch, primary_key: Sequence[str]) -> Callable[[int],
     return partial(encode_row, [rows.column(name) for name in primary_key])
 
 
-def _read_merged(source: PageSource, page: PageBuilder, reach: _Reach, bounds: Bounds) -> Piece | None:
-    """Add the newest rows of several fragments, or of one with several versions, interval by interval."""
+def _read_merged(
+    source: PageSource, page: PageBuilder, fragments: Sequence[Fragment], piece: Piece, bounds: Bounds
+) -> Place | None:
+    """Add the newest rows of several fragments, or of one with several versions."""
     needed = tuple(dict.fromkeys((*page.schema.names, *source.table.primary_key)))
-    for fragments, piece in (each for span in reach.spans for each in source.view.between(span, bounds)):
-        rest = piece
-        if page.room <= 0:
-            return rest
-        for versions, after in source.windows(fragments, needed, rest, bounds, lambda: page.room):
-            left = add_newest(page, versions, rest)
-            if left is not None:
-                return left
-            rest = after
-            if rest.start < rest.end and (page.room <= 0 or page.worth_returning):
-                return rest
+    inputs = source.inputs(fragments, needed, piece.slots)
+    walked = windows(inputs, piece, bounds, lambda: page.room)
+    return fill_from(page, walked, piece.start, partial(add_newest, page))
+
+
+def fill_from(
+    page: PageBuilder,
+    walked: Iterable[tuple[Versions, Place | None]],
+    start: Place,
+    add: Callable[[Versions, Place], Place | None],
+) -> Place | None:
+    """Add windows by `add` until the page is full; returns where to go on then."""
+    for versions, after in walked:
+        page.scanned += versions.scanned
+        stop = add(versions, start)
+        if stop is not None or after is None:
+            return stop
+        if page.room <= 0 or page.worth_returning:
+            return after
+        start = after
     return None
 
 
-def add_newest(page: PageBuilder, versions: Versions, rest: Piece) -> Piece | None:
-    """Add the newest version of each key, in order; returns the rest if not all of them fit."""
-    page.scanned += versions.scanned
+def add_newest(page: PageBuilder, versions: Versions, start: Place) -> Place | None:
+    """Add the newest version of each key, in order; returns where to go on if not all of them fit."""
     chosen = versions.order[versions.first]
     chosen = chosen[versions.alive[chosen]]
     if not len(chosen):
         return None
     rows = taken(versions.rows, chosen).append_column(SLOT, pa.array(versions.slots[chosen]))
-    count = page.fitting(rows)
-    if count < len(chosen):
-        return cut_page(page, rows, count, rest, keys_of(rows, versions.primary_key))
-    page.add(rows, rows.column(SLOT))
-    return None
+    return page.fill(rows, keys_of(rows, versions.primary_key), start)
 
 
 def pieces_of(cursors: Cursors) -> list[Piece]:
-    """Cursors of a direct scan as pieces: half-read slots first, then whole ones, ascending.
+    """Cursors of a direct scan as pieces: half-read slots first, then all whole ones.
 
     A direct scan's order key is (slot, primary key): the slot takes the first two bytes. Slots
     below the position's slot are read; the position's own slot is half-read; the rest untouched.
     """
-    begun: list[Piece] = []
-    whole: list[Piece] = []
-    for cursor in cursors:
-        slots, position = cursor.slots, cursor.position
-        if position is None:
-            whole.extend(Piece(start, end) for start, end in slots)
-            continue
-        at = int.from_bytes(position[:2], "big")
-        if at in slots:
-            begun.append(Piece(at, at + 1, position[2:] + b"\0"))  # the lowest bytes above the key
-        above = slots & SlotSet.span(at + 1, 1 << 16)
-        whole.extend(Piece(start, end) for start, end in above)
-    return sorted(begun, key=lambda piece: piece.start) + sorted(whole, key=lambda piece: piece.start)
+    begun, whole = list[Piece](), SlotSet()
+    for slots, position in ((cursor.slots, cursor.position) for cursor in cursors):
+        at = -1
+        if position is not None:
+            at = int.from_bytes(position[:2], "big")
+            if at in slots:
+                begun.append(Piece(SlotSet.span(at, at + 1), position[2:] + b"\0"))  # the lowest bytes above
+        whole |= slots & SlotSet.span(at + 1, 1 << 16)
+    begun.sort(key=lambda piece: piece.start)
+    return [*begun, Piece(whole)] if whole else begun
 
 
 def cursors_of(pieces: Iterable[Piece]) -> Cursors:
     """Return the inverse of `pieces_of`: a cursor for each half-read slot, and one for all untouched ones."""
-    cursors: list[Cursor] = []
-    untouched: list[tuple[int, int]] = []
+    cursors, untouched = list[Cursor](), SlotSet()
     for piece in pieces:
-        start = piece.start
+        untouched |= piece.slots
         if piece.low:
-            position = start.to_bytes(2, "big") + piece.low[:-1]
-            cursors.append(Cursor(SlotSet.span(start, start + 1), position))
-            start += 1
-        if start < piece.end:
-            untouched.append((start, piece.end))
-    return (*cursors, Cursor(SlotSet.of(untouched))) if untouched else tuple(cursors)
+            at = piece.start[0]
+            begun = SlotSet.span(at, at + 1)
+            cursors.append(Cursor(begun, at.to_bytes(2, "big") + piece.low[:-1]))
+            untouched -= begun
+    return (*cursors, Cursor(untouched)) if untouched else tuple(cursors)

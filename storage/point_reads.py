@@ -8,14 +8,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from elasticscan.base.key_encoding import encode_row
-from elasticscan.metadata import Bounds, Fragment
+from elasticscan.metadata import Bounds
 from elasticscan.protocol import KeyList, PageRequest, PageRows, RowAnswer, RowRequest
 from elasticscan.storage.fragment import DELETED, SLOT, UNTIL
 from elasticscan.storage.lookup import (
@@ -28,8 +26,8 @@ from elasticscan.storage.lookup import (
     find_newest,
     rows_at,
 )
-from elasticscan.storage.merge import Piece
-from elasticscan.storage.pages import PageSource, cursors_of, pieces_of
+from elasticscan.storage.merge import Piece, Place
+from elasticscan.storage.pages import PageSource, keys_of, read_pieces
 
 LEAST_KEYS = 256  # so many are looked up together, however few rows a page may hold
 
@@ -40,49 +38,34 @@ def read_listed(source: PageSource, request: PageRequest) -> PageRows:
     Positions are those of a direct scan. `scanned` counts the rows found, tombstones among them.
     """
     assert isinstance(request.keys, KeyList), "a request for keys lists them"
-    listed, pieces, bounds = request.keys, pieces_of(request.cursors), source.bounds(request.snapshot)
-    page = source.page(request)
-    numbers, piece_of = _keys_of_pieces(listed, pieces)
-    at, is_full = 0, False
-    while at < len(numbers) and page.room > 0 and not is_full:
-        asked = numbers[at : at + max(page.room, LEAST_KEYS)]
-        slots, keys = listed.slots[asked], listed.keys.take(pa.array(asked)).columns
-        found = rows_of_keys(source, source.view.fragments, slots, keys, request.columns, bounds)
-        page.scanned += int(np.count_nonzero(found.versions))
-        there = np.flatnonzero(found.places >= 0)
-        count = page.fitting(found.rows) if len(there) else 0
-        page.add(found.rows.slice(0, count), pa.array(slots[there[:count]]))
-        is_full = count < len(there)
-        at += int(there[count]) if is_full else len(asked)
-    if at == len(numbers):
-        return page.finish(())
-    number, slot = int(piece_of[at]), int(listed.slots[numbers[at]])
-    piece, low = pieces[number], b""
-    if at and piece_of[at - 1] == number and listed.slots[numbers[at - 1]] == slot:
-        low = encode_row(listed.keys.columns, int(numbers[at - 1])) + b"\0"
-    elif slot == piece.start:
-        low = piece.low
-    return page.finish(cursors_of([Piece(slot, piece.end, low), *pieces[number + 1 :]]))
+    listed, bounds, page = request.keys, source.bounds(request.snapshot), source.page(request)
 
+    def read(piece: Piece) -> Place | None:
+        numbers = np.flatnonzero(piece.slots.mask(listed.slots))
+        if piece.low:  # all are of one slot
+            key_at = keys_of(listed.keys, listed.keys.schema.names)
+            numbers = numbers[bisect_left(numbers, piece.low, key=lambda number: key_at(int(number))) :]
+        while len(numbers):
+            if page.room <= 0:
+                return page.before(int(listed.slots[numbers[0]]), piece.start)
+            asked, numbers = np.split(numbers, [max(page.room, LEAST_KEYS)])
+            slots, keys = listed.slots[asked], listed.keys.take(pa.array(asked))
+            found = rows_of_keys(source, slots, keys.columns, request.columns, bounds)
+            page.scanned += int(np.count_nonzero(found.versions))
+            there = np.flatnonzero(found.places >= 0)
+            rows = found.rows.append_column(SLOT, pa.array(slots[there]))
+            key_at = keys_of(keys.take(pa.array(there)), keys.schema.names)
+            if (stop := page.fill(rows, key_at, piece.start)) is not None:
+                return stop
+        return None
 
-def _keys_of_pieces(listed: KeyList, pieces: Sequence[Piece]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the numbers in the list of the keys of pieces, in their order, and each one's piece."""
-    edges = np.array([piece[:2] for piece in pieces], dtype=np.int64).reshape(-1, 2)
-    spans = listed.slots.astype(np.int64).searchsorted(edges)
-    for number, piece in enumerate(pieces):
-        if not piece.low:  # half-read slots come first
-            break
-        places = range(*spans[number].tolist())
-        spans[number, 0] += bisect_left(places, piece.low, key=partial(encode_row, listed.keys.columns))
-    numbers = [np.arange(*span) for span in spans.tolist()]
-    piece_of = np.repeat(np.arange(len(pieces)), np.array([len(some) for some in numbers], dtype=np.int64))
-    return np.concatenate([np.empty(0, dtype=np.int64), *numbers]), piece_of
+    return read_pieces(page, request.cursors, read)
 
 
 def read_rows(source: PageSource, request: RowRequest) -> RowAnswer:
     """Return the rows with a request's keys, and which key has which."""
-    slots, keys, bounds = request.slots, request.keys.columns, source.bounds(request.snapshot)
-    found = rows_of_keys(source, source.view.fragments, slots, keys, request.columns, bounds)
+    bounds = source.bounds(request.snapshot)
+    found = rows_of_keys(source, request.slots, request.keys.columns, request.columns, bounds)
     return RowAnswer(found.places, found.rows)
 
 
@@ -103,7 +86,6 @@ class FoundRows:
 
 def rows_of_keys(
     source: PageSource,
-    fragments: Sequence[Fragment],
     slots: NDArray[np.uint16],
     keys: Sequence[pa.Array],
     columns: Sequence[str],
@@ -111,8 +93,9 @@ def rows_of_keys(
 ) -> FoundRows:
     """Look up the newest version in `bounds` of each key; a tombstone, or a row left behind, is none.
 
-    `fragments` may have the keys: all of the view, or of an interval. `columns` may be none.
+    `columns` may be none.
     """
+    fragments = source.view.fragments
     sought = Sought(slots, keys, lambda fragment: source.open(fragment, source.table.primary_key))
     nothing = np.full(len(slots), -1, dtype=np.int64)
     found = find_newest(sought, fragments, bounds, FoundVersions(nothing, nothing, nothing), source.expect)
@@ -156,11 +139,11 @@ def shared_keys(
     Memory: a batch of keys, and what bisecting for them touches.
     """
     names = committed.table.primary_key
-    fragments = [fragment for fragment in committed.view.fragments if bounds.touch(fragment)]
-    for fragment in staged.view.fragments if fragments else ():
+    is_empty = not any(map(bounds.touch, committed.view.fragments))
+    for fragment in () if is_empty else staged.view.fragments:
         for batch in staged.open(fragment, names):
             slots, keys = batch.column(SLOT).to_numpy(), batch.select(list(names))
-            found = rows_of_keys(committed, fragments, slots, keys.columns, (), bounds)
+            found = rows_of_keys(committed, slots, keys.columns, (), bounds)
             counts = fragment.slots.mask(slots) & (found.places >= 0 if living else found.versions)
             if counts.any():
                 return keys.filter(pa.array(counts))

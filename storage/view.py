@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
-import numpy as np
-
-from elasticscan.base.concurrency import cached_property
-from elasticscan.metadata import Bounds, Fragment, SlotInterval, intervals_of
-from elasticscan.storage.merge import Piece
+from elasticscan.metadata import Bounds, Fragment, intervals_of
 from elasticscan.topology import SlotSet
 
 _MOST_BOUNDS = 64
@@ -18,24 +15,14 @@ _MOST_BOUNDS = 64
 
 @dataclass(frozen=True, eq=False)
 class Layers:
-    """A fragment that has each key once, and others, wherever these meet it."""
+    """A fragment that has each key once, and others, wherever these meet it; without it, any fragments."""
 
-    base: Fragment
+    base: Fragment | None
     others: tuple[Fragment, ...]
 
-    @cached_property
-    def key(self) -> tuple[tuple[str, SlotSet], ...]:
-        """Equal for the same files, serving the same slots."""
-        return tuple((fragment.path, fragment.slots) for fragment in (self.base, *self.others))
-
-
-@dataclass(frozen=True, slots=True)
-class SlotRange:
-    """Slots `[start, end)` over the same large fragment; without layers, one interval."""
-
-    start: int
-    end: int
-    layers: Layers | None
+    @property
+    def fragments(self) -> tuple[Fragment, ...]:
+        return self.others if self.base is None else (self.base, *self.others)
 
 
 class Sections:
@@ -43,18 +30,14 @@ class Sections:
 
     Attributes:
         fragments: those that count.
-        intervals: all slots, with those of the fragments that serve them.
-        slot_ranges: all slots in as few ranges as large fragments allow.
-        shared: whether several fragments serve a slot, up to the last one that any serves.
+        parts: the slots over the same layers, in as few parts as are ascending.
+        shared: the slots that several fragments serve.
     """
 
     def __init__(self, fragments: Iterable[Fragment], bounds: Bounds) -> None:
         self.fragments = tuple(f for f in fragments if bounds.touch(f))
-        self.intervals = intervals_of(self.fragments)
-        self.slot_ranges = _slot_ranges_of(self.fragments, self.intervals, bounds)
-        self.shared = np.zeros(self.intervals[-1].end if self.intervals else 0, dtype=bool)
-        for interval in self.intervals:
-            self.shared[interval.start : interval.end] = len(interval.fragments) > 1
+        self.parts = tuple(_parts_of(self.fragments, bounds))
+        self.shared = shared_slots(self.fragments)
 
 
 class View:
@@ -63,16 +46,6 @@ class View:
     def __init__(self, fragments: Iterable[Fragment]) -> None:
         self.fragments = tuple(fragments)
         self._sections: dict[Bounds, Sections] = {}
-
-    def between(self, piece: Piece, bounds: Bounds) -> Iterator[tuple[tuple[Fragment, ...], Piece]]:
-        """Yield the intervals of a piece, cut to it, each with its fragments that count in `bounds`."""
-        intervals = self.within(bounds).intervals
-        for index in range(bisect_right(intervals, piece.start, key=lambda part: part.end), len(intervals)):
-            interval = intervals[index]
-            if interval.start >= piece.end:
-                return
-            start, end = max(piece.start, interval.start), min(piece.end, interval.end)
-            yield interval.fragments, Piece(start, end, piece.low if start == piece.start else b"")
 
     def within(self, bounds: Bounds) -> Sections:
         """Return the slots as they are seen within `bounds`."""
@@ -84,41 +57,36 @@ class View:
         return sections
 
 
-def _slot_ranges_of(
-    fragments: Sequence[Fragment], intervals: Sequence[SlotInterval], bounds: Bounds
-) -> tuple[SlotRange, ...]:
+def _parts_of(fragments: Sequence[Fragment], bounds: Bounds) -> Iterator[tuple[SlotSet, Layers]]:
     history = {fragment.id for fragment in fragments if fragment.superseded_at is not None}
     plain = [f for f in fragments if f.unique and not f.tombstones and bounds.wholly_hold(f)]
-    densities = {f.id: f.rows / max(f.slots_written, len(f.slots), 1) for f in plain}  # rows a slot, about
-    bases: list[Fragment | None] = []
-    base_of: dict[tuple[int, ...], Fragment | None] = {}  # many intervals have the same fragments
-    others: dict[int, dict[int, Fragment]] = {}
-    for interval in intervals:
-        ids = tuple([fragment.id for fragment in interval.fragments])
-        if ids not in base_of:
-            # On which the others can be overlaid; None if they must be merged.
-            fitting = [f for f in interval.fragments if f.id in densities and not history.intersection(ids)]
-            base = base_of[ids] = max(fitting, key=lambda f: densities[f.id], default=None)
-            if base is not None:
-                others.setdefault(base.id, {}).update((f.id, f) for f in interval.fragments if f is not base)
-        bases.append(base_of[ids])
-    layers = {base.id: Layers(base, tuple(others[base.id].values())) for base in bases if base is not None}
-    slot_ranges: list[SlotRange] = []
-    for interval, base in zip(intervals, bases, strict=True):
-        of = None if base is None else layers[base.id]
-        last = slot_ranges[-1] if slot_ranges else None
-        if last and of is not None and last.layers is of and last.end == interval.start:
-            slot_ranges[-1] = SlotRange(last.start, interval.end, of)
-        else:
-            slot_ranges.append(SlotRange(interval.start, interval.end, of))
-    return tuple(slot_ranges)
+    density = {fragment.id: fragment.density for fragment in plain}
+    ranges, by_base = list[tuple[int, tuple[int, int]]](), dict[int, dict[int, Fragment]]()
+    for interval in intervals_of(fragments):
+        served = {fragment.id: fragment for fragment in interval.fragments}
+        # On which the others can be overlaid; 0, which no fragment has, if they must be merged.
+        fitting = served.keys() & density.keys() if history.isdisjoint(served) else ()
+        base = max(sorted(fitting), key=density.__getitem__, default=0)
+        by_base.setdefault(base, {}).update(served)
+        ranges.append((base, (interval.start, interval.end)))
+    layers = {base: Layers(of.pop(base, None), tuple(of.values())) for base, of in by_base.items()}
+    for base, neighbours in groupby(ranges, key=itemgetter(0)):
+        yield SlotSet.of(ends for _, ends in neighbours), layers[base]
+
+
+def shared_slots(fragments: Iterable[Fragment]) -> SlotSet:
+    """Return the slots that several of some fragments serve."""
+    once = shared = SlotSet()
+    for fragment in fragments:
+        shared |= once & fragment.slots
+        once |= fragment.slots
+    return shared
 
 
 def most_rows(fragments: Iterable[Fragment], bounds: Bounds) -> tuple[int, bool]:
     """Return (the most possible rows, whether exactly so many), from what is known without a file."""
     read = [fragment for fragment in fragments if fragment.slots and bounds.touch(fragment)]
-    is_shared = sum(len(f.slots) for f in read) > len(SlotSet.union(f.slots for f in read))
-    exact = not is_shared and all(_is_plain(fragment, bounds) for fragment in read)
+    exact = not shared_slots(read) and all(_is_plain(fragment, bounds) for fragment in read)
     return sum(fragment.rows - fragment.tombstones for fragment in read), exact
 
 

@@ -293,7 +293,7 @@ class _IndexPage:
         fragment serves its slot, too.
         """
         owners = self.owners[entries["iterator"]]
-        (doubtful,) = (self.is_mixed[owners] | self.shared[entries["slot"]]).nonzero()
+        (doubtful,) = (self.is_mixed[owners] | self.shared.mask(entries["slot"])).nonzero()
         if not len(doubtful):
             return entries
         asked, owners, primary_key = entries[doubtful], owners[doubtful], self.source.table.primary_key

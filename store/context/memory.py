@@ -22,7 +22,6 @@ from elasticscan.storage import (
     MemoryFragment,
     memory_fragment,
     memory_runs,
-    merged_rows,
     numbered,
     schema_in_log,
     unpack_rows,
@@ -35,18 +34,21 @@ _IDS: Final = count(-1, -1)  # the ids of fragments in files are positive
 
 @dataclass(frozen=True, slots=True)
 class _Commits:
-    """Consecutive commits, with their rows as fragments."""
+    """Consecutive commits, with their rows as fragments, by definition."""
 
     commits: tuple[InlineCommit, ...]
-    rows: Mapping[int, pa.RecordBatch]  # by definition
-    fragments: tuple[MemoryFragment, ...]
+    fragments: Mapping[int, MemoryFragment]
 
     @property
     def count(self) -> int:
-        return sum(rows.num_rows for rows in self.rows.values())
+        return sum(fragment.rows for fragment in self.fragments.values())
+
+    @property
+    def parts(self) -> list[tuple[int, pa.RecordBatch]]:
+        return [(definition, fragment.content) for definition, fragment in self.fragments.items()]
 
 
-_NOTHING: Final = _Commits((), {}, ())
+_NOTHING: Final = _Commits((), {})
 
 
 @dataclass(slots=True)
@@ -66,7 +68,7 @@ class TableMemory:
 
     @property
     def fragments(self) -> tuple[MemoryFragment, ...]:
-        return (*self._old.fragments, *self._new.fragments)
+        return (*self._old.fragments.values(), *self._new.fragments.values())
 
     def statistics(self) -> dict[int, FragmentStatistics]:
         """Return what is known of the values in the fragments, by their ids."""
@@ -91,9 +93,9 @@ class TableMemory:
             new = _NOTHING
         new = _with_more(tx, self.table, new, rest[len(new.commits) :])
         if new.count > max(_FEW_ROWS, old.count // 8):
-            parts = [*old.rows.items(), *new.rows.items()]
-            old, new = _together(self.table, (*old.commits, *new.commits), parts), _NOTHING
-        ids = {fragment.id for part in (old, new) for fragment in part.fragments}
+            commits_of_both = (*old.commits, *new.commits)
+            old, new = _together(self.table, commits_of_both, [*old.parts, *new.parts]), _NOTHING
+        ids = {fragment.id for part in (old, new) for fragment in part.fragments.values()}
         runs = {key: made for key, made in list(self._runs.items()) if key[0] in ids}
         return TableMemory(self.table, commits, old, new, runs)
 
@@ -102,7 +104,7 @@ def _with_more(tx: Tx, table: TableInfo, before: _Commits, commits: Sequence[Inl
     """Return a part with more commits, whose rows are read from the log."""
     if not commits:
         return before
-    packed, parts = tx.rows_of(table.id, commits), [*before.rows.items()]
+    packed, parts = tx.rows_of(table.id, commits), before.parts
     schemas: dict[tuple[int, bool], pa.Schema] = {}
     for commit in commits:
         form = commit.definition, commit.tombstones > 0
@@ -110,7 +112,8 @@ def _with_more(tx: Tx, table: TableInfo, before: _Commits, commits: Sequence[Inl
         rows = unpack_rows(table.name, schema, packed[commit.number])
         mask = commit.slots.mask(rows.column(SLOT).to_numpy())
         rows = rows if mask.all() else rows.filter(pa.array(mask))
-        parts.append((commit.definition, numbered(rows, commit.number)))
+        if rows.num_rows:
+            parts.append((commit.definition, numbered(rows, commit.number)))
     return _together(table, (*before.commits, *commits), parts)
 
 
@@ -118,12 +121,9 @@ def _together(
     table: TableInfo, commits: tuple[InlineCommit, ...], parts: Sequence[tuple[int, pa.RecordBatch]]
 ) -> _Commits:
     """Return commits with their rows: those of the same definition in one order."""
-    rows, fragments = dict[int, pa.RecordBatch](), list[MemoryFragment]()
+    fragments = dict[int, MemoryFragment]()
     for definition in sorted({definition for definition, _ in parts}):
-        then = table.at(definition)
-        whole = merged_rows(then, [part for number, part in parts if number == definition])
-        rows[definition] = whole
-        if whole.num_rows:
-            slots = SlotSet.union(commit.slots for commit in commits if commit.definition == definition)
-            fragments.append(memory_fragment(then, whole, next(_IDS), slots))
-    return _Commits(commits, rows, tuple(fragments))
+        own = [part for number, part in parts if number == definition]
+        slots = SlotSet.union(commit.slots for commit in commits if commit.definition == definition)
+        fragments[definition] = memory_fragment(table.at(definition), own, next(_IDS), slots)
+    return _Commits(commits, fragments)

@@ -61,7 +61,6 @@ from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.key_filter import KeyFilter
 from elasticscan.storage.merge import Piece
 from elasticscan.storage.pages import pieces_of
-from elasticscan.storage.view import View
 from elasticscan.store.context import Context, lookups
 from elasticscan.store.moves import elasticity, mover, owners
 from elasticscan.store.moves.mover import Mover
@@ -401,9 +400,9 @@ def _copying_with(patch: Patch, keep: Callable[[Keep, Bounds], Keep]) -> None:
 
 
 @fault("programs", "a mover carries tombstones", style="compaction below movers")
-@replacing(copying._Copy, "_retained")
-def mover_forgets_tombstones(honest: Any, self: Any, v: Any, order: Any, first: Any) -> Any:
-    return honest(self, v, order, first) & ~v.deleted[order]
+@replacing(copying, "_retained")
+def mover_forgets_tombstones(honest: Any, versions: Any, *of: Any) -> Any:
+    return honest(versions, *of) & ~versions.deleted[versions.order]
 
 
 @fault("programs", "compaction keeps what a leased snapshot needs", style="leases")
@@ -615,10 +614,9 @@ def merged_key_is_ahead_of_its_rows(honest: Any, self: Any, count: int, page_byt
 def newer_fragments_are_passed_over(patch: Patch) -> None:
     honest = pages._read_merged
 
-    def hasty(source: PageSource, page: Any, *rest: Any) -> Any:
-        pruner = page.pruner
-        kept = [f for f in source.view.fragments if pruner is None or pruner._may_match(f, None)]
-        return honest(replace(source, view=View(kept)), page, *rest)
+    def hasty(source: PageSource, page: Any, fragments: Any, *rest: Any) -> Any:
+        kept = page.pruner.matching(fragments, SlotSet()) if page.pruner else fragments
+        return honest(source, page, kept, *rest)
 
     patch.setattr(pages, "_read_merged", hasty)
     patch.setattr(pages, "run_of", lambda *_: None)  # then all is merged

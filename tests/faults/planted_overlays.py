@@ -23,8 +23,8 @@ def mask_of_replaced_rows_is_off_by_one(honest: Any, self: Overlay, *args: Any) 
 
 @fault("programs", "newer rows behind the last row of a batch leave with it, before the page ends there")
 @replacing(Overlay, "_lay_over")
-def batches_end_before_their_newer_rows(honest: Any, self: Overlay, index: int) -> Any:
-    batch, last = honest(self, index), self._large.reader.slot_ranges[index][1]
+def batches_end_before_their_newer_rows(honest: Any, self: Overlay, index: int, *of: Any) -> Any:
+    batch, last = honest(self, index, *of), self._reader.slot_ranges[index][1]
     return batch.slice(0, pages.rows_below(batch.column("_slot").to_numpy(), last + 1))
 
 
@@ -36,7 +36,7 @@ def older_rows_are_laid_over_newer_ones(honest: Any, self: Overlay, *args: Any) 
 
 
 @fault("programs", "nothing is laid over a fragment whose own rows say that a key was deleted")
-@replacing(view, "_slot_ranges_of")
+@replacing(view, "_parts_of")
 def rows_are_laid_over_tombstones(honest: Any, fragments: Sequence[Fragment], *args: Any) -> Any:
     return honest([dataclasses.replace(fragment, tombstones=0) for fragment in fragments], *args)
 
@@ -46,9 +46,9 @@ in_programs = Finder("programs")
 in_programs.rule("a tombstone takes away the row of the large fragment").alters(
     overlay, "Patch", lambda honest, *args: honest(*args[:-1], np.zeros_like(args[-1]))
 )
-in_programs.rule("an overlaid batch serves only snapshots that have the same newer rows").gives(
-    overlay, "_are_equal", True
+in_programs.rule("an overlaid batch serves only snapshots that have the same newer rows").sets(
+    overlay, "_digest", lambda index, newer: 1 + index
 )
-in_programs.rule("rows of slots between two requested slots stay where they are").gives(
-    pages._Reach, "within"
+in_programs.rule("rows of slots between two requested slots stay where they are").alters(
+    pages, "_rows_within", lambda honest, slots, row, edges, room: honest(slots, row, edges[[0, -1]], room)
 )

@@ -17,7 +17,6 @@ import pytest
 
 from elasticscan.base.errors import ScanConsumed
 from elasticscan.catalog import sqlite, tables
-from elasticscan.storage import overlay
 from elasticscan.storage.disk import local
 from elasticscan.store import Scan, Store
 from elasticscan.store.context.leases import lease_end
@@ -240,7 +239,7 @@ def test_a_child_finds_the_locks_of_modules_unlocked(store: Store) -> None:
     held, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with local._lock(), overlay._lock(), sqlite._following():
+        with local._lock(), sqlite._following():
             held.set()
             leave.wait(CHILD_SECONDS)
 
