@@ -27,6 +27,7 @@ from elasticscan.topology import SlotSet
 Array = np.ndarray[Any, Any]
 Extents = Sequence[tuple[int, int]]  # [begin, end) of rows of each of some fragments, by number
 _MOST_BITS = 63
+_SPARE_ROWS = 16  # of a window: an estimate that is a little too small would leave small pages half empty
 
 
 class MergeInput(NamedTuple):
@@ -213,7 +214,7 @@ def windows(
     held: list[pa.RecordBatch] = []  # until the next window, so that no batch is read twice
     first, rows_before = piece.slots.edges[0], _rows_before(inputs, piece.slots)
     while piece.slots:
-        (start, low), most = piece.start, max(room(), 1)
+        (start, low), most = piece.start, max(room(), 1) + _SPARE_ROWS
         begins = [reader.first_row(start, low) for _, reader in inputs]
         fitting = int(rows_before.searchsorted(rows_before[start - first] + most, "right"))
         stop = max(start + 1, int(first) + fitting - 1)

@@ -16,6 +16,7 @@ from elasticscan.protocol import ChangeSpan, PageRequest, PageRows
 from elasticscan.storage import changes as changes_module
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment_writer as fragment_module
+from elasticscan.storage import merge as merge_module
 from elasticscan.storage.changes import DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE, read_changes
 from elasticscan.storage.pages import PageSource
 from tests.base.examples import examples
@@ -26,6 +27,7 @@ from tests.storage.versions import SEEDS, Key, Row, Scenario, keys_of, read_all,
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slots are larger than batches, and histories longer than what is taken of them at once."""
     monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
+    monkeypatch.setattr(merge_module, "_SPARE_ROWS", 0)
     monkeypatch.setattr(copying_module, "BATCH_ROWS", 4)
     monkeypatch.setattr(changes_module, "BATCH_ROWS", 4)
     monkeypatch.setattr(changes_module, "_LEAST_ROWS", 2)

@@ -173,6 +173,7 @@ def test_each_way_of_reading_gives_each_visible_row_that_it_is_asked_for_once_an
         patch.setattr(ranges, "_SLICED_ROWS", 1 + seed % 5)
         patch.setattr(lookup, "FEW_KEYS", 100 if seed % 3 == 1 else 0)
         patch.setattr(key_filter, "MOST_ROWS", 1 << 20 if seed % 3 == 2 else 0)
+        patch.setattr(merge, "_SPARE_ROWS", 16 * (seed % 2))
         if seed % 2:  # keys of several columns do not fit into one integer
             patch.setattr(merge, "_MOST_BITS", 1)
         scenario = Scenario(seed, style="layered" if way is by_ranges and seed % 3 else None)
