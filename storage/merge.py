@@ -192,11 +192,11 @@ class Piece(NamedTuple):
 
     @property
     def start(self) -> Place:
-        return self.slots.ranges[0][0], self.low
+        return (self.slots.bits & -self.slots.bits).bit_length() - 1, self.low
 
     def rest(self, place: Place) -> Piece:
         """Return what is left from a place on; there may be no slot in it."""
-        return Piece(self.slots & SlotSet.span(place[0], 1 << 16), place[1])
+        return Piece(SlotSet(self.slots.bits >> place[0] << place[0]), place[1])
 
 
 def windows(

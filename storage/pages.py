@@ -172,7 +172,8 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
 
     def read(piece: Piece) -> Place | None:
         for slots, layers in source.view.within(bounds).parts:
-            if own := slots & piece.slots:
+            if not slots.isdisjoint(piece.slots):
+                own = slots if slots <= piece.slots else slots & piece.slots
                 stop = _read_part(source, page, layers, Piece(own, piece.low), bounds)
                 if stop is not None:
                     return stop
@@ -277,13 +278,14 @@ def _rows_within(
 
     Where there are others between them, no more are returned than show that the page is full.
     """
-    cuts = [*slots.searchsorted(edges[:-1].astype(np.uint16)).tolist(), rows_below(slots, int(edges[-1]))]
-    spans = [(max(begin, row), end) for begin, end in zip(cuts[::2], cuts[1::2], strict=True) if end > row]
-    spans = [span for span in spans if span[0] < span[1]]
-    whole = range(spans[0][0], spans[-1][1]) if spans else range(0)
-    if sum(end - begin for begin, end in spans) == len(whole):
-        return whole
-    return np.concatenate([np.arange(*span) for span in spans])[: max(room, 0) + 1]
+    cuts = np.full(len(edges), max(row, rows_below(slots, int(edges[-1]))))
+    cuts[:-1] = np.maximum(slots.searchsorted(edges[:-1].astype(np.uint16)), row)
+    begins, ends = cuts[::2], cuts[1::2]
+    (filled,) = (begins < ends).nonzero()
+    if not len(filled) or (ends - begins).sum() == ends[filled[-1]] - begins[filled[0]]:
+        return range(int(begins[filled[0]]), int(ends[filled[-1]])) if len(filled) else range(0)
+    numbers = [np.arange(begins[at], ends[at]) for at in filled]
+    return np.concatenate(numbers)[: max(room, 0) + 1]
 
 
 def keys_of(rows: pa.RecordBatch, primary_key: Sequence[str]) -> Callable[[int], bytes]:
@@ -336,13 +338,14 @@ def pieces_of(cursors: Cursors) -> list[Piece]:
     below the position's slot are read; the position's own slot is half-read; the rest untouched.
     """
     begun, whole = list[Piece](), SlotSet()
-    for slots, position in ((cursor.slots, cursor.position) for cursor in cursors):
-        at = -1
+    for cursor in cursors:
+        slots, position = cursor.slots, cursor.position
         if position is not None:
             at = int.from_bytes(position[:2], "big")
             if at in slots:
                 begun.append(Piece(SlotSet.span(at, at + 1), position[2:] + b"\0"))  # the lowest bytes above
-        whole |= slots & SlotSet.span(at + 1, 1 << 16)
+            slots = Piece(slots).rest((at + 1, b"")).slots
+        whole |= slots
     begun.sort(key=lambda piece: piece.start)
     return [*begun, Piece(whole)] if whole else begun
 
