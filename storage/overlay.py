@@ -45,7 +45,7 @@ from elasticscan.storage.view import Layers
 # For a batch: its forms, one for each snapshot that sees it with others, and the newer rows of each.
 _MOST_KEPT = 6
 _numbers = count(-1, -1)  # of overlays; digests are positive
-_PATCH = ("_row", "_replaces", "_living", "_gone")  # columns of newer rows, fields of a `Patch`
+_ROW, _REPLACES = "_row", "_replaces"  # columns of newer rows: what a `Patch` knows of them
 
 
 class Overlay:
@@ -131,7 +131,7 @@ class Overlay:
         return overlaid.get(key, lambda _: make())
 
     def _merge(self, index: int) -> pa.RecordBatch:
-        """Return the newest row of each key of the others within a batch, with the fields of a `Patch`."""
+        """Return the newer rows of others within a batch, each with its place there, in order."""
         begin = self._begin(index) if index else (0, b"")
         end = self._begin(index + 1) if index + 1 < self.batch_count else (1 << 16, b"")
         parts = [
@@ -145,20 +145,14 @@ class Overlay:
         versions = Versions(parts, self._names, self._bounds)
         columns = versions.columns(versions.order[versions.first])
         newer = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-        for name, values in zip(_PATCH, self._place(index, newer), strict=True):
-            newer = newer.append_column(name, pa.array(values))
-        return newer
-
-    def _place(self, index: int, newer: pa.RecordBatch) -> tuple[Rows, Mask, Mask, Mask]:
-        """Return the fields of a `Patch` with newer rows; of these count those newer than the batch's."""
         rows, replaces = self._places(index, newer)
-        counts = np.ones(len(rows), dtype=bool)
+        counts = replaces | ~newer.column(DELETED).to_numpy(zero_copy_only=False)
         if not self._is_older:
             replaced = rows[replaces] + self._reader.starts[index]
             theirs = commits_of(self._large, self._reader, replaced)
             counts[replaces] = theirs < newer.column(COMMIT).to_numpy()[replaces]
-        deleted = newer.column(DELETED).to_numpy(zero_copy_only=False)
-        return rows, replaces, counts & ~deleted, counts & deleted & replaces
+        newer = newer.append_column(_ROW, pa.array(rows)).append_column(_REPLACES, pa.array(replaces))
+        return newer.filter(pa.array(counts))
 
     def _places(self, index: int, newer: pa.RecordBatch) -> tuple[Rows, Mask]:
         """Return the rows of a batch before which newer rows belong, and whether these replace them."""
@@ -172,7 +166,7 @@ class Overlay:
     def _lay_over(self, index: int, newer: pa.RecordBatch) -> pa.RecordBatch:
         columns, batch = self._columns, self._columns.batch(index)
         is_full = not columns.cache.has_room(batch.nbytes)
-        fields = (newer.column(name).to_numpy(zero_copy_only=False) for name in _PATCH)
+        fields = (newer.column(name).to_numpy(zero_copy_only=False) for name in (_ROW, _REPLACES, DELETED))
         patch = Patch(batch.num_rows, *fields)
         # Keys that stay are shared, unless the batch is to leave memory.
         same = (SLOT, *self._names) if patch.keep_keys and not is_full else ()

@@ -20,53 +20,38 @@ class Patch:
 
     Attributes:
         count: the batch's rows.
-        living: they are in the batch that results.
-        gone: they take away the row with their key.
+        gone: they take away the row with their key, which is there, and are not in the batch that results.
     """
 
     count: int
     rows: Rows
     replaces: Mask
-    living: Mask
     gone: Mask
 
     @cached_property
     def keep_keys(self) -> bool:
         """Return whether the batch that results has the same keys."""
-        return not (self.gone | (self.living & ~self.replaces)).any()
+        return bool((self.replaces & ~self.gone).all())
 
     def column(self, old: pa.Array, new: pa.Array) -> pa.Array:
         """Return a column of the batch that results, of the batch's and that of the newer rows."""
         if len(self.rows) > _MOST_JOINED:
             return pc.take(pa.concat_arrays([old, new]), self._indices, boundscheck=False)
-        if not self._pieces:
-            return old.slice(0, 0)
-        return pa.concat_arrays(
-            [(new if newer else old).slice(begin, rows) for newer, begin, rows in self._pieces]
-        )
+        parts, begin = [old.slice(0, 0)], 0
+        for number, (row, replaces, gone) in enumerate(self._steps):
+            parts += [old.slice(begin, row - begin), new.slice(number, 1 - gone)]
+            begin = row + replaces
+        return pa.concat_arrays([*parts, old.slice(begin)])
 
     @cached_property
-    def _pieces(self) -> list[tuple[bool, int, int]]:
-        """Return pieces of the batch, and the newer rows between them: (newer, begin, rows)."""
-        pieces, begin = [], 0
-        chosen = np.flatnonzero(self.living | self.gone)
-        parts = (chosen, self.rows[chosen], self.replaces[chosen], self.living[chosen])
-        for number, row, replaces, lives in zip(*(part.tolist() for part in parts), strict=True):
-            if begin < row:
-                pieces.append((False, begin, row - begin))
-            if lives:
-                pieces.append((True, number, 1))
-            begin = row + replaces
-        if begin < self.count:
-            pieces.append((False, begin, self.count - begin))
-        return pieces
+    def _steps(self) -> list[tuple[int, bool, bool]]:
+        return list(zip(self.rows.tolist(), self.replaces.tolist(), self.gone.tolist(), strict=True))
 
     @cached_property
     def _indices(self) -> pa.Array:
         """Return the rows to take of the batch's and the newer ones behind them."""
         indices = np.arange(self.count, dtype=np.int32)
-        replacing, added = self.living & self.replaces, self.living & ~self.replaces
-        indices[self.rows[replacing]] = self.count + np.flatnonzero(replacing)
-        indices[self.rows[self.gone]] = -1
-        indices = np.insert(indices, self.rows[added], self.count + np.flatnonzero(added))
+        newer = np.where(self.gone, -1, self.count + np.arange(len(self.rows)))
+        indices[self.rows[self.replaces]] = newer[self.replaces]
+        indices = np.insert(indices, self.rows[~self.replaces], newer[~self.replaces])
         return pa.array(indices[indices >= 0])
