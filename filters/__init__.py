@@ -38,7 +38,7 @@ from elasticscan.filters.aggregates import (
     check_groupable,
 )
 from elasticscan.filters.assignment import Assignment
-from elasticscan.filters.bounds import axis_of, normalise, single_values
+from elasticscan.filters.bounds import single_values
 from elasticscan.filters.casts import always_fits
 from elasticscan.filters.coercion import TIMESTAMP, is_number, type_name
 from elasticscan.filters.expression import (

@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from elasticscan.base.errors import FilterError
-from elasticscan.base.key_encoding import END, VALUES, can_be_encoded, encode_value, successor, value_of
+from elasticscan.base.key_encoding import END, NULL, VALUES, can_be_encoded, encode_value, successor, value_of
 from elasticscan.filters.casts import cast_array, has_digits_for, may_fail
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, computed_type, is_integer, is_number
-from elasticscan.filters.key_sets import Interval, KeySet
+from elasticscan.filters.key_sets import KeySet
 
 _TEXT_END = b"\0\0"  # of strings and binaries of any length
+_EMPTY = VALUES + _TEXT_END  # the lowest key of a text
 _FAR = (pa.ArrowInvalid, FilterError, OverflowError)
 _KEEP_ORDER = {
     (pa.bool_(), pa.string()), (pa.string(), pa.binary()), (pa.date32(), TIMESTAMP),
@@ -62,34 +63,23 @@ def axis_of(stored: pa.DataType) -> Axis | None:
     return None
 
 
-def normalise(keys: KeySet, axis: Axis) -> KeySet:
-    """Return the set with its single values marked, and without intervals that hold no value."""
-    pieces: list[Interval] = []
-    for low, high, single in keys.intervals:
-        if not low:
-            pieces.append(Interval(low, VALUES, True))
-        if high > VALUES:
-            piece = axis.normal(Interval(max(low, VALUES), high, single))
-            pieces += [piece] if piece else []
-    return KeySet.of(pieces)
+def single_values(keys: KeySet, stored: pa.DataType, most: int) -> list[bytes] | None:
+    """Return the keys of a set's values, of `BETWEEN 10 AND 12` three; None if they are more than `most`.
 
-
-def single_values(keys: KeySet, stored: pa.DataType, most: int) -> KeySet | None:
-    """Split a set into values: `BETWEEN 10 AND 12` into 10, 11, 12. None for nulls or more than `most`.
-
-    >>> ten_to_twelve = KeySet.of([Interval(encode_value(pa.scalar(10)), encode_value(pa.scalar(13)))])
-    >>> values = single_values(ten_to_twelve, pa.int64(), 3)
-    >>> [value_of(interval.key, pa.int64()).as_py() for interval in values.intervals]
+    >>> ten_to_twelve = KeySet.of([(encode_value(pa.scalar(10)), encode_value(pa.scalar(13)))])
+    >>> [value_of(key, pa.int64()).as_py() for key in single_values(ten_to_twelve, pa.int64(), 3) or ()]
     [10, 11, 12]
     """
     axis = axis_of(stored)
-    pieces: list[Interval] = []
-    for interval in keys.intervals:
-        values = axis.values(interval, most - len(pieces)) if axis and interval.low else None
-        if values is None:
-            return None
-        pieces += values
-    return KeySet.of(pieces)
+    found: list[bytes] = []
+    for low, high in keys.intervals:
+        found += [] if low else [NULL]
+        if high > VALUES:
+            values = axis.values(max(low, VALUES), high, most - len(found)) if axis else None
+            if values is None:
+                return None
+            found += values
+    return found if len(found) <= most else None
 
 
 class FixedAxis:
@@ -100,18 +90,14 @@ class FixedAxis:
         self.stored, self.width, self.first = stored, width, first
         self.steps = last - first + 1
 
-    def cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes]:
+    def cuts(
+        self, types: Sequence[pa.DataType], constant: pa.Scalar, is_patient: bool = True
+    ) -> tuple[bytes, bytes] | None:
         """Bounds (low, high): converted to `types`, one after another, stored values below low are
-        less than the constant, those from high on are greater, and those between equal it."""
-        quick = self.quick_cuts(types, constant)
-        if quick is not None:
-            return quick
-        sought = encode_value(constant)
-        low = self.bisect(0, types, lambda key: key >= sought)
-        return self.cut(low), self.cut(self.bisect(low, types, lambda key: key > sought))
+        less than the constant, those from high on are greater, and those between equal it.
 
-    def quick_cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes] | None:
-        """Return the bounds of `cuts`, or None if finding them takes a bisection."""
+        None for who is not patient, where it takes a bisection.
+        """
         sought = encode_value(constant)
         if len(types) == 1 and self.stored == types[0]:
             step = self.step(sought)
@@ -121,7 +107,10 @@ class FixedAxis:
             below, near, above = (self.converted(guess + aside, types) for aside in (-1, 0, 1))
             if below < sought < above:
                 return self.cut(guess + (near < sought)), self.cut(guess + (near <= sought))
-        return None
+        if not is_patient:
+            return None
+        low = self.bisect(0, types, lambda key: key >= sought)
+        return self.cut(low), self.cut(self.bisect(low, types, lambda key: key > sought))
 
     def guess(self, constant: pa.Scalar) -> int | None:
         """Return the step of the constant, cut to the stored type."""
@@ -169,21 +158,10 @@ class FixedAxis:
     def step_at(self, bound: bytes) -> int:
         return 0 if bound <= VALUES else self.steps if bound >= END else self.step(bound)
 
-    def normal(self, interval: Interval) -> Interval | None:
-        """Return the interval, marked as single if it holds one value only; None if it holds no value."""
-        low, high = self.step_at(interval.low), self.step_at(interval.high)
-        if low >= high:
-            return None
-        if low + 1 == high:
-            return Interval(self.key(low), self.cut(high), True)
-        return Interval(self.cut(low), self.cut(high))
-
-    def values(self, interval: Interval, most: int) -> list[Interval] | None:
-        """Every value of an interval without nulls as one of its own; None if there are more than `most`."""
-        first, end = self.step_at(interval.low), self.step_at(interval.high)
-        if end - first > most:
-            return None
-        return [Interval(self.key(step), self.cut(step + 1), True) for step in range(first, end)]
+    def values(self, low: bytes, high: bytes, most: int) -> list[bytes] | None:
+        """Return the keys of all values in [low, high), which has no nulls; None for more than `most`."""
+        first, end = self.step_at(low), self.step_at(high)
+        return [self.key(step) for step in range(first, end)] if end - first <= most else None
 
 
 class FloatAxis(FixedAxis):
@@ -217,7 +195,9 @@ class BytesAxis(FixedAxis):
     def __init__(self, width: int) -> None:
         super().__init__(pa.binary(width), width, 0, (1 << 8 * width) - 1)
 
-    def quick_cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes]:
+    def cuts(
+        self, types: Sequence[pa.DataType], constant: pa.Scalar, is_patient: bool = True
+    ) -> tuple[bytes, bytes]:
         sought: bytes = constant.as_py()
         step = int.from_bytes(sought[: self.width].ljust(self.width, b"\0"), "big")
         # With values of two bytes, as steps (low, high): "ab" equals 6162, so (6162, 6163). "abc" lies just
@@ -232,35 +212,28 @@ class TextAxis:
     def __init__(self, utf8: bool) -> None:
         self.utf8 = utf8
 
-    def cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes]:
+    def cuts(
+        self, types: Sequence[pa.DataType], constant: pa.Scalar, is_patient: bool = True
+    ) -> tuple[bytes, bytes]:
         low = encode_value(constant)
-        return low, successor(low)
-
-    quick_cuts = cuts
+        high = successor(low)
+        if self.utf8 and not _is_utf8(constant):
+            high = low  # no text has these bytes
+        return (VALUES if low == _EMPTY else low), high
 
     def prefixed(self, prefix: bytes) -> tuple[bytes, bytes]:
         """Bounds of the values that begin with these bytes."""
         low = encode_value(pa.scalar(prefix, pa.binary())).removesuffix(_TEXT_END)
         return low, successor(low)
 
-    def normal(self, interval: Interval) -> Interval | None:
-        low, high, single = interval
-        if not single and low == VALUES:
-            # The empty text has the lowest key of all, VALUES + 00 00.
-            if high <= VALUES + _TEXT_END:
-                return None
-            single = high == successor(VALUES + _TEXT_END)
-            return Interval(VALUES + _TEXT_END, high, True) if single else interval
-        single = single or (low.endswith(_TEXT_END) and high == successor(low))
-        return None if single and self.utf8 and not _is_utf8(low) else Interval(low, high, single)
-
-    def values(self, interval: Interval, most: int) -> list[Interval] | None:
-        return [interval] if interval.single and most else None
+    def values(self, low: bytes, high: bytes, most: int) -> list[bytes] | None:
+        key = _EMPTY if low == VALUES else low
+        return [key] if most and key.endswith(_TEXT_END) and high == successor(key) else None
 
 
-def _is_utf8(key: bytes) -> bool:
+def _is_utf8(constant: pa.Scalar) -> bool:
     try:
-        key.replace(b"\0\xff", b"\0").decode()
+        constant.as_buffer().to_pybytes().decode()
     except UnicodeDecodeError:
         return False
     return True

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
 import pyarrow as pa
 from sqlglot import exp
@@ -32,7 +31,7 @@ _KEPT = 16
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """A condition on rows. A value: equal when the conditions are, picklable, safe to share.
+    """A condition on rows. A value: equal when the conditions are, and safe to share.
 
     `columns` are the top-level columns that it reads; a batch given to `mask` must have these and
     may have others. `str` gives SQL text with the same meaning, with columns spelt as in the schema;
@@ -108,9 +107,6 @@ class Predicate:
 
     def _show(self) -> str:
         return shortened(self.text or to_text(self.condition))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Predicate, (self.condition, self.text)
 
 
 @lru_cache(_KEPT)

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from elasticscan.base.key_encoding import END, VALUES
-from elasticscan.filters.bounds import Axis, TextAxis, axis_of, keeps_order, normalise
+from elasticscan.filters.bounds import TextAxis, axis_of, keeps_order
 from elasticscan.filters.coercion import computed_type
 from elasticscan.filters.expression import CAST, COLUMN, COMPARISONS, Expression, column_names, literal
 from elasticscan.filters.kernels import constant_of
-from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NOTHING, NULLS, Interval, KeySet, KeySets
+from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NOTHING, NULLS, KeySet, KeySets
 from elasticscan.filters.nodes import prefix_of
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_MOST_BISECTIONS = 200  # for one list; each takes milliseconds
+_MOST_BISECTIONS = 200  # that each constant of a list may take, some milliseconds; of a longer one none
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,15 @@ class ColumnDomain:
 def value_set(condition: Expression, field: pa.Field) -> ColumnDomain:
     """Return the value keys of the column `field` for which `condition` can be true.
 
+    >>> from elasticscan.filters.bounds import single_values
     >>> from elasticscan.filters.parser import parse_condition
-    >>> schema = pa.schema([("a", pa.int32()), ("b", pa.int32())])
-    >>> domain = value_set(parse_condition("a IN (1, 3) AND b > 2", schema), schema.field("a"))
-    >>> [interval.single for interval in domain.keys.intervals], domain.exact
-    ([True, True], False)
+    >>> schema = pa.schema([("a", pa.bool_()), ("b", pa.int32())])
+    >>> domain = value_set(parse_condition("a AND b > 2", schema), schema.field("a"))
+    >>> single_values(domain.keys, pa.bool_(), 2), domain.exact
+    ([b'\\x01\\x01'], False)
     """
-    axis = axis_of(field.type)
-    truth = _ColumnMeaning(field, axis).truth(condition)
-    keys = truth.true if axis is None else normalise(truth.true, axis)
-    return ColumnDomain(keys, truth.exact or keys.is_empty)
+    truth = _ColumnMeaning(field).truth(condition)
+    return ColumnDomain(truth.true, truth.exact or truth.true.is_empty)
 
 
 def column_sets(condition: Expression | None, schema: pa.Schema) -> KeySets:
@@ -87,8 +86,8 @@ _CONSTANTS = {
 
 
 class _ColumnMeaning:
-    def __init__(self, field: pa.Field, axis: Axis | None) -> None:
-        self.field, self.axis = field, axis
+    def __init__(self, field: pa.Field) -> None:
+        self.field, self.axis = field, axis_of(field.type)
 
     def truth(self, node: Expression) -> _Truth:
         if node.op not in ("AND", "OR"):
@@ -146,12 +145,14 @@ class _ColumnMeaning:
             return _UNKNOWN
         if constant.value is None:
             return _Truth(NULLS, NOT_NULL, NOTHING) if op == "<=>" else _CONSTANTS[None]
-        low, high = self.axis.cuts(types, pa.scalar(constant.value, constant.type))
+        cuts = self.axis.cuts(types, pa.scalar(constant.value, constant.type))
+        assert cuts is not None, "it was waited for"
+        low, high = cuts
         # An operator is spelt with the signs of the values that it holds for.
-        parts = {"<": Interval(VALUES, low), "=": Interval(low, high), ">": Interval(high, END)}
+        parts = {"<": (VALUES, low), "=": (low, high), ">": (high, END)}
         signs = "=" if op == "<=>" else op
         hit, missed = (
-            normalise(KeySet.of(part for sign, part in parts.items() if (sign in signs) == held), self.axis)
+            KeySet.of(part for sign, part in parts.items() if (sign in signs) == held)
             for held in (True, False)
         )
         return _Truth(hit, missed | NULLS, NOTHING) if op == "<=>" else _Truth(hit, missed, NULLS)
@@ -161,11 +162,11 @@ class _ColumnMeaning:
         if types is None or self.axis is None:
             return _UNKNOWN
         constants = [pa.scalar(value.value, value.type) for value in node.args[1:] if value.value is not None]
-        quick = [self.axis.quick_cuts(types, value) for value in constants]
-        if quick.count(None) > _MOST_BISECTIONS:
+        is_patient = len(constants) <= _MOST_BISECTIONS
+        cuts = [self.axis.cuts(types, value, is_patient) for value in constants]
+        if None in cuts:
             return _UNKNOWN
-        cuts = [ends or self.axis.cuts(types, value) for ends, value in zip(quick, constants, strict=True)]
-        hit = KeySet.of(filter(None, (self.axis.normal(Interval(*ends)) for ends in cuts)))
+        hit = KeySet.of(filter(None, cuts))
         missed = (hit | NULLS).complement()
         if len(constants) < len(node.args) - 1:
             return _Truth(hit, NOTHING, missed | NULLS)
@@ -177,7 +178,7 @@ class _ColumnMeaning:
         if not isinstance(self.axis, TextAxis) or node.op == "ILIKE":  # any text may have it
             return _Truth(NOT_NULL, NOT_NULL, NULLS, exact=False)
         prefix, rest = prefix_of(node.value)
-        hit = KeySet.of([Interval(*self.axis.prefixed(prefix.encode()))])
+        hit = KeySet.of([self.axis.prefixed(prefix.encode())])
         if not rest.strip("%"):
             return _Truth(hit, (hit | NULLS).complement(), NULLS)
         return _Truth(hit, NOT_NULL, NULLS, exact=False)

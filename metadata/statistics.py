@@ -53,7 +53,7 @@ class FragmentStatistics:
         low, high = min((b.low for b in blocks), default=b""), max((b.high for b in blocks), default=b"")
         if low >= high:
             return 1.0
-        ends = ((max(low, least), min(high, most)) for least, most, _ in keys.intervals)
+        ends = ((max(low, least), min(high, most)) for least, most in keys.intervals)
         return sum(_share(low, end, high) - _share(low, begin, high) for begin, end in ends if begin < end)
 
     def may_match(self, block: int, key_sets: KeySets) -> bool:
@@ -64,7 +64,7 @@ class FragmentStatistics:
             column = self.columns.get(name)
             if column is not None:
                 bounds = column[block]
-                nulls = bounds.nulls > 0 and keys.overlaps(*NULLS.intervals[0][:2])
+                nulls = bounds.nulls > 0 and keys.overlaps(*NULLS.intervals[0])
                 if not nulls and not keys.overlaps(bounds.low, bounds.high):
                     return False
         return True

@@ -216,7 +216,7 @@ class ClusterTable(ReadOnly):
         named = single_values(value_set(predicate.condition, field).keys, field.type, _MOST_KEYS)
         if named is None or field.type not in (pa.string(), pa.binary()):  # others have several texts
             return self.slots
-        values = [value_of(each.key, field.type).cast(pa.binary()).as_py() for each in named.intervals]
+        values = [value_of(key, field.type).cast(pa.binary()).as_py() for key in named]
         return slot_set(slot_of(start + value) for value in values if value is not None)
 
     def keys_for(self, predicate: Predicate | None) -> KeySpace:

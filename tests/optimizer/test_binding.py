@@ -364,6 +364,7 @@ def ranges_of(condition: KeyCondition) -> KeyRanges:
         ("user > 9.5 AND user < 12.5D", [10, 11, 12], 1, None),
         ("user = 5 AND at > 3", [5], 1, "at"),
         ("user IN (1, 2) AND at IN (3, 4) AND s LIKE 'a%'", [1, 2], 2, "s"),
+        ("user = 1 AND at BETWEEN 3 AND 4", [1], 1, "at"),
         ("user = 1 AND at = 2 AND s = ''", [1], 3, None),
         ("(user = 1 AND at = 2) OR (user = 3 AND v = 4)", [1, 3], 1, None),
     ],

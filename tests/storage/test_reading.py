@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from elasticscan.base.errors import StoreDamaged
 from elasticscan.base.key_encoding import END, NULL, encode_value
-from elasticscan.filters.key_sets import Interval, KeySet
+from elasticscan.filters.key_sets import KeySet
 from elasticscan.metadata import SORTED, Fragment, IndexInfo
 from elasticscan.protocol import (
     Cursor,
@@ -117,7 +117,7 @@ def pruned(scenario: Scenario, snapshot: int) -> Way:
     def gives(row: Row) -> bool:
         return low <= encoded_value(shelf, versions[row[1:]], column) < high
 
-    asked = {"key_sets": {column: KeySet.of([Interval(low, high)])}}
+    asked = {"key_sets": {column: KeySet.of([(low, high)])}}
     return Way(read_page, scenario.source(snapshot), asked, gives)
 
 
@@ -259,7 +259,7 @@ def test_a_page_ends_and_goes_on_around_a_long_run_of_batches_passed_over(rows: 
         return opened[-1]
 
     pruning, limits = replace(source, open=opening), repeat((rows, 1 << 30))
-    more = {"key_sets": {"v": KeySet.of([Interval(key, key + b"\0")])}}
+    more = {"key_sets": {"v": KeySet.of([(key, key + b"\0")])}}
     pages = read_all(read_page, pruning, shelf.everything(), 1, ["k", "v"], limits, **more)
     found = [key for _, (key,), value in together(pages, shelf) if value == "wanted"]
     assert found == kept
