@@ -125,8 +125,7 @@ def _check_runs(state: StoreState, table: TableState, changes: FileChanges) -> N
 def _check_files(state: StoreState, table: TableState, changes: FileChanges, placement: Placement) -> None:
     """Raise unless fragments lie where their slots live, and have runs of all indexes, and of no others."""
     needed = {index.id for index in table.indexes}
-    for added in changes.added:
-        file = added.file
+    for file in changes.added:
         if not file.slots <= placement.at(file.shard):
             raise _changed(table, "tablets")
         if needed != {run.index for run in file.runs}:

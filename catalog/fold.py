@@ -275,7 +275,7 @@ def _since(state: StoreState, entry: LogEntry) -> int:
 
 def _touch(state: StoreState, number: int, files: FileChanges) -> Changes:
     """Note the tablets whose files are others now: a move that copied them before must copy again."""
-    of_files = (*(added.file.slots for added in files.added), *(left for _, left in files.slots))
+    of_files = (*(added.slots for added in files.added), *(left for _, left in files.slots))
     slots = SlotSet.union((*of_files, files.flushed_slots))
     if not slots:
         return {}

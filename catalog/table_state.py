@@ -112,7 +112,7 @@ def with_files(
     for added in files.added:
         fragment = added.entered(next(ids), table.info.id, number)
         fragments.append(fragment)
-        runs += [run.entered(next(ids), fragment.id) for run in added.file.runs]
+        runs += [run.entered(next(ids), fragment.id) for run in added.runs]
     runs += [extra.run.entered(next(ids), extra.fragment) for extra in files.runs]
     table, memory = with_slots(table, dict(files.slots), time), _unflushed(table.memory, files)
     return replace(

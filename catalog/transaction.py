@@ -133,7 +133,7 @@ class Tx:
             self.execute(tables.PUT_TOPOLOGY, values)
         self._first = self._first or row.id
         changes = file_changes(what.record).values()
-        self.files_at |= {added.file.shard for files in changes for added in files.added}
+        self.files_at |= {added.shard for files in changes for added in files.added}
         return number
 
     def _next_number(self, what: Append) -> int:

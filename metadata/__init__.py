@@ -51,7 +51,6 @@ from elasticscan.metadata.records import (
     MAX_FILES,
     NO_CHANGES,
     NO_SLOTS,
-    AddedFragment,
     AddedRun,
     FileChanges,
     FilesCondemned,

@@ -63,11 +63,14 @@ class StagedFragment(FragmentFile):
     Attributes:
         runs: its entries in the table's secondary indexes.
         slots_left: the number of slots that it was written for and does not serve, since they moved away.
+        min_commit, max_commit: bounds of its rows' commits; 0 stands for the number of its record.
         statistics: packed `FragmentStatistics`; empty when there are none. Kept apart from the record.
     """
 
     runs: tuple[StagedRun, ...] = ()
     slots_left: int = 0
+    min_commit: int = 0
+    max_commit: int = 0
     statistics: Packed = field(default=b"", metadata={"apart": True})
 
     @property
@@ -84,11 +87,11 @@ class StagedFragment(FragmentFile):
         """Return the same file, serving these slots: some of its own, or others of which it has no rows."""
         return replace(self, slots=slots, slots_left=self.slots_left + len(self.slots - slots))
 
-    def entered(self, id: int, table: int, min_commit: int, max_commit: int) -> Fragment:  # noqa: A002
-        """Return the fragment, once a catalog knows it."""
+    def entered(self, id: int, table: int, number: int = 0) -> Fragment:  # noqa: A002
+        """Return the fragment, once a record of this number has entered it."""
         file = {field.name: getattr(self, field.name) for field in fields(FragmentFile)}
-        file |= {"min_commit": min_commit, "max_commit": max_commit, "slots_written": self.slots_written}
-        return Fragment(id=id, table=table, **file)
+        file |= {"min_commit": self.min_commit or number, "max_commit": self.max_commit or number}
+        return Fragment(id=id, table=table, slots_written=self.slots_written, **file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ class Origin:
 
     Attributes:
         store: the store's id.
-        slots, hash: how the store maps rows to slots.
+        store_slots, store_hash: how the store maps rows to slots.
         operation: write, overwrite, delete, move, compact (a merge of fragments), flush or index.
         write: 32 hexadecimal digits, the same in all files of one operation.
         after_commit: the newest commit when it began.
@@ -44,8 +44,8 @@ class Origin:
     """
 
     store: str
-    slots: int
-    hash: str
+    store_slots: int
+    store_hash: str
     operation: str
     write: str
     after_commit: int
@@ -65,16 +65,15 @@ class Origin:
         return tuple(pieces)
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """A sealed file's description of itself.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest(Origin):
+    """A sealed file's description of itself, with its origin, whose epochs are those of the file's slots.
 
     Attributes:
         kind: "fragment" or "index_run".
         path: below the shard's root; a file under another name is not where it was written.
         min_commit, max_commit: bounds of its rows' commits; 0 for what a write staged, whose commit
             was not made yet.
-        epochs: of its slots, when it was staged.
         not_null: the columns that allow no nulls, by their names in the file.
         complete: it has all rows of its slots up to the newest commit of its rows, except history and rows
             that no snapshot needs.
@@ -86,9 +85,6 @@ class Manifest:
     """
 
     kind: str
-    store: str
-    store_slots: int
-    store_hash: str
     shard: int
     table: int
     table_name: str
@@ -97,15 +93,9 @@ class Manifest:
     compression: str | None
     not_null: tuple[str, ...]
     path: str
-    operation: str
-    write: str
-    after_commit: int
-    began_at: float
     min_commit: int
     max_commit: int
     slots: SlotSet
-    epochs: Epochs
-    replaces: tuple[str, ...]
     rows: int
     unique: bool
     tombstones: int

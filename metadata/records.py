@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from elasticscan.metadata.fragments import Fragment, StagedFragment, TableInfo
+from elasticscan.metadata.fragments import StagedFragment, TableInfo
 from elasticscan.metadata.indexes import IndexInfo, StagedRun
 from elasticscan.topology import Shard, SlotSet, Tablet
 
@@ -24,26 +24,6 @@ NO_SLOTS: Final = SlotSet()
 def file_ids(number: int) -> Iterator[int]:
     """Return the ids of files that a record brings: fragments, each followed by its runs, then other runs."""
     return iter(range(number * MAX_FILES, (number + 1) * MAX_FILES))
-
-
-@dataclass(frozen=True, slots=True)
-class AddedFragment:
-    """A fragment that a record brings.
-
-    `min_number` and `max_number` bound the numbers of its rows' commits; 0 stands for the record's own.
-    """
-
-    file: StagedFragment
-    min_number: int = 0
-    max_number: int = 0
-
-    def serving(self, slots: SlotSet) -> AddedFragment:
-        """Return the same file, serving these slots."""
-        return replace(self, file=self.file.serving(slots))
-
-    def entered(self, id: int, table: int, number: int = 0) -> Fragment:  # noqa: A002
-        """Return the fragment, once a record of this number has entered it."""
-        return self.file.entered(id, table, self.min_number or number, self.max_number or number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +46,7 @@ class FileChanges:
         forgotten: paths, by shard, of removed files that are gone from their disks.
     """
 
-    added: tuple[AddedFragment, ...] = ()
+    added: tuple[StagedFragment, ...] = ()
     runs: tuple[AddedRun, ...] = ()
     slots: tuple[tuple[int, SlotSet], ...] = ()
     flushed: tuple[int, ...] = ()
@@ -311,8 +291,8 @@ def file_statistics(record: Record) -> dict[int, bytes]:
     """
     statistics, ordinal = dict[int, bytes](), 0
     for changes in file_changes(record).values():
-        for each in changes.added:
-            statistics[ordinal] = each.file.statistics
-            ordinal += 1 + len(each.file.runs)
+        for added in changes.added:
+            statistics[ordinal] = added.statistics
+            ordinal += 1 + len(added.runs)
         ordinal += len(changes.runs)
     return {number: packed for number, packed in statistics.items() if packed}

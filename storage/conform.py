@@ -129,27 +129,18 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
                 f"column {field.name!r} cannot be cast from {column.type} to {field.type}: {error}",
                 column=field.name,
             ) from error
-    if not field.nullable and column.null_count:
+    if _lacks_value(column, field):
+        where = f"its type {field.type}" if field.nullable else "the table"
         raise SchemaMismatch(
-            f"column {field.name!r} has {column.null_count} nulls but the table allows none; fill them",
-            column=field.name,
-        )
-    if _has_required_parts(field.type) and _lacks_required_part(column):
-        raise SchemaMismatch(
-            f"column {field.name!r} has nulls inside its values where {field.type} allows none; "
-            "fill or drop them",
-            column=field.name,
+            f"column {field.name!r} has nulls where {where} allows none; fill or drop them", column=field.name
         )
     return column
 
 
-def _has_required_parts(kind: pa.DataType) -> bool:
-    parts = kind.field(0).type if _t.is_map(kind) else children(kind)  # pairs and their keys are never null
-    return any(not part.nullable or _has_required_parts(part.type) for part in parts)
-
-
-def _lacks_required_part(column: pa.Array) -> bool:
-    """Return whether a nested value has a null where its type allows none; Arrow itself never looks."""
+def _lacks_value(column: pa.Array, field: pa.Field) -> bool:
+    """Return whether a value, or a part of one, is null where its field allows none; Arrow never looks."""
+    if not field.nullable and column.null_count:
+        return True
     kind = column.type
     if _t.is_map(kind):  # a list of pairs; Arrow's own cast to it refuses some values
         kind, buffers = pa.list_(kind.field(0)), column.buffers()[:2]
@@ -157,16 +148,12 @@ def _lacks_required_part(column: pa.Array) -> bool:
             kind, len(column), buffers, offset=column.offset, children=[column.values]
         )
     if _t.is_struct(kind):
-        present = column.is_valid() if column.null_count else None
         parts = [column.field(at) for at in range(kind.num_fields)]
-        if present is not None:
-            parts = [part.filter(present) for part in parts]
+        if column.null_count:
+            parts = [part.filter(column.is_valid()) for part in parts]
     else:
         parts = [column.flatten()] if kind.num_fields else []
-    return any(
-        (not field.nullable and part.null_count) or _lacks_required_part(part)
-        for field, part in zip(children(kind), parts, strict=True)
-    )
+    return any(map(_lacks_value, parts, children(kind)))
 
 
 def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from elasticscan.base.errors import ElasticScanError, InvalidKey, StoreDamaged
 from elasticscan.base.limits import BATCH_ROWS
-from elasticscan.metadata import AddedFragment, Bounds, TableInfo
-from elasticscan.storage.fragment import FOREVER, UNTIL, fragment_schema
+from elasticscan.metadata import Bounds, StagedFragment
+from elasticscan.storage.fragment import FOREVER, UNTIL, fragment_schema, rows_in
 from elasticscan.storage.fragment_writer import Contents, Destination, FragmentWriter
 from elasticscan.storage.merge import Array, Piece, Versions, windows
 from elasticscan.storage.pages import PageSource
@@ -66,18 +66,18 @@ class _Output:
         batch = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
         self._writer.write(batch)
 
-    def finish(self, max_commit: int, committed: bool, complete: bool) -> list[AddedFragment]:
+    def finish(self, max_commit: int, committed: bool, complete: bool) -> list[StagedFragment]:
         if self._min_commit == FOREVER:
             return []
         commits = (self._min_commit, max_commit) if committed else (0, 0)
         is_history = UNTIL in self._writer.schema.names
         contents = Contents(*commits, not is_history, complete, self._until if is_history else None)
-        return [AddedFragment(self._writer.finish(contents), self._min_commit, max_commit)]
+        return [self._writer.finish(contents)]
 
 
 def copy_slots(
     source: PageSource, slots: SlotSet, bounds: Bounds, keep: Keep, to: Destination, committed: bool = True
-) -> list[AddedFragment]:
+) -> list[StagedFragment]:
     """Copy the rows of `slots` that are of commits within `bounds`.
 
     Memory: a batch of each fragment and a few more, whatever the number of rows. `committed` is false for
@@ -89,11 +89,7 @@ def copy_slots(
     Raises:
         InvalidKey: a key is there twice in what was staged.
     """
-    table, copies = source.table, list[AddedFragment]()
-    taking_part = [f for f in source.view.fragments if bounds.touch(f) and f.slots & slots]
-    commits = {c for f in taking_part for c in (f.min_commit, f.max_commit)}
-    versioned, deleted = len(commits) > 1, any(f.tombstones for f in taking_part)
-    form = partial(fragment_schema, table.schema, versioned)
+    copies: list[StagedFragment] = []
     try:
         with ExitStack() as stack:
             writer = partial(FragmentWriter, stack, to, table, slots=slots)
@@ -111,7 +107,7 @@ def copy_slots(
     except BaseException:
         for copied in copies:  # one of them may be there already
             with suppress(OSError, ElasticScanError):
-                to.disk.delete(copied.file.path)
+                to.disk.delete(copied.path)
         raise
     return copies
 

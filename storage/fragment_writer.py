@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from typing import Any
 
@@ -155,30 +155,14 @@ class FragmentWriter:
             tuple(rows for rows, *_ in self._sealed.batches),
             {marks.get(name, name): tuple(blocks) for name, blocks in self._blocks.items()},
         )
-        manifest = manifest_of(
-            self._table,
-            self.to.origin,
-            kind=FRAGMENT,
-            shard=self.to.shard,
-            path=self._path,
-            slots=self._slots,
-            rows=self._rows,
-            tombstones=self._tombstones,
-            **asdict(contents),
-        )
-        seal = self._sealed.seal(manifest)
+        own: dict[str, Any] = {"shard": self.to.shard, "path": self._path, "slots": self._slots}
+        own |= {"rows": self._rows, "tombstones": self._tombstones, **asdict(contents)}
+        seal = self._sealed.seal(manifest_of(self._table, self.to.origin, kind=FRAGMENT, **own))
+        del own["complete"]
         return StagedFragment(
-            shard=self.to.shard,
-            path=self._path,
-            slots=self._slots,
-            rows=self._rows,
-            bytes=seal.bytes,
-            unique=contents.unique,
-            tombstones=self._tombstones,
+            **own,
+            **asdict(seal),
             versioned=COMMIT in self._schema.names,
-            tail=seal.tail,
-            digest=seal.digest,
-            superseded_at=contents.superseded_at,
             statistics=pack_statistics(statistics),
         )
 
@@ -187,16 +171,9 @@ def manifest_of(table: TableInfo, origin: Origin, **own: Any) -> Manifest:
     """Describe a new file: its table, who stages it, and its own contents."""
     columns = table.by_name() if table.columns else {}
     named = [(c.stored, name, c.since) for name, c in columns.items() if c.until is None]
+    by = {field.name: getattr(origin, field.name) for field in fields(Origin)}
+    by["epochs"] = origin.epochs_of(own["slots"])
     return Manifest(
-        store=origin.store,
-        store_slots=origin.slots,
-        store_hash=origin.hash,
-        operation=origin.operation,
-        write=origin.write,
-        after_commit=origin.after_commit,
-        began_at=origin.began_at,
-        epochs=origin.epochs_of(own["slots"]),
-        replaces=origin.replaces,
         table=table.id,
         table_name=table.name,
         primary_key=table.primary_key,
@@ -205,6 +182,7 @@ def manifest_of(table: TableInfo, origin: Origin, **own: Any) -> Manifest:
         definition=table.definition,
         columns=tuple(named),
         not_null=tuple(stored_name(columns, field.name) for field in table.schema if not field.nullable),
+        **by,
         **own,
     )
 

@@ -20,7 +20,7 @@ from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import SHARDS_AT_ONCE, WRITE_BUFFER_BYTES
 from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
 from elasticscan.storage.batches.reader import BatchCache
-from elasticscan.storage.conform import check_key_bytes, check_keys_filled, parts_of
+from elasticscan.storage.conform import check_key_bytes, parts_of
 from elasticscan.storage.copying import Keep, copy_slots, repeated_key
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import DELETED, SLOT, FragmentReader, fragment_schema
@@ -43,7 +43,6 @@ TabletRows = tuple[list[Range], list[Range]]  # slots of tablets, and where thei
 
 def sort_rows(rows: pa.RecordBatch, table: TableInfo, slot_count: int) -> pa.RecordBatch:
     """Return the rows by (slot, primary key), with the columns of a fragment; raises `InvalidKey`."""
-    check_keys_filled(rows, table)
     check_key_bytes(rows, table.primary_key)
     slots = slots_of(rows.select(table.shard_key).columns, slot_count)
     order, first = key_order(rows, table.primary_key, slots)
@@ -92,7 +91,7 @@ def stage_rows(
     try:
         for part in parts_of(batches, buffer_bytes):
             check_process()
-            rows = sort_rows(part, table, origin.slots)
+            rows = sort_rows(part, table, origin.store_slots)
             by_shard = _by_shard(rows.column(SLOT).to_numpy(), placement)
             if not staged and part.nbytes <= memory_bytes < buffer_bytes:  # so it is the only part
                 touched = SlotSet.of(tablet for tablets, _ in by_shard.values() for tablet in tablets)
@@ -136,7 +135,7 @@ def staged_source(
     table: TableInfo, staged: Sequence[StagedFragment], disk_of: Callable[[int], Disk]
 ) -> PageSource:
     """Return a source of staged fragments, as if they were one commit, number 1."""
-    fragments = [fragment.entered(number, table.id, 1, 1) for number, fragment in enumerate(staged)]
+    fragments = [fragment.entered(number, table.id, 1) for number, fragment in enumerate(staged)]
     cache = BatchCache()
 
     def open_fragment(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
@@ -151,8 +150,7 @@ def _copied(
 ) -> Iterator[StagedFragment]:
     """Copy the rows of some slots to a shard, as one staged fragment, if there are any."""
     to = Destination(disk_of(shard), shard, origin)
-    for copied in copy_slots(source, slots, Bounds(0, 1), Keep(), to, committed=False):
-        yield copied.file
+    yield from copy_slots(source, slots, Bounds(0, 1), Keep(), to, committed=False)
 
 
 def arrange(

@@ -137,9 +137,9 @@ class StagedInMemory(StagedFragment):
             content=rows,
         )
 
-    def entered(self, id: int, table: int, min_commit: int, max_commit: int) -> MemoryFragment:  # noqa: A002
+    def entered(self, id: int, table: int, number: int = 0) -> MemoryFragment:  # noqa: A002
         """Return the rows as a fragment of a file in memory."""
-        contents = Contents(min_commit=min_commit, max_commit=max_commit)
+        contents = Contents(min_commit=number, max_commit=number)
         return _in_memory(self.table, self.content, self.slots, contents, id)
 
 
@@ -173,7 +173,7 @@ def _in_memory(
     disk = _HeldFiles()
     to = Destination(disk, MEMORY, _ORIGIN)
     staged = write_fragment(to, replace(table, compression=None), slots, [rows], contents)
-    plain = staged.entered(number, table.id, contents.min_commit, contents.max_commit)
+    plain = staged.entered(number, table.id)
     own = {each.name: getattr(plain, each.name) for each in fields(Fragment)}
     return MemoryFragment(**own, statistics=staged.statistics, file=disk.new[0], content=rows)
 

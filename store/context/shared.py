@@ -305,8 +305,8 @@ class Context:
         state = state or self.state()
         return Origin(
             store=state.store_id,
-            slots=state.slots,
-            hash=state.hash,
+            store_slots=state.slots,
+            store_hash=state.hash,
             operation=operation,
             write=secrets.token_hex(16),
             after_commit=state.commit,

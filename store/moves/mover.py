@@ -19,12 +19,12 @@ from elasticscan.base.errors import (
     TryAgain,
 )
 from elasticscan.catalog import Tx, append_topology, retry_interrupted
-from elasticscan.metadata import AddedFragment, Bounds, FileChanges, Fragment, MoveSwitched
+from elasticscan.metadata import Bounds, FileChanges, Fragment, MoveSwitched, StagedFragment
 from elasticscan.storage import Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.moves.owners import transition
 from elasticscan.store.writing.entering import added
-from elasticscan.store.writing.indexing import indexed
+from elasticscan.store.writing.indexing import with_runs
 from elasticscan.topology import Event, Move, Tablet
 
 SMALL_REST_ROWS = 20_000  # what the switch may copy while writers wait
@@ -55,7 +55,7 @@ class Mover:
     ) -> None:
         self._context, self.owner, self.move, self._checkpoint = context, owner, move, checkpoint
         self.copied_to = 0
-        self.copies: list[tuple[int, AddedFragment]] = []
+        self.copies: list[tuple[int, StagedFragment]] = []
 
     def carry_out(self) -> None:
         """Move the tablet.
@@ -129,7 +129,7 @@ class Mover:
             first = len(self.copies)
             # From here on they are removed if their runs cannot be built.
             self.copies += [(source.table.id, copied) for copied in copies]
-            copies = indexed(self._context, source.table, self._context.state(), copies)
+            copies = with_runs(self._context, source.table, self._context.state(), copies)
             self.copies[first:] = [(source.table.id, copied) for copied in copies]
         self.copied_to = upto
 
@@ -172,12 +172,12 @@ class Mover:
         with self._context.catalog.writing() as tx:
             if tx.state.commit > self.copied_to:
                 self._copy(self._sources(tx), tx.state.commit, to)
-            self._context.check_not_collected(tx, (copied.file for _, copied in self.copies))
+            self._context.check_not_collected(tx, (copied for _, copied in self.copies))
             self._checkpoint("switching")
             files = dict[int, FileChanges]()
             for table in tx.state.infos({of for of, _ in self.copies}):  # else it was dropped
                 copies = [copied for of, copied in self.copies if of == table.id]
-                copies = indexed(self._context, table, tx.state, copies)
+                copies = with_runs(self._context, table, tx.state, copies)
                 files[table.id] = FileChanges(added(tx.state, copies))
             tx.append(MoveSwitched(self.tablet, move.target, tx.state.number, files))
             reason = f"tablet {move.tablet} moved from shard {move.source} to {move.target}"
@@ -196,7 +196,7 @@ class Mover:
             return True
         switched = when_possible(self._context, self._give_up)
         if switched is False:
-            discard([copied.file for _, copied in self.copies], self._context.disk_of)
+            discard([copied for _, copied in self.copies], self._context.disk_of)
         return bool(switched)
 
     def _give_up(self, tx: Tx) -> bool:
@@ -206,7 +206,7 @@ class Mover:
         try:  # nothing else grows an epoch so
             now = tx.state.tablet(self.move.tablet)
         except NotFound:  # it was split or joined since, after a switch or after an adoption
-            files = {(self.move.target, copied.file.path) for _, copied in self.copies}
+            files = {(self.move.target, copied.path) for _, copied in self.copies}
             return bool(files & tx.state.known_paths())
         return (now.shard, now.epoch) == (self.move.target, self.tablet.epoch + 1)
 

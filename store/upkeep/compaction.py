@@ -21,7 +21,6 @@ from typing import NamedTuple
 from elasticscan.base.limits import BATCH_BYTES
 from elasticscan.catalog import InlineCommit, Tx, retry_interrupted
 from elasticscan.metadata import (
-    AddedFragment,
     Bounds,
     Fragment,
     HorizonRaised,
@@ -43,7 +42,7 @@ from elasticscan.store.context.lookups import by_shard
 from elasticscan.store.moves.owners import moves_in
 from elasticscan.store.upkeep.planning import is_current
 from elasticscan.store.writing.entering import replace_fragments
-from elasticscan.store.writing.indexing import indexed
+from elasticscan.store.writing.indexing import with_runs
 from elasticscan.topology import Phase, SlotSet
 
 COMPACT = "compact"
@@ -190,7 +189,7 @@ class Merging:
 
         Returns what was merged: nothing, when another process merged some of them first. Raises as `compact`.
         """
-        copies = list[AddedFragment]()
+        copies = list[StagedFragment]()
         with self.context.noticing_collection():
             try:
                 with self.context.unless_left(self.shard):
@@ -201,10 +200,10 @@ class Merging:
                     if merged.added:
                         copies = []  # the commit refers to them, or may do so
             finally:
-                discard([copied.file for copied in copies], self.context.disk_of)
+                discard(copies, self.context.disk_of)
         return merged
 
-    def _stage(self, copies: list[AddedFragment]) -> None:
+    def _stage(self, copies: list[StagedFragment]) -> None:
         """Stage the merged fragments, with runs of indexes, so that there is less to do under the lock."""
         in_part = replace(self.keep, drop_tombstones=False, complete=False)
         left, stages, staged = list(self.fragments), list[Fragment](), list[StagedFragment]()
@@ -212,15 +211,15 @@ class Merging:
             while len(some := _smallest(left, self.table.compression is not None)) < len(left):
                 left = [fragment for fragment in left if fragment not in some]
                 for copied in self._copy(some, some, in_part):
-                    staged.append(copied.file)
+                    staged.append(copied)
                     stages.append(copied.entered(-len(staged), self.table.id))
                     left.append(stages[-1])
             copies += self._copy(left, (*self.fragments, *stages, *self.hidden), self.keep)
-            copies[:] = indexed(self.context, self.table, self.context.state(), copies)
+            copies[:] = with_runs(self.context, self.table, self.context.state(), copies)
         finally:
             discard(staged, self.context.disk_of)
 
-    def _enter(self, tx: Tx, copies: list[AddedFragment]) -> Merged:
+    def _enter(self, tx: Tx, copies: list[StagedFragment]) -> Merged:
         """Make them visible, in place of what all sources still serve.
 
         Where others came first only the horizon is raised; nothing is done where a lease keeps older rows.
@@ -232,15 +231,15 @@ class Merging:
             return Merged()
         slots = self._still_served(tx)
         if slots:  # else the shard need not be there any more
-            copies[:] = indexed(self.context, self.table, tx.state, copies)
-            self.context.check_not_collected(tx, (copied.file for copied in copies))
+            copies[:] = with_runs(self.context, self.table, tx.state, copies)
+            self.context.check_not_collected(tx, copies)
         if self.keep.horizon > now.oldest_snapshot:
             tx.append(HorizonRaised(self.table.id, self.keep.horizon))
         return self._swap(tx, copies, slots)
 
     def _copy(
         self, sources: Sequence[Fragment], replaced: Sequence[Fragment], keep: Keep
-    ) -> list[AddedFragment]:
+    ) -> list[StagedFragment]:
         """Merge a few fragments into files which say whose place they take."""
         context, readers = self.context, self.context.readers
         to = Destination(context.writable_disk(self.shard), self.shard, context.origin(COMPACT, replaced))
@@ -257,7 +256,7 @@ class Merging:
     def _served(self, tx: Tx) -> dict[int, SlotSet]:
         return {fragment.id: fragment.slots for fragment in tx.state.fragments(self.table.id, self.shard)}
 
-    def _swap(self, tx: Tx, copies: Sequence[AddedFragment], slots: SlotSet) -> Merged:
+    def _swap(self, tx: Tx, copies: Sequence[StagedFragment], slots: SlotSet) -> Merged:
         """Put the merged fragments in for what their sources still serve."""
         if not slots:
             return Merged()

@@ -11,22 +11,23 @@ One record puts the files in the place of the rows. Some rows stay in the log un
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 from elasticscan.base.errors import OperatorNeeded
 from elasticscan.base.limits import FLUSH_BYTES, FLUSH_COMMITS, FLUSH_SECONDS, MEMORY_STORE_BYTES
 from elasticscan.catalog import StoreState, Tx, retry_interrupted
-from elasticscan.metadata import AddedFragment, Bounds, FileChanges, TableInfo, floor_at
+from elasticscan.metadata import Bounds, FileChanges, StagedFragment, TableInfo, floor_at
 from elasticscan.storage import Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Context
 from elasticscan.store.context.memory import TableMemory
 from elasticscan.store.upkeep.compaction import being_copied, compact
 from elasticscan.store.writing.entering import added, replace_files
-from elasticscan.store.writing.indexing import indexed
+from elasticscan.store.writing.indexing import with_runs
 from elasticscan.topology import SlotSet
 
 FLUSH = "flush"
 
-_Copies = dict[int, list[AddedFragment]]  # by shard
+_Copies = dict[int, list[StagedFragment]]  # by shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def flush(context: Context, table_id: int) -> bool:
                 entered = _enter(context, tx, plan, copies)
     finally:
         left = (here for shard, here in copies.items() if shard not in entered)
-        discard([copied.file for here in left for copied in here], context.disk_of)
+        discard(chain.from_iterable(left), context.disk_of)
     if problem is not None:
         raise problem
     return bool(entered)
@@ -128,9 +129,9 @@ def _copy(context: Context, plan: _FlushPlan, copies: _Copies) -> OperatorNeeded
         try:
             to = Destination(context.writable_disk(shard), shard, context.origin(FLUSH))
             copies[shard] = copy_slots(source, slots, plan.bounds, plan.keep, to)
-            copies[shard] = indexed(context, plan.table, state, copies[shard])
+            copies[shard] = with_runs(context, plan.table, state, copies[shard])
         except OperatorNeeded as error:
-            discard([copied.file for copied in copies.pop(shard, ())], context.disk_of)
+            discard(copies.pop(shard, ()), context.disk_of)
             problem = error
     return problem
 
@@ -147,11 +148,11 @@ def _enter(context: Context, tx: Tx, plan: _FlushPlan, copies: _Copies) -> froze
     flushed = [commit for commit in plan.memory.commits if not commit.slots.isdisjoint(slots)]
     if not flushed or not {*flushed} <= {*tx.state.memory(plan.table.id)}:
         return frozenset()
-    entering = list[AddedFragment]()
+    entering = list[StagedFragment]()
     for shard, own in here.items():
-        copies[shard] = indexed(context, plan.table, tx.state, copies[shard])
+        copies[shard] = with_runs(context, plan.table, tx.state, copies[shard])
         entering += [copied.serving(own) for copied in copies[shard]]
-    context.check_not_collected(tx, (copied.file for copied in entering))
+    context.check_not_collected(tx, entering)
     numbers = tuple(commit.number for commit in flushed)
     changes = FileChanges(added(tx.state, entering), flushed=numbers, flushed_slots=slots)
     replace_files(tx, plan.table.id, FLUSH, changes)

@@ -9,20 +9,18 @@ from elasticscan.base.errors import LimitExceeded
 from elasticscan.catalog import StoreState, Tx
 from elasticscan.metadata import (
     MAX_FILES,
-    AddedFragment,
     FileChanges,
     FragmentsReplaced,
+    StagedFragment,
 )
 from elasticscan.topology import SlotSet
 
 
-def added(state: StoreState, copies: Iterable[AddedFragment]) -> tuple[AddedFragment, ...]:
+def added(state: StoreState, staged: Iterable[StagedFragment]) -> tuple[StagedFragment, ...]:
     """Return fragments that are about to be entered, without runs of indexes that are gone."""
-    live, entering = {index.id for index in state.indexes()}, list[AddedFragment]()
-    for copied in copies:
-        runs = tuple(run for run in copied.file.runs if run.index in live)
-        entering.append(replace(copied, file=replace(copied.file, runs=runs)))
-    if sum(1 + len(each.file.runs) for each in entering) > MAX_FILES:
+    live = {index.id for index in state.indexes()}
+    entering = [replace(f, runs=tuple(run for run in f.runs if run.index in live)) for f in staged]
+    if sum(1 + len(fragment.runs) for fragment in entering) > MAX_FILES:
         raise LimitExceeded(
             f"one commit brings at most {MAX_FILES:,} files; write in several calls", most=MAX_FILES
         )
@@ -44,7 +42,7 @@ def replace_files(tx: Tx, table: int, operation: str, files: FileChanges) -> Non
 
 
 def replace_fragments(
-    tx: Tx, table: int, slots: Mapping[int, SlotSet], copies: Iterable[AddedFragment], operation: str
+    tx: Tx, table: int, slots: Mapping[int, SlotSet], copies: Iterable[StagedFragment], operation: str
 ) -> None:
     """Enter fragments, with runs of all indexes, in the place of others, as `replace_files`.
 

@@ -31,7 +31,6 @@ from elasticscan.metadata import (
     INDEX_KINDS,
     KEY,
     NONE,
-    AddedFragment,
     AddedRun,
     FileChanges,
     Fragment,
@@ -92,14 +91,6 @@ def with_runs(
     except BaseException:
         remove_files(built, context.disk_of)
         raise
-
-
-def indexed(
-    context: Context, table: TableInfo, state: StoreState, copies: Sequence[AddedFragment]
-) -> list[AddedFragment]:
-    """Return copies with runs of every index, as `with_runs`."""
-    whole = with_runs(context, table, state, [copied.file for copied in copies])
-    return [replace(copied, file=file) for copied, file in zip(copies, whole, strict=True)]
 
 
 def _defined(

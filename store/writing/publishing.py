@@ -19,7 +19,6 @@ from elasticscan.base.errors import CommitUnknown, ElasticScanError, WriteConfli
 from elasticscan.base.limits import MEMORY_STORE_BYTES, MEMORY_TABLE_BYTES, WRITE_BUFFER_BYTES
 from elasticscan.catalog import Append, IdempotencyKey, StoreState, Tx, retry_interrupted
 from elasticscan.metadata import (
-    AddedFragment,
     FileChanges,
     RowsCommitted,
     StagedFragment,
@@ -172,7 +171,7 @@ def commit_of(
         slots=SlotSet.union(part.slots for part in staged if packed is not None),
         overwrites=kind == "overwrite",
         based_on=request.based_on,
-        files=FileChanges(added(state, (AddedFragment(part) for part in staged if packed is None))),
+        files=FileChanges(added(state, staged if packed is None else ())),
     )
     said = {"content": None if txn is None else txn.content, "user": dict(request.user_metadata or {})}
     metadata = json.dumps(said, sort_keys=True) if any(said.values()) else None

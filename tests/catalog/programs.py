@@ -64,7 +64,6 @@ from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import TableState
 from elasticscan.catalog.topology_history import pack_topology, topologies
 from elasticscan.metadata import (
-    AddedFragment,
     AddedRun,
     FileChanges,
     FilesCondemned,
@@ -543,8 +542,8 @@ class World:
             model = self.models[table] if table in self.models else self.dropped[table]
             model.files |= {added.run.path for added in changes.runs}
             for added in changes.added:
-                model.files |= {added.file.path, *(run.path for run in added.file.runs)}
-                assert (added.file.shard, added.file.path) not in self.condemned
+                model.files |= {added.path, *(run.path for run in added.runs)}
+                assert (added.shard, added.path) not in self.condemned
         clock = max(entry.row.clock / 1e6, after.belief.accepted_at)
         for file in {*after.removed_files()} - {*before.removed_files()}:
             assert file.time == round(1e6 * clock), "it is as old as its removal"
@@ -591,7 +590,7 @@ class World:
         if inline:
             return Made(Append(record, pack(versions), app, said), tuple(versions), content=content)
         added = [
-            AddedFragment(self._file(table, shard, state.placement.at(shard), some))
+            self._file(table, shard, state.placement.at(shard), some)
             for shard, some in by_shard(state.placement, versions).items()
         ]
         record = replace(record, files=FileChanges(tuple(added)))
@@ -613,9 +612,10 @@ class World:
     def _run(self, index: IndexInfo, path: str) -> StagedRun:
         return StagedRun(index.id, f"{path}.{index.id}.{next(self.names)}", 1, 10, 1, 1)
 
-    def _added(self, table: TableState, shard: int, slots: SlotSet, some: list[Version]) -> AddedFragment:
+    def _added(self, table: TableState, shard: int, slots: SlotSet, some: list[Version]) -> StagedFragment:
         numbers = [version.number for version in some]
-        return AddedFragment(self._file(table, shard, slots, some), min(numbers), max(numbers))
+        file = self._file(table, shard, slots, some)
+        return replace(file, min_commit=min(numbers), max_commit=max(numbers))
 
     def _flush(self, state: StoreState, table: Any) -> Record | None:
         if not table.memory:

@@ -56,7 +56,7 @@ def test_a_set_of_files_is_what_a_dict_of_them_is_however_often_it_is_merged(see
     for step in range(120):
         new = [
             StagedFragment(draw.randrange(5), "p", SlotSet.span(0, 9), 1, 2, True, 0, True, 3, 4).entered(
-                100 * step + ordinal, 7, 1, 2
+                100 * step + ordinal, 7, 1
             )
             for ordinal in range(draw.randrange(9))
         ]

@@ -82,7 +82,7 @@ def test_each_core_has_a_part_unless_parts_would_be_small() -> None:
 
 def test_a_fragment_weighs_on_the_slots_it_speaks_for() -> None:
     slots = SlotSet.of([(0, 2), (6, 8)])
-    fragment = StagedFragment(1, "p", slots, 4, 400, True, 0, False, 0, 0).entered(1, 1, 1, 1)
+    fragment = StagedFragment(1, "p", slots, 4, 400, True, 0, False, 0, 0).entered(1, 1, 1)
     assert slot_bytes([fragment, fragment], 8).tolist() == [200, 200, 0, 0, 0, 0, 200, 200]
 
 

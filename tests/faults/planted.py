@@ -439,8 +439,8 @@ def merge_outlives_its_owner(swap: Swap, merging: Any, tx: Tx, copies: Any, slot
     if there & {fragment.id for fragment in merging.fragments}:
         return swap(merging, tx, copies, slots)
     merged = compaction._slots_of(merging.fragments) & tx.state.placement.at(merging.shard)
-    whole = compaction.indexed(merging.context, merging.table, tx.state, copies)
-    added = [replace(c, file=replace(c.file, slots=merged)) for c in whole]
+    whole = compaction.with_runs(merging.context, merging.table, tx.state, copies)
+    added = [replace(c, slots=merged) for c in whole]
     replace_fragments(tx, merging.table.id, {}, added, compaction.COMPACT)
     return compaction.Merged(added=len(copies))
 
@@ -869,7 +869,7 @@ keepers.rule("a merged fragment tells the oldest commit that it holds").alters(
     compaction.Merging,
     "_swap",
     lambda swap, merging, tx, copies, slots: swap(
-        merging, tx, [replace(c, min_number=c.max_number) for c in copies], slots
+        merging, tx, [replace(c, min_commit=c.max_commit) for c in copies], slots
     ),
 )
 keepers.rule("a tag keeps its snapshot").gives(compaction, "_tagged", [], let=horizons_may_pass_tags)
@@ -889,7 +889,7 @@ Finder("scenarios", "test_a_store_answers_as_the_transcript_says[index_made_mean
 ).gives(publishing, "missing_runs", False, let=files_may_lack_runs)
 Finder("programs", "index scans alongside movers").rule(
     "a tablet takes its entries along when it moves"
-).alters(mover, "indexed", lambda _, context, table, state, copies: list(copies), let=files_may_lack_runs)
+).alters(mover, "with_runs", lambda _, context, table, state, copies: list(copies), let=files_may_lack_runs)
 Finder("scenarios", "test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away").rule(
     "one clock far ahead is ignored"
 ).alters((fold, transaction), "observe", lambda _, belief, clock: Belief(max(belief.accepted_at, clock)))

@@ -48,7 +48,7 @@ def files_may_lack_runs(patch: Patch) -> None:
     honest = checks._check_files
 
     def of_no_index(state: StoreState, table: TableState, changes: FileChanges, placement: Placement) -> None:
-        added = tuple(replace(each, file=replace(each.file, runs=())) for each in changes.added)
+        added = tuple(replace(each, runs=()) for each in changes.added)
         honest(state, replace(table, indexes=()), replace(changes, added=added), placement)
 
     _read_without_runs(patch)

@@ -24,5 +24,5 @@ def test_a_file_knows_of_how_many_slots_it_may_have_rows(
     staged = StagedFragment(1, "f", SlotSet.of([(0, 4)]), 4, 400, True, 0, False, 0, 0)
     served = staged.serving(SlotSet.of(serving))
     assert served.slots == SlotSet.of(serving)
-    assert served.slots_written == served.entered(1, 1, 1, 1).slots_written == written
+    assert served.slots_written == served.entered(1, 1, 1).slots_written == written
     assert served.serving(SlotSet.of([(0, 4)])).slots_written >= 4

@@ -201,7 +201,7 @@ def entries_of(info: IndexInfo, ranges: Ranges) -> float:
 def fragment(number: int, unique: bool = True, start: int = 0, end: int = 1) -> Fragment:
     slots = SlotSet.span(start, end)
     staged = StagedFragment(1, f"{number}", slots, 0, 0, unique, 0, False, 0, 0)
-    return staged.entered(number, 1, 1, 1)
+    return staged.entered(number, 1, 1)
 
 
 def to_read(

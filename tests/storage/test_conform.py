@@ -64,9 +64,9 @@ def test_columns_that_do_not_match_are_named(batch: pa.RecordBatch, message: str
 
 def test_nulls_are_refused_where_the_table_allows_none() -> None:
     assert written(of([1, 2], pa.int64()), pa.int64(), nullable=False).to_pylist() == [1, 2]
-    with pytest.raises(SchemaMismatch, match="1 nulls but the table allows none"):
+    with pytest.raises(SchemaMismatch, match="nulls where the table allows none"):
         written(of([1, None], pa.int64()), pa.int64(), nullable=False)
-    with pytest.raises(SchemaMismatch, match="2 nulls"):
+    with pytest.raises(SchemaMismatch, match="has nulls"):
         written(pa.nulls(2), pa.int64(), nullable=False)
 
 
@@ -180,7 +180,7 @@ def test_nulls_inside_values_are_refused_where_the_type_allows_none(
     assert written(of(values, kind), kind).to_pylist() == values
     assert written(of([values[0], *values], kind).slice(1), kind).to_pylist() == values
     for value in cases[True]:
-        with pytest.raises(SchemaMismatch, match="nulls inside its values"):
+        with pytest.raises(SchemaMismatch, match="nulls where its type"):
             written(of([*values, value], kind), kind)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from elasticscan.base.errors import InvalidKey, StoreDamaged
-from elasticscan.metadata import AddedFragment, Bounds
+from elasticscan.metadata import Bounds, StagedFragment
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage import merge as merge_module
@@ -43,22 +43,21 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
         monkeypatch.setattr(merge_module, "_MOST_BITS", 1)
 
 
-def check_honest(copied: AddedFragment, rows: list[Version], shelf: Shelf, slots: SlotSet) -> None:
+def check_honest(staged: StagedFragment, rows: list[Version], shelf: Shelf, slots: SlotSet) -> None:
     """What the catalog is reported about a copy is true of its file."""
-    staged = copied.file
     assert rows == sorted(rows, key=lambda v: (v.slot, v.key, -v.commit))
     assert staged.rows == len(rows) > 0
     assert staged.tombstones == sum(version.value is None for version in rows)
     assert (staged.shard, staged.slots) == (2, slots)
     if staged.unique:
         assert len({version.key for version in rows}) == len(rows)
-    assert all(copied.min_number <= version.commit <= copied.max_number for version in rows)
+    assert all(staged.min_commit <= version.commit <= staged.max_commit for version in rows)
     if not staged.versioned:
-        assert copied.min_number == copied.max_number
+        assert staged.min_commit == staged.max_commit
     found, seal = find_seal(shelf.disk, staged.path)
     assert seal == staged.seal
     assert (found.rows, found.tombstones, found.unique) == (staged.rows, staged.tombstones, staged.unique)
-    assert (found.slots, found.min_commit, found.max_commit) == (slots, copied.min_number, copied.max_number)
+    assert (found.slots, found.min_commit, found.max_commit) == (slots, staged.min_commit, staged.max_commit)
     verify_file(shelf.disk, staged.path, staged.seal)
 
 
@@ -79,7 +78,7 @@ def test_a_copy_keeps_every_version_that_snapshots_from_its_horizon_on_see(compa
         slots = SlotSet.of((start, rng.randint(start + 1, shelf.slot_count)) for start in starts)
     within = [v for v in shelf.versions() if v.slot in slots and bounds.floor <= v.commit <= bounds.snapshot]
     copies = copy_slots(shelf.source(), slots, bounds, keep, Destination(shelf.disk, 2, ORIGIN))
-    rows = [versions_in(shelf, copied.file, copied.min_number) for copied in copies]
+    rows = [versions_in(shelf, copied, copied.min_commit) for copied in copies]
     assert Counter(chain.from_iterable(rows)) == Counter(needed(within, keep))
     for copied, own in zip(copies, rows, strict=True):
         check_honest(copied, own, shelf, slots)

@@ -34,7 +34,9 @@ class Trial:
         schema, keys = pa.schema([ID, *columns]), [*{key: 0, "id": 0}]
         check_definition(schema, keys, keys)
         stored = stored_schema(schema, keys)
-        self.shelf = Shelf(TableInfo(7, "t", stored, tuple(keys), tuple(keys), None, 0, 0), ORIGIN.slots)
+        self.shelf = Shelf(
+            TableInfo(7, "t", stored, tuple(keys), tuple(keys), None, 0, 0), ORIGIN.store_slots
+        )
 
     def run(self, values: pa.RecordBatch | None = None) -> None:
         """Write rows, replace some and delete all; read each snapshot, also from copies as of moves."""
@@ -61,12 +63,12 @@ class Trial:
         assert self.copied(Keep(horizon=3, drop_tombstones=True)) == []
 
     def write(self, rows: pa.RecordBatch, commit: int) -> None:
-        placement = initial_placement(ORIGIN.slots, 1, [1])
+        placement = initial_placement(ORIGIN.store_slots, 1, [1])
         for staged in stage_rows(self.shelf.table, [rows], placement, lambda _: self.shelf.disk, ORIGIN):
-            self.shelf.register(staged, commit, commit)
+            self.shelf.register(staged, commit)
 
     def copied(self, keep: Keep) -> list[Fragment]:
-        slots, to = SlotSet.span(0, ORIGIN.slots), Destination(self.shelf.disk, 1, ORIGIN)
+        slots, to = SlotSet.span(0, ORIGIN.store_slots), Destination(self.shelf.disk, 1, ORIGIN)
         copies = copy_slots(self.shelf.source(), slots, Bounds(0, 3), keep, to)
         return [copy.entered(number, self.shelf.table.id) for number, copy in enumerate(copies)]
 

@@ -44,7 +44,7 @@ class Write:
         self.rng = rng = random.Random(seed)
         self.slot_count = rng.choice((16, MAX_SLOTS))
         self.shelves = {n: Shelf(table_of(KEY_KINDS[kind]), self.slot_count) for n in (1, 2, 3)}
-        self.table, origin = self.shelves[1].table, replace(ORIGIN, slots=self.slot_count)
+        self.table, origin = self.shelves[1].table, replace(ORIGIN, store_slots=self.slot_count)
         keys = list({KEY_KINDS[kind].make(rng, n) for n in range(60)})
         rng.shuffle(keys)
         share = rng.choice((0.0, 0.3)) if deletes else 0.0

@@ -307,7 +307,7 @@ def test_history_that_a_snapshot_has_left_behind_does_not_count() -> None:
     batch = bare.append_column(schema.field(UNTIL), pa.array(until, pa.int64()))
     to = Destination(shelf.disk, 1, ORIGIN)
     staged = write_fragment(to, shelf.table, shelf.slots, [batch], Contents(1, 1, False, False, 9))
-    fragment, index = shelf.register(staged, 1, 1, versions), IndexInfo(3, 7, "by", SORTED, ("v",), ())
+    fragment, index = shelf.register(staged, 1, versions), IndexInfo(3, 7, "by", SORTED, ("v",), ())
     runs = build_runs(shelf.disk, shelf.table, index, fragment, ORIGIN)
     readers = [RunReader(shelf.disk, shelf.table, index, run) for run in runs]
     source, order = shelf.source(), IndexOrder(3, ((b"", END),))

@@ -107,8 +107,8 @@ KEY_KINDS: dict[str, KeyKind] = {
 
 ORIGIN = Origin(
     store="0" * 32,
-    slots=16,
-    hash="spark",
+    store_slots=16,
+    store_hash="spark",
     operation="write",
     write="1" * 32,
     after_commit=0,
@@ -175,15 +175,14 @@ class Shelf:
         to = Destination(self.disk, 1, ORIGIN)
         unique = len({version.key for version in rows}) == len(rows)
         spoken_for = self.slots if slots is None else slots
-        staged = write_fragment(to, self.table, spoken_for, [batch], Contents(unique=unique))
+        contents = Contents(min(commits), max(commits), unique)
+        staged = write_fragment(to, self.table, spoken_for, [batch], contents)
         staged = replace(staged, slots_left=len({row.slot for row in rows if row.slot not in spoken_for}))
-        return self.register(staged, min(commits), max(commits), rows)
+        return self.register(staged, rows=rows)
 
-    def register(
-        self, staged: StagedFragment, min_commit: int, max_commit: int, rows: Sequence[Version] = ()
-    ) -> Fragment:
+    def register(self, staged: StagedFragment, commit: int = 0, rows: Sequence[Version] = ()) -> Fragment:
         number = len(self.contents) + 1
-        fragment = staged.entered(number, self.table.id, min_commit, max_commit)
+        fragment = staged.entered(number, self.table.id, commit)
         self.fragments.append(fragment)
         self.contents[number] = list(rows)
         self.statistics[number] = unpack_statistics(staged.statistics)
@@ -465,7 +464,7 @@ class Scenario:
         shelf.fragments = [fragment for fragment in left if fragment.slots]
         self.oldest = horizon
         for copied in copies:
-            shelf.register(copied.file, copied.min_number, copied.max_number, rows)
+            shelf.register(copied, rows=rows)
             rows = []
 
     # What may be asked of it
