@@ -31,7 +31,6 @@ _SECOND = rf":[0-9]{{2}}(?:\.[0-9]{{1,6}})?{_ZONE}?"  # a zone may only follow t
 _MOMENT = rf"\A[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:[ T][0-9]{{2}}:[0-9]{{2}}(?:{_SECOND})?)?\z"
 # Floats from the one on fit no decimal; those below the other are 0 in each.
 _MOST_WHOLE_DIGITS, _TOO_SMALL = 38, 1e-39
-_NARROW_DIGITS = 18
 
 
 def cast_array(values: pa.Array, target: pa.DataType) -> pa.Array:
@@ -86,24 +85,6 @@ def has_digits_for(source: pa.DataType, target: pa.DataType) -> bool:
     return bool(digits <= target.precision - target.scale)
 
 
-def is_narrow(kind: pa.DataType) -> bool:
-    """Return True for decimals whose units of the last place 64 bits always hold.
-
-    Arrow computes and compares numbers of 64 bits many times as fast as decimals, which have 128 or 256.
-    """
-    return bool(pt.is_decimal128(kind) and kind.precision <= _NARROW_DIGITS)
-
-
-def to_units(values: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
-    """Return narrow decimals in units of their last place; what is null stays so."""
-    if isinstance(values, pa.Scalar):
-        return to_units(pa.repeat(values, 1))[0]
-    if not len(values):
-        return pa.array([], pa.int64())  # which may have no buffer at all
-    low = np.ascontiguousarray(raw_values(values, np.int64, 2).reshape(-1, 2)[:, 0])
-    return pa.array(low, mask=_null_mask(values) if values.null_count else None)
-
-
 def _family(kind: pa.DataType) -> str:
     if is_integer(kind):
         return "integer"
@@ -146,8 +127,9 @@ def _decimal_to_float(values: pa.Array, target: pa.DataType) -> pa.Array:
     # With up to 15 digits two exact floats are divided, which rounds once, as it should (Arrow multiplies by
     # 0.1, which rounds twice: 0.3 becomes 0.30000000000000004). With more, only reading the number from its
     # digits rounds once.
-    if values.type.precision <= 15 and target == pa.float64():
-        return pc.divide(to_units(values).cast(target), 10.0**values.type.scale)
+    if len(values) and values.type.precision <= 15 and target == pa.float64():
+        units = raw_values(values, np.int64, 2)[::2].astype(np.float64)
+        return pc.divide(pa.array(units, mask=_null_mask(values)), 10.0**values.type.scale)
     return values.cast(pa.string()).cast(target)
 
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from elasticscan.base.errors import FilterError, NotFound
-from elasticscan.filters.casts import always_fits, cast_array, is_narrow, to_units
+from elasticscan.filters.casts import always_fits, cast_array
 from elasticscan.filters.coercion import computed_type, is_float, is_integer, type_name
 from elasticscan.filters.expression import COMPARISONS, Expression, column_names, literal
 
@@ -219,8 +219,6 @@ def _comparison(node: Expression) -> Callable[[Datum, Datum], Datum]:
         # Arrow does not compare nothing with nothing.
         unknown = pa.scalar(True if node.op == "<=>" else None, pa.bool_())
         return lambda left, right: unknown
-    if is_narrow(kind):
-        return lambda left, right: compare(to_units(left), to_units(right))
     return compare
 
 
