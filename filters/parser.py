@@ -8,7 +8,8 @@ systems a name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -202,7 +203,7 @@ class _TreeBuilder:
     def paren(self, node: exp.Expr) -> Expression:
         return self.read(node.this)
 
-    def column(self, node: exp.Expr) -> Expression:
+    def column(self, node: Any) -> Expression:
         path: list[str] = []
         kind: pa.DataType | None = None
         for name in _name_parts(node):
@@ -229,7 +230,7 @@ class _TreeBuilder:
     def connective(self, node: exp.Expr) -> Expression:
         op = "AND" if isinstance(node, exp.And) else "OR"
         parts: list[Expression] = []
-        for operand in _flatten(node):
+        for operand in node.flatten(unnest=False):
             part = nodes.boolean(self.read(operand))
             parts += part.args if part.op == op else [part]
         return condition(op, *parts)
@@ -345,29 +346,11 @@ class _TreeBuilder:
         return Expression(side, (nodes.text(self.read(node.this)),), pa.string())
 
 
-def _flatten(node: exp.Expr) -> Iterator[exp.Expr]:
-    """Yield the parts of a chain of one connective, in order; it may be longer than the stack is deep."""
-    waiting = [node]
-    while waiting:
-        operand = waiting.pop()
-        if type(operand) is type(node):
-            waiting += [operand.args["expression"], operand.this]
-        else:
-            yield operand
-
-
-def _name_parts(node: exp.Expr) -> list[str]:
-    parts: list[exp.Expr] = []
-    while isinstance(node, exp.Dot):
-        parts.insert(0, node.args["expression"])
-        node = node.this
-    if isinstance(node, exp.Column):
-        parts = [node.args[key] for key in ("catalog", "db", "table", "this") if node.args.get(key)] + parts
-    else:
-        parts.insert(0, node)
-    if not all(isinstance(part, exp.Identifier) for part in parts):
-        raise _unsupported(next(part for part in parts if not isinstance(part, exp.Identifier)))
-    return [str(part.this) for part in parts]
+def _name_parts(node: exp.Column | exp.Dot) -> list[str]:
+    for part in node.parts:
+        if not isinstance(part, exp.Identifier):
+            raise _unsupported(part)
+    return [part.name for part in node.parts]
 
 
 def _find_field(name: str, fields: list[pa.Field], parents: list[str]) -> pa.Field:
