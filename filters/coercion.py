@@ -16,6 +16,8 @@ from elasticscan.base.limits import MAX_DECIMAL_DIGITS
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
+_TEXTS = (pa.string(), pa.large_string(), pa.string_view())
+_BINARIES = (pa.binary(), pa.large_binary(), pa.binary_view())
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _INTEGER_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
 _NAMES = {
@@ -36,14 +38,9 @@ def computed_type(stored: pa.DataType) -> pa.DataType:
     """Return the type to compute a stored column with; types that Spark lacks stay as they are."""
     if pt.is_dictionary(stored):
         return computed_type(stored.value_type)
-    if pt.is_string(stored) or pt.is_large_string(stored) or pt.is_string_view(stored):
+    if stored in _TEXTS:
         return pa.string()
-    if (
-        pt.is_binary(stored)
-        or pt.is_large_binary(stored)
-        or pt.is_binary_view(stored)
-        or pt.is_fixed_size_binary(stored)
-    ):
+    if stored in _BINARIES or pt.is_fixed_size_binary(stored):
         return pa.binary()
     if pt.is_timestamp(stored):
         return TIMESTAMP_NTZ if stored.tz is None else TIMESTAMP

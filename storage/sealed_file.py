@@ -78,39 +78,31 @@ class SealedWriter:
 
     def seal(self, manifest: Manifest) -> Seal:
         """Write the manifest, and Arrow's footer behind it."""
-        sink = self._sink
-        sink.held = bytearray()
+        length, file, end = self._sink.length, self._sink.file, io.BytesIO()
+        checksums = [*self._sink.checksums, self._sink.segment.intdigest()][: -(-length // SEGMENT_BYTES)]
+        self._sink.file = end  # it comes after the manifest
         self._writer.close()
-        end = bytes(sink.held)
-        checksums = [*sink.checksums, sink.segment.intdigest()][: -(-sink.length // SEGMENT_BYTES)]
         # Not `asdict`, which copies the epochs and slots of thousands of tablets one by one.
         values = {name: getattr(manifest, name) for name in _FIELDS} | {"slots": manifest.slots.ranges}
         values |= {"version": MANIFEST_VERSION, "checksums": np.array(checksums, dtype="<u8").tobytes()}
-        body: bytes = msgpack.packb(values | {"end": digest_of(end), "batches": self.batches})
+        body: bytes = msgpack.packb(values | {"end": digest_of(end.getvalue()), "batches": self.batches})
         trailer = xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
-        tail = body + trailer + len(body).to_bytes(8, "little") + _MAGIC + end
-        sink.file.write(tail)
-        return Seal(sink.length + len(tail), len(tail), digest_of(tail))
+        tail = body + trailer + len(body).to_bytes(8, "little") + _MAGIC + end.getvalue()
+        file.write(tail)
+        return Seal(length + len(tail), len(tail), digest_of(tail))
 
 
 class _Sink(io.RawIOBase):
-    """The file that an Arrow writer writes to: passes data on and keeps a checksum of each segment.
-
-    Once there is `held`, what is written is put there: Arrow's footer, which comes after the manifest.
-    """
+    """The file that an Arrow writer writes to: passes data on and keeps a checksum of each segment."""
 
     def __init__(self, file: Any) -> None:
         self.file = file
         self.length = 0
         self.checksums: list[int] = []  # of whole segments; `segment` has begun
         self.segment = xxhash.xxh3_64()
-        self.held: bytearray | None = None
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        if self.held is not None:
-            self.held += view
-            return len(view)
         self.file.write(view)
         for start in range(-(self.length % SEGMENT_BYTES), len(view), SEGMENT_BYTES):
             part = view[max(start, 0) : start + SEGMENT_BYTES]
@@ -122,7 +114,7 @@ class _Sink(io.RawIOBase):
         return len(view)
 
     def tell(self) -> int:
-        return self.length + len(self.held or b"")
+        return self.length
 
     def writable(self) -> bool:
         return True

@@ -325,13 +325,3 @@ def test_an_error_of_a_row_shows_what_the_user_wrote() -> None:
             with pytest.raises(FilterError, match=f"the filter {re.escape(text)}( fails|.$)"):
                 predicate.mask(ROWS)
         assert Predicate(read.condition) == read  # in any spelling
-
-
-def test_a_filter_is_read_once_for_each_schema() -> None:
-    wide, narrow = (pa.schema({"x": kind}) for kind in (pa.int64(), pa.string()))
-    first = Predicate.parse("x = '7'", wide)
-    assert Predicate.parse("x = '7'", pa.schema({"x": pa.int64()})) is first
-    assert Predicate.parse("x = '7'", narrow) != first
-    for _ in range(2):
-        with pytest.raises(NotFound):
-            Predicate.parse("x = '7'", pa.schema({"y": pa.int64()}))

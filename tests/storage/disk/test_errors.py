@@ -51,15 +51,6 @@ def test_each_error_of_a_disk_has_its_own_kind_and_text(
     assert type(temporary) is temporary_kind and temporary_says in str(temporary)
 
 
-def test_every_number_of_the_operating_system_is_typed(tmp_path: Path) -> None:
-    for number in errno.errorcode:
-        for writing in (False, True):
-            for path in ("t1/a.arrow", None):
-                raised = disk_error(OSError(number, os.strerror(number)), str(tmp_path), path, writing)
-                assert isinstance(raised, ElasticScanError)
-                assert str(raised).startswith("[ES_")
-
-
 def test_a_missing_file_is_told_from_a_missing_root_and_from_one_that_was_collected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
