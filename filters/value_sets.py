@@ -151,11 +151,8 @@ class _ColumnMeaning:
         # An operator is spelt with the signs of the values that it holds for.
         parts = {"<": (VALUES, low), "=": (low, high), ">": (high, END)}
         signs = "=" if op == "<=>" else op
-        hit, missed = (
-            KeySet.of(part for sign, part in parts.items() if (sign in signs) == held)
-            for held in (True, False)
-        )
-        return _Truth(hit, missed | NULLS, NOTHING) if op == "<=>" else _Truth(hit, missed, NULLS)
+        hit = KeySet.of(part for sign, part in parts.items() if sign in signs)
+        return _Truth(hit, hit.complement(), NOTHING) if op == "<=>" else _known(hit)
 
     def membership(self, node: Expression) -> _Truth:
         types = self.chain(node.args[0])
@@ -167,10 +164,8 @@ class _ColumnMeaning:
         if None in cuts:
             return _UNKNOWN
         hit = KeySet.of(filter(None, cuts))
-        missed = (hit | NULLS).complement()
-        if len(constants) < len(node.args) - 1:
-            return _Truth(hit, NOTHING, missed | NULLS)
-        return _Truth(hit, missed, NULLS)
+        has_null = len(constants) < len(node.args) - 1
+        return _Truth(hit, NOTHING, hit.complement()) if has_null else _known(hit)
 
     def match(self, node: Expression) -> _Truth:
         if node.args[0].op != COLUMN or not self.chain(node.args[0]):
@@ -179,9 +174,12 @@ class _ColumnMeaning:
             return _Truth(NOT_NULL, NOT_NULL, NULLS, exact=False)
         prefix, rest = prefix_of(node.value)
         hit = KeySet.of([self.axis.prefixed(prefix.encode())])
-        if not rest.strip("%"):
-            return _Truth(hit, (hit | NULLS).complement(), NULLS)
-        return _Truth(hit, NOT_NULL, NULLS, exact=False)
+        return _Truth(hit, NOT_NULL, NULLS, exact=False) if rest.strip("%") else _known(hit)
+
+
+def _known(hit: KeySet) -> _Truth:
+    """Return the truth of a test that is true for some values, false for others, and null for nulls."""
+    return _Truth(hit, (hit | NULLS).complement(), NULLS)
 
 
 def _all_of(parts: list[_Truth]) -> _Truth:
