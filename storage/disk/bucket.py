@@ -9,7 +9,7 @@ parent.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from threading import Lock
@@ -116,26 +116,13 @@ class Bucket:
 
     def list(self, prefix: str) -> Iterator[tuple[str, float]]:
         """(key, time of its last change) of each object below a prefix."""
-        marks = {"ContinuationToken": "NextContinuationToken"}
-        for item in self._items("list_objects_v2", prefix, "Contents", marks):
+        for item in self.ask("list_objects_v2", None, Prefix=prefix).get("Contents", ()):
             yield item["Key"], item["LastModified"].timestamp()
 
     def uploads(self, prefix: str) -> Iterator[tuple[str, str, float]]:
         """(key, id, time of its beginning) of each unfinished upload below a prefix."""
-        marks = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
-        for item in self._items("list_multipart_uploads", prefix, "Uploads", marks):
+        for item in self.ask("list_multipart_uploads", None, Prefix=prefix).get("Uploads", ()):
             yield item["Key"], item["UploadId"], item["Initiated"].timestamp()
-
-    def _items(
-        self, request: str, prefix: str, listed: str, marks: Mapping[str, str]
-    ) -> Iterator[dict[str, Any]]:
-        """Yield what a request lists, page by page; `marks`: what each needs of the one before."""
-        more, is_truncated = dict[str, Any](), True
-        while is_truncated:
-            page = self.ask(request, None, Prefix=prefix, **more)
-            yield from page.get(listed, ())
-            is_truncated = page.get("IsTruncated", False)
-            more = {name: page[of] for name, of in marks.items()} if is_truncated else {}
 
     def abort(self, key: str, upload: str) -> None:
         """End an upload of which nothing shall stay; fine when it has ended already."""
@@ -143,7 +130,7 @@ class Bucket:
             self.ask("abort_multipart_upload", key, writing=True, UploadId=upload)
 
     def ask(self, request: str, key: str | None, writing: bool = False, **parameters: Any) -> Any:
-        """Send a request; once more with credentials that are read again where they were refused.
+        """Send a request, without a key for all pages of a list; again with credentials that were renewed.
 
         botocore stops sending requests again while a quota of failures, one for the whole process, is used
         up, and does not see that an answer was cut. So these requests are sent again here, for some seconds.
@@ -153,6 +140,9 @@ class Bucket:
         began, is_renewed = monotonic(), False
         while True:
             try:
+                if key is None:
+                    pages = _client().get_paginator(request)
+                    return pages.paginate(Bucket=self.name, **parameters).build_full_result()
                 answer = getattr(_client(), request)(Bucket=self.name, **parameters)
                 if "Body" in answer:
                     with answer["Body"] as body:
