@@ -43,7 +43,7 @@ from elasticscan.protocol import KeyList, KeyRange, KeyRanges
 from elasticscan.topology import SlotSet
 
 MAX_RANGES = 1_000
-_FEW_NEIGHBOURS = 32  # of one column, that are read one by one
+_FEW_NEIGHBOURS = 16  # values of one column that are read one by one: each costs a search
 
 Ranges = tuple[tuple[bytes, bytes], ...]
 _Values = list[bytes]  # the value keys of single values

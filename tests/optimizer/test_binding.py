@@ -78,6 +78,7 @@ def key(*values: Any) -> bytes:
     return b"".join(encode_value(pa.scalar(value, pa.int32())) for value in values)
 
 
+BOTH = "a >= 1 AND a <= 2 AND b = 3"
 EITHER = "a = 1 AND b = 2 OR a = 3 AND c > 4"
 
 
@@ -89,6 +90,8 @@ EITHER = "a = 1 AND b = 2 OR a = 3 AND c > 4"
         ("a = 1 AND b > 2 AND b < 4", "b", [(key(3), key(4))], 1, "b > 2 AND b < 4", "a = 1"),
         (None, "ab", [(b"", END)], 0, "", None),
         ("UPPER(s) = 'A'", "ab", [(b"", END)], 0, "", "UPPER(s) = 'A'"),
+        ("a BETWEEN 1 AND 2 AND b = 3", "ab", [(key(n, 3), key(n, 4)) for n in (1, 2)], 2, BOTH, None),
+        ("a BETWEEN 1 AND 2 AND b = 3", "ac", [(key(1), key(3))], 1, "a >= 1 AND a <= 2", "b = 3"),
         # What an OR leaves possible is to be checked in any case.
         (EITHER, "a", [(key(1), key(2)), (key(3), key(4))], 1, EITHER, EITHER),
         ("s LIKE 'a%b'", "s", [(b"\1a", b"\1b")], 1, "s LIKE 'a%b'", "s LIKE 'a%b'"),
@@ -122,9 +125,10 @@ def test_a_hash_index_needs_values_for_all_its_columns() -> None:
     info = index("a", "s", kind=HASH)
     for text in (None, "a = 1", "a = 1 AND s > 'x'", "a > 1 AND s = 'x'"):
         assert bind(info, condition(text), SCHEMA) is None
-    found = bound("a IN (1, 2) AND s = 'x' AND b > 3", info)
-    assert (len(found.ranges), found.bound, found.text) == (2, 2, "a IN (1, 2) AND s = 'x'")
-    assert remainder_of(found) == "a IN (1, 2) AND s = 'x' AND b > 3"  # two keys may have one hash
+    for values in ("a IN (1, 2)", "a >= 1 AND a <= 2"):
+        found = bound(f"{values} AND s = 'x' AND b > 3", info)
+        assert (len(found.ranges), found.bound, found.text) == (2, 2, f"{values} AND s = 'x'")
+        assert remainder_of(found) == f"{values} AND s = 'x' AND b > 3"  # two keys may have one hash
 
 
 def assert_kept(
