@@ -8,32 +8,24 @@
 Only the aggregates change, and the WHERE goes, all of which is tested where the table is read. What groups,
 filters and sorts stays as it was written: partial rows have every column that is named outside of aggregates,
 so they are groups as fine as Spark's or finer. `count(DISTINCT a)` thus stays, too, over partial rows by `a`.
-Where one reader folded everything, each group is there once: then nothing is left to add up, the GROUP BY
-goes as well, and Spark has a projection of rows at hand in place of a job with an exchange. What is not
-certain is left alone.
+What is not certain is left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.types as pt
-from sqlglot import TokenType, exp
+from sqlglot import exp
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.limits import MAX_DECIMAL_DIGITS
 from elasticscan.connector.options import PartialAggregates
 from elasticscan.connector.sql.limits import PLAIN_NODES, is_of, reads_alone
-from elasticscan.connector.sql.query import (
-    LeftToSparkError,
-    Query,
-    Reference,
-    Session,
-    call_at,
-    clauses_behind,
-)
-from elasticscan.filters import FUNCTIONS, Aggregate, FilterSql, quote_name
+from elasticscan.connector.sql.query import Query, Reference, Session, call_at, shown, where_behind
+from elasticscan.connector.sql.tokens import NotUnderstoodError
+from elasticscan.filters import FUNCTIONS, Aggregate, quote_name
 
 _SELECT_PARTS = frozenset(
     {"with_", "expressions", "distinct", "from_", "where", "group", "having", "order", "limit", "offset"}
@@ -53,8 +45,16 @@ _FOLDABLE = (
     pt.is_binary, pt.is_large_binary, pt.is_date, pt.is_timestamp,
 )  # fmt: skip
 
+# Of each aggregate, what merges partial ones, and these.
+_MERGES = {
+    "count": ("coalesce(sum({}), 0L)", "count"),
+    "sum": ("sum({})", "sum"),
+    "min": ("min({})", "min"),
+    "max": ("max({})", "max"),
+    "avg": ("(sum({}) / sum({}))", "avg", "count"),
+}
+
 Edit = tuple[int, int, str]  # where, and the text to put there
-Rewritten = tuple[PartialAggregates, tuple[Edit, ...], tuple[Edit, ...] | None]
 
 
 def is_aggregated(select: exp.Select) -> bool:
@@ -80,70 +80,45 @@ class AggregateRewriting:
         self._schema = schema
         self._columns = {name.lower(): name for name in schema.names}
         self._aliases = {
-            shown.alias.lower(): shown.this for shown in select.expressions if isinstance(shown, exp.Alias)
+            item.alias.lower(): item.this for item in select.expressions if isinstance(item, exp.Alias)
         }
         self._partial: dict[str, str] = {}  # the text of each partial aggregate, by its column
 
-    def result(self) -> Rewritten:
-        """Return the partial rows, and two sets of changes as in `TableScan`.
+    def result(self) -> tuple[PartialAggregates, tuple[Edit, ...]]:
+        """Return the partial rows, and the changes of the text.
 
         It is for the callers to see that all conditions of the SELECT are tested where the table is read.
 
         Raises:
-            LeftToSparkError: the aggregates are left to Spark.
+            NotUnderstoodError: the aggregates are left to Spark.
         """
         if not reads_alone(self._select, self._reference, _SELECT_PARTS):
-            raise LeftToSparkError("the SELECT has more than a table, conditions, groups and an order")
-        clauses = clauses_behind(self._query.tokens, self._reference.start)
-        without = {clause: [(*place, "")] for clause, place in clauses.items()}
-        where, group = (without.get(clause, []) for clause in (TokenType.WHERE, TokenType.GROUP_BY))
-        by = self._groups()
-        aggregates = [node for part in _parts(self._select) for node in part.find_all(*_AGGREGATES)]
-        calls = [self._edits(node) for node in aggregates if not _is_distinct(node)]
-        if not by and not self._partial:
-            raise LeftToSparkError("it has no groups and no aggregates")
-        for name in self._partial:
-            if name.lower() in {*self._columns, *self._aliases}:
-                raise LeftToSparkError(f"something has the name {name}")
-        whole = None
-        if len(calls) == len(aggregates) and self._groups_are(by):
-            whole = (*(edit for _, edit in calls), *where, *group)
-        partial = PartialAggregates(tuple(self._partial.values()), by)
-        return partial, (*(edit for edit, _ in calls), *where), whole
-
-    def _groups(self) -> tuple[str, ...]:
-        """Return the columns that are named outside of aggregates."""
+            raise NotUnderstoodError("the SELECT has more than a table, conditions, groups and an order")
         group = self._select.args.get("group")
         if group is not None and {key for key, value in group.args.items() if value} - {"expressions", "all"}:
-            raise LeftToSparkError("it groups in several ways")
+            raise NotUnderstoodError("it groups in several ways")
         by = dict[str, None]()
+        edits: list[Edit] = [(*where_behind(self._query.tokens, self._reference.start), "")]
         for part in _parts(self._select):
             self._check_nodes(part)
-            for node in part.find_all(exp.Column):
-                if (column := self._group(node)) is not None:
-                    by[column] = None
-        return tuple(by)
-
-    def _groups_are(self, by: Sequence[str]) -> bool:
-        """Return True if Spark's groups are those of some columns, and nothing else looks at several rows."""
-        parts = self._select.args
-        if parts.get("distinct") is not None or parts.get("having") is not None:
-            return False
-        group = parts.get("group")
-        terms = [] if group is None else group.expressions
-        if any(not isinstance(node, exp.Column) for node in terms) or (group is not None and not terms):
-            return False
-        # Floats stay: Spark makes 0.0 of the -0.0 that a group may have.
-        is_exact = not any(pt.is_floating(self._schema.field(name).type) for name in by)
-        return is_exact and {self._columns.get(node.name.lower()) for node in terms} == set(by)
+            columns = (self._group(node) for node in part.find_all(exp.Column))
+            by |= dict.fromkeys(column for column in columns if column is not None)
+            calls = (node for node in part.find_all(*_AGGREGATES) if not _is_distinct(node))
+            edits += [self._edit(node) for node in calls]
+        if not by and not self._partial:
+            raise NotUnderstoodError("it has no groups and no aggregates")
+        for name in self._partial:
+            if name.lower() in {*self._columns, *self._aliases}:
+                raise NotUnderstoodError(f"something has the name {name}")
+        return PartialAggregates(tuple(self._partial.values()), tuple(by)), tuple(edits)
 
     def _check_nodes(self, part: exp.Expr) -> None:
         for node in part.walk():
             is_of_count = isinstance(node, exp.Star) and isinstance(node.parent, exp.Count)
             if not isinstance(node, _PLAIN) and not (is_of_count and not any(node.args.values())):
-                raise LeftToSparkError(f"{_shown(node)} may depend on more than groups")
+                raise NotUnderstoodError(f"{shown(node)} may depend on more than groups")
             if isinstance(node, _AGGREGATES) and node.find_ancestor(*_AGGREGATES):
-                raise LeftToSparkError(f"{_shown(node)} stands in another aggregate")
+                raise NotUnderstoodError(f"{shown(node)} stands in another aggregate")
 
     def _group(self, node: exp.Column) -> str | None:
         """Return the column that a name outside of aggregates means; None for one inside, or an alias."""
@@ -154,26 +129,23 @@ class AggregateRewriting:
         if bare and not inside and name in self._aliases and name not in self._columns:
             return None
         if not is_of(node, self._reference) or name not in self._columns:
-            raise LeftToSparkError(f"{_shown(node)} is not a column of the table")
+            raise NotUnderstoodError(f"{shown(node)} is not a column of the table")
         column: str = self._columns[name]
-        if bare and behind is not None and not self._is_it(self._aliases.get(name), column):
+        meant = self._aliases.get(name, node)
+        if bare and behind is not None and not (isinstance(meant, exp.Column) and meant.name.lower() == name):
             if isinstance(node.parent, exp.Ordered):
                 return None  # sorts by what the SELECT calls so
-            raise LeftToSparkError(f"{_shown(node)} is a column, and another name in the SELECT")
+            raise NotUnderstoodError(f"{shown(node)} is a column, and another name in the SELECT")
         if inside:
             return None
         if not is_foldable(self._schema.field(column).type):
-            raise LeftToSparkError(f"{column} has a type that is not grouped here")
+            raise NotUnderstoodError(f"{column} has a type that is not grouped here")
         if pt.is_floating(self._schema.field(column).type) and not isinstance(node.parent, _WHOLE):
-            raise LeftToSparkError(f"{_shown(node)} is computed with, and 0.0 and -0.0 are one group")
+            raise NotUnderstoodError(f"{shown(node)} is computed with, and 0.0 and -0.0 are one group")
         return column
 
-    def _is_it(self, meant: exp.Expr | None, column: str) -> bool:
-        """Return True unless an alias gives a column's name to something else."""
-        return meant is None or (isinstance(meant, exp.Column) and meant.name.lower() == column.lower())
-
-    def _edits(self, node: exp.Expr) -> tuple[Edit, Edit]:
-        """Return what stands in the place of an aggregate: over a group's rows, and over its one row."""
+    def _edit(self, node: exp.Expr) -> Edit:
+        """Return what stands in the place of an aggregate."""
         function, argument = FUNCTIONS[type(node)], node.args.get("this")
         others = any(value for key, value in node.args.items() if key not in ("this", "big_int"))
         counts_rows = function == "count" and (
@@ -181,14 +153,12 @@ class AggregateRewriting:
         )
         written = argument.name if isinstance(argument, exp.Column) else "1"
         if others or not (counts_rows or isinstance(argument, exp.Column)):
-            raise LeftToSparkError(f"{_shown(node)} is not of a column")
+            raise NotUnderstoodError(f"{shown(node)} is not of a column")
         place = call_at(self._query.tokens, function, node.meta.get("start"))
         if place is None:
-            raise LeftToSparkError(f"the place of {_shown(node)} is unknown")
+            raise NotUnderstoodError(f"the place of {shown(node)} is unknown")
         column = "*" if counts_rows else self._columns[written.lower()]
-        name = self._name(node, f"{function}({written})")
-        adding, whole = (f"{self._finished(function, column, adds)}{name}" for adds in (True, False))
-        return (*place, adding), (*place, whole)
+        return *place, f"{self._merged(function, column)}{self._name(node, f'{function}({written})')}"
 
     def _name(self, node: exp.Expr, name: str) -> str:
         """Return the words that give an aggregate Spark's name; none where the query names or hides it."""
@@ -198,38 +168,26 @@ class AggregateRewriting:
         if item.arg_key != "expressions" or isinstance(item, exp.Alias):
             return ""
         if item is not node:
-            raise LeftToSparkError(f"{_shown(item)} has no name; give it one with AS")
+            raise NotUnderstoodError(f"{shown(item)} has no name; give it one with AS")
         if name.lower() in self._columns:
-            raise LeftToSparkError(f"a column has the name {name}")
+            raise NotUnderstoodError(f"a column has the name {name}")
         return f" AS {quote_name(name)}"
 
-    def _finished(self, function: str, name: str, adds: bool) -> str:
-        """Return an aggregate of a column or of rows, `*`: over rows to add up, or a group's only one."""
+    def _merged(self, function: str, name: str) -> str:
+        """Return an aggregate of a column or of rows, `*`, as one of partial rows."""
         if name != "*" and not is_foldable(self._schema.field(name).type):
-            raise LeftToSparkError(f"{name} has a type that is not folded here")
+            raise NotUnderstoodError(f"{name} has a type that is not folded here")
         column = "*" if name == "*" else quote_name(name)
-
-        def of(function: str, merge: str = "sum", of_floats: bool = False) -> str:
-            partial = self._of(f"{function}({column})")
-            if adds:
-                return f"{merge}({partial})"
-            return f"({partial} + 0.0D)" if of_floats else partial  # Spark's sum of -0.0 is 0.0
-
-        if function == "count":
-            return f"coalesce({of('count')}, 0L)"
-        if function in ("min", "max"):
-            return of(function, function)
-        kind = self._aggregate(f"sum({column})").type
-        if function == "avg":
-            if pt.is_decimal(kind):
-                raise LeftToSparkError(f"the average of {column}, a decimal, is left to Spark")
-            return f"({of('avg', of_floats=True)} / {of('count')})"
-        if not self._session.ansi and not pt.is_floating(kind):
-            raise LeftToSparkError("sums that overflow are no errors in this session")
-        total = of("sum", of_floats=pt.is_floating(kind))
-        if adds and pt.is_decimal(kind) and kind.precision < MAX_DECIMAL_DIGITS:
-            return f"CAST({total} AS DECIMAL({kind.precision}, {kind.scale}))"
-        return total
+        kind = self._aggregate(f"{'sum' if function == 'avg' else function}({column})").type
+        if function == "avg" and pt.is_decimal(kind):
+            raise NotUnderstoodError(f"the average of {column}, a decimal, is left to Spark")
+        if function == "sum" and not self._session.ansi and not pt.is_floating(kind):
+            raise NotUnderstoodError("sums that overflow are no errors in this session")
+        merge, *needed = _MERGES[function]
+        merged = merge.format(*(self._of(f"{each}({column})") for each in needed))
+        if function == "sum" and pt.is_decimal(kind) and kind.precision < MAX_DECIMAL_DIGITS:
+            return f"CAST({merged} AS DECIMAL({kind.precision}, {kind.scale}))"
+        return merged
 
     def _of(self, text: str) -> str:
         """Return the column of partial rows that has this aggregate."""
@@ -242,7 +200,7 @@ class AggregateRewriting:
         try:
             return Aggregate.parse(text, self._schema)
         except ElasticScanError as why:
-            raise LeftToSparkError(why.message) from None
+            raise NotUnderstoodError(why.message) from None
 
 
 def is_foldable(kind: pa.DataType) -> bool:
@@ -253,7 +211,3 @@ def is_foldable(kind: pa.DataType) -> bool:
 
 def _is_distinct(node: exp.Expr) -> bool:
     return isinstance(node.args.get("this"), exp.Distinct)
-
-
-def _shown(node: exp.Expr) -> str:
-    return node.sql(dialect=FilterSql, comments=False)[:60]

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -27,17 +26,17 @@ from elasticscan.connector.options import URL, parse_options
 from elasticscan.connector.reading import check_snapshot
 from elasticscan.connector.sql.changing import CHANGES, read_change
 from elasticscan.connector.sql.definitions import create, maintain, nothing
-from elasticscan.connector.sql.driver_reads import FewRows, are_groups, read_few
+from elasticscan.connector.sql.driver_reads import FewRows, read_few
 from elasticscan.connector.sql.parameters import with_literals
 from elasticscan.connector.sql.plan import QueryPlan, plan_query
-from elasticscan.connector.sql.query import LeftToSparkError, Session
+from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.row_changes import (
     change_counts,
     changed_in_store,
     own_errors_raised,
     write_changes,
 )
-from elasticscan.connector.sql.statements import Insertion, Statement, insertion, statement_about
+from elasticscan.connector.sql.statements import Statement, insertion, statement_about
 from elasticscan.connector.sql.table_read import TableRead
 from elasticscan.connector.sql.tokens import NotUnderstoodError
 from elasticscan.connector.sql.views import FORMAT, TableViews
@@ -51,10 +50,11 @@ _USUAL = {
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.legacy.setopsPrecedence.enabled": "false",
-    "spark.sql.groupByOrdinal": "true",
     # These give numbers that are written in a query other types.
     "spark.sql.legacy.literal.pickMinimumPrecision": "true",
     "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",
+    # By this a number that is a parameter behind ORDER BY is no position of a column.
+    "spark.sql.legacy.parameterSubstitution.constantsOnly": "false",
 }
 _CASE = "spark.sql.caseSensitive"
 _UTC = ("UTC", "Etc/UTC")
@@ -80,7 +80,7 @@ class AttachedStore:
     @property
     def tables(self) -> tuple[str, ...]:
         """Return the store's tables as the last statement found them, without a prefix."""
-        return tuple(self._views.tables.values())
+        return tuple(table.name for table in self._views.tables.values())
 
     def table(self, name: str) -> TableRead:
         """Begin a read of a table: `catalog.table("t").where("x > 1").select("id").load()`.
@@ -107,28 +107,27 @@ class AttachedStore:
             WriteConflict: other writers changed the rows at each attempt.
         """
         session = _session(self._spark)
-        self._views.look()
+        tables, snapshot = self._views.look()
         complete = with_literals(text, args) if args else text
-        statement = statement_about(text if complete is None else complete, self._views.tables)
+        statement = statement_about(text if complete is None else complete, tables)
         if statement is not None:
             try:
                 if complete is None:
                     raise NotUnderstoodError("a parameter has no literal here; write its value into the text")
                 return self._execute(statement, session)
-            except (NotUnderstoodError, LeftToSparkError) as why:
+            except NotUnderstoodError as why:
                 raise statement.refused(str(why)) from None
         try:
-            plan, snapshot = self._plan(complete, session)
-        except LeftToSparkError:
+            plan = _plan(complete, tables, session)
+        except NotUnderstoodError:
             return self._run_unchanged(text, args)
-        references = [scan.reference for scan in plan.scans]
         try:
             return self._run_plan(plan, snapshot)
         except AnalysisException:
-            if any(reference.as_of is not None for reference in references):
+            if any(scan.reference.as_of is not None for scan in plan.scans):
                 raise  # views have no snapshots: Spark would refuse these first, whatever else is wrong
         # Spark's message quotes the text that it ran: it should be the user's, not the rewritten one.
-        return self._run_unchanged(text, args, {reference.table for reference in references})
+        return self._run_unchanged(text, args)
 
     def _execute(self, statement: Statement, session: Session) -> DataFrame:
         if statement.kind == "CREATE TABLE":
@@ -138,25 +137,26 @@ class AttachedStore:
         if statement.kind in CHANGES:
             done = self._change(statement, session)
         else:
-            done = maintain(self._spark, open_store(self._uri), self._views.tables[statement.view], statement)
+            table = open_store(self._uri).table(self._views.tables[statement.view].name)
+            done = maintain(self._spark, table, statement)
         self._views.make([statement.view])
         return done
 
     def _change(self, statement: Statement, session: Session) -> DataFrame:
-        kind, store, table = statement.kind, open_store(self._uri), self._views.tables[statement.view]
-        change = read_change(kind, statement.reader, statement.view, store.table(table).definition)
+        kind, store, name = statement.kind, open_store(self._uri), self._views.tables[statement.view].name
+        change = read_change(kind, statement.reader, statement.view, store.table(name).definition)
 
         def attempt() -> Counter[str]:
-            plan, snapshot = self._plan(change.query, session)
-            info = store.table(table).definition
+            tables, snapshot = self._views.look()
+            plan, info = plan_query(change.query, tables, session), store.table(name).definition
             with own_errors_raised():
                 rows = self._run_plan(plan, snapshot)
                 return write_changes(rows, self._uri, info, kind, change, snapshot, session.ansi)
 
-        plan, _ = self._plan(change.query, session)
-        done = changed_in_store(store, table, kind, change, plan, session)
+        plan = plan_query(change.query, self._views.tables, session)
+        done = changed_in_store(store, name, kind, change, plan, session)
         if done is None:
-            done = until_unchanged(store.context, attempt, f"rows of table {table!r}", f"repeat the {kind}")
+            done = until_unchanged(store.context, attempt, f"rows of table {name!r}", f"repeat the {kind}")
         return change_counts(self._spark, kind, done)
 
     def _create(self, statement: Statement) -> DataFrame:
@@ -169,53 +169,32 @@ class AttachedStore:
     def _drop(self, drop: Statement) -> DataFrame:
         drop.reader.takes("PURGE")
         drop.reader.expect_end()
-        open_store(self._uri).table(self._views.tables[drop.view]).drop()
+        open_store(self._uri).table(self._views.tables[drop.view].name).drop()
         return self._views.drop(drop.view)
 
     def explain(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> str:
         """Explain which rows and columns `sql` would read for a query, and why it leaves others to Spark."""
         session = _session(self._spark)
-        self._views.look()
+        tables, snapshot = self._views.look()
         try:
-            plan, snapshot = self._plan(with_literals(text, args) if args else text, session)
-        except LeftToSparkError as why:
+            plan = _plan(with_literals(text, args) if args else text, tables, session)
+        except NotUnderstoodError as why:
             return f"given to Spark as it is, over the plain views: {why}\n\n{text.strip()}"
-        plan, reads = self._reads(plan, snapshot)
+        reads = self._reads(plan, snapshot)
         return plan.explained(snapshot, [few.rows.num_rows if few else None for _, few in reads])
 
-    def _plan(self, text: str | None, session: Session) -> tuple[QueryPlan, int]:
-        if text is None:
-            raise LeftToSparkError("it has parameters whose values cannot be written as literals")
-        shapes, snapshot = self._live()
-        return plan_query(text, shapes, session), snapshot
-
-    def _live(self) -> tuple[dict[str, TableInfo], int]:
-        """Return the current tables and the newest snapshot, from one read of the catalog."""
-        backend = open_store(self._uri).backend
-        backend.newest()
-        tables, snapshot = backend.tables()
-        live = {self._prefix + table.name: table for table in tables}
-        return {view: live[view] for view in self._views.tables if view in live}, snapshot
-
-    def _reads(
-        self, plan: QueryPlan, snapshot: int
-    ) -> tuple[QueryPlan, list[tuple[dict[str, str], FewRows | None]]]:
-        """Return the options of each read of a plan, in its order, with its rows if they were read already;
-        and the plan with what is complete by these."""
-        reads, scans, found = list[Any](), [], dict[tuple[object, ...], FewRows | None]()
+    def _reads(self, plan: QueryPlan, snapshot: int) -> list[tuple[dict[str, str], FewRows | None]]:
+        """Return the options of each read of a plan, and its rows if it is made alongside the driver."""
+        reads, found = list[Any](), dict[tuple[object, ...], FewRows | None]()
         for scan in plan.scans:
-            table = self._views.tables[scan.reference.table]
-            options = {URL: self._uri, "table": table, **scan.options(snapshot)}
+            options = {URL: self._uri, "table": scan.table.name, **scan.options(snapshot)}
             parsed, key = parse_options(options), tuple(options.items())
             if scan.reference.as_of is not None:
                 check_snapshot(parsed)
             if key not in found:
                 found[key] = read_few(parsed, scan.limit)
-            few = found[key]
-            reads.append((options, few))
-            is_complete = few is not None and are_groups(few.rows, scan.partial)
-            scans.append(scan.completed() if is_complete else scan)
-        return replace(plan, scans=tuple(scans)), reads
+            reads.append((options, found[key]))
+        return reads
 
     def _run_plan(self, plan: QueryPlan, snapshot: int) -> DataFrame:
         """Run a query over the rows themselves where they are few, else over relations that tasks read.
@@ -224,7 +203,7 @@ class AttachedStore:
         this query alone: a Connect session analyses a query again with each action, when temporary views
         would be gone.
         """
-        plan, reads = self._reads(plan, snapshot)
+        reads = self._reads(plan, snapshot)
         unique, every = uuid.uuid4().hex, [options for options, _ in reads]
         names = [f"elasticscan_{unique}_{every.index(options)}" for options in every]
         text = plan.rewritten(names).replace("{", "{{").replace("}", "}}")  # Spark formats the text
@@ -236,40 +215,39 @@ class AttachedStore:
                 frames[name] = by_tasks.load() if few is None else few.relation(self._spark)
         return self._spark.sql(text, **frames)
 
-    def _run_unchanged(
-        self, text: str, args: dict[str, Any] | list[Any] | None = None, views: Collection[str] | None = None
-    ) -> DataFrame:
-        """Run the text in Spark over the newest rows of these views, or of all that it may mention."""
-        words, (live, _) = text.lower(), self._live()
-        mentioned = [view for view in live if (view.lower() in words if views is None else view in views)]
-        columns = {view: live[view].schema.names for view in mentioned}
-        found = insertion(text, columns)
-
-        def run() -> DataFrame:
+    def _run_unchanged(self, text: str, args: dict[str, Any] | list[Any] | None) -> DataFrame:
+        """Run the text in Spark over the newest rows of the views that it may mention."""
+        (tables, _), name = self._views.look(), f"elasticscan_{uuid.uuid4().hex}"
+        mentioned = [view for view in tables if view.lower() in text.lower()]
+        found = insertion(text, {view: tables[view].schema.names for view in mentioned}, name)
+        if found is None:
             self._views.make(mentioned)
             with own_errors_raised():
-                if found is not None:
-                    return self._insert(found, live[found.view].schema, args)
                 return self._spark.sql(text, args)
+        view, columns, new = found
+        options = {URL: self._uri, "table": tables[view].name, "partialUpdate": "true"}
+        fields = pa.schema([tables[view].schema.field(column) for column in columns])
 
-        if found is None:
-            return run()
-        context, rows = open_store(self._uri).context, f"rows of table {found.view!r}"
-        return until_unchanged(context, run, rows, "repeat the INSERT")
+        def insert() -> DataFrame:
+            self._views.make(mentioned)
+            with own_errors_raised():
+                target = (
+                    self._spark.read.format(FORMAT).schema(spark_schema(fields)).options(**options).load()
+                )
+                target.createOrReplaceTempView(name)
+                return self._spark.sql(new, args)
 
-    def _insert(
-        self, found: Insertion, schema: pa.Schema, args: dict[str, Any] | list[Any] | None
-    ) -> DataFrame:
-        """Insert into some columns of a table."""
-        options = {URL: self._uri, "table": self._views.tables[found.view], "partialUpdate": "true"}
-        fields = pa.schema([schema.field(name) for name in found.columns])
-        target = self._spark.read.format(FORMAT).schema(spark_schema(fields)).options(**options).load()
-        name = f"elasticscan_{uuid.uuid4().hex}"
-        target.createOrReplaceTempView(name)
         try:
-            return self._spark.sql(found.into(name), args)
+            context = open_store(self._uri).context
+            return until_unchanged(context, insert, f"rows of table {view!r}", "repeat the INSERT")
         finally:
             self._spark.sql(f"DROP VIEW IF EXISTS {name}")
+
+
+def _plan(text: str | None, tables: Mapping[str, TableInfo], session: Session) -> QueryPlan:
+    if text is None:
+        raise NotUnderstoodError("it has parameters whose values cannot be written as literals")
+    return plan_query(text, tables, session)
 
 
 def _session(spark: SparkSession) -> Session:

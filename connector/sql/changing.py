@@ -12,13 +12,13 @@ any query. The statement is the write of these rows, at the snapshot at which th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from elasticscan.connector.sql.joins import conjuncts
-from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, quoted, tokens_of
+from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, quoted
 from elasticscan.filters import STUMBLES, FilterSql
 from elasticscan.metadata import TableInfo
 
@@ -26,8 +26,9 @@ OWN = "_elasticscan_"  # the prefix of columns that are added to a query
 ACTION = f"{OWN}action"
 _SOURCE = f"{OWN}source"  # true in rows of a MERGE that have a row of the source
 DELETE, UPDATE, INSERT = "deleted", "updated", "inserted"
-_TIMES_PAST = ("VERSION AS OF", "SYSTEM_VERSION AS OF", "TIMESTAMP AS OF", "SYSTEM_TIME AS OF")
 _NO_ALIAS = frozenset({"SET", "WHERE", "ON", "WHEN", "USING", "FROM", "LIMIT", "ORDER", "RETURNING"})
+_SNAPSHOTS = ("VERSION AS OF", "SYSTEM_VERSION AS OF", "TIMESTAMP AS OF", "SYSTEM_TIME AS OF")
+_MATCHED, _BY_SOURCE, _BY_TARGET = "MATCHED", "NOT MATCHED BY SOURCE", "NOT MATCHED BY TARGET"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +56,6 @@ def read_change(statement: str, reader: StatementReader, view: str, table: Table
     change = CHANGES[statement](reading)
     reader.expect_end()
     return change
-
-
-@dataclass(frozen=True, slots=True)
-class _Clause:
-    """One WHEN of a MERGE: the action on some rows.
-
-    Attributes:
-        of: a condition that selects its rows.
-        joins_source, joins_target: whether they have a row of the source, of the table.
-        action: `DELETE`, `UPDATE` or `INSERT`.
-        new: values by column.
-    """
-
-    of: str
-    joins_source: bool
-    joins_target: bool
-    action: str
-    new: Mapping[str, str]
 
 
 class _ChangeReading:
@@ -115,18 +98,17 @@ class _ChangeReading:
 
     def assignments(self, stop: str) -> dict[str, str]:
         new: dict[str, str] = {}
-        while True:
-            name = self.column(self.reader.name())
+        for _ in self.reader.items():
+            name = self.column(self.reader.listed("."))
             if name in new:
                 raise NotUnderstoodError(f"column {name} is set twice")
             self.reader.expect("=")
             new[name] = self.reader.until(",", stop)
-            if not self.reader.takes(","):
-                return new
+        return new
 
-    def check_keys_stay(self, new: Mapping[str, str], equal: Mapping[str, str]) -> None:
+    def check_keys_stay(self, new: Mapping[str, str], equal: Mapping[str, list[str]]) -> None:
         for name in self.key:
-            if name in new and _folded(new[name]) != equal.get(name):
+            if name in new and _column(_tree(new[name])) != equal.get(name):
                 raise NotUnderstoodError(
                     f"column {name} belongs to the primary key; insert rows with new keys and delete the old "
                     "rows"
@@ -141,38 +123,54 @@ class _ChangeReading:
         reader.expect("ON")
         on = reader.until("WHEN")
         equal, nothing_else = self.equal_keys(on)
-        clauses = []
+        kinds, choice, actions = set[str](), list[str](), list[str]()
+        values: dict[str, list[str]] = {name: [] for name in self.columns}
         while reader.takes("WHEN"):
-            clause = self.clause(alias)
-            if clause.action == UPDATE:
-                self.check_keys_stay(clause.new, equal)
+            kind, condition, action, new = self.clause(alias)
+            if action == UPDATE:
+                self.check_keys_stay(new, equal)
                 # Rows keep the table's own keys: those of the source may have another type.
-                new = {name: text for name, text in clause.new.items() if name not in self.key}
-                clause = replace(clause, new=new)
-            elif clause.action == INSERT:
-                keys = [_folded(clause.new.get(name, "")) == equal.get(name) for name in self.key]
+                new = {name: text for name, text in new.items() if name not in self.key}
+            elif action == INSERT:
+                keys = [_column(_tree(new.get(name, ""))) == equal.get(name) for name in self.key]
                 if not (nothing_else and all(keys)):
                     raise NotUnderstoodError(
                         "it might insert an existing key; compare the primary key, and nothing else, in ON"
                     )
-            clauses.append(clause)
-        if not clauses:
+            kept = {UPDATE: self.columns, DELETE: self.key}.get(action, ())
+            for name, text in ({name: self.own(name) for name in kept} | new).items():
+                values[name].append(f"WHEN {len(actions)} THEN {_value(text)}")
+            kinds.add(kind)
+            choice.append(f"WHEN {condition} THEN {len(actions)}")
+            actions.append(action)
+        if not actions:
             raise reader.wrong("WHEN")
-        joined = f"(SELECT *, TRUE AS {_SOURCE} FROM {source}\n) AS {quoted(alias)} ON {_value(on)}"
-        return RowChange(self.merged(joined, clauses), tuple(clause.action for clause in clauses))
+        shown = self.key if {DELETE}.issuperset(actions) else self.columns
+        columns = [
+            _as(f"CASE {ACTION} {' '.join(values[name])} END" if values[name] else "NULL", name)
+            for name in shown
+        ]
+        outer = {(False, False): "INNER", (True, False): "LEFT", (False, True): "RIGHT", (True, True): "FULL"}
+        once = "DISTINCT " * (actions == [DELETE])  # whichever row of the source it is that deletes
+        query = (
+            f"SELECT {once}CASE {' '.join(choice)} END AS {ACTION}, {', '.join(columns)}\n"
+            f"FROM {quoted(self.view)} AS {quoted(self.alias)} "
+            f"{outer[_BY_SOURCE in kinds, _BY_TARGET in kinds]} JOIN "
+            f"(SELECT *, TRUE AS {_SOURCE} FROM {source}\n) AS {quoted(alias)} ON {_value(on)}"
+        )
+        return RowChange(query, tuple(actions))
 
     def source(self) -> tuple[str, str]:
         """Return the text of the source, and the name that qualifies its columns."""
-        reader, alias = self.reader, None
-        start = reader.at
+        reader, alias, start = self.reader, None, self.reader.at
         if reader.takes("("):
             reader.until(")")
             reader.expect(")")
         else:
-            alias = reader.name()[-1]
+            alias = reader.listed(".")[-1]
             reader.takes("FOR")
-            if reader.takes_one(*_TIMES_PAST):
-                reader.value()
+            if reader.choice(*_SNAPSHOTS) and not reader.at_end:
+                reader.at += 1  # a number or a string
         alias = reader.alias(_NO_ALIAS) or alias
         if alias is None:
             raise reader.wrong("a name for the source")
@@ -180,83 +178,53 @@ class _ChangeReading:
             reader.names()  # of its columns
         return reader.text_since(start), alias
 
-    def clause(self, source: str) -> _Clause:
+    def clause(self, source: str) -> tuple[str, str, str, dict[str, str]]:
+        """Read a clause behind WHEN; return its kind, a condition that selects its rows, its action, and new
+        values by column."""
         reader = self.reader
-        matched = not reader.takes("NOT")
-        reader.expect("MATCHED")
-        by_source = not matched and reader.takes("BY", "SOURCE")
-        if not matched and not by_source:
-            reader.takes("BY", "TARGET")
-        joins_source, joins_target = not by_source, matched or by_source
-        marks = [f"{_SOURCE} IS {'NOT ' if joins_source else ''}NULL"]
-        marks.append(f"{self.own(self.key[0])} IS {'NOT ' if joins_target else ''}NULL")
-        seen = None if matched else self.alias if by_source else source
+        kind = reader.choice(_MATCHED, _BY_SOURCE, _BY_TARGET, "NOT MATCHED")
+        if kind is None:
+            raise reader.wrong(_MATCHED)
+        kind = _BY_TARGET if kind == "NOT MATCHED" else kind
+        seen = {_BY_SOURCE: self.alias, _BY_TARGET: source}.get(kind)
+        marks = [f"{_SOURCE} IS {'NOT ' * (kind != _BY_SOURCE)}NULL"]
+        marks.append(f"{self.own(self.key[0])} IS {'NOT ' * (kind != _BY_TARGET)}NULL")
         if reader.takes("AND"):
             marks.append(_value(self.qualified(reader.until("THEN"), seen)))
         reader.expect("THEN")
-        action, new = self.action(source, joins_target)
+        action, new = self.action(source, kind)
         new = {name: self.qualified(text, seen) for name, text in new.items()}
-        return _Clause(" AND ".join(marks), joins_source, joins_target, action, new)
+        return kind, " AND ".join(marks), action, new
 
-    def action(self, source: str, joins_target: bool) -> tuple[str, Mapping[str, str]]:
+    def action(self, source: str, kind: str) -> tuple[str, dict[str, str]]:
         reader = self.reader
         whole = {name: f"{quoted(source)}.{quoted(name)}" for name in self.columns}
-        if joins_target and reader.takes("DELETE"):
-            return DELETE, {}
-        if joins_target and reader.takes("UPDATE", "SET"):
+        if kind != _BY_TARGET:
+            if reader.takes("DELETE"):
+                return DELETE, {}
+            if not reader.takes("UPDATE", "SET"):
+                raise reader.wrong("UPDATE SET or DELETE")
             return UPDATE, whole if reader.takes("*") else self.assignments("WHEN")
-        if joins_target:
-            raise reader.wrong("UPDATE SET or DELETE")
         reader.expect("INSERT")
         if reader.takes("*"):
             return INSERT, whole
         names = [self.column([name]) for name in reader.names()] if reader.sees("(") else self.columns
         reader.expect("VALUES", "(")
-        new: dict[str, str] = {}
-        for name in names:
-            if new:
-                reader.expect(",")
-            new[name] = reader.until(",", ")")
-        reader.expect(")")
-        if len(new) < len(names):
-            raise NotUnderstoodError("INSERT names a column twice")
-        return INSERT, new
+        values = [reader.until(",", ")") for _ in reader.items(end=")")]
+        if not len(set(names)) == len(names) == len(values):
+            raise NotUnderstoodError(f"{len(values)} values are for columns {', '.join(names)}, each once")
+        return INSERT, dict(zip(names, values, strict=True))
 
-    def merged(self, source: str, clauses: Sequence[_Clause]) -> str:
-        """Return the join, each of its rows with the number of the first clause that applies."""
-        choice = " ".join(f"WHEN {clause.of} THEN {number}" for number, clause in enumerate(clauses))
-        only_deletes = all(clause.action == DELETE for clause in clauses)
-        once = only_deletes and len(clauses) == 1  # whichever row of the source it is that deletes
-        columns = []
-        for name in self.key if only_deletes else self.columns:
-            values = []
-            for number, clause in enumerate(clauses):
-                keeps = clause.action == UPDATE or (clause.joins_target and name in self.key)
-                text = clause.new.get(name, self.own(name) if keeps else None)
-                values += [] if text is None else [f"WHEN {number} THEN {_value(text)}"]
-            columns.append(_as(f"CASE {ACTION} {' '.join(values)} END" if values else "NULL", name))
-        outer = "LEFT" * any(not clause.joins_source for clause in clauses)
-        if any(not clause.joins_target for clause in clauses):
-            outer = "FULL" if outer else "RIGHT"
-        return (
-            f"SELECT {'DISTINCT ' if once else ''}CASE {choice} END AS {ACTION}, {', '.join(columns)}\n"
-            f"FROM {quoted(self.view)} AS {quoted(self.alias)} {outer or 'INNER'} JOIN {source}"
-        )
-
-    def equal_keys(self, on: str) -> tuple[dict[str, str], bool]:
-        """Return the columns of the source that a condition compares with the primary key, folded, and
-        whether it compares nothing else."""
+    def equal_keys(self, on: str) -> tuple[dict[str, list[str]], bool]:
+        """Return the columns of the source that a condition compares with the primary key, and whether it
+        compares nothing else."""
         tree = _tree(on)
         parts = [] if tree is None else list(conjuncts(tree))
-        equal = {}
+        equal = dict[str, list[str]]()
         for part in parts:
-            sides = [part.this.unnest(), part.expression.unnest()] if isinstance(part, exp.EQ) else []
-            if not sides or not all(isinstance(side, exp.Column) for side in sides):
-                continue
-            for own, other in (sides, sides[::-1]):
-                for name in self.key:
-                    if (own.table.lower(), own.name.lower()) == (self.alias.lower(), name.lower()):
-                        equal[name] = _folded(other.sql(dialect=FilterSql))
+            sides = [_column(side) for side in (part.this, part.expression) if isinstance(part, exp.EQ)]
+            for own, other in zip(sides, sides[::-1], strict=True) if all(sides) else ():
+                equal |= {name: other for name in self.key if own == [self.alias.lower(), name.lower()]}
         return equal, len(equal) == len(self.key) == len(parts)
 
     def qualified(self, text: str, alias: str | None) -> str:
@@ -282,10 +250,10 @@ def _tree(text: str) -> exp.Expr | None:
         return None
 
 
-def _folded(text: str) -> str:
-    """Normalise a text for comparison: words and names without quotes, one space between them."""
-    words = (token.word if token.kind == "text" else token.word.lower() for token in tokens_of(text))
-    return " ".join(word.replace(" ", "\0") for word in words)
+def _column(node: exp.Expr | None) -> list[str]:
+    """Return the parts of a column's name in lower case; none for another expression."""
+    bare = None if node is None else node.unnest()
+    return [part.name.lower() for part in bare.parts] if isinstance(bare, exp.Column) else []
 
 
 def _value(text: str) -> str:

@@ -8,15 +8,16 @@ with conversions that lose nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.types as pt
 from sqlglot import exp
 
 from elasticscan.base.errors import FilterError, NotFound
-from elasticscan.connector.sql.joins import Condition, SelectBlock
-from elasticscan.connector.sql.query import LeftToSparkError, Query, Reference, Session
+from elasticscan.connector.sql.joins import SelectBlock
+from elasticscan.connector.sql.query import Query, Reference, Session, shown
+from elasticscan.connector.sql.tokens import NotUnderstoodError
 from elasticscan.filters import (
     CAST,
     COLUMN,
@@ -24,24 +25,25 @@ from elasticscan.filters import (
     LITERAL,
     TIMESTAMP,
     Expression,
-    FilterSql,
     Predicate,
     all_of,
     always_fits,
     constant_of,
     is_number,
-    shortened,
     to_text,
     type_name,
 )
 
+Schemas = Mapping[str, pa.Schema]
+
 # What is tested where a table is read: it cannot fail.
 _TESTS = {COLUMN, LITERAL, *COMPARISONS, "NOT", "AND", "OR", "IS", "IN", "LIKE", "ILIKE"}
+_NOT_FREE = "an outer join gives rows for which it is not true, or fills them with nulls"
 _NOT_ANSI = "it converts values, and this session does not follow the ANSI rules"
 
 
 def push_conditions(
-    query: Query, block: SelectBlock, schemas: Mapping[str, pa.Schema], session: Session
+    query: Query, block: SelectBlock, schemas: Schemas, session: Session
 ) -> tuple[dict[Reference, str | None], dict[Reference, list[tuple[str, str]]], bool]:
     """Return the conditions that go to the references of a SELECT.
 
@@ -51,15 +53,19 @@ def push_conditions(
     """
     predicates: dict[Reference, list[Predicate]] = {ref: [] for ref in block.references}
     stayed: dict[Reference, list[tuple[str, str]]] = {ref: [] for ref in block.references}
-    for condition in block.conditions:
-        rules = _PushdownRules(query, block, condition, schemas, session)
+    for node, free in block.conditions:
+        columns = list(node.find_all(exp.Column))
+        owners = [_owners(column, query, block, schemas) for column in columns]
         try:
-            reference, predicate = rules.judge()
-        except LeftToSparkError as why:
-            for ref in rules.mentioned():
-                stayed[ref].append((_show(condition.node), str(why)))
-        else:
+            reference = _only_reference(node, columns, owners)
+            predicate = _predicate(node, reference, schemas, session)
+            if reference not in free:
+                raise NotUnderstoodError(_NOT_FREE)
             predicates[reference].append(predicate)
+        except NotUnderstoodError as why:
+            for ref in block.references:
+                if any(ref in found for found in owners):
+                    stayed[ref].append((shown(node), str(why)))
     texts = {ref: _combine(found, schemas[ref.table]) for ref, found in predicates.items()}
     handed_over = sum(len(found) for ref, found in predicates.items() if texts[ref])
     return texts, stayed, handed_over == len(block.conditions)
@@ -78,129 +84,86 @@ def _combine(parts: list[Predicate], schema: pa.Schema) -> str | None:
     return text
 
 
-def _show(node: exp.Expr) -> str:
-    return shortened(node.sql(dialect=FilterSql, comments=False), 120)
+def _owners(column: exp.Column, query: Query, block: SelectBlock, schemas: Schemas) -> list[Reference]:
+    """Return the references that have a column. With several, the name is ambiguous, or may be."""
+    first, *rest = [part.name.lower() for part in column.parts]
+    by_alias = [ref for ref in block.references if rest and _qualifies(ref, first, rest[0], schemas)]
+    # Else `a.b` is field b of a struct column a, unless a may be the name of a table here.
+    if by_alias or (rest and first in query.qualifiers):
+        return by_alias
+    # Of the columns that USING makes one, the left one stays. A RIGHT or FULL join takes the value of the
+    # other one, but there the left side is not free.
+    lost = [ref for name, right in block.merged if name == first for ref in right]
+    return [ref for ref in block.references if ref not in lost and _has(schemas[ref.table], first)]
 
 
-class _PushdownRules:
-    """Decides if one condition can be handed to a reference, and to which."""
+def _qualifies(reference: Reference, first: str, second: str, schemas: Schemas) -> bool:
+    return reference.alias.lower() == first and _has(schemas[reference.table], second)
 
-    def __init__(
-        self,
-        query: Query,
-        block: SelectBlock,
-        condition: Condition,
-        schemas: Mapping[str, pa.Schema],
-        session: Session,
-    ) -> None:
-        self.query, self.block, self.condition = query, block, condition
-        self.schemas, self.session = schemas, session
-        columns = condition.node.find_all(exp.Column)
-        self.owners = [(column, *self._owners(column)) for column in columns]
 
-    def mentioned(self) -> list[Reference]:
-        """Return the references that the condition seems to mention; only shown to people."""
-        owners = {reference for _, found, _ in self.owners for reference in found}
-        return [reference for reference in self.condition.visible if reference in owners]
+def _has(schema: pa.Schema, name: str) -> bool:
+    return name in map(str.lower, schema.names)
 
-    def judge(self) -> tuple[Reference, Predicate]:
-        """Return the reference that the condition can be handed to, and the filter that it becomes there.
 
-        Raises:
-            LeftToSparkError: it can be handed to none.
-        """
-        node = self.condition.node
-        if node.find(exp.Query) is not None:
-            raise LeftToSparkError("it holds a sub-query")
-        reference = self._only_reference()
-        bare = node.copy()
-        for column, (_, _, is_qualified) in zip(list(bare.find_all(exp.Column)), self.owners, strict=True):
-            if is_qualified:
-                column.set(next(key for key in ("catalog", "db", "table") if column.args.get(key)), None)
-        if not self.session.ansi and bare.find(exp.Cast) is not None:
-            raise LeftToSparkError(_NOT_ANSI)
-        try:
-            schema = self.schemas[reference.table]
-            predicate = Predicate.of_tree(bare, schema)
-            Predicate.parse(str(predicate), schema)  # refuses what is too long for a filter
-        except (FilterError, NotFound) as error:
-            raise LeftToSparkError(error.message) from None
-        self._check(predicate.condition)
-        if reference not in self.condition.free:
-            why = "an outer join gives rows for which it is not true, or fills them with nulls"
-            raise LeftToSparkError(why)
-        return reference, predicate
+def _only_reference(
+    node: exp.Expr, columns: Sequence[exp.Column], owners: Sequence[Sequence[Reference]]
+) -> Reference:
+    if node.find(exp.Query) is not None:
+        raise NotUnderstoodError("it holds a sub-query")
+    if not columns:
+        raise NotUnderstoodError("it names no column")
+    for column, found in zip(columns, owners, strict=True):
+        if len(found) != 1:
+            where = "more than one table" if found else "no single table that it could be handed to"
+            raise NotUnderstoodError(f"{shown(column)} is a column of {where}")
+    if any(found[0] != owners[0][0] for found in owners):
+        raise NotUnderstoodError("it compares tables with each other")
+    return owners[0][0]
 
-    # ------------------------------------------------------------------ whose columns these are
 
-    def _only_reference(self) -> Reference:
-        if not self.owners:
-            raise LeftToSparkError("it names no column")
-        for column, owners, _ in self.owners:
-            if len(owners) != 1:
-                where = "more than one table" if owners else "no single table that it could be handed to"
-                raise LeftToSparkError(f"{_show(column)} is a column of {where}")
-        first, *others = (owners[0] for _, owners, _ in self.owners)
-        if any(owner != first for owner in others):
-            raise LeftToSparkError("it compares tables with each other")
-        return first
-
-    def _owners(self, column: exp.Column) -> tuple[list[Reference], bool]:
-        """Return the references that have the column, and whether it is qualified by their alias.
-
-        With several, Spark fails: the name is ambiguous.
-        """
+def _predicate(node: exp.Expr, reference: Reference, schemas: Schemas, session: Session) -> Predicate:
+    """Return the filter that a condition is where the reference of all its columns is read."""
+    bare, schema = node.copy(), schemas[reference.table]
+    for column in list(bare.find_all(exp.Column)):
         first, *rest = [part.name.lower() for part in column.parts]
-        by_alias = [ref for ref in self._with(rest[0]) if ref.alias.lower() == first] if rest else []
-        # Else `a.b` is field b of a struct column a, unless a may be the name of a table here.
-        if by_alias or (rest and first in self.query.qualifiers):
-            return by_alias, True
-        # Of the columns that USING makes one, the left one stays. A RIGHT or FULL join takes the value of the
-        # other one, but there the left side is not `free`.
-        merged = [right for name, right in self.block.merged if name == first]
-        return [ref for ref in self._with(first) if not any(ref in right for right in merged)], False
+        if rest and _qualifies(reference, first, rest[0], schemas):
+            column.set(next(key for key in ("catalog", "db", "table") if column.args.get(key)), None)
+    if not session.ansi and bare.find(exp.Cast) is not None:
+        raise NotUnderstoodError(_NOT_ANSI)
+    try:
+        predicate = Predicate.of_tree(bare, schema)
+        Predicate.parse(str(predicate), schema)  # refuses what is too long for a filter
+    except (FilterError, NotFound) as error:
+        raise NotUnderstoodError(error.message) from None
+    has_text = any(literal.is_string for literal in bare.find_all(exp.Literal))
+    _check(predicate.condition, session, has_text)
+    return predicate
 
-    def _with(self, name: str) -> list[Reference]:
-        """Return the visible references with a column of this name in lower case."""
-        return [
-            reference
-            for reference in self.condition.visible
-            if name in map(str.lower, self.schemas[reference.table].names)
-        ]
 
-    # --------------------------------------------------------------------- the condition itself
-
-    def _check(self, node: Expression) -> None:
-        """Let through what cannot fail on any row and means the same in this session."""
-        if node.op == "IS" and node.value is None and node.args[0].op == COLUMN:
-            return
-        computed = self.session.ansi and node.op != LITERAL and constant_of(node) is not None
-        if computed and (self.session.utc or all(part.type != TIMESTAMP for part in _parts(node))):
-            return  # its value is the same in this session
-        if node.op == CAST:
-            self._check_cast(node)
-        elif node.op not in _TESTS:
-            raise LeftToSparkError(f"{to_text(node)} is computed, not compared")
-        if node.op == LITERAL and node.implicit and not self.session.ansi and not self._counts(node):
-            raise LeftToSparkError(_NOT_ANSI)
-        if node.type == TIMESTAMP and not self.session.utc:
-            raise LeftToSparkError("it depends on the session's time zone, which is not UTC")
-        for child in node.args:
-            self._check(child)
-
-    def _counts(self, node: Expression) -> bool:
-        """Return True for a number in a condition without quoted text: a wider type holds the same number."""
-        return is_number(node.type) and not any(
-            literal.is_string for literal in self.condition.node.find_all(exp.Literal)
-        )
-
-    def _check_cast(self, node: Expression) -> None:
+def _check(node: Expression, session: Session, has_text: bool) -> None:
+    """Let through what cannot fail on any row and means the same in this session."""
+    if node.op == "IS" and node.value is None and node.args[0].op == COLUMN:
+        return
+    computed = session.ansi and node.op != LITERAL and constant_of(node) is not None
+    if computed and (session.utc or all(part.type != TIMESTAMP for part in _parts(node))):
+        return  # its value is the same in this session
+    if node.op == CAST:
         source, target = node.args[0].type, node.type
-        if not self.session.ansi:
-            raise LeftToSparkError(_NOT_ANSI)
+        if not session.ansi:
+            raise NotUnderstoodError(_NOT_ANSI)
         keeps = is_number(source) and is_number(target) and always_fits(source, target)
         if not node.implicit or not keeps or (pt.is_decimal128(source) and not pt.is_decimal128(target)):
-            raise LeftToSparkError(f"it converts {to_text(node.args[0])} to {type_name(target)}")
+            raise NotUnderstoodError(f"it converts {to_text(node.args[0])} to {type_name(target)}")
+    elif node.op not in _TESTS:
+        raise NotUnderstoodError(f"{to_text(node)} is computed, not compared")
+    # In a condition without text a number of a wider type is the same number by any rules.
+    is_same = is_number(node.type) and not has_text
+    if node.op == LITERAL and node.implicit and not session.ansi and not is_same:
+        raise NotUnderstoodError(_NOT_ANSI)
+    if node.type == TIMESTAMP and not session.utc:
+        raise NotUnderstoodError("it depends on the session's time zone, which is not UTC")
+    for child in node.args:
+        _check(child, session, has_text)
 
 
 def _parts(node: Expression) -> Iterator[Expression]:

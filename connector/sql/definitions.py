@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import pairwise
 
 import pyarrow as pa
 from pyspark.errors import ParseException
@@ -13,90 +11,69 @@ from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import AlreadyExists
 from elasticscan.connector.conversion import arrow_schema, spell
-from elasticscan.connector.options import SPARK_COMPRESSION
+from elasticscan.connector.options import URL, parse_options
 from elasticscan.connector.sql.statements import Statement
-from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, tokens_of
+from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, keyword, tokens_of
 from elasticscan.connector.store_cache import open_store
-from elasticscan.store import Store, Table
+from elasticscan.store import Table
 
 PRIMARY_KEY, SHARD_KEY, COMPRESSION = "primaryKey", "shardKey", "compression"
 
 
-@dataclass(frozen=True, slots=True)
-class Creation:
-    """A statement that makes a table.
-
-    Attributes:
-        columns: their definitions as Spark writes them; None for the columns of the query.
-        primary_key, shard_key: names of columns; none for the usual shard key.
-        compression: of its files, as in the option of writes.
-        query: the source of its rows; None for an empty table.
-    """
-
-    columns: str | None
-    primary_key: tuple[str, ...]
-    shard_key: tuple[str, ...]
-    compression: str
-    query: str | None
-
-
-def read_creation(reader: StatementReader) -> Creation:
+def read_creation(reader: StatementReader) -> tuple[str | None, str | None, dict[str, str]]:
     """Read `CREATE TABLE` from behind the table's name.
+
+    Returns:
+        the definitions of its columns as Spark writes them, or else the query of its rows; and its
+        properties, as options of a write that makes a table.
 
     Raises:
         NotUnderstoodError: the statement is incomplete, or has clauses that tables lack.
     """
-    keys: list[tuple[str, ...]] = []
+    keys = list[str]()
     columns = _columns(reader, keys) if reader.takes("(") else None
-    given: dict[str, str] = {}
+    options: dict[str, str] = {}
     query = None
     while not reader.at_end and query is None:
         if reader.takes("USING"):
             reader.expect("ELASTICSCAN")
-        elif reader.takes_one("TBLPROPERTIES", "OPTIONS"):
-            given |= properties_of(reader, PRIMARY_KEY, SHARD_KEY, COMPRESSION)
+        elif reader.choice("TBLPROPERTIES", "OPTIONS"):
+            options |= properties_of(reader, PRIMARY_KEY, SHARD_KEY, COMPRESSION)
         elif reader.takes("AS") or reader.sees("SELECT") or reader.sees("WITH"):
             query = reader.until()
         else:
             raise reader.wrong("USING elasticscan, TBLPROPERTIES or AS")
-    keys += [_names(given[PRIMARY_KEY])] if PRIMARY_KEY in given else []
+    keys += [options[PRIMARY_KEY]] if PRIMARY_KEY in options else []
     if len(keys) != 1:
         raise NotUnderstoodError(
             "a table needs one PRIMARY KEY (…) or property 'primaryKey'; tables of Spark need USING"
         )
     if (columns is None) == (query is None):
         raise NotUnderstoodError("a new table needs either columns or a query")
-    shard_key = _names(given[SHARD_KEY]) if SHARD_KEY in given else ()
-    return Creation(columns, keys[0], shard_key, given.get(COMPRESSION, SPARK_COMPRESSION), query)
+    return columns, query, options | {PRIMARY_KEY: keys[0]}
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(","))
-
-
-def _columns(reader: StatementReader, keys: list[tuple[str, ...]]) -> str:
+def _columns(reader: StatementReader, keys: list[str]) -> str:
     """Read the definitions of columns; primary keys among them are added to `keys`."""
     columns: list[str] = []
-    while True:
+    for _ in reader.items(end=")"):
         if reader.takes("CONSTRAINT"):
             reader.identifier()
-        if reader.takes("PRIMARY", "KEY"):
-            keys.append(tuple(reader.names()))
+        if reader.takes("PRIMARY KEY"):
+            keys.append(",".join(reader.names()))
             reader.takes("NOT", "ENFORCED")
         else:
             columns.append(_without_key(reader.until(",", ")"), keys))
-        if not reader.takes(","):
-            reader.expect(")")
-            return ", ".join(columns)
+    return ", ".join(columns)
 
 
-def _without_key(column: str, keys: list[tuple[str, ...]]) -> str:
+def _without_key(column: str, keys: list[str]) -> str:
     """Return the definition of a column without PRIMARY KEY."""
     tokens = tokens_of(column)
-    for first, second in pairwise(tokens):
-        if (first.upper, second.upper) == ("PRIMARY", "KEY"):
-            keys.append((tokens[0].word,))
-            return column[: first.start] + column[second.end :]
+    for token in tokens:
+        if keyword(token) == "PRIMARY KEY":
+            keys.append(tokens[0].text)
+            return column[: token.start] + column[token.end + 1 :]
     return column
 
 
@@ -123,15 +100,13 @@ def properties_of(reader: StatementReader, *known: str) -> dict[str, str]:
     properties = {}
     by_name = {name.lower(): name for name in known}
     reader.expect("(")
-    while True:
-        name = reader.string() if reader.sees_kind("text") else ".".join(reader.name())
+    for _ in reader.items(end=")"):
+        name = reader.string() if reader.sees("") else ".".join(reader.listed("."))
         if name.lower() not in by_name:
             raise NotUnderstoodError(f"unknown property {name}; use {', '.join(known)}")
         reader.takes("=")
         properties[by_name[name.lower()]] = reader.string()
-        if not reader.takes(","):
-            reader.expect(")")
-            return properties
+    return properties
 
 
 def create(uri: str, table: str, statement: Statement, query: Callable[[str], DataFrame]) -> None:
@@ -139,31 +114,29 @@ def create(uri: str, table: str, statement: Statement, query: Callable[[str], Da
 
     Spark gets the store's URI as it was given: `env:NAME` keeps a password out of its plans.
     """
-    store, made = open_store(uri), read_creation(statement.reader)
+    store, (columns, rows, given) = open_store(uri), read_creation(statement.reader)
+    options = parse_options({URL: uri, "table": table, **given})
     is_there = table in {each.name for each in store.tables()}
     if statement.is_lenient and is_there:
         return
-    if made.columns is not None:
-        schema = pa.schema(columns_of(made.columns))
-        key, shard_key = (spell(names, schema) for names in (made.primary_key, made.shard_key))
-        store.create_table(table, schema, key, shard_key=shard_key or None, compression=made.compression)
-        return
-    assert made.query is not None, "a creation has columns or a query"
-    if is_there:
-        raise AlreadyExists(f"table {table!r} exists; choose another name", table=table)
-    options = {PRIMARY_KEY: ",".join(made.primary_key), COMPRESSION: made.compression}
-    options |= {SHARD_KEY: ",".join(made.shard_key)} if made.shard_key else {}
-    writer = query(made.query).write.format("elasticscan").mode("append").options(**options)
-    writer.options(url=uri, table=table).save()
+    if rows is not None:
+        if is_there:  # whose rows would be upserted
+            raise AlreadyExists(f"table {table!r} exists; choose another name", table=table)
+        writer = query(rows).write.format("elasticscan").mode("append")
+        writer.options(url=uri, table=table, **given).save()
+    elif columns is not None:
+        schema = pa.schema(columns_of(columns))
+        key, shard_key = (spell(names or (), schema) for names in (options.primary_key, options.shard_key))
+        store.create_table(table, schema, key, shard_key=shard_key or None, compression=options.compression)
 
 
-def maintain(spark: SparkSession, store: Store, name: str, statement: Statement) -> DataFrame:
+def maintain(spark: SparkSession, table: Table, statement: Statement) -> DataFrame:
     """Carry out a statement and return its empty result.
 
     Raises:
         NotUnderstoodError: the statement has clauses that are not supported; nothing was done.
     """
-    table, reader = store.table(name), statement.reader
+    reader = statement.reader
     if statement.kind == "TRUNCATE TABLE":
         reader.expect_end()
         table.overwrite(table.schema.empty_table())
@@ -173,10 +146,11 @@ def maintain(spark: SparkSession, store: Store, name: str, statement: Statement)
 
 
 def _alter(table: Table, reader: StatementReader) -> None:
-    if reader.takes_one("ADD COLUMN", "ADD COLUMNS"):
-        table.add_columns(columns_of(reader.list_text()))
-    elif reader.takes_one("DROP COLUMN", "DROP COLUMNS"):
-        names = reader.names() if reader.sees("(") else reader.listed_names()
+    if reader.choice("ADD COLUMN", "ADD COLUMNS"):
+        columns = reader.until()
+        table.add_columns(columns_of(columns[1:-1] if columns.startswith("(") else columns))
+    elif reader.choice("DROP COLUMN", "DROP COLUMNS"):
+        names = reader.names() if reader.sees("(") else reader.listed()
         reader.expect_end()
         table.drop_columns(spell(names, table.schema))
     elif reader.takes("RENAME", "COLUMN"):
@@ -185,7 +159,7 @@ def _alter(table: Table, reader: StatementReader) -> None:
         new = reader.identifier()
         reader.expect_end()
         table.rename_column(old, new)
-    elif reader.takes_one("ALTER COLUMN", "CHANGE COLUMN", "ALTER"):
+    elif reader.choice("ALTER COLUMN", "CHANGE COLUMN", "ALTER"):
         (name,) = spell([reader.identifier()], table.schema)
         reader.expect("TYPE")
         (field,) = columns_of(f"c {reader.until()}")

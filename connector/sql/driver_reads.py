@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.connector.conversion import ToSpark
-from elasticscan.connector.options import Options, PartialAggregates
+from elasticscan.connector.options import Options
 from elasticscan.connector.partitions import PartialRows
 from elasticscan.connector.reading import chosen_columns, offered_schema, request_of
 from elasticscan.connector.sql.limits import RowLimit
@@ -63,13 +63,6 @@ def read_few(options: Options, limit: RowLimit | None = None) -> FewRows | None:
         return None
 
 
-def are_groups(rows: pa.Table, partial: PartialAggregates | None) -> bool:
-    """Return True unless some partial rows are of one group: a sum that does not fit its type has several."""
-    by = [] if partial is None else list(partial.by)
-    groups = rows.select(by).group_by(by).aggregate([]).num_rows if by else 1
-    return partial is None or bool(rows.num_rows == groups)
-
-
 def _read(store: Store, table: TableInfo, options: Options, limit: RowLimit | None) -> FewRows | None:
     if limit is not None and limit.rows > FEW_ROWS:
         return None
@@ -99,27 +92,23 @@ def _folded(store: Store, table: TableInfo, options: Options, partial: PartialRo
         if scan.standing.definition != table.definition:
             return None  # its columns were changed just now
         known = known_count(store.context, scan.standing) if partial.counts_rows else None
-        rows = _fold(scan, partial) if known is None else partial.of_count(known)
-    if rows is None:
-        return None
+        if known is None:
+            if _rows_scanned(scan) > MOST_FOLDED:
+                return None
+            fold = Fold(partial.values, partial.by, scan.schema)
+            for page in scan.batches():
+                fold.add(page)
+                if fold.size > FEW_ROWS:
+                    return None
+            whole = fold.partial_rows()
+            if whole.num_rows > FEW_ROWS or whole.nbytes > FEW_BYTES:
+                return None
+            columns = [column.combine_chunks() for column in whole.columns]
+            rows = pa.RecordBatch.from_arrays(columns, schema=partial.schema)
+        else:
+            rows = partial.of_count(known)
     convert = ToSpark(partial.schema, partial.schema.names, schema)
     return FewRows(schema, pa.Table.from_batches([convert(rows)]))
-
-
-def _fold(scan: Scan, partial: PartialRows) -> pa.RecordBatch | None:
-    if _rows_scanned(scan) > MOST_FOLDED:
-        return None
-    fold = Fold(partial.values, partial.by, scan.schema)
-    for rows in scan.batches():
-        fold.add(rows)
-        if fold.size > FEW_ROWS:
-            return None
-    whole = fold.partial_rows()
-    if whole.num_rows > FEW_ROWS or whole.nbytes > FEW_BYTES:
-        return None
-    return pa.RecordBatch.from_arrays(
-        [column.combine_chunks() for column in whole.columns], schema=partial.schema
-    )
 
 
 def _rows_scanned(scan: Scan) -> float:

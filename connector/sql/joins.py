@@ -15,11 +15,11 @@ that fail it cannot change the result. That depends on the joins between the two
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from elasticscan.connector.sql.query import LeftToSparkError, Query, Reference
+from elasticscan.connector.sql.query import Query, Reference
+from elasticscan.connector.sql.tokens import NotUnderstoodError
 
 _SELECT_PARTS = frozenset(
     """
@@ -40,57 +40,73 @@ _KINDS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """One conjunct of a WHERE or an ON.
-
-    Attributes:
-        node: the conjunct.
-        visible: references whose columns it can name.
-        free: those whose rows it may remove before the join.
-    """
-
-    node: exp.Expr
-    visible: tuple[Reference, ...]
-    free: frozenset[Reference]
-
-
-@dataclass(slots=True)
 class SelectBlock:
-    """A SELECT with the references in its FROM.
+    """A SELECT that reads tables of the store, gone through from left to right.
 
     Attributes:
         select: the SELECT.
-        references: those in its FROM, and their conditions.
-        conditions: the conjuncts of its WHERE and its ONs.
+        references: those in its FROM.
+        conditions: the conjuncts of its WHERE and its ONs, each with the references whose rows it may remove
+            before the joins.
         merged: (name, references): columns that USING makes one, and the right-hand sides that
             have lost theirs to it.
     """
 
-    select: exp.Select
-    references: list[Reference] = field(default_factory=list)
-    conditions: list[Condition] = field(default_factory=list)
-    merged: list[tuple[str, frozenset[Reference]]] = field(default_factory=list)
+    def __init__(self, select: exp.Select, references: Mapping[int, Reference]) -> None:
+        """Go through a SELECT; `references` are those of the query, by the ids of their nodes."""
+        self.select, self._by_node = select, references
+        self.references: list[Reference] = []
+        self.conditions: list[tuple[exp.Expr, frozenset[Reference]]] = []
+        self.merged: list[tuple[str, tuple[Reference, ...]]] = []
+        source, where = select.args.get("from_"), select.args.get("where")
+        kept = frozenset[Reference]() if source is None else self._joins(self._source(source.this), select)
+        if where is not None:
+            self.conditions += [(part, kept) for part in conjuncts(where.this)]
+        _check(select, _SELECT_PARTS, "SELECT")
 
+    def _source(self, node: exp.Expr) -> frozenset[Reference]:
+        """Go through one place of a FROM with what is joined to it, and return what no join of these fills
+        with nulls."""
+        if node.args.get("pivots"):
+            raise NotUnderstoodError("it has a PIVOT")
+        reference = self._by_node.get(id(node))
+        if reference is None:
+            return self._joins(frozenset(), node)
+        self.references.append(reference)
+        alias = node.args.get("alias")
+        if alias is not None and alias.args.get("columns"):
+            raise NotUnderstoodError("it has a table whose columns are renamed")
+        _check(node, _TABLE_PARTS, "a table")
+        return self._joins(frozenset({reference}), node)
 
-# Part of a FROM, from its beginning to some join: the visible references, and those among them that no join
-# so far has filled with nulls.
-_Group = tuple[tuple[Reference, ...], frozenset[Reference]]
-_NO_TABLE: _Group = ((), frozenset())
+    def _joins(self, kept: frozenset[Reference], owner: exp.Expr) -> frozenset[Reference]:
+        for join in owner.args.get("joins") or []:
+            _check(join, _JOIN_PARTS, "JOIN")
+            kind = _KINDS.get((join.side.upper(), join.kind.upper()))
+            if kind is None:
+                raise NotUnderstoodError(f"it has a {join.side} {join.kind} JOIN")
+            before = len(self.references)
+            sides = {"L": kept, "R": self._source(join.this)}
+            right = tuple(self.references[before:])
+            self.merged += [(name.name.lower(), right) for name in join.args.get("using") or []]
+            reducible, kept = (frozenset[Reference]().union(*(sides[side] for side in each)) for each in kind)
+            if join.args.get("on") is not None:
+                self.conditions += [(part, reducible) for part in conjuncts(join.args["on"])]
+        return kept
 
 
 def blocks_of(query: Query) -> list[SelectBlock]:
     """Every SELECT that reads a table of the store; each reference is in one of them.
 
     Raises:
-        LeftToSparkError: one has a clause or a join that is not followed here.
+        NotUnderstoodError: one has a clause or a join that is not followed here.
     """
     by_node = {id(reference.node): reference for reference in query.references}
     owners = {id(reference.node.find_ancestor(exp.Select)) for reference in query.references}
     selects = [select for select in query.tree.find_all(exp.Select) if id(select) in owners]
-    blocks = [_FromWalk(select, by_node).block for select in selects]
+    blocks = [SelectBlock(select, by_node) for select in selects]
     if sum(len(block.references) for block in blocks) != len(query.references):
-        raise LeftToSparkError("a table stands where none was expected")
+        raise NotUnderstoodError("a table stands where none was expected")
     return blocks
 
 
@@ -105,61 +121,7 @@ def conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
             yield bare
 
 
-class _FromWalk:
-    """Goes through the FROM of one SELECT, from left to right."""
-
-    def __init__(self, select: exp.Select, references: Mapping[int, Reference]) -> None:
-        self._references, self.block = references, SelectBlock(select)
-        source, where = select.args.get("from_"), select.args.get("where")
-        if source is None:
-            return
-        visible, kept = self._joins(self._source(source.this), select)
-        if where is not None:
-            self._conditions(where.this, visible, kept)
-        _check(select, _SELECT_PARTS, "SELECT")
-
-    def _source(self, node: exp.Expr) -> _Group:
-        """Return what stands at one place of a FROM, with what is joined to it."""
-        if node.args.get("pivots"):
-            raise LeftToSparkError("it has a PIVOT")
-        return self._joins(self._table(node) if isinstance(node, exp.Table) else _NO_TABLE, node)
-
-    def _table(self, node: exp.Table) -> _Group:
-        reference = self._references.get(id(node))
-        if reference is None:
-            return _NO_TABLE
-        self.block.references.append(reference)
-        alias = node.args.get("alias")
-        if alias is not None and alias.args.get("columns"):
-            raise LeftToSparkError("it has a table whose columns are renamed")
-        _check(node, _TABLE_PARTS, "a table")
-        return (reference,), frozenset({reference})
-
-    def _joins(self, group: _Group, owner: exp.Expr) -> _Group:
-        for join in owner.args.get("joins") or []:
-            group = self._join(group, join)
-        return group
-
-    def _join(self, left: _Group, join: exp.Join) -> _Group:
-        _check(join, _JOIN_PARTS, "JOIN")
-        kind = _KINDS.get((join.side.upper(), join.kind.upper()))
-        if kind is None:
-            raise LeftToSparkError(f"it has a {join.side} {join.kind} JOIN")
-        right = self._source(join.this)
-        self.block.merged += [
-            (name.name.lower(), frozenset(right[0])) for name in join.args.get("using") or []
-        ]
-        visible, sides = (*left[0], *right[0]), {"L": left[1], "R": right[1]}
-        reducible, kept = (frozenset[Reference]().union(*(sides[side] for side in each)) for each in kind)
-        if join.args.get("on") is not None:
-            self._conditions(join.args["on"], visible, reducible)
-        return (left[0] if join.kind.upper() in ("SEMI", "ANTI") else visible), kept
-
-    def _conditions(self, node: exp.Expr, visible: tuple[Reference, ...], free: frozenset[Reference]) -> None:
-        self.block.conditions += [Condition(part, visible, free) for part in conjuncts(node)]
-
-
 def _check(node: exp.Expr, understood: frozenset[str], clause: str) -> None:
     for name, value in node.args.items():
         if value and name not in understood:
-            raise LeftToSparkError(f"it has {clause} with {name.strip('_').upper()}")
+            raise NotUnderstoodError(f"it has {clause} with {name.strip('_').upper()}")

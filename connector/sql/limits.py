@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from sqlglot import TokenType, exp
+from sqlglot import exp
 
 from elasticscan.connector.sql.joins import SelectBlock
-from elasticscan.connector.sql.query import Query, Reference, clauses_behind
+from elasticscan.connector.sql.query import Reference
 from elasticscan.store import MOST_FIRST, can_be_sorted
 
 _SELECT_PARTS = frozenset({"with_", "expressions", "from_", "where", "order", "limit", "offset"})
@@ -47,35 +47,20 @@ def row_limit(block: SelectBlock, reference: Reference, schema: pa.Schema) -> Ro
     It is for its callers to see that all conditions of the SELECT are tested where the table is read.
     """
     select = block.select
-    if not reads_alone(select, reference, _SELECT_PARTS):
+    items, order = select.expressions, select.args.get("order")
+    counts = [_count(select.args[name]) for name in ("limit", "offset") if select.args.get(name)]
+    if select.args.get("limit") is None or not reads_alone(select, reference, _SELECT_PARTS):
         return None
-    if not all(isinstance(node, PLAIN_NODES) for shown in select.expressions for node in shown.walk()):
+    if not all(isinstance(node, PLAIN_NODES) for item in items for node in item.walk()):
         return None
-    limit, offset = select.args.get("limit"), select.args.get("offset")
-    counts = [_count(limit), 0 if offset is None else _count(offset)]
-    if counts[0] is None or counts[1] is None or counts[0] + counts[1] > _MOST:
+    if None in counts or (rows := sum(count or 0 for count in counts)) > _MOST:
         return None
-    rows, order = counts[0] + counts[1], select.args.get("order")
     if order is None:
         return RowLimit(rows)
     columns = {name.lower(): name for name in schema.names}
-    terms = [_term(node, select, reference, columns) for node in order.expressions]
-    names = tuple(term for term in terms if term is not None)
-    certain = len(names) == len(terms) and rows <= MOST_FIRST and can_be_listed(names)
-    return RowLimit(rows, names) if certain and can_be_sorted(names, schema) else None
-
-
-def ordered_tail(
-    query: Query, select: exp.Select, reference: Reference
-) -> tuple[tuple[int, int, str], ...] | None:
-    """Return what takes `ORDER BY … LIMIT n` from the end of a query that is this SELECT; None without it.
-
-    Without them a relation of the first n rows, in their order, is the answer.
-    """
-    if select is not query.tree or not select.args.get("order") or select.args.get("offset"):
-        return None
-    clauses = clauses_behind(query.tokens, reference.start)
-    return ((clauses[TokenType.ORDER_BY][0], clauses[TokenType.LIMIT][1], ""),)
+    terms = tuple(_term(node, items, reference, columns) for node in order.expressions)
+    certain = all(terms) and rows <= MOST_FIRST and can_be_listed(terms)
+    return RowLimit(rows, terms) if certain and can_be_sorted(terms, schema) else None
 
 
 def reads_alone(select: exp.Select, reference: Reference, understood: frozenset[str]) -> bool:
@@ -97,32 +82,26 @@ def can_be_listed(names: Sequence[str]) -> bool:
     return listed and len({name.lower() for name in names}) == len(names)
 
 
-def _count(clause: exp.Expr | None) -> int | None:
+def _count(clause: exp.Expr) -> int | None:
     """Return the number of a LIMIT or an OFFSET that is written as one."""
-    if clause is None or any(value for name, value in clause.args.items() if name != "expression"):
-        return None
-    number = clause.args.get("expression")
-    plain = isinstance(number, exp.Literal) and not number.is_string and number.name.isdecimal()
-    return int(number.name) if plain and number is not None else None
+    number, others = clause.expression, [value for value in clause.args.values() if value]
+    is_plain = isinstance(number, exp.Literal) and not number.is_string and number.name.isdecimal()
+    return int(number.name) if is_plain and len(others) == 1 else None
 
 
-def _term(node: exp.Expr, select: exp.Select, reference: Reference, columns: Mapping[str, str]) -> str | None:
-    """Return an ORDER BY term that is a column of the table, with Spark's default place of nulls."""
-    if not isinstance(node, exp.Ordered) or not isinstance(node.this, exp.Column):
-        return None
-    name = node.this.name
-    descending = bool(node.args.get("desc"))
-    if bool(node.args.get("nulls_first")) == descending or node.args.get("with_fill"):
-        return None
-    if not is_of(node.this, reference):
-        return None
+def _term(node: exp.Expr, items: Sequence[exp.Expr], reference: Reference, columns: Mapping[str, str]) -> str:
+    """Return an ORDER BY term that is a column of the table, with Spark's default place of nulls; an empty
+    text for another."""
+    column, descending = node.this, bool(node.args.get("desc"))
+    usual = bool(node.args.get("nulls_first")) != descending and not node.args.get("with_fill")
+    if not (usual and isinstance(column, exp.Column) and is_of(column, reference)):
+        return ""
     # A name that the SELECT gives to something else hides the table's column of that name.
-    if not all(_leaves_name(shown, name, reference) for shown in select.expressions):
-        return None
-    column = columns.get(name.lower())
-    if column is None or not descending:
-        return column
-    return None if f"{column} DESC".lower() in columns else f"{column} DESC"
+    if not all(_leaves_name(item, column.name, reference) for item in items):
+        return ""
+    name = columns.get(column.name.lower(), "")
+    term = f"{name} DESC" if descending else name
+    return "" if not name or (descending and term.lower() in columns) else term
 
 
 def is_of(column: exp.Column, reference: Reference) -> bool:

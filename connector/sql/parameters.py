@@ -8,11 +8,11 @@ from decimal import Decimal
 from typing import Any
 
 from sqlglot import TokenType
-from sqlglot.errors import SqlglotError
 
 from elasticscan.base.errors import FilterError
 from elasticscan.base.formatting import is_whole
-from elasticscan.filters import STUMBLES, FilterSql, literal_of, parameter_at
+from elasticscan.connector.sql.tokens import NotUnderstoodError, tokens_of
+from elasticscan.filters import literal_of, parameter_at
 
 Arguments = Mapping[str, Any] | Sequence[Any]
 _KINDS = (type(None), bool, int, float, str, bytes, Decimal, date)
@@ -26,26 +26,19 @@ def with_literals(text: str, arguments: Arguments) -> str | None:
     if "\\" in text:  # strings end elsewhere, by the session's rules for them
         return None
     try:
-        tokens = FilterSql().tokenize(text)
-    except (SqlglotError, *STUMBLES):
+        tokens = tokens_of(text)
+    except NotUnderstoodError:
         return None
     named = arguments if isinstance(arguments, Mapping) else {}
     values = iter(() if isinstance(arguments, Mapping) else arguments)
-    pieces, at, may_be_position = list[str](), 0, False
+    pieces, at = list[str](), 0
     for place, token in enumerate(tokens):
-        may_be_position |= token.text.upper().endswith("BY")
         name, is_position = parameter_at(tokens, place, text), token.token_type == TokenType.PLACEHOLDER
         if name is None and not is_position:
             continue
         literal = _literal(next(values, ...) if name is None else named.get(name, ...))
         if literal is None:
             return None
-        if (
-            may_be_position
-            and literal.isdigit()
-            and tokens[place - 1].text.upper() not in ("LIMIT", "OFFSET")
-        ):
-            literal = f"({literal} + 0)"  # a number alone names a column by its position
         pieces += [text[at : token.start], literal]
         at = tokens[place + (name is not None)].end + 1
     return None if next(values, ...) is not ... else "".join([*pieces, text[at:]])

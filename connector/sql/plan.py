@@ -7,14 +7,13 @@
 Each reference of a table is given the name of a relation of its own. Every condition stays where it was, so
 what a relation leaves out can only be rows and columns that the query had not used. Nothing else of the text
 changes, but where a relation gives partial rows: there the aggregates add these up, and no condition is left
-(`aggregates`); and where it gives the very rows that an `ORDER BY … LIMIT n` at the query's end asks for,
-in that order: there these words go, and with them a sort.
+(`aggregates`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from sqlglot import exp
@@ -24,9 +23,9 @@ from elasticscan.connector.options import PartialAggregates
 from elasticscan.connector.sql.aggregates import AggregateRewriting, Edit, is_aggregated
 from elasticscan.connector.sql.conditions import push_conditions
 from elasticscan.connector.sql.joins import SelectBlock, blocks_of
-from elasticscan.connector.sql.limits import RowLimit, can_be_listed, ordered_tail, row_limit
-from elasticscan.connector.sql.query import LeftToSparkError, Query, Reference, Session, read_query
-from elasticscan.connector.sql.tokens import quoted
+from elasticscan.connector.sql.limits import RowLimit, can_be_listed, row_limit
+from elasticscan.connector.sql.query import Query, Reference, Session, read_query
+from elasticscan.connector.sql.tokens import NotUnderstoodError, quoted
 from elasticscan.metadata import TableInfo
 
 
@@ -44,8 +43,6 @@ class TableScan:
         partial: aggregates that tasks can compute of their own rows; None where Spark needs the rows.
         stayed: (condition, why) of conditions that Spark alone tests, and of aggregates that it computes.
         edits: (start, end, text) of places to replace where Spark gets partial rows.
-        ended: the same where the relation is complete, so that nothing is left to Spark of the query's last
-            words, ORDER BY … LIMIT n, or of its groups; None where something always is.
     """
 
     reference: Reference
@@ -58,35 +55,28 @@ class TableScan:
     partial: PartialAggregates | None
     stayed: tuple[tuple[str, str], ...]
     edits: tuple[Edit, ...] = ()
-    ended: tuple[Edit, ...] | None = None
 
     def options(self, newest: int) -> dict[str, str]:
         """Return the options of a read by tasks, each of which gives the first rows of a limit; of the newest
         snapshot, unless the query names another."""
-        as_of = self.reference.as_of
         order = () if self.limit is None else self.limit.order
+        snapshot, text = self.reference.as_of or ("versionAsOf", str(newest))
         choices = {
             "columns": None if self.partial or self.columns is None else ",".join(self.columns),
             "filter": self.filter,
-            "timestampAsOf" if as_of and as_of.is_time else "versionAsOf": as_of.text
-            if as_of
-            else str(newest),
+            snapshot: text,
             "maxRowsPerTask": None if self.limit is None else str(self.limit.rows),
             "taskOrder": ",".join(order) or None,
             "partialAggregates": None if self.partial is None else self.partial.text(),
         }
         return {name: value for name, value in choices.items() if value is not None}
 
-    def completed(self) -> TableScan:
-        """Return the scan over a complete relation; itself where something is left to Spark all the same."""
-        return self if self.ended is None else replace(self, edits=self.ended)
-
     def explained(self, name: str, rows_here: int | None) -> str:
         """Describe the read for people, as `QueryPlan.explained`."""
         reference, total = self.reference, len(self.table.schema)
         lines = [name if reference.alias == reference.table else f"{name} AS {reference.alias}"]
         if reference.as_of is not None:
-            lines.append(f"  as of    {reference.as_of.text}")
+            lines.append(f"  as of    {reference.as_of[1]}")
         if self.columns is None:
             lines.append(f"  columns  all {total}: {self.why_all}")
         else:
@@ -97,8 +87,7 @@ class TableScan:
             lines.append(f"  limit    {self.limit.rows:,}{order}")
         if self.partial is not None:
             by = f" by {', '.join(self.partial.by)}" if self.partial.by else ""
-            rest = "each group once" if self.edits is self.ended else "partial rows, added up by Spark"
-            lines.append(f"  folded   {', '.join(self.partial.values) or 'rows'}{by}: {rest}")
+            lines.append(f"  folded   {', '.join(self.partial.values) or 'rows'}{by}, added up by Spark")
         if rows_here is not None:
             lines.append(f"  read     alongside the driver: {rows_here:,} rows")
         lines += [f"  stays    {condition}: {why}" for condition, why in self.stayed]
@@ -117,9 +106,8 @@ class QueryPlan:
         edits, pieces, at = list[Edit](), list[str](), 0
         for scan, name in zip(self.scans, names, strict=True):
             place = scan.reference
-            edits += [(place.start, place.end, quoted(name)), *scan.edits]
-            if place.alias_at is not None:
-                edits.append((place.alias_at, place.alias_at, f" AS {quoted(place.alias)}"))
+            alias = "" if place.node.alias else f" AS {quoted(place.alias)}"
+            edits += [(place.start, place.end, quoted(name) + alias), *scan.edits]
         for start, end, text in sorted(edits, key=lambda edit: edit[:2]):
             pieces += [self.text[at:start], text]
             at = end
@@ -142,13 +130,13 @@ def plan_query(text: str, tables: Mapping[str, TableInfo], session: Session) -> 
     """Decide what each reference of a table reads.
 
     Raises:
-        LeftToSparkError: the text is no query, or not one that can be taken apart for certain.
+        NotUnderstoodError: the text is no query, or not one that can be taken apart for certain.
     """
     try:
         query = read_query(text, tables, session)
         scans = [scan for block in blocks_of(query) for scan in _scans(query, block, tables, session)]
     except (SqlglotError, RecursionError):
-        raise LeftToSparkError("it is nested too deeply") from None
+        raise NotUnderstoodError("it is nested too deeply") from None
     return QueryPlan(text, tuple(sorted(scans, key=lambda scan: scan.reference.start)))
 
 
@@ -159,31 +147,21 @@ def _scans(
     filters, left, is_complete = push_conditions(query, block, schemas, session)
     for reference in block.references:
         table, stayed = tables[reference.table], tuple(left[reference])
-        limit = partial = ended = None
-        edits = tuple[Edit, ...]()
+        limit, partial, edits = None, None, tuple[Edit, ...]()
         if is_aggregated(block.select):
             try:
                 if len(block.references) == 1 and not is_complete:
-                    raise LeftToSparkError("Spark tests a condition first")
+                    raise NotUnderstoodError("Spark tests a condition first")
                 rewriting = AggregateRewriting(query, block.select, reference, table.schema, session)
-                partial, edits, ended = rewriting.result()
-            except LeftToSparkError as error:
+                partial, edits = rewriting.result()
+            except NotUnderstoodError as error:
                 stayed = (*stayed, ("aggregates", str(error)))
-        elif is_complete and (limit := row_limit(block, reference, table.schema)) is not None:
-            ended = ordered_tail(query, block.select, reference)
+        elif is_complete:
+            limit = row_limit(block, reference, table.schema)
         columns, why_all = _columns(query, block, reference, table)
+        pushed = filters[reference]
         yield TableScan(
-            reference,
-            table,
-            columns,
-            why_all,
-            filters[reference],
-            is_complete,
-            limit,
-            partial,
-            stayed,
-            edits,
-            ended,
+            reference, table, columns, why_all, pushed, is_complete, limit, partial, stayed, edits
         )
 
 

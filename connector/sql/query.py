@@ -15,30 +15,26 @@ from typing import TYPE_CHECKING
 from sqlglot import TokenType, exp, parse_one
 from sqlglot.errors import SqlglotError
 
-from elasticscan.filters import STUMBLES, FilterSql
+from elasticscan.connector.sql.tokens import VALUES, NotUnderstoodError, first_line, keyword, tokens_of
+from elasticscan.filters import STUMBLES, FilterSql, shortened
 
 if TYPE_CHECKING:
     from sqlglot.tokenizer_core import Token
 
 Place = tuple[int, int]  # the first character, and that behind the last one
 
-_CLAUSES = (
-    TokenType.WHERE, TokenType.GROUP_BY, TokenType.HAVING, TokenType.ORDER_BY, TokenType.LIMIT,
-    TokenType.OFFSET,
+# What may stand behind a WHERE.
+_ENDS = (
+    TokenType.GROUP_BY, TokenType.HAVING, TokenType.ORDER_BY, TokenType.LIMIT, TokenType.OFFSET,
+    TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT,
 )  # fmt: skip
-_ENDS = (TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT, TokenType.SEMICOLON)
 _DEPTHS = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
 _BEGINNINGS = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN)
 # Words that name tables or columns in ways that a syntax tree does not show.
 _DYNAMIC_WORDS = frozenset({"TABLE", "STREAM", "IDENTIFIER"})
-_VALUES = (TokenType.STRING, TokenType.NUMBER, TokenType.RAW_STRING, TokenType.HEX_STRING)
 # Qualifiers under which Spark may find a temporary view, too.
 _VIEW_SCHEMAS = frozenset({"session", "system"})
 _ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)\s*$")
-
-
-class LeftToSparkError(Exception):
-    """A text, a condition or aggregates that Spark gets as they are; says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +52,6 @@ class Session:
     unusual: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AsOf:
-    """A snapshot as a query names it: by a number or a tag, or by a time."""
-
-    text: str
-    is_time: bool
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
     """One place in a query where a table of the store is read.
@@ -73,8 +61,7 @@ class Reference:
         alias: the name by which the query's columns are qualified.
         node: the place in the syntax tree.
         start, end: the place in the text of the table's name, and of the snapshot behind it.
-        alias_at: where an alias has to be written; None where the query has one.
-        as_of: the snapshot that the query names; None for the newest.
+        as_of: the snapshot that the query names, as an option and its value; None for the newest.
     """
 
     table: str
@@ -82,8 +69,7 @@ class Reference:
     node: exp.Table
     start: int
     end: int
-    alias_at: int | None
-    as_of: AsOf | None
+    as_of: tuple[str, str] | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +77,6 @@ class Query:
     """A query that was taken apart.
 
     Attributes:
-        text: as given.
         tokens: its words.
         tree: its syntax tree.
         references: every reference of a table of the store, in the order of the text.
@@ -100,7 +85,6 @@ class Query:
         qualifiers: what may stand before a column's name somewhere in the query, in lower case.
     """
 
-    text: str
     tokens: tuple[Token, ...]
     tree: exp.Expr
     references: tuple[Reference, ...]
@@ -109,43 +93,36 @@ class Query:
 
 
 def read_query(text: str, views: Iterable[str], session: Session) -> Query:
-    """Take a query apart. Raises `LeftToSparkError` where anything about it is doubtful."""
+    """Take a query apart. Raises `NotUnderstoodError` where anything about it is doubtful."""
     tokens = _tokens(text, session)
     try:
         tree = parse_one(text, dialect=FilterSql)
     except (SqlglotError, RecursionError, *STUMBLES) as error:
-        raise LeftToSparkError(f"it is not understood: {_first_line(error)}") from None
+        raise NotUnderstoodError(f"it is not understood: {first_line(error)}") from None
     if not isinstance(tree, exp.Query):
-        raise LeftToSparkError("it is no query")
+        raise NotUnderstoodError("it is no query")
     nodes = list(tree.walk())
     references = _references(text, nodes, tokens, views, session)
     if not references:
-        raise LeftToSparkError("it reads no table of the store")
+        raise NotUnderstoodError("it reads no table of the store")
     names = {node.name.lower() for node in nodes if isinstance(node, exp.Identifier)}
     tables = {node.name.lower() for node in nodes if isinstance(node, exp.Table | exp.TableAlias)}
-    return Query(text, tuple(tokens), tree, references, _words(tokens) - names, frozenset(tables - {""}))
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return Query(tuple(tokens), tree, references, _words(tokens) - names, frozenset(tables - {""}))
 
 
 def _tokens(text: str, session: Session) -> list[Token]:
     if session.unusual is not None:
-        raise LeftToSparkError(f"{session.unusual} changes how it reads")
+        raise NotUnderstoodError(f"{session.unusual} changes how it reads")
     if "${" in text:
-        raise LeftToSparkError("it holds a ${variable}")
-    try:
-        tokens = list(FilterSql().tokenize(text))
-    except (SqlglotError, *STUMBLES) as error:
-        raise LeftToSparkError(f"it is not understood: {_first_line(error)}") from None
+        raise NotUnderstoodError("it holds a ${variable}")
+    tokens = tokens_of(text)
     if not tokens or tokens[0].token_type not in _BEGINNINGS:
-        raise LeftToSparkError("it is no query")
+        raise NotUnderstoodError("it is no query")
     for token in tokens:
         if token.text == "|>":
-            raise LeftToSparkError("it is written with pipes")
-        if token.text.upper() in _DYNAMIC_WORDS and token.token_type not in (*_VALUES, TokenType.IDENTIFIER):
-            raise LeftToSparkError(f"it uses {token.text.upper()}")
+            raise NotUnderstoodError("it is written with pipes")
+        if keyword(token) in _DYNAMIC_WORDS:
+            raise NotUnderstoodError(f"it uses {keyword(token)}")
     return tokens
 
 
@@ -155,7 +132,7 @@ def _words(tokens: Sequence[Token]) -> frozenset[str]:
     return frozenset(
         token.text.lower()
         for token, after in zip(tokens, following, strict=True)
-        if token.token_type not in _VALUES and (after is None or after.token_type != TokenType.L_PAREN)
+        if token.token_type not in VALUES and (after is None or after.token_type != TokenType.L_PAREN)
     )
 
 
@@ -163,7 +140,6 @@ def _references(
     text: str, nodes: Sequence[exp.Expr], tokens: Sequence[Token], views: Iterable[str], session: Session
 ) -> tuple[Reference, ...]:
     by_name = {view.lower(): view for view in views}
-    after = {token.start: place for place, token in enumerate(tokens)}
     references = []
     for node in nodes:
         if not isinstance(node, exp.Table) or node.find_ancestor(exp.Hint):
@@ -174,14 +150,12 @@ def _references(
         if not node.db and _is_cte(node):
             continue
         if node.db or not isinstance(node.this, exp.Identifier):
-            raise LeftToSparkError(f"{node.name} is named in a way that may mean something else")
-        start, end = _place(text, node.this)
-        at, as_of = after[start], _as_of(node, session)
+            raise NotUnderstoodError(f"{node.name} is named in a way that may mean something else")
+        (start, end), as_of = _place(text, node.this), _as_of(node, session)
         if as_of is not None:
-            at = _behind_as_of(tokens, at)
-            end = tokens[at].end + 1
-        alias_at = None if node.alias else tokens[at].end + 1
-        references.append(Reference(meant, node.alias_or_name, node, start, end, alias_at, as_of))
+            values = (token for token in tokens if token.start > start and token.token_type in VALUES)
+            end = next(values).end + 1
+        references.append(Reference(meant, node.alias_or_name, node, start, end, as_of))
     return tuple(sorted(references, key=lambda reference: reference.start))
 
 
@@ -193,28 +167,20 @@ def _place(text: str, name: exp.Identifier) -> tuple[int, int]:
         plain = written[1:-1].replace("``", "`") if written.startswith("`") else written
         if plain == name.name:
             return start, end + 1
-    raise LeftToSparkError(f"the place of {name.name} is unknown")
+    raise NotUnderstoodError(f"the place of {name.name} is unknown")
 
 
-def _as_of(node: exp.Table, session: Session) -> AsOf | None:
+def _as_of(node: exp.Table, session: Session) -> tuple[str, str] | None:
     version = node.args.get("version")
     if version is None:
         return None
     named, is_time = version.expression, version.name.upper() == "TIMESTAMP"
     if version.args.get("kind") != "AS OF" or not isinstance(named, exp.Literal):
-        raise LeftToSparkError(f"the snapshot of {node.name} is not written as a number or a string")
+        raise NotUnderstoodError(f"the snapshot of {node.name} is not written as a number or a string")
     # Spark would read a time without a zone in the session's.
     if is_time and not (session.utc or _ZONE.search(named.this)):
-        raise LeftToSparkError(f"the time of {node.name} has no zone, and the session's is not UTC")
-    return AsOf(named.this, is_time)
-
-
-def _behind_as_of(tokens: Sequence[Token], at: int) -> int:
-    """Return which token ends `t [FOR] VERSION AS OF 2`, of which `t` is one."""
-    at += 1 + (tokens[at + 1].text.upper() == "FOR")
-    if [token.text.upper() for token in tokens[at + 1 : at + 3]] != ["AS", "OF"]:
-        raise LeftToSparkError("the place of a snapshot is unknown")
-    return at + 3
+        raise NotUnderstoodError(f"the time of {node.name} has no zone, and the session's is not UTC")
+    return "timestampAsOf" if is_time else "versionAsOf", named.this
 
 
 def _is_cte(node: exp.Table) -> bool:
@@ -228,7 +194,7 @@ def _is_cte(node: exp.Table) -> bool:
             place = next(i for i, cte in enumerate(outer.expressions) if cte is inner)
             visible = outer.expressions[:place]
             if outer.recursive and inner.alias.lower() == sought:
-                raise LeftToSparkError(f"{node.name} may mean the table or the recursion")
+                raise NotUnderstoodError(f"{node.name} may mean the table or the recursion")
         elif (clause := outer.args.get("with_")) is not None and clause is not inner:
             visible = clause.expressions
         if any(cte.alias.lower() == sought for cte in visible):
@@ -237,24 +203,30 @@ def _is_cte(node: exp.Table) -> bool:
     return False
 
 
+def shown(node: exp.Expr) -> str:
+    """Return part of a query as text for people."""
+    return shortened(node.sql(dialect=FilterSql, comments=False), 120)
+
+
 # Places in the text
 
 
-def clauses_behind(tokens: Sequence[Token], table: int) -> dict[TokenType, Place]:
-    """Return the place of each clause of a SELECT behind the table of its FROM, up to the next clause."""
-    starts: list[tuple[TokenType, int]] = []
-    depth, end = 0, table
+def where_behind(tokens: Sequence[Token], table: int) -> Place:
+    """Return the place of the WHERE behind the table of a FROM; an empty one where there is none."""
+    start, depth, end = None, 0, table
     for token in tokens:
         if token.start < table:
             continue
         depth += _DEPTHS.get(token.token_type, 0)
-        if depth < 0 or (not depth and token.token_type in _ENDS):
+        if depth < 0:
             break
-        if not depth and token.token_type in _CLAUSES:
-            starts.append((token.token_type, token.start))
+        if not depth and token.token_type in _ENDS:
+            end = token.start
+            break
+        if not depth and token.token_type == TokenType.WHERE:
+            start = token.start
         end = token.end + 1
-    stops = [*(start for _, start in starts), end][1:]
-    return {clause: (start, stop) for (clause, start), stop in zip(starts, stops, strict=True)}
+    return (end if start is None else start), end
 
 
 def call_at(tokens: Sequence[Token], function: str, start: int | None) -> Place | None:

@@ -123,7 +123,7 @@ def _stored(field: StructField, stored: pa.DataType, is_key: bool, table: str, a
     if given.simpleString() == kind.simpleString():
         return column
     # Without ANSI rules a cast beyond a type's bounds gives another number, and no error.
-    if not isinstance(given, NullType) and not (ansi and _is_stored(given, kind, is_key)):
+    if not (_is_stored(given, kind, is_key) and (ansi or isinstance(given, NullType))):
         raise SchemaMismatch(
             f"column {field.name!r} of table {table!r} is {kind.simpleString()}, not "
             f"{given.simpleString()}; nothing was done: give values of that type",
@@ -134,9 +134,9 @@ def _stored(field: StructField, stored: pa.DataType, is_key: bool, table: str, a
 
 def _is_stored(given: DataType, kind: DataType, is_key: bool = False) -> bool:
     """Return True if Spark's ANSI rules store such values in such a column, and no fraction is cut off."""
-    if isinstance(given, IntegralType) and isinstance(kind, IntegralType):
-        return True
     cut = isinstance(kind, IntegralType)
+    if given == kind or isinstance(given, NullType) or (isinstance(given, IntegralType) and cut):
+        return True
     return not is_key and (
         (isinstance(given, NumericType) and isinstance(kind, NumericType) and not cut)
         or (isinstance(given, _TIMES) and isinstance(kind, _TIMES))
@@ -150,10 +150,4 @@ def _are_stored(new: Mapping[str, str], schema: pa.Schema) -> bool:
         given = {name: spark_type(name, parse_value(text, schema).type) for name, text in new.items()}
     except (FilterError, NotFound, SchemaMismatch):
         return False
-    kinds = {name: spark_type(name, schema.field(name).type) for name in new}
-    return all(
-        isinstance(given[name], NullType)
-        or given[name] == kinds[name]
-        or _is_stored(given[name], kinds[name])
-        for name in new
-    )
+    return all(_is_stored(given[name], spark_type(name, schema.field(name).type)) for name in new)

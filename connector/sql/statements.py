@@ -14,9 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from elasticscan.base.errors import NotSupported
-from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, Token, quoted, tokens_of
+from elasticscan.connector.sql.tokens import (
+    NotUnderstoodError,
+    StatementReader,
+    keyword,
+    quoted,
+    tokens_of,
+)
+
+if TYPE_CHECKING:
+    from sqlglot.tokenizer_core import Token
 
 # Statements that the store carries out, by their first words.
 _KINDS = ("DROP TABLE", "TRUNCATE TABLE", "ALTER TABLE", "DELETE FROM", "UPDATE", "MERGE INTO")
@@ -55,14 +65,14 @@ def statement_about(text: str, views: Iterable[str]) -> Statement | None:
     Raises:
         NotSupported: it is a CREATE TABLE with OR REPLACE, or with a schema's name.
     """
-    tokens, by_name = tokens_of(text), {view.lower(): view for view in views}
-    reader = StatementReader(text, tokens)
     try:
+        tokens = tokens_of(text)
+        reader = StatementReader(text, tokens)
         if reader.takes("CREATE"):
             return _creation(reader, tokens)
-        kind = next((words for words in _KINDS if reader.takes(*words.split())), None)
+        kind = reader.choice(*_KINDS)
         is_lenient = reader.takes("IF", "EXISTS")
-        view = None if kind is None else view_of(reader.name(), by_name)
+        view = None if kind is None else _view_of(reader.listed("."), views)
     except NotUnderstoodError:
         return None
     if kind is None or view is None:
@@ -76,7 +86,7 @@ def _creation(reader: StatementReader, tokens: Sequence[Token]) -> Statement | N
     reader.takes("EXTERNAL")
     reader.expect("TABLE")
     is_lenient = reader.takes("IF", "NOT", "EXISTS")
-    name = reader.name()
+    name = reader.listed(".")
     if not _is_of_the_store(name, tokens[reader.at :]):
         return None
     made = Statement("CREATE TABLE", name[-1], is_lenient, reader)
@@ -87,61 +97,47 @@ def _creation(reader: StatementReader, tokens: Sequence[Token]) -> Statement | N
     return made
 
 
-def _is_of_the_store(name: Sequence[str], behind: Sequence[Token]) -> bool:
+def _is_of_the_store(name: Sequence[str], behind: Iterable[Token]) -> bool:
     """Return True for a new table of our format, or of a plain name without a format."""
-    words, depth = [token.upper for token in behind], 0
-    is_plain = len(name) == 1 and not (name[0].upper() == "IDENTIFIER" and words[:1] == ["("])
-    for word, following in zip(words, [*words, ""][1:], strict=True):
+    words, depth = list[str](), 0
+    for word in map(keyword, behind):
         depth += (word == "(") - (word == ")")
-        if depth == 0 and word == "USING":
-            return following == "ELASTICSCAN"
-        if depth == 0 and word in _OF_SPARK:
-            is_plain = False
-        if depth == 0 and word in _QUERY:
+        if not depth and word in _QUERY:
             break
-    return is_plain
+        words += [] if depth else [word]
+    if "USING" in words:
+        return words[words.index("USING") :][1:2] == ["ELASTICSCAN"]
+    return len(name) == 1 and name[0].upper() != "IDENTIFIER" and _OF_SPARK.isdisjoint(words)
 
 
-def view_of(name: Sequence[str], by_name: Mapping[str, str]) -> str | None:
+def _view_of(name: Sequence[str], views: Iterable[str]) -> str | None:
     """Return the view that a name means; None if it means none."""
-    if not name or (name[:-1] and {part.lower() for part in name[:-1]} not in _VIEW_SCHEMAS):
+    if name[:-1] and {part.lower() for part in name[:-1]} not in _VIEW_SCHEMAS:
         return None
-    return by_name.get(name[-1].lower())
+    return next((view for view in views if view.lower() == name[-1].lower()), None)
 
 
 # INSERT INTO that leaves columns out
 
 
-@dataclass(frozen=True, slots=True)
-class Insertion:
-    """An INSERT INTO some columns of a table of the store.
+def insertion(
+    text: str, tables: Mapping[str, Sequence[str]], relation: str
+) -> tuple[str, tuple[str, ...], str] | None:
+    """Return the table, the columns and the text of the INSERT that a text is, if it leaves columns out.
 
-    Attributes:
-        view: the table's name here.
-        columns: its column list, as the table spells it.
-        before, behind: the statement's text up to the table's name, and after it.
-    """
-
-    view: str
-    columns: tuple[str, ...]
-    before: str
-    behind: str
-
-    def into(self, relation: str) -> str:
-        """Return the statement with a relation of the columns in the place of the table."""
-        return f"{self.before}{quoted(relation)} {self.behind}"
-
-
-def insertion(text: str, tables: Mapping[str, Sequence[str]]) -> Insertion | None:
-    """Return the INSERT that a text is, if it leaves columns out; `tables` are columns by view.
+    Args:
+        text: the statement.
+        tables: columns by view.
+        relation: the name that stands in the new text in the place of the table's.
 
     Raises:
         NotSupported: its columns are unknown, or it stands among other statements; nothing was done.
     """
-    tokens, by_name = tokens_of(text), {view.lower(): view for view in tables}
-    found: Insertion | None = None
-    if tokens and tokens[0].upper == "EXPLAIN":
+    try:
+        tokens = tokens_of(text)
+    except NotUnderstoodError:
         return None
+    found = None
     for at in range(len(tokens)):
         reader = StatementReader(text, tokens, at)
         if not reader.takes("INSERT", "INTO"):
@@ -149,31 +145,24 @@ def insertion(text: str, tables: Mapping[str, Sequence[str]]) -> Insertion | Non
         try:
             reader.takes("TABLE")
             name = reader.at
-            view, behind = view_of(reader.name(), by_name), reader.at
+            view, behind = _view_of(reader.listed("."), tables), reader.at
             by_query = reader.takes("BY", "NAME")
-            listed = None if by_query else reader.names()
+            listed = [] if by_query else reader.names()
         except NotUnderstoodError:
             continue
         if view is None or reader.at_end:
             continue
-        columns = () if listed is None else _as_spelt(listed, tables[view])
-        if columns is None:
-            continue
-        if by_query or tokens[0].upper not in _ALONE or found is not None:
+        lower = {each.lower() for each in listed}
+        columns = tuple(each for each in tables[view] if each.lower() in lower)
+        if not len(listed) == len(columns) < len(tables[view]):
+            continue  # Spark knows what is wrong, or nothing is left out
+        if by_query or tokens[0].text.upper() not in _ALONE or found is not None:
             hint = "list the columns" if by_query else "give all columns, or run it by itself"
             raise NotSupported(
                 f"INSERT INTO {view} might empty columns that it leaves out; {hint}",
                 statement="INSERT",
                 table=view,
             )
-        found = Insertion(view, columns, text[: tokens[name].start], text[tokens[behind].start :])
+        new = f"{text[: tokens[name].start]}{quoted(relation)} {text[tokens[behind].start :]}"
+        found = view, columns, new
     return found
-
-
-def _as_spelt(listed: Sequence[str], columns: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the columns of a list; None unless they are some of the table's, each once, and not all."""
-    by_name = {name.lower(): name for name in columns}
-    named = {name.lower() for name in listed}
-    if len(named) < len(listed) or not named < by_name.keys():
-        return None
-    return tuple(name for name in columns if name.lower() in named)

@@ -5,44 +5,24 @@ What lies between is kept as it was written, whatever it is: Spark reads it agai
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-# Strings, quoted names, words, and single other characters; comments, also within others, and spaces are
-# skipped.
-TOKEN = re.compile(
-    r"""--[^\n]*|/\*(?:[^*/]|\*(?!/)|/(?!\*)|/\*.*?\*/)*\*/|/\*.*?\*/|\s+
-    |(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
-    |(?P<quoted>`(?:[^`]|``)*`)|(?P<word>\w+)|(?P<other>.)""",
-    re.DOTALL | re.VERBOSE,
-)
+from sqlglot import TokenType
+from sqlglot.errors import SqlglotError
+
+from elasticscan.filters import STUMBLES, FilterSql
+
+if TYPE_CHECKING:
+    from sqlglot.tokenizer_core import Token
+
+_STRINGS = (kind for kind in TokenType if kind.name.endswith("_STRING"))
+VALUES = frozenset({TokenType.STRING, TokenType.NUMBER, *_STRINGS})
 _DEEPER, _HIGHER = ("(", "[", "{", "CASE"), (")", "]", "}", "END")
 
 
 class NotUnderstoodError(Exception):
-    """A statement is not what it has to be; says where."""
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A word of a text.
-
-    Attributes:
-        kind: "word", "quoted" (a name), "text" (a string) or "other" (a character).
-        word: as written; a quoted name without its quotes.
-        start, end: its place in the text.
-    """
-
-    kind: str
-    word: str
-    start: int
-    end: int
-
-    @property
-    def upper(self) -> str:
-        """Return the word in upper case; an empty text for quoted names and strings."""
-        return self.word.upper() if self.kind in ("word", "other") else ""
+    """A statement, a condition or aggregates that are not understood for certain; says why."""
 
 
 def quoted(name: str) -> str:
@@ -52,15 +32,27 @@ def quoted(name: str) -> str:
 
 def tokens_of(text: str) -> list[Token]:
     """Return the tokens of a statement, without the semicolons behind it."""
-    tokens = []
-    for match in TOKEN.finditer(text):
-        if match.lastgroup:
-            word = match.group()
-            plain = word[1:-1].replace("``", "`") if word.startswith("`") else word
-            tokens.append(Token(match.lastgroup, plain, *match.span()))
-    while tokens and tokens[-1].word == ";" and tokens[-1].kind == "other":
+    try:
+        tokens = list(FilterSql().tokenize(text))
+    except (SqlglotError, *STUMBLES) as error:
+        raise NotUnderstoodError(f"it is not understood: {first_line(error)}") from None
+    while tokens and tokens[-1].token_type == TokenType.SEMICOLON:
         tokens.pop()
     return tokens
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def keyword(token: Token) -> str:
+    """Return a word in upper case; an empty text for quoted names and strings."""
+    is_quoted = token.token_type == TokenType.IDENTIFIER or token.token_type in VALUES
+    return "" if is_quoted else token.text.upper()
+
+
+def is_name(token: Token) -> bool:
+    return token.token_type == TokenType.IDENTIFIER or keyword(token).replace("_", "A").isalnum()
 
 
 class StatementReader:
@@ -75,19 +67,16 @@ class StatementReader:
 
     def text_since(self, at: int) -> str:
         """Return the text that was read since that token."""
-        return self._text[self._tokens[at].start : self._tokens[self.at - 1].end]
+        return self._text[self._tokens[at].start : self._tokens[self.at - 1].end + 1]
 
     @property
     def at_end(self) -> bool:
         return self.at >= len(self._tokens)
 
-    def sees_kind(self, *kinds: str) -> bool:
-        return not self.at_end and self._tokens[self.at].kind in kinds
-
     def sees(self, *words: str) -> bool:
         """Return True if these words, in upper case, come next."""
         following = self._tokens[self.at : self.at + len(words)]
-        return [token.upper for token in following] == list(words)
+        return [keyword(token) for token in following] == list(words)
 
     def takes(self, *words: str) -> bool:
         """Go past these words if they come next."""
@@ -95,9 +84,9 @@ class StatementReader:
         self.at += len(words) * is_there
         return is_there
 
-    def takes_one(self, *choices: str) -> bool:
-        """Go past the first of these choices, each of one word or more, that comes next."""
-        return any(self.takes(*choice.split()) for choice in choices)
+    def choice(self, *choices: str) -> str | None:
+        """Go past the first of these choices, each of one word or more, that comes next, and return it."""
+        return next((choice for choice in choices if self.takes(*choice.split())), None)
 
     def expect(self, *words: str) -> None:
         if not self.takes(*words):
@@ -110,66 +99,51 @@ class StatementReader:
     def wrong(self, wanted: str) -> NotUnderstoodError:
         if self.at_end:
             return NotUnderstoodError(f"it ends where {wanted} was expected")
-        return NotUnderstoodError(f"{wanted} was expected at {self._tokens[self.at].word!r}")
-
-    def name(self) -> list[str]:
-        """Return the parts of a name."""
-        return self.listed_names(".")
+        return NotUnderstoodError(f"{wanted} was expected at {self._tokens[self.at].text!r}")
 
     def identifier(self) -> str:
-        if not self.sees_kind("word", "quoted"):
+        if self.at_end or not is_name(self._tokens[self.at]):
             raise self.wrong("a name")
         self.at += 1
-        return self._tokens[self.at - 1].word
+        return self._tokens[self.at - 1].text
+
+    def items(self, separator: str = ",", end: str | None = None) -> Iterator[None]:
+        """Yield before each item of a list, which the caller reads; then go past its end."""
+        yield
+        while self.takes(separator):
+            yield
+        if end is not None:
+            self.expect(end)
+
+    def listed(self, separator: str = ",") -> list[str]:
+        """Return several names; with the separator `.` the parts of one."""
+        return [self.identifier() for _ in self.items(separator)]
 
     def names(self) -> list[str]:
-        """Names in parentheses."""
+        """Return names in parentheses."""
         self.expect("(")
-        names = self.listed_names()
-        self.expect(")")
-        return names
-
-    def listed_names(self, separator: str = ",") -> list[str]:
-        names = [self.identifier()]
-        while self.takes(separator):
-            names.append(self.identifier())
-        return names
-
-    def list_text(self) -> str:
-        """Return the rest of the text, without parentheses around it."""
-        if not self.takes("("):
-            return self.until()
-        text = self.until(")")
-        self.expect(")")
-        self.expect_end()
-        return text
+        return [self.identifier() for _ in self.items(end=")")]
 
     def alias(self, but: Collection[str]) -> str | None:
         """Return an alias, with or without AS, if there is one; words of `but` are none."""
         if self.takes("AS"):
             return self.identifier()
-        is_alias = self.sees_kind("word", "quoted") and self._tokens[self.at].upper not in but
-        return self.identifier() if is_alias else None
-
-    def value(self) -> None:
-        """Go past a number or a string."""
-        if self.at_end or not (self.sees_kind("text") or self._tokens[self.at].word.isdecimal()):
-            raise self.wrong("a number or a string")
-        self.at += 1
+        is_alias = not self.at_end and is_name(self._tokens[self.at])
+        return self.identifier() if is_alias and keyword(self._tokens[self.at]) not in but else None
 
     def string(self) -> str:
-        """Return the value of a string without escapes."""
-        if not self.sees_kind("text") or "\\" in self._tokens[self.at].word:
+        """Return the value of a string."""
+        if self.at_end or self._tokens[self.at].token_type != TokenType.STRING:
             raise self.wrong("a string")
         self.at += 1
-        return self._tokens[self.at - 1].word[1:-1]
+        return self._tokens[self.at - 1].text
 
     def until(self, *stops: str) -> str:
         """Return the text up to one of these words outside of parentheses and CASE, or to the end."""
         first, depth = self.at, 0
         while not self.at_end:
-            is_part = self.at > 0 and self._tokens[self.at - 1].upper == "."  # of a name
-            word = "" if is_part else self._tokens[self.at].upper
+            is_part = self.at > 0 and self._tokens[self.at - 1].text == "."  # of a name
+            word = "" if is_part else keyword(self._tokens[self.at])
             if depth == 0 and word in stops:
                 break
             depth += (word in _DEEPER) - (word in _HIGHER)

@@ -1,7 +1,7 @@
 """The temporary views of a store's tables in a session, one for each table.
 
-Other processes make and drop tables, too. `look` compares the views with the catalog, which costs one small
-query unless something was committed since.
+Other processes make and drop tables, too. `look` compares the views with the catalog, which costs two small
+queries unless a table was changed since.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import SchemaMismatch
@@ -22,56 +21,48 @@ FORMAT = "elasticscan"
 
 
 class TableViews:
-    """The views of one store, whose names begin with a prefix."""
+    """The views of one store, whose names begin with a prefix.
+
+    Attributes:
+        tables: the table of each view.
+    """
 
     def __init__(self, spark: SparkSession, uri: str, prefix: str) -> None:
         self._spark, self._uri, self._prefix = spark, uri, prefix
-        self._tables: dict[str, TableInfo] = {}
-        self._versions: tuple[int, int] | None = None
+        self.tables: Mapping[str, TableInfo] = {}
+        self._seen: tuple[TableInfo, ...] | None = None
         self.look()
 
-    @property
-    def tables(self) -> Mapping[str, str]:
-        """Return the table of each view."""
-        return {view: info.name for view, info in self._tables.items()}
+    def look(self) -> tuple[Mapping[str, TableInfo], int]:
+        """Make views of new tables, which replace others of their names; drop those of dropped tables.
 
-    def look(self) -> None:
-        """Make views of new tables, which replace others of their names; drop those of dropped tables."""
+        Returns:
+            the tables by view, and the newest snapshot, from one look at the catalog.
+        """
         backend = open_store(self._uri).backend
-        versions = backend.versions()
-        if versions == self._versions:
-            return
-        there = {self._prefix + info.name: info for info in backend.tables()[0] if _fits_spark(info)}
-        for view in self._tables.keys() - there.keys():
-            self.drop(view)
-        for view, info in there.items():
-            known = self._tables.get(view)
-            if known is not None and known.id == info.id:
-                continue
-            # A new dict, since other threads may go through the old one.
-            self._tables = {**self._tables, view: info}
-            try:
-                self.make([view])
-            except PySparkException:
-                if info.id in {each.id for each in backend.tables()[0]}:
-                    raise
-                self.drop(view)  # it was dropped just now
-        self._versions = versions
+        backend.newest()
+        infos, snapshot = backend.tables()
+        if infos != self._seen:
+            there = {self._prefix + info.name: info for info in infos if _fits_spark(info)}
+            known = {view: info.id for view, info in self.tables.items()}
+            for view in known.keys() - there.keys():
+                self.drop(view)
+            self.make([view for view, info in there.items() if known.get(view) != info.id])
+            self.tables, self._seen = there, infos  # a new dict: other threads may go through the old one
+        return self.tables, snapshot
 
     def make(self, views: Iterable[str]) -> None:
         """Make views again, so that they show the newest rows; other views of their names are replaced."""
         for view in views:
-            info = self._tables.get(view)
-            if info is None:
-                continue  # another thread found that it is gone
             # Through the reader and not as SQL text: so no uri has to be quoted. An event log has a view's
             # options, and hides that of this name.
-            reader = self._spark.read.format(FORMAT).options(url=self._uri, table=info.name)
+            table = view.removeprefix(self._prefix)
+            reader = self._spark.read.format(FORMAT).options(url=self._uri, table=table)
             reader.load().createOrReplaceTempView(f"`{view}`")
 
     def drop(self, view: str) -> DataFrame:
         """Drop the view of a table that is gone."""
-        self._tables = {name: info for name, info in self._tables.items() if name != view}
+        self.tables = {name: info for name, info in self.tables.items() if name != view}
         return self._spark.sql(f"DROP VIEW IF EXISTS {quoted(view)}")
 
 

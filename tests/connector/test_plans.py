@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +17,7 @@ from elasticscan.base.errors import NotSupported
 from elasticscan.connector.sql.changing import CHANGES, read_change
 from elasticscan.connector.sql.definitions import read_creation
 from elasticscan.connector.sql.plan import plan_query
-from elasticscan.connector.sql.query import LeftToSparkError, Session
+from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.statements import insertion, statement_about
 from elasticscan.connector.sql.tokens import NotUnderstoodError
 from tests.connector.sql_queries import TABLES, blocks_of, table_of
@@ -36,13 +35,9 @@ def query_plan(text: str) -> str:
     session = Session(**({name: value if name == "unusual" else False} if name else {}))  # type: ignore[arg-type]
     try:
         plan = plan_query(query, TABLES, session)
-    except LeftToSparkError as why:
+    except NotUnderstoodError as why:
         return f"left to Spark: {why}"
     shown = plan.explained(1, [None] * len(plan.scans))
-    names = [f"{scan.reference.table}#{number}" for number, scan in enumerate(plan.scans, 1)]
-    ended = replace(plan, scans=tuple(scan.completed() for scan in plan.scans)).rewritten(names)
-    if ended != plan.rewritten(names):
-        shown += f"\nalongside the driver: {ended}"
     return shown.removeprefix("snapshot 1\n\n")
 
 
@@ -50,12 +45,16 @@ def statement_plan(text: str) -> str:
     try:
         statement = statement_about(text, TARGETS)
         if statement is None:
-            found = insertion(text, {view: table.schema.names for view, table in TARGETS.items()})
-            return "Spark's" if found is None else f"partial update of {found.view}: {found.into('x')}"
-        if statement.kind == "CREATE TABLE":
+            found = insertion(text, {view: table.schema.names for view, table in TARGETS.items()}, "x")
             return (
-                f"{statement.view}{' if missing' * statement.is_lenient}: {read_creation(statement.reader)}"
+                "Spark's"
+                if found is None
+                else f"partial update of {found[0]} ({', '.join(found[1])}): {found[2]}"
             )
+        if statement.kind == "CREATE TABLE":
+            columns, rows, options = read_creation(statement.reader)
+            lenient = " if missing" * statement.is_lenient
+            return f"{statement.view}{lenient} of {columns or rows} with {options}"
         if statement.kind in CHANGES:
             change = read_change(statement.kind, statement.reader, statement.view, TARGETS[statement.view])
             return f"{', '.join(change.actions)} by {change.query}"
