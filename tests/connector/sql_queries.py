@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -148,7 +148,12 @@ COLUMNS = {
     "ports": {"code": "s", "id": "n", "a": "n", "name": "s", "m": "n"},
     "tiny": {"id": "n", "note": "s", "a": "n"},
 }  # fmt: skip
-Source = tuple[str, dict[str, str]]
+Columns = Mapping[str, str]
+Source = tuple[str, Columns]
+JOINS = [
+    " JOIN", " LEFT JOIN", " LEFT JOIN", " RIGHT JOIN", " FULL JOIN", " LEFT SEMI JOIN", " LEFT ANTI JOIN",
+    " CROSS JOIN", ",",
+]  # fmt: skip
 CONDITIONS = [
     "i32 > 0", "id % 2 = 0", "s >= 'a'", "b", "NOT b OR i8 = 0", "d5 > 0 AND i64 < 0", "t IS NOT NULL",
     "id BETWEEN 10 AND 40", "f64 > 0", "id < 0",
@@ -160,149 +165,94 @@ class Generator:
     """Queries over the tables, from a seed. Never one whose rows depend on chance or order, but of limits."""
 
     def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
-        self.count = 0
+        self.chance, self.count = random.Random(seed), 0
+        self.pick = self.chance.choice
 
     def query(self) -> str:
         shape = self.chance.random()
         if shape < 0.15:
-            kind = self.chance.choice(["UNION", "UNION ALL", "INTERSECT", "EXCEPT", "MINUS"])
-            return f"{self.select(types='ns')} {kind} {self.select(types='ns')}"
+            kind = self.pick(["UNION", "UNION ALL", "INTERSECT", "EXCEPT", "MINUS"])
+            return f"{self.select('ns')} {kind} {self.select('ns')}"
         if shape < 0.35:
-            return self.with_cte()
-        return self.select(top=True)
-
-    def with_cte(self) -> str:
-        # One of the tables' own names hides the table in the body, not in its own definition.
-        name = self.chance.choice(["c1", "ports", "Tiny"])
-        inner = self.select(types="ns")
-        body = self.select(types="n", ctes={name.lower(): {"c0": "n", "c1": "s"}})
-        second = f", c2 AS (SELECT * FROM {name} WHERE c0 > 1)" if self.chance.random() < 0.4 else ""
-        return f"WITH {name} AS ({inner}){second} {body}"
-
-    def alias(self) -> str:
-        self.count += 1
-        return f"q{self.count}"
-
-    def source(self, ctes: dict[str, dict[str, str]], depth: int) -> tuple[str, Source]:
-        chance = self.chance.random()
-        if ctes and chance < 0.5:
-            name = self.chance.choice(list(ctes))
-            alias = self.alias()
-            return f"{name} {alias}", (alias, ctes[name])
-        if depth < 1 and chance < 0.65:
-            alias = self.alias()
-            inner = self.select(types="ns", depth=depth + 1, ctes=ctes)
-            return f"({inner}) {alias}", (alias, {"c0": "n", "c1": "s"})
-        tables = [name for name in COLUMNS if name not in ctes]
-        name = self.chance.choice(tables)
-        alias = self.alias()
-        return f"{self.spelt(name)} {self.chance.choice(['', 'AS '])}{alias}", (alias, COLUMNS[name])
-
-    def spelt(self, name: str) -> str:
-        return self.chance.choice([name, name, name.upper(), f"`{name}`"])
+            # One of the tables' own names hides the table in the body, not in its own definition.
+            name = self.pick(["c1", "ports", "Tiny"])
+            second = self.pick(["", f", c2 AS (SELECT * FROM {name} WHERE c0 > 1)"])
+            body = self.select(self.pick(["n", "group"]), {name.lower(): {"c0": "n", "c1": "s"}})
+            return f"WITH {name} AS ({self.select('ns')}){second} {body}"
+        return self.select(self.pick(["n", "sn", "nsn", "*", "*", "group", "group", "count", "window"]))
 
     def select(
-        self,
-        types: str | None = None,
-        depth: int = 0,
-        ctes: dict[str, dict[str, str]] | None = None,
-        outer: list[Source] | None = None,
-        top: bool = False,
+        self, shown: str, ctes: Mapping[str, Columns] = {}, outer: Sequence[Source] = (), depth: int = 0
     ) -> str:
-        sources, hidden = [], set()
-        text, first = self.source(ctes or {}, depth)
-        sources.append(first)
-        for _ in range(self.chance.choice([0, 0, 1, 1, 2] if depth == 0 else [0, 0, 1])):
-            kind = self.chance.choice(
-                ["JOIN", "LEFT JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN",
-                 "LEFT ANTI JOIN", "CROSS JOIN", ","]
-            )  # fmt: skip
-            other, added = self.source(ctes or {}, depth)
-            visible = [each for each in sources if each[0] not in hidden]
-            text += f" {kind} {other}" if kind != "," else f", {other}"
-            sources.append(added)
-            if "CROSS" not in kind and kind != ",":
-                text += f" ON {self.on(visible, added)}"
-            if "SEMI" in kind or "ANTI" in kind:
-                hidden.add(added[0])
-        scope = [each for each in sources if each[0] not in hidden]
-        conditions = [self.condition(scope) for _ in range(self.chance.choice([0, 1, 1, 2]))]
+        """A SELECT of a number and a text, say, as `shown` is "ns"; its columns are c0 and c1."""
+        text, first = self.source(ctes, depth)
+        scope = [first]
+        for _ in range(self.pick([0, 0, 1, 1, 2] if depth == 0 else [0, 0, 1])):
+            kind = self.pick(JOINS)
+            other, added = self.source(ctes, depth)
+            on = [f"{self.column(scope, 'n')} = {self.column([added], 'n')}"]
+            on += [self.condition(self.pick([scope, [added]])) for _ in range(self.pick([0, 1, 1]))]
+            text += f"{kind} {other}" + ("" if kind in (",", " CROSS JOIN") else f" ON {' AND '.join(on)}")
+            scope += [] if "SEMI" in kind or "ANTI" in kind else [added]
+        conditions = [self.condition(scope) for _ in range(self.pick([0, 1, 1, 2]))]
         if outer and self.chance.random() < 0.8:
-            left, right = self.of_type(scope, "n"), self.of_type(outer, "n")
-            conditions.append(f"{self.named(*left)} = {self.named(*right)}")
-        if depth < 1 and self.chance.random() < 0.3:
-            conditions.append(self.subquery(scope, depth, ctes or {}))
+            conditions.append(f"{self.column(scope, 'n')} = {self.column(outer, 'n')}")
+        if depth == 0 and self.chance.random() < 0.3:
+            inner = self.select("n", ctes, self.pick([(), scope]), depth=2)
+            number = f"{self.column(scope, 'n')} IN"
+            conditions.append(f"{self.pick(['EXISTS', 'NOT EXISTS', number])} ({inner})")
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        return f"SELECT {self.items(scope, types, top, text + where)}"
+        return self.shown(scope, shown, f"FROM {text}{where}")
 
-    def items(self, scope: list[Source], types: str | None, top: bool, rest: str) -> str:
-        if top and self.chance.random() < 0.3:
-            star = self.chance.choice(
-                ["*", f"{scope[0][0]}.*", f"{scope[-1][0]}.*, {self.number(scope)} AS x"]
-            )
-            return f"{star} FROM {rest}"
-        if self.chance.random() < 0.3 and types in (None, "n"):
-            key = self.number(scope)
-            total = self.chance.choice(
-                ["count(*)", f"sum({self.number(scope)})", f"max({self.number(scope)})"]
-            )
-            group = self.chance.choice([key, "ALL"])
-            return f"{key} AS c0, {total} AS c1 FROM {rest} GROUP BY {group}"
-        if top and self.chance.random() < 0.1:
-            return f"count(*) AS c0 FROM {rest}"
-        if types == "x":
-            return f"{self.number(scope)} AS c0 FROM {rest}"
-        wanted = types or "".join(self.chance.choice("nsn") for _ in range(self.chance.choice([1, 2, 3])))
-        items = [
-            f"{self.named(*self.of_type(scope, kind)) if self.has(scope, kind) else 'NULL'} AS c{i}"
-            for i, kind in enumerate(wanted)
+    def shown(self, scope: Sequence[Source], shown: str, rest: str) -> str:
+        number, other = self.column(scope, "n"), self.column(scope, "n")
+        every = ["*", f"{scope[0][0]}.*", f"{scope[-1][0]}.*, {number} AS x"]
+        total = self.pick(["count(*)", f"sum({other})", f"max({other})"])
+        kinds = {
+            "*": f"SELECT {self.pick(every)} {rest}",
+            "group": f"SELECT {number} AS c0, {total} AS c1 {rest} GROUP BY {self.pick([number, 'ALL'])}",
+            "count": f"SELECT count(*) AS c0 {rest}",
+            "window": f"SELECT {number} AS c0, max({other}) OVER (PARTITION BY {number}) AS w {rest}",
+        }
+        columns = [f"{self.column(scope, kind)} AS c{at}" for at, kind in enumerate(shown) if kind in "ns"]
+        return kinds.get(shown, f"SELECT {', '.join(columns)} {rest}")
+
+    def source(self, ctes: Mapping[str, Columns], depth: int) -> tuple[str, Source]:
+        self.count += 1
+        alias, chance = f"q{self.count}", self.chance.random()
+        if ctes and chance < 0.5:
+            name = self.pick(list(ctes))
+            return f"{name} {alias}", (alias, ctes[name])
+        if depth < 1 and chance < 0.65:
+            return f"({self.select('ns', ctes, depth=1)}) {alias}", (alias, {"c0": "n", "c1": "s"})
+        name = self.pick([name for name in COLUMNS if name not in ctes])
+        return f"{self.spelt(name)} {self.pick(['', 'AS '])}{alias}", (alias, COLUMNS[name])
+
+    def spelt(self, name: str) -> str:
+        return self.pick([name, name, name.upper(), f"`{name}`"])
+
+    def column(self, scope: Sequence[Source], kind: str) -> str:
+        named = [
+            f"{alias}.{self.pick([name, name, name.upper()])}"
+            for alias, columns in scope
+            for name, each in columns.items()
+            if each == kind
         ]
-        if top and self.chance.random() < 0.2:
-            items.append(f"max({self.number(scope)}) OVER (PARTITION BY {self.number(scope)}) AS w")
-        return f"{', '.join(items)} FROM {rest}"
+        return self.pick(named)
 
-    def on(self, left: list[Source], right: Source) -> str:
-        parts = [f"{self.named(*self.of_type(left, 'n'))} = {self.named(*self.of_type([right], 'n'))}"]
-        parts += [
-            self.condition(self.chance.choice([left, [right]])) for _ in range(self.chance.choice([0, 1, 1]))
-        ]
-        return " AND ".join(parts)
-
-    def subquery(self, scope: list[Source], depth: int, ctes: dict[str, dict[str, str]]) -> str:
-        kind = self.chance.choice(["EXISTS", "NOT EXISTS", "IN"])
-        if kind == "IN":
-            return f"{self.number(scope)} IN ({self.select(types='x', depth=2, ctes=ctes)})"
-        return f"{kind} ({self.select(types='n', depth=2, outer=scope, ctes=ctes)})"
-
-    def has(self, scope: list[Source], kind: str) -> bool:
-        return any(kind in columns.values() for _, columns in scope)
-
-    def of_type(self, scope: list[Source], kind: str) -> tuple[str, str]:
-        found = [(alias, name) for alias, columns in scope for name, each in columns.items() if each == kind]
-        return self.chance.choice(found)
-
-    def number(self, scope: list[Source]) -> str:
-        return self.named(*self.of_type(scope, "n"))
-
-    def named(self, alias: str, column: str) -> str:
-        return f"{alias}.{self.chance.choice([column, column, column.upper()])}"
-
-    def condition(self, scope: list[Source]) -> str:
+    def condition(self, scope: Sequence[Source]) -> str:
         roll = self.chance.random()
         if roll < 0.12:
             return f"({self.condition(scope)} OR {self.condition(scope)})"
         if roll < 0.2:
             return f"NOT ({self.condition(scope)})"
-        kind = self.chance.choice([each for each in "nnnsfdb" if self.has(scope, each)])
-        name = self.named(*self.of_type(scope, kind))
-        if self.chance.random() < 0.15:
-            return f"{name} IS {self.chance.choice(['', 'NOT '])}NULL"
-        number = self.chance.randrange(6)
+        kinds = {kind for _, columns in scope for kind in columns.values()}
+        kind = self.pick([each for each in "nnnsfdb" if each in kinds])
+        name, number = self.column(scope, kind), self.chance.randrange(6)
         forms = {
             "n": [f"{name} > {number}", f"{name} <= {number}.5", f"{name} IN ({number}, 2, NULL)",
                   f"{name} BETWEEN 1 AND {number}", f"{name} <=> {number}", f"{name} + 1 > {number}",
-                  f"coalesce({name}, 0) = 0", f"{name} <> {number}", f"{name} = {self.number(scope)}",
+                  f"coalesce({name}, 0) = 0", f"{name} <> {number}", f"{name} = {self.column(scope, 'n')}",
                   f"{name} <=> NULL"],
             "f": [f"{name} > {number}", f"{name} = 1.5", f"isnan({name})", f"{name} < 2.5e0", f"{name} >= 4"],
             "s": [f"{name} = 'ab'", f"{name} LIKE '%b%'", f"{name} IN ('b', 'it\\'s', '')", f"{name} > 'a'",
@@ -311,82 +261,55 @@ class Generator:
                   f"year({name}) = 2024"],
             "b": [name, f"NOT {name}", f"{name} IS TRUE", f"{name} = false"],
         }  # fmt: skip
-        return self.chance.choice(forms[kind])
+        return self.pick([*forms[kind], f"{name} IS {self.pick(['', 'NOT '])}NULL"])
 
     def limited(self) -> str:
-        chance = self.chance
-        table = chance.choice(list(COLUMNS))
-        scope, key = [("t", COLUMNS[table])], KEYS[table]
-        conditions = [self.condition(scope) for _ in range(chance.choice([0, 0, 1, 1, 2]))]
-        if chance.random() < 0.2:
-            keys = "'p3', 'p7', 'p99'" if table == "ports" else "2, 4, 40, 99"
+        table = self.pick(list(COLUMNS))
+        key = KEYS[table]
+        conditions = [self.condition([("t", COLUMNS[table])]) for _ in range(self.pick([0, 0, 1, 1, 2]))]
+        if self.chance.random() < 0.2:
+            keys = "2, 4, 40, 99" if key == "id" else "'p3', 'p7', 'p99'"
             conditions.append(f"t.{key} IN ({keys})")
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        by = chance.choice([(), (key,), ("a", key), ("a", key), ("a",)])
-        directions = chance.choice([("", ""), (" DESC", " DESC"), ("", " DESC"), (" DESC", "")])
+        by = self.pick([(), (key,), ("a", key), ("a", key), ("a",)])
+        directions = self.pick([("", ""), (" DESC", " DESC"), ("", " DESC"), (" DESC", "")])
         order = f" ORDER BY {', '.join(map(str.__add__, by, directions))}" if by else ""
-        shown = f"{', '.join(by or (key,))}, {chance.choice(['t.a', 't.a + 1'])} AS x"
+        shown = f"{', '.join(by or (key,))}, {self.pick(['t.a', 't.a + 1'])} AS x"
         if by == ("a",):
             shown = "a"  # of equal ones, any rows
-        elif not by and chance.random() < 0.3:
+        elif not by and self.chance.random() < 0.3:
             shown = "*"
         whole = f"SELECT {shown} FROM {self.spelt(table)} t{where}"
-        rows, offset = chance.choice([0, 1, 2, 5, 30, 1_000]), chance.choice([0, 0, 0, 1, 4])
-        part = f"{whole}{order} LIMIT {rows}" + (f" OFFSET {offset}" if offset else "")
+        rows, offset = self.pick([0, 1, 2, 5, 30, 1_000]), self.pick(["", "", "", " OFFSET 1", " OFFSET 4"])
+        part = f"{whole}{order} LIMIT {rows}{offset}"
         if not by:
             counted = f"SELECT count(*), count(DISTINCT {key}) FROM ({part}) l"
             return f"{counted} LEFT SEMI JOIN ({whole}) t ON l.{key} = t.{key}"
         joined = "SELECT l.*, tiny.note FROM ({0}) l LEFT JOIN tiny ON length(tiny.note) + tiny.id = 5"
         body = "SELECT x.* FROM c x CROSS JOIN (SELECT count(*) AS n FROM c) y WHERE n >= 0"
         shapes = ["{0}", "{0}", "{0}", "SELECT count(*) FROM ({0})", "({0}) UNION ALL ({0})"]
-        return chance.choice([*shapes, f"WITH c AS ({{0}}) {body}", joined]).format(part)
+        return self.pick([*shapes, f"WITH c AS ({{0}}) {body}", joined]).format(part)
 
     def aggregated(self) -> str:
-        draw = self.chance
-        columns = list(VALUES)
-
-        def aggregate() -> str:
-            roll = draw.random()
-            if roll < 0.2:
-                return draw.choice(["count(*)", "COUNT(1)"])
-            if roll < 0.35:
-                return f"count({draw.choice(columns)})"
-            if roll < 0.42:
-                return f"count(DISTINCT {draw.choice(columns)})"
-            if roll < 0.62:
-                return f"sum({draw.choice(SUMMED)})"
-            if roll < 0.78:
-                return f"avg({draw.choice(AVERAGED)})"
-            return f"{draw.choice(['min', 'MAX'])}({draw.choice(['', 'x.'])}{draw.choice(columns)})"
-
-        by = draw.sample(columns, draw.choice([0, 0, 1, 1, 2]))
-        computed = draw.choice(list(COMPUTED)) if by and draw.random() < 0.25 else None
-        groups = [*by, *([computed] if computed else [])]
-        made = [aggregate() for _ in range(draw.choice([1, 2, 3, 6]))]
+        draw, columns = self.chance, list(VALUES)
+        column = self.pick([f"{self.pick(['', 'x.'])}{name}" for name in columns])
+        by = draw.sample(columns, self.pick([0, 0, 1, 1, 2]))
+        groups = [*by, *(self.pick([[], [], [], [self.pick(list(COMPUTED))]]) if by else [])]
+        forms = ["count(*)", "COUNT(1)", f"count({column})", f"count(DISTINCT {self.pick(columns)})"]
+        forms += [f"sum({self.pick(SUMMED)})", f"avg({self.pick(AVERAGED)})", f"min({column})"]
+        made = [self.pick([*forms, f"MAX({self.pick(columns)})"]) for _ in range(self.pick([1, 2, 3, 6]))]
         # Spark makes up a name of an expression, in a spelling of its own.
         shown = [f"{text} AS v{at}" if draw.random() < 0.5 else text for at, text in enumerate(made)]
-        if draw.random() < 0.2:
-            shown.append("coalesce(max(i8), 0) * 2 AS w")
-        where = (
-            f" WHERE {' AND '.join(draw.sample(CONDITIONS, draw.choice([1, 2])))}"
-            if draw.random() < 0.6
-            else ""
-        )
+        shown += self.pick([[], [], [], ["coalesce(max(i8), 0) * 2 AS w"]])
+        where = self.pick(["", f" WHERE {' AND '.join(draw.sample(CONDITIONS, self.pick([1, 2])))}"])
         text = f"SELECT {', '.join([*groups, *shown])} FROM wide x{where}"
+        having = f" HAVING count(*) > {self.pick([0, 1, 3])} OR min(i8) IS NULL"
         if groups:
             ordinals = ", ".join(str(at + 1) for at in range(len(groups)))
-            text += f" GROUP BY {draw.choice(['ALL', ', '.join(groups), ordinals])}"
-            if draw.random() < 0.3:
-                text += f" HAVING count(*) > {draw.choice([0, 1, 3])} OR min(i8) IS NULL"
-            elif draw.random() < 0.4:  # not behind HAVING, where Spark does not know the columns any more
-                text += f" ORDER BY {made[0]} DESC, {groups[0]}"
-        elif draw.random() < 0.2:
-            text += " HAVING count(*) >= 0"
-        roll = draw.random()
-        if roll < 0.1:
-            return f"SELECT count(*) FROM ({text})"
-        if roll < 0.2:
-            return f"WITH c AS ({text}) SELECT * FROM c UNION ALL SELECT * FROM c"
-        if roll < 0.3:
-            return f"SELECT DISTINCT {', '.join(draw.sample(columns, 2))} FROM wide{where}"
-        return text
+            text += f" GROUP BY {self.pick(['ALL', ', '.join(groups), ordinals])}"
+            # Not both: behind HAVING Spark does not know the columns any more.
+            having = self.pick([having, f" ORDER BY {made[0]} DESC, {groups[0]}", ""])
+        text += self.pick([having, ""])
+        distinct = f"SELECT DISTINCT {', '.join(draw.sample(columns, 2))} FROM wide{where}"
+        twice = f"WITH c AS ({text}) SELECT * FROM c UNION ALL SELECT * FROM c"
+        return self.pick([f"SELECT count(*) FROM ({text})", twice, distinct, *[text] * 7])
