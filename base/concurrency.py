@@ -61,11 +61,8 @@ class cached_property(Generic[T]):
     def __init__(self, compute: Callable[[Any], T]) -> None:
         self.compute, self.__doc__ = compute, compute.__doc__
 
-    def __set_name__(self, owner: type[Any], name: str) -> None:
-        self.name = name
-
     def __get__(self, instance: object, owner: type[Any] | None = None) -> T:
         if instance is None:
             return self  # type: ignore[return-value]  # of a class: for its documentation
-        value: T = instance.__dict__.setdefault(self.name, self.compute(instance))
+        value: T = instance.__dict__.setdefault(self.compute.__name__, self.compute(instance))
         return value

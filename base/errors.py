@@ -28,7 +28,7 @@ from elasticscan.base.formatting import printable
 from elasticscan.base.redaction import redact, redacted
 
 # Messages quote filters, names and values, which may be long; one must fit a line of a log.
-_MESSAGE_CHARACTERS = 4_000
+_MOST, _BEGIN, _END = 4_000, 3_000, 900
 
 # The next step when a catalog or a file is damaged or gone.
 RESTORE = "restore it from a backup, or make a new store of what is left with `elasticscan repair OLD NEW`"
@@ -49,7 +49,11 @@ class ElasticScanError(Exception):
 
     def __init__(self, message: str, **fields: Any) -> None:
         # Every text is redacted here, so no password of a URI reaches a log through an error.
-        message = _shortened(printable(redact(message)))
+        message = printable(redact(message))
+        if len(message) > _MOST:  # the next step, at its end, stays
+            message = (
+                f"{message[:_BEGIN]} [… {len(message) - _BEGIN - _END:,} characters more …] {message[-_END:]}"
+            )
         if self.names_its_host and "host" not in fields:  # one from another process keeps its own
             fields |= {"host": os.uname().nodename, "user": _user()}
         super().__init__(message)
@@ -63,15 +67,6 @@ class ElasticScanError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), self.message, **self.fields), ()
-
-
-def _shortened(message: str) -> str:
-    """Cut the middle out of a message that is too long for a log."""
-    if len(message) <= _MESSAGE_CHARACTERS:
-        return message
-    end = _MESSAGE_CHARACTERS // 4  # with the next step
-    mark = f" [… {len(message) - _MESSAGE_CHARACTERS:,} characters more …] "
-    return message[: _MESSAGE_CHARACTERS - end - len(mark)] + mark + message[-end:]
 
 
 def _user() -> str:

@@ -17,12 +17,12 @@ Arrow keeps its values in the machine's byte order, which is taken to be little-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import InvalidKey, SchemaMismatch
@@ -39,15 +39,16 @@ SPARK_SEED = 42
 _BLOCK_ROWS = 16_384
 _FEW_ROWS = 32  # fewer rows than this are hashed one by one
 
-_C1 = np.uint32(0xCC9E2D51)
-_C2 = np.uint32(0x1B873593)
-_ADDED = np.uint32(0xE6546B64)
-_FIVE = np.uint32(5)
-_FINAL_1 = np.uint32(0x85EBCA6B)
-_FINAL_2 = np.uint32(0xC2B2AE35)
+_C1, _C2, _ADDED, _FINAL_1, _FINAL_2 = 0xCC9E2D51, 0x1B873593, 0xE6546B64, 0x85EBCA6B, 0xC2B2AE35
+_MASK = 0xFFFFFFFF
 
-
-# ------------------------------------------------------------------------------------ the surface
+_LARGE = {pa.large_string().id, pa.large_binary().id}
+_BYTES = {pa.string().id, pa.binary().id, pa.binary(1).id, *_LARGE}
+_PLAIN = (
+    *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+    *(pa.date32(), pa.timestamp("us"), pa.decimal128(1)),
+)
+_HASHED = _BYTES | {kind.id for kind in _PLAIN}
 
 
 def spark_hash(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPARK_SEED) -> NDArray[np.int32]:
@@ -62,18 +63,18 @@ def spark_hash(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPARK_
     assert columns, "a hash needs at least one column"
     rows = len(columns[0])
     assert all(len(column) == rows for column in columns), "hashed columns must be of equal length"
-    folds = [_fold_of(column.type) for column in columns]
-    running = np.full(rows, seed & 0xFFFFFFFF, dtype=np.uint32)
-    scratch = np.empty((2, min(rows, _BLOCK_ROWS)), dtype=np.uint32)
-    for column, fold in zip(columns, folds, strict=True):
+    running = np.full(rows, seed & _MASK, dtype=np.uint32)
+    for column in columns:
+        if column.type.id not in _HASHED:
+            raise SchemaMismatch(
+                f"a column of type {column.type} cannot be hashed as Spark does; use a whole number, date, "
+                "timestamp, decimal, float, text or binary",
+                type=str(column.type),
+            )
         for start, block in _blocks(column):
             part = running[start : start + len(block)]
-            if block.null_count:
-                before = part.copy()
-                fold(block, part, scratch)
-                np.copyto(part, before, where=pc.is_null(block).to_numpy(zero_copy_only=False))
-            else:
-                fold(block, part, scratch)
+            there = block.is_valid().to_numpy(zero_copy_only=False) if block.null_count else True
+            np.copyto(part, _fold(block, part), where=there)
     return running.view(np.int32)
 
 
@@ -85,9 +86,6 @@ def slots_of(columns: Sequence[pa.Array | pa.ChunkedArray], slots: int) -> NDArr
     # wrap around; so does the subtraction, back to the right remainder.
     hashes -= hashes // np.int32(slots) * np.int32(slots)
     return hashes.astype(np.uint16)
-
-
-# ------------------------------------------------------------------------------- columns to blocks
 
 
 def _blocks(column: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, pa.Array]]:
@@ -107,108 +105,67 @@ def raw_values(column: pa.Array, dtype: Any, per_row: int = 1) -> NDArray[Any]:
     return values
 
 
-# ------------------------------------------------------------------------------- Murmur3, in place
+def _fold(block: pa.Array, running: Words) -> Words:
+    """Return the hashes of a block, whose seeds are `running`."""
+    if block.type.id in _BYTES:
+        return _fold_bytes(*_bytes_of(block), running)
+    if pt.is_decimal128(block.type) and block.type.precision > 18:
+        return _fold_bytes(*_bytes_of_integers(block), running)
+    words = _words_of(block)
+    for word in words:
+        running = _mix(running, word)
+    return _finish(running, np.uint32(4 * len(words)))
 
 
-def _rotate(x: Words, bits: int, spare: Words) -> None:
-    np.right_shift(x, np.uint32(32 - bits), out=spare)
-    np.left_shift(x, np.uint32(bits), out=x)
-    np.bitwise_or(x, spare, out=x)
+def _rotate(x: Words, bits: int) -> Words:
+    return x << np.uint32(bits) | x >> np.uint32(32 - bits)
 
 
-def _mix(running: Words, word: Words, scratch: Words) -> None:
-    k, spare = scratch[0, : len(word)], scratch[1, : len(word)]
-    np.multiply(word, _C1, out=k)
-    _rotate(k, 15, spare)
-    np.multiply(k, _C2, out=k)
-    np.bitwise_xor(running, k, out=running)
-    _rotate(running, 13, spare)
-    np.multiply(running, _FIVE, out=running)
-    np.add(running, _ADDED, out=running)
+def _mix(running: Words, word: Words) -> Words:
+    mixed = running ^ _rotate(word * np.uint32(_C1), 15) * np.uint32(_C2)
+    return _rotate(mixed, 13) * np.uint32(5) + np.uint32(_ADDED)
 
 
-def _finish(running: Words, length: int | Words, scratch: Words) -> None:
-    spare = scratch[0, : len(running)]
-    np.bitwise_xor(running, np.uint32(length) if isinstance(length, int) else length, out=running)
-    for bits, factor in ((16, _FINAL_1), (13, _FINAL_2)):
-        np.right_shift(running, np.uint32(bits), out=spare)
-        np.bitwise_xor(running, spare, out=running)
-        np.multiply(running, factor, out=running)
-    np.right_shift(running, np.uint32(16), out=spare)
-    np.bitwise_xor(running, spare, out=running)
+def _finish(running: Words, lengths: Words | np.uint32) -> Words:
+    mixed = running ^ lengths
+    mixed = (mixed ^ mixed >> np.uint32(16)) * np.uint32(_FINAL_1)
+    mixed = (mixed ^ mixed >> np.uint32(13)) * np.uint32(_FINAL_2)
+    return mixed ^ mixed >> np.uint32(16)
 
 
-def _fold_words(block: pa.Array, running: Words, scratch: Words) -> None:
-    parts = _words_of(block)
-    for part in parts:
-        _mix(running, part, scratch)
-    _finish(running, 4 * len(parts), scratch)
-
-
-def _fold_texts(block: pa.Array, running: Words, scratch: Words) -> None:
-    _, ends, data = block.buffers()
-    large = pa.types.is_large_string(block.type) or pa.types.is_large_binary(block.type)
-    dtype = np.dtype(np.int64 if large else np.int32)
-    offsets = np.frombuffer(ends, dtype, len(block) + 1, block.offset * dtype.itemsize).astype(np.int64)
-    data = np.frombuffer(b"" if data is None else data, np.uint8)[offsets[0] : offsets[-1]]
-    lengths = np.diff(offsets)
-    length = int(lengths[0])
-    if (lengths == length).all():
-        _fold_equal(data.reshape(len(block), length), running, scratch)
+def _fold_bytes(data: Bytes, starts: Longs, lengths: Longs, running: Words) -> Words:
+    """Fold in byte strings, each of which begins and ends somewhere in `data`."""
+    rows, length = len(lengths), int(lengths[0])
+    if rows < _FEW_ROWS:
+        places = zip(starts.tolist(), (starts + lengths).tolist(), running.tolist(), strict=True)
+        running = np.array(
+            [_mix_row(data[at:end].tobytes(), hashed) for at, end, hashed in places], np.uint32
+        )
+    elif (lengths == length).all():  # then they lie at equal distances
+        first, step, whole = int(starts[0]), int(starts[1] - starts[0]), length & ~3
+        words = np.ndarray((rows, whole // 4), np.uint32, data.data, first, (step, 4))
+        tails = np.ndarray((rows, length - whole), np.uint8, data.data, first + whole, (step, 1))
+        for word in (*words.T, *map(_signed, tails.T)):
+            running = _mix(running, word)
     else:
-        _fold_ragged(data, offsets[:-1] - offsets[0], lengths, running, scratch)
+        running = _mix_ragged(data, starts, lengths, running)
+    return _finish(running, lengths.astype(np.uint32))
 
 
-def _fold_fixed_size_binary(block: pa.Array, running: Words, scratch: Words) -> None:
-    width = block.type.byte_width
-    _fold_equal(raw_values(block, np.uint8, width).reshape(len(block), width), running, scratch)
-
-
-def _fold_big_decimals(block: pa.Array, running: Words, scratch: Words) -> None:
-    """Fold in decimals of over 18 digits as the bytes of `BigInteger.toByteArray`.
-
-    These are big-endian, and as few as hold value and sign: 127 is `7f`, 128 is `00 80`, -128 is `80`.
-    """
-    halves = raw_values(block, np.int64, 2).reshape(-1, 2)
-    negative = halves[:, 1] >> 63
-    low, high = (halves[:, 0] ^ negative).view(np.uint64), (halves[:, 1] ^ negative).view(np.uint64)
-    low[high != 0] = np.iinfo(np.uint64).max
-    # One more byte for every 2**7, 2**15, ... reached: the top bit of the first byte is the sign.
-    steps = np.uint64(1) << np.arange(7, 64, 8, dtype=np.uint64)
-    lengths = 1 + np.searchsorted(steps, low, "right") + np.searchsorted(steps, high, "right")
-    data = np.ascontiguousarray(halves.view(np.uint8)[:, ::-1]).reshape(-1)
-    _fold_ragged(data, 16 * np.arange(1, len(block) + 1) - lengths, lengths, running, scratch)
-
-
-def _fold_equal(rows: Bytes, running: Words, scratch: Words) -> None:
-    """Fold in byte strings of one length, the rows of a matrix; every step takes a column of words."""
-    length = rows.shape[1]
-    whole = length & ~3
-    if whole:
-        words = np.array(rows[:, :whole], order="C").view(np.uint32)
-        if len(rows) < _FEW_ROWS:
-            for row in range(len(rows)):
-                running[row] = _fold_row(words[row], int(running[row]))
-        else:
-            for column in range(whole // 4):
-                _mix(running, words[:, column], scratch)
-    for column in range(whole, length):
-        _mix(running, _signed_words(rows[:, column]), scratch)
-    _finish(running, length, scratch)
-
-
-def _fold_row(words: Words, running: int) -> int:
-    """Fold in the words of one row: a NumPy step over a few rows costs as much as 30 words here."""
-    k = words * _C1
-    _rotate(k, 15, np.empty_like(k))
-    for word in (k * _C2).tolist():
-        running ^= word
-        running = ((running << 13 | running >> 19) * 5 + 0xE6546B64) & 0xFFFFFFFF
+def _mix_row(data: bytes, running: int) -> int:
+    whole = len(data) & ~3
+    for word in (
+        *np.frombuffer(data[:whole], np.uint32).tolist(),
+        *np.frombuffer(data[whole:], np.int8).tolist(),
+    ):
+        mixed = word * _C1 & _MASK
+        running ^= (mixed << 15 | mixed >> 17) * _C2 & _MASK
+        running = ((running << 13 | running >> 19) * 5 + _ADDED) & _MASK
     return running
 
 
-def _fold_ragged(data: Bytes, starts: Longs, lengths: Longs, running: Words, scratch: Words) -> None:
-    """Fold in byte strings of many lengths, the longest first.
+def _mix_ragged(data: Bytes, starts: Longs, lengths: Longs, running: Words) -> Words:
+    """Mix in byte strings of many lengths, the longest first.
 
     Rows of 11, 5, 8 and 2 bytes have 2, 1, 2 and 0 whole words, so they are sorted 11, 8, 5, 2:
 
@@ -222,62 +179,66 @@ def _fold_ragged(data: Bytes, starts: Longs, lengths: Longs, running: Words, scr
     most = int(words.max())
     narrow = np.uint16 if most < 1 << 16 else np.int64  # Stable sorts of 16 bits are radix sorts.
     order = np.argsort((most - words).astype(narrow), kind="stable")
-    hashes, position, lengths = running[order], starts[order], lengths[order]
-    active = np.searchsorted(words[order] * -1, -np.arange(most))
-    # A word that begins at any byte is cut out of the two aligned words around it, side by side in 64 bits.
-    # Of the bytes 00 01 02 .. 07 (pair 07060504_03020100) the word at byte 3 is the pair >> 24: 06050403.
-    aligned = np.zeros(len(data) // 4 + 3, dtype=np.uint32)
-    aligned.view(np.uint8)[: len(data)] = data
-    pairs = aligned[1:].astype(np.uint64)
-    pairs <<= np.uint64(32)
-    pairs |= aligned[:-1]
-    at, shift = position >> 2, ((position & 3) << 3).astype(np.uint64)
-    together = int(np.searchsorted(-active, -_FEW_ROWS, "right"))  # steps with at least _FEW_ROWS rows
-    for count in active[:together].tolist():
-        pair = pairs.take(at[:count])
-        pair >>= shift[:count]
-        _mix(hashes[:count], pair.astype(np.uint32), scratch)
-        at[:count] += 1
-    for row in range(int(active[together]) if together < most else 0):
-        first, end = position[row] + 4 * together, position[row] + (lengths[row] & ~3)
-        hashes[row] = _fold_row(np.frombuffer(data[first:end].tobytes(), np.uint32), int(hashes[row]))
-    rest = lengths & 3
-    tail = position + lengths - rest
+    mixed, at, rest = running[order], starts[order], (lengths & 3)[order]
+    word_at = np.ndarray(max(len(data) - 3, 0), np.uint32, data.data, strides=(1,))  # from any byte on
+    for active in np.searchsorted(-words[order], -np.arange(most)).tolist():
+        mixed[:active] = _mix(mixed[:active], word_at[at[:active]])
+        at[:active] += 4
     for byte in range(3):
         which = np.flatnonzero(rest > byte)
-        some = hashes[which]
-        _mix(some, _signed_words(data[tail[which] + byte]), scratch)
-        hashes[which] = some
-    _finish(hashes, lengths.astype(np.uint32), scratch)
-    running[order] = hashes
+        mixed[which] = _mix(mixed[which], _signed(data[at[which] + byte]))
+    hashes = np.empty_like(running)
+    hashes[order] = mixed
+    return hashes
 
 
-# ----------------------------------------------------------------------- values as words, by type
+def _signed(values: Bytes) -> Words:
+    return values.view(np.int8).astype(np.int32).view(np.uint32)
 
 
-def _signed_words(values: NDArray[Any]) -> Words:
-    signed = values.view(np.dtype(f"i{values.dtype.itemsize}"))
-    return signed.astype(np.int32, copy=False).view(np.uint32)
+def _bytes_of(block: pa.Array) -> tuple[Bytes, Longs, Longs]:
+    """Return a buffer with the bytes of texts or binaries, where each begins in it, and how long it is."""
+    if pt.is_fixed_size_binary(block.type):
+        width, rows = block.type.byte_width, len(block)
+        return raw_values(block, np.uint8, width), width * np.arange(rows), np.full(rows, width)
+    _, ends, data = block.buffers()
+    dtype = np.dtype(np.int64 if block.type.id in _LARGE else np.int32)
+    offsets = np.frombuffer(ends, dtype, len(block) + 1, block.offset * dtype.itemsize).astype(np.int64)
+    return np.frombuffer(b"" if data is None else data, np.uint8), offsets[:-1], np.diff(offsets)
+
+
+def _bytes_of_integers(block: pa.Array) -> tuple[Bytes, Longs, Longs]:
+    """Return decimals of over 18 digits as the bytes of `BigInteger.toByteArray`.
+
+    These are big-endian, and as few as hold value and sign: 127 is `7f`, 128 is `00 80`, -128 is `80`.
+    """
+    halves = raw_values(block, np.int64, 2).reshape(-1, 2)
+    negative = halves[:, 1] >> 63
+    low, high = (halves[:, 0] ^ negative).view(np.uint64), (halves[:, 1] ^ negative).view(np.uint64)
+    low[high != 0] = np.iinfo(np.uint64).max
+    # One more byte for every 2**7, 2**15, ... reached: the top bit of the first byte is the sign.
+    steps = np.uint64(1) << np.arange(7, 64, 8, dtype=np.uint64)
+    lengths = 1 + np.searchsorted(steps, low, "right") + np.searchsorted(steps, high, "right")
+    data = np.ascontiguousarray(halves.view(np.uint8)[:, ::-1]).reshape(-1)
+    return data, 16 * np.arange(1, len(block) + 1) - lengths, lengths
 
 
 def _words_of(block: pa.Array) -> Sequence[Words]:
     """Return the numbers as which plain values hash: one of 32 bits, or the low and the high half of 64."""
     kind = block.type
-    if pa.types.is_decimal128(kind):
+    if pt.is_decimal128(kind):
         quarters = raw_values(block, np.uint32, 4)
         return quarters[0::4], quarters[1::4]
-    if pa.types.is_timestamp(kind):
+    if pt.is_timestamp(kind):
         words = _microseconds(block).view(np.uint32)
-    elif pa.types.is_floating(kind):
+    elif pt.is_floating(kind):
         with np.errstate(invalid="ignore"):  # of a signalling NaN
             values = raw_values(block, np.dtype(f"f{kind.bit_width // 8}")) + kind.to_pandas_dtype()(0)
         values[np.isnan(values)] = np.nan  # minus zero is zero now, and there is one NaN
         words = values.view(np.uint32)
     else:
-        small = kind.bit_width < 32
-        words = raw_values(
-            block.cast(pa.int32()) if small else block, np.uint32, 2 if kind.bit_width == 64 else 1
-        )
+        block = block.cast(pa.int32()) if kind.bit_width < 32 else block
+        words = raw_values(block, np.uint32, block.type.bit_width // 32)
     return (words,) if len(words) == len(block) else (words[0::2], words[1::2])
 
 
@@ -292,28 +253,3 @@ def _microseconds(block: pa.Array) -> Longs:
             "Mend the row or leave it out.",
             type=str(block.type),
         ) from error
-
-
-Fold = Callable[[pa.Array, Words, Words], None]
-
-_PLAIN = (
-    *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
-    *(pa.date32(), pa.timestamp("us"), pa.decimal128(1)),
-)
-_FOLDS: dict[int, Fold] = {
-    **{kind.id: _fold_words for kind in _PLAIN},
-    **{kind.id: _fold_texts for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())},
-    pa.binary(1).id: _fold_fixed_size_binary,
-}
-
-
-def _fold_of(kind: pa.DataType) -> Fold:
-    if pa.types.is_decimal128(kind) and kind.precision > 18:
-        return _fold_big_decimals
-    if kind.id not in _FOLDS:
-        raise SchemaMismatch(
-            f"a column of type {kind} cannot be hashed as Spark does; use a whole number, date, timestamp, "
-            "decimal, float, text or binary",
-            type=str(kind),
-        )
-    return _FOLDS[kind.id]

@@ -38,16 +38,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from elasticscan.base.errors import ContinuationKeyError, InvalidKey, SchemaMismatch
+from elasticscan.base.errors import InvalidKey, SchemaMismatch
 from elasticscan.base.hashing import raw_values, spark_hash
 
-PRIMARY_KEY_TYPES = (
-    "bool, int8, int16, int32, int64, date32, timestamp, decimal128, string, large_string, binary, "
-    "large_binary, fixed_size_binary"
-)
-INDEXABLE_TYPES = (
-    "bool, integers, float16 to float64, decimal128, dates, times, timestamps, strings and binaries"
-)
+_PRIMARY_KEY_TYPES = "bool, int8 to int64, date32, timestamp, decimal128, strings and binaries"
+_INDEXABLE_TYPES = "bool, integers, floats, decimal128, dates, times, timestamps, strings and binaries"
 
 NULL = b"\0"  # the value key of a null
 VALUES = b"\1"  # the value key of any other value begins so
@@ -85,45 +80,27 @@ _DECIMAL_BIAS = 1 << 127
 _EXACT = decimal.Context(prec=76)
 
 
-def check_key_type(name: str, kind: pa.DataType) -> None:
-    """Raise `SchemaMismatch` unless a column of this type can be part of a primary key."""
-    if kind.id not in PRIMARY_ENCODERS:
-        raise _unfit(name, kind, "be part of a key", PRIMARY_KEY_TYPES)
-
-
-def check_index_type(name: str, kind: pa.DataType) -> None:
-    """Raise `SchemaMismatch` unless columns of this type can be indexed."""
-    if not can_be_encoded(kind):
-        raise _unfit(name, kind, "be indexed", INDEXABLE_TYPES)
-
-
-def _unfit(name: str, kind: pa.DataType, use: str, allowed: str) -> SchemaMismatch:
-    why = f"column {name!r} of type {kind} cannot {use}; allowed are {allowed}"
-    return SchemaMismatch(why, column=name, type=str(kind))
+def check_key_type(name: str, kind: pa.DataType, is_index: bool = False) -> None:
+    """Raise `SchemaMismatch` unless a column of this type can be part of a primary key, or of an index."""
+    if not can_be_encoded(kind) or not (is_index or kind.id in PRIMARY_ENCODERS):
+        use, allowed = ("indexed", _INDEXABLE_TYPES) if is_index else ("part of a key", _PRIMARY_KEY_TYPES)
+        why = f"column {name!r} of type {kind} cannot be {use}; allowed are {allowed}"
+        raise SchemaMismatch(why, column=name, type=str(kind))
 
 
 def can_be_encoded(kind: pa.DataType) -> bool:
     return kind.id in ENCODERS
 
 
-# ---------------------------------------------------------------------------------- one row's key
-
-
 def encode_row(columns: Sequence[pa.Array], row: int) -> bytes:
     """Return the primary key of row `row`, `0 <= row < len(columns[0])`; quick enough to bisect with.
 
-    Raises `InvalidKey` for a null. The types are those that `check_key_type` accepts.
+    None of its values is null. The types are those that `check_key_type` accepts.
 
     >>> encode_row([pa.array([5], pa.int16()), pa.array(["a"])], 0).hex()
     '8005610000'
     """
-    key = []
-    for column in columns:
-        value = column[row]
-        if not value.is_valid:
-            raise _null()
-        key.append(PRIMARY_ENCODERS[column.type.id](value))
-    return b"".join(key)
+    return b"".join([ENCODERS[column.type.id](column[row]) for column in columns])
 
 
 def encode_value(scalar: pa.Scalar) -> bytes:
@@ -138,10 +115,6 @@ def encode_value(scalar: pa.Scalar) -> bytes:
 def encode_values(columns: Sequence[pa.Array], row: int) -> bytes:
     """Return the value key of row `row`; quick enough to bisect with."""
     return b"".join([encode_value(column[row]) for column in columns])
-
-
-def _null() -> InvalidKey:
-    return InvalidKey("A column of a key holds a null. Give every row a value in its key columns.")
 
 
 def _encode_integer(width: int, bias: int, scalar: pa.Scalar) -> bytes:
@@ -193,47 +166,25 @@ ENCODERS: dict[int, Callable[[pa.Scalar], bytes]] = {
 PRIMARY_ENCODERS = {kind: encoder for kind, encoder in ENCODERS.items() if kind not in _OTHERS}
 
 
-# ------------------------------------------------------------------------------------ keys as bytes
-
-
-def decode(key: bytes, kind: pa.DataType) -> pa.Scalar:
-    """Return the value of a primary key of one column: the inverse of `encode_row` for this type.
-
-    Raises `ContinuationKeyError` for bytes that `encode_row` cannot have written.
-    """
-    try:
-        scalar = _decoded(key, kind)
-        if ENCODERS[kind.id](scalar) == key:
-            return scalar
-    except (ValueError, OverflowError, pa.ArrowException):
-        pass
-    raise ContinuationKeyError(
-        f"a key of a {kind} is malformed; pass the continuation key as it was returned, to its table"
-    )
-
-
-def _decoded(key: bytes, kind: pa.DataType) -> pa.Scalar:
-    """Return a value that has this key, if any value has."""
-    if kind.id in _TEXTS:
-        text = key[: -len(_TEXT_END)].replace(_ESCAPED_ZERO, b"\0")
-        return pa.scalar(text, pa.binary()).cast(kind)
-    if kind.id == _FIXED:
-        return pa.scalar(key, kind)
-    if kind.id == _BOOL:
-        return pa.scalar(key == b"\1", kind)
-    if kind.id in _FLOATS:
-        packed = inverted(key) if key[0] < 0x80 else bytes([key[0] & 0x7F]) + key[1:]
-        return pa.scalar(struct.unpack(_FLOATS[kind.id], packed)[0], kind)
-    value = int.from_bytes(key, "big") - _bias(int(kind.byte_width))
-    if kind.id != _DECIMAL:
-        return pa.scalar(value, kind)
-    return pa.scalar(decimal.Decimal(value).scaleb(-kind.scale, _EXACT), kind)
-
-
 def value_of(key: bytes, kind: pa.DataType) -> pa.Scalar:
     """Return the value of a value key of one column; text of a view type comes as plain text."""
     kind = _VIEWS.get(kind.id, kind)
-    return pa.scalar(None, kind) if key == NULL else decode(key[1:], kind)
+    if key == NULL:
+        return pa.scalar(None, kind)
+    data = key[1:]
+    if kind.id in _TEXTS:
+        text = data[: -len(_TEXT_END)].replace(_ESCAPED_ZERO, b"\0")
+        return pa.scalar(text, pa.binary()).cast(kind)
+    if kind.id == _BOOL:
+        return pa.scalar(data == b"\1", kind)
+    if kind.id == pa.float16().id:
+        return value_of(key, pa.float32()).cast(kind)
+    if kind.id in _FLOATS and data[0] < 0x80:
+        data = inverted(data)
+    elif kind.id != _FIXED and not pa.types.is_unsigned_integer(kind):
+        data = bytes([data[0] ^ 0x80]) + data[1:]
+    stored = data if kind.id == _FIXED else data[::-1]
+    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(stored)])[0]
 
 
 def successor(prefix: bytes) -> bytes:
@@ -250,9 +201,6 @@ def inverted(key: bytes) -> bytes:
     return key.translate(_TURN)
 
 
-# ---------------------------------------------------------------------------------- whole columns
-
-
 def sort_codes(column: pa.Array) -> NDArray[Any]:
     """Return integers that are ordered, and equal, as the values of a key column; made for `numpy.lexsort`.
 
@@ -262,7 +210,7 @@ def sort_codes(column: pa.Array) -> NDArray[Any]:
     Raises `InvalidKey` for a null.
     """
     if column.null_count:
-        raise _null()
+        raise InvalidKey("A column of a key holds a null. Give every row a value in its key columns.")
     kind = column.type
     if not len(column):
         return np.empty(0, dtype=np.int64)
@@ -344,9 +292,6 @@ def index_hash(columns: Sequence[pa.Array]) -> NDArray[np.int32]:
         pa.int64() if pa.types.is_timestamp(c.type) else _OTHERS.get(c.type.id, c.type) for c in columns
     ]
     return spark_hash([c.cast(kind, safe=False) for c, kind in zip(columns, hashed, strict=True)])
-
-
-# ------------------------------------------------------------------------------ search in a column
 
 
 def can_be_sought(kind: pa.DataType) -> bool:

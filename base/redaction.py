@@ -8,7 +8,6 @@ place that forgets `shown` leaks nothing.
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from urllib.parse import unquote, urlsplit
 
 from elasticscan.base.formatting import brief, printable
@@ -143,11 +142,8 @@ def as_cause(error: BaseException, uri: object) -> BaseException | None:
     """
     error.__cause__ = error.__context__ = None
     error.args = tuple(without(held, uri) if isinstance(held, str) else held for held in error.args)
-    for name in (*vars(error), "filename", "filename2", "reason", "strerror"):
-        held = getattr(error, name, None)
-        with suppress(AttributeError):  # a property
-            if isinstance(held, str):
-                setattr(error, name, without(held, uri))
-            elif isinstance(held, BaseException) or hasattr(type(held), "password"):
-                setattr(error, name, None)  # a driver's connection, or a parsed URL
+    for name in ("filename", "filename2", "reason", "strerror"):
+        if isinstance(held := getattr(error, name, None), str):
+            setattr(error, name, without(held, uri))
+    vars(error).clear()  # a driver's connection, or a parsed URL
     return error if all(without(text, uri) == text for text in (str(error), repr(error))) else None

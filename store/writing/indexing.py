@@ -22,7 +22,7 @@ from elasticscan.base.errors import (
     InvalidOption,
     LimitExceeded,
 )
-from elasticscan.base.key_encoding import check_index_type
+from elasticscan.base.key_encoding import check_key_type
 from elasticscan.base.limits import MAX_INDEXES, MAX_KEY_COLUMNS, SHARDS_AT_ONCE, check_name
 from elasticscan.catalog import StoreState, Tx, retry_interrupted
 from elasticscan.metadata import (
@@ -119,7 +119,7 @@ def _defined(
             option="columns",
         )
     for column in columns:
-        check_index_type(column, table.schema.field(column).type)
+        check_key_type(column, table.schema.field(column).type, is_index=True)
     carried = tuple(c for c in include if c not in columns and c not in table.primary_key)
     return IndexInfo(0, table.id, name, kind, tuple(columns), carried)
 

@@ -125,35 +125,22 @@ def test_errors_redact_their_text_and_their_fields_however_deep() -> None:
 
 def test_a_cause_has_no_secret_in_its_text_and_nothing_behind_it() -> None:
     uri = "postgresql://ann:hunter2@db/x"
-    plain = OSError("refused")
-    plain.__cause__ = plain
-    assert as_cause(plain, uri) is plain
-    errors: list[BaseException] = [
-        OSError("no host hunter2@db"),
+    for leaking in (
         FileNotFoundError(2, f"not at {uri}", uri, None, uri),
         KeyError(uri),
         UnicodeDecodeError("utf-8", b"x", 0, 1, uri),
-    ]
-    for leaking in errors:
-        as_cause_of, as_context_of = OSError("refused"), OSError("refused")
-        as_cause_of.__cause__ = as_context_of.__context__ = leaking
-        for error in (as_cause_of, as_context_of, leaking):
-            assert as_cause(error, uri) is error
-            assert error.__cause__ is error.__context__ is None
-        assert "hunter2" not in f"{leaking} {leaking!r} {leaking.args}"
+    ):
+        leaking.__cause__ = leaking.__context__ = KeyError(uri)
+        leaking.connection = uri  # type: ignore[union-attr]
+        assert as_cause(leaking, uri) is leaking
+        assert "hunter2" not in f"{leaking} {leaking!r} {leaking.args} {vars(leaking)}"
+        assert leaking.__cause__ is leaking.__context__ is None
 
     class Stubborn(OSError):
         def __str__(self) -> str:
             return uri
 
     assert as_cause(Stubborn(), uri) is None
-
-    class Connected:
-        password = b"hunter2"
-
-    plain._connection, plain.orig = Connected(), KeyError("hunter2")  # type: ignore[attr-defined]
-    assert as_cause(plain, uri) is plain
-    assert vars(plain) == {"_connection": None, "orig": None}
 
 
 def test_whatever_part_of_a_uri_is_not_shown_is_in_no_text_about_it() -> None:
