@@ -48,6 +48,11 @@ _HELD_AS: dict[pa.DataType, pa.DataType] = {
 }
 
 
+def mismatch(column: str, why: str) -> SchemaMismatch:
+    """Return the error for a column that cannot be taken."""
+    return SchemaMismatch(f"column {column!r} {why}", column=column)
+
+
 def spark_type(name: str, kind: pa.DataType) -> DataType:
     """Return the Spark type of a column. Raises `SchemaMismatch`, naming the column."""
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
@@ -63,10 +68,7 @@ def spark_type(name: str, kind: pa.DataType) -> DataType:
             return from_arrow_type(_HELD_AS.get(kind, kind))
     except PySparkTypeError:
         pass
-    raise SchemaMismatch(
-        f"column {name!r} has the Arrow type {kind}, unknown to Spark; leave it out by the option 'columns'",
-        column=name,
-    )
+    raise mismatch(name, f"has the Arrow type {kind}, unknown to Spark; leave it out by the option 'columns'")
 
 
 def _spark_field(path: str, field: pa.Field) -> StructField:
@@ -92,11 +94,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         except (PySparkException, SchemaMismatch, ValueError, TypeError):  # the latter of Arrow, below it
             same = False
         if not same:
-            raise SchemaMismatch(
-                f"column {field.name!r} is {field.dataType.simpleString()}, which a table cannot hold; cast "
-                "it (CHAR and VARCHAR to STRING) or drop it first",
-                column=field.name,
-            )
+            why = "which a table cannot hold; cast it (CHAR and VARCHAR to STRING) or drop it first"
+            raise mismatch(field.name, f"is {field.dataType.simpleString()}, {why}")
         fields.append(pa.field(column.name, column.type, column.nullable))
     return pa.schema(fields)
 
@@ -166,11 +165,9 @@ class ToSpark:
         offered = spark_schema(pa.schema([stored.field(name) for name in columns]))
         for field, column in zip(target, offered, strict=True):
             if not _same(field.dataType, column.dataType) or field.nullable < column.nullable:
-                raise SchemaMismatch(
-                    f"column {column.name!r} is {column.dataType.simpleString()} now, but was "
-                    f"{field.dataType.simpleString()} when this was planned; load the DataFrame again",
-                    column=column.name,
-                )
+                now, planned = column.dataType.simpleString(), field.dataType.simpleString()
+                why = f"is {now} now, but was {planned} when this was planned; load the DataFrame again"
+                raise mismatch(column.name, why)
         self.target = to_arrow_schema(target, timezone="UTC")
         self._untouched = stored.equals(self.target)
         self._columns = list(zip(columns, self.target, strict=True))
@@ -188,11 +185,8 @@ class ToSpark:
         try:
             return pc.cast(column, options=pc.CastOptions(field.type, allow_time_truncate=True))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise SchemaMismatch(
-                f"column {field.name!r} holds a value that Spark's type cannot: {error}; leave the "
-                "column out with the option 'columns'",
-                column=field.name,
-            ) from error
+            why = f"holds a value that Spark's type cannot: {error}; leave it out by the option 'columns'"
+            raise mismatch(field.name, why) from error
 
 
 def spell(names: Sequence[str], columns: pa.Schema) -> list[str]:
@@ -241,10 +235,8 @@ def _narrow(column: pa.Array, field: pa.Field) -> pa.Array:
         if "halffloat" in str(field.type) and not _is_exact(narrowed, column):
             raise pa.ArrowInvalid("it would be rounded")
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SchemaMismatch(
-            f"column {field.name!r} has a value that the table's type {field.type} cannot hold: {error}",
-            column=field.name,
-        ) from error
+        why = f"has a value that the table's type {field.type} cannot hold: {error}"
+        raise mismatch(field.name, why) from error
     return narrowed
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from elasticscan.base.errors import InvalidOption, NotFound, SchemaMismatch
 from elasticscan.base.key_encoding import sort_codes
 from elasticscan.base.suggestions import suggest
-from elasticscan.connector.conversion import from_spark, spell
+from elasticscan.connector.conversion import from_spark, mismatch, spell
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, TableInfo
 from elasticscan.storage import DELETE, DELETED, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE, Spool
 from elasticscan.store import tombstones_of, with_tombstones
@@ -68,11 +68,9 @@ class Deletions:
             )
         self._has_versions = COMMIT_VERSION in rows.names
         if self._has_versions and not pa.types.is_integer(rows.field(COMMIT_VERSION).type):
-            raise SchemaMismatch(
-                f"column {COMMIT_VERSION!r} is {rows.field(COMMIT_VERSION).type}, but says which change of a "
-                "key is the newest; cast it to bigint",
-                column=COMMIT_VERSION,
-            )
+            kind = rows.field(COMMIT_VERSION).type
+            why = f"is {kind}, but says which change of a key is the newest; cast it to bigint"
+            raise mismatch(COMMIT_VERSION, why)
         keys, names = (table.primary_key, table.schema.names) if table else ((), ())
         if self.column in keys:
             raise InvalidOption(
@@ -121,10 +119,7 @@ class Deletions:
             return rows
         versions = batch.column(COMMIT_VERSION)
         if versions.null_count:
-            raise SchemaMismatch(
-                f"column {COMMIT_VERSION!r} has {versions.null_count} nulls; fill or drop them",
-                column=COMMIT_VERSION,
-            )
+            raise mismatch(COMMIT_VERSION, f"has {versions.null_count} nulls; fill or drop them")
         both = pa.concat_arrays([versions.filter(stays), versions.filter(gone)])
         return rows.append_column(COMMIT_VERSION, both.cast(pa.int64()))
 
@@ -136,11 +131,8 @@ class Deletions:
         change_types = pa.array([DELETE, UPDATE_PREIMAGE, *_UPSERTS, None], markers.type)
         unknown = markers.filter(pc.invert(pc.is_in(markers, change_types)))
         if len(unknown):
-            raise SchemaMismatch(
-                f"column {self.column!r} has {unknown[0].as_py()!r}, not {DELETE}, {UPDATE_PREIMAGE}, "
-                f"{', '.join(_UPSERTS)}; use a boolean column",
-                column=self.column,
-            )
+            words = ", ".join((DELETE, UPDATE_PREIMAGE, *_UPSERTS))
+            raise mismatch(self.column, f"has {unknown[0].as_py()!r}, not {words}; use a boolean column")
         batch = batch.filter(pc.fill_null(pc.not_equal(markers, UPDATE_PREIMAGE), True))
         return batch, pc.fill_null(pc.equal(batch.column(self.column), DELETE), False)
 

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -69,9 +69,16 @@ _APART = (
     ("deleteColumn", "partialUpdate"), ("deleteColumn", "replaceWhere"), ("columns", "partialAggregates"),
     ("maxRowsPerTask", "partialAggregates"), ("includeMetadata", "partialAggregates"),
 )  # fmt: skip
-_NEEDS = (("taskOrder", "maxRowsPerTask"), ("shardKey", "primaryKey"), ("compression", "primaryKey"))
+_NEEDS = (
+    ("taskOrder", "maxRowsPerTask"), ("shardKey", "primaryKey"), ("compression", "primaryKey"),
+    ("txnVersion", "txnAppId"),
+)  # fmt: skip
 _APPEND_ALONE = frozenset({"insertOnly", "ifUnchangedSince", "partialUpdate"})  # replaced rows keep nothing
-_BATCH_ALONE = frozenset({"txnVersion", "partialUpdate"})
+# Options that may be given where they have no effect, since a view has one set of options for all uses.
+_HARMLESS = frozenset({
+    "columns", "index", "batchSize", "splitSize", "numPartitions", "minPartitions", "includeMetadata",
+    "failOnDataLoss",
+})  # fmt: skip
 
 # The uses of options. A batch read of changes takes some options that other reads do not, and
 # refuses some that they take.
@@ -208,7 +215,8 @@ def _option(name: str, form: Form, default: Any, where: Collection[str], shown: 
 class Options:
     """Options as values. Built by `parse_options`, which checks each and all together.
 
-    Those from `feed` on are for following commits. Times are seconds since the epoch.
+    Those from `feed` on are for following commits. Times are seconds since the epoch. `own` are those of a
+    cluster, `chosen` the names of those that have another value than their default.
     """
 
     store: str = _option("store", some_text, MISSING, _READS + _WRITES, shown=False)
@@ -241,6 +249,7 @@ class Options:
     replace_where: str | None = _option("replaceWhere", some_text, None, (WRITE,))
     user_metadata: Mapping[str, str] | None = _option("userMetadata", metadata_of_commit, None, _WRITES)
     own: Mapping[str, str] = field(default_factory=dict, repr=False)
+    chosen: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
     checkpoint: str | None = _option("checkpointLocation", some_text, None, (STREAM_WRITE,))
     feed: bool = _option("readChangeFeed", flag, False, (FEED, STREAM))
     start: int | str | None = _option("startingVersion", first_commit, None, (FEED, STREAM))
@@ -267,21 +276,12 @@ class Options:
         return IdempotencyKey(self.app_id, self.txn_version)
 
 
-_FIELDS: tuple[tuple[Field[Any], Option], ...] = tuple(
-    (one, one.metadata["option"]) for one in fields(Options) if "option" in one.metadata
-)
-OPTIONS = tuple(option for _, option in _FIELDS)
+OPTIONS = tuple(one.metadata["option"] for one in fields(Options) if one.metadata)
+_SPELLED = {name.lower(): name for name in (*(option.name for option in OPTIONS), *_PLACES)}
+_WHERE = {option.name: option.where for option in OPTIONS}
 
 
-def _chosen_options(options: Options) -> list[Option]:
-    """Return the options that have another value than their default."""
-    return [option for one, option in _FIELDS if getattr(options, one.name) != one.default]
-
-
-# All together
-
-
-def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) -> Options:
+def parse_options(spark_options: Mapping[str, str]) -> Options:
     """Parse and check the options that Spark hands over.
 
     Keys are case-insensitive. Options of the other direction are accepted where they cannot
@@ -292,41 +292,39 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
             value, or contradicts another option.
     """
     texts, own = _by_name(spark_options)
-    texts |= _where(texts)
-    values = {one.name: option.parse(texts[option.name]) for one, option in _FIELDS if option.name in texts}
-    options = Options(**values, own=own)
-    chosen = {option.name for option in _chosen_options(options)}
+    texts |= _place(texts)
+    values, chosen = dict[str, Any](), set[str]()
+    for one in fields(Options):
+        if one.metadata and (option := one.metadata["option"]).name in texts:
+            values[one.name] = option.parse(texts[option.name])
+            if values[one.name] != one.default:
+                chosen.add(option.name)
     for first, second in _APART:
         if first in chosen and second in chosen:
             raise _refusal(first, f"does not go with {second!r}; leave one out")
-    needs = _NEEDS if stream_write else (*_NEEDS, ("txnAppId", "txnVersion"), ("txnVersion", "txnAppId"))
-    for name, needed in needs:
+    for name, needed in _NEEDS:
         if name in texts and needed not in texts:
             raise _refusal(name, f"needs {needed!r}; give both or neither")
-    if stream_write and not chosen.isdisjoint(_BATCH_ALONE):
-        raise _refusal(min(chosen & _BATCH_ALONE), "is for batch writes; in a stream use foreachBatch")
-    return options
+    return Options(**values, own=own, chosen=frozenset(chosen))
 
 
 def _by_name(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the options by their names here, and the options of clusters alone."""
-    names = {option.name.lower(): option.name for option in OPTIONS} | dict(
-        zip(_PLACES, _PLACES, strict=True)
-    )
     texts, own = dict[str, str](), dict[str, str]()
     of_cluster = any(is_cluster(text) for name, text in options.items() if name.lower() in _PLACES)
     for key, text in options.items():
         lower = key.lower()
-        if lower in names:
-            if of_cluster and names[lower] not in _OF_CLUSTERS:
-                raise _refusal(names[lower], "is not for a Redis or Valkey cluster; leave it out")
-            texts[names[lower]] = text
+        name = _SPELLED.get(lower)
+        if name is not None:
+            if of_cluster and name not in _OF_CLUSTERS:
+                raise _refusal(name, "is not for a Redis or Valkey cluster; leave it out")
+            texts[name] = text
         elif lower in _FROM_SPARK or lower.startswith(_FROM_SPARK_PREFIXES):
             continue
         elif of_cluster:
             own[lower] = text
         else:
-            hint = suggest(lower, names.values()) or "; docs/options.md lists the options"
+            hint = suggest(lower, _SPELLED.values()) or "; docs/options.md lists the options"
             raise InvalidOption(f"there is no option {brief(key)}{hint}", option=key)
     return texts, own
 
@@ -335,26 +333,23 @@ def _refusal(name: str, why: str) -> InvalidOption:
     return InvalidOption(f"option {name!r} {why}", option=name)
 
 
-# Options that may be given where they have no effect, since a view has one set of options for all uses.
-_HARMLESS = frozenset({
-    "columns", "index", "batchSize", "splitSize", "numPartitions", "minPartitions", "includeMetadata",
-    "failOnDataLoss",
-})  # fmt: skip
-
-
 def check_use(options: Options, use: str, overwrite: bool | None = None) -> Options:
-    """Refuse options of other reads, which would choose other rows; a write goes to the whole table.
+    """Refuse options of other uses, which would choose other rows; a write goes to the whole table.
 
     Options of writes change no rows of a read; those of the other mode than `overwrite` says are refused.
     """
-    for option in _chosen_options(options):
-        if overwrite is not None and option.name in (_APPEND_ALONE if overwrite else ("replaceWhere",)):
-            raise _refusal(option.name, f"is for mode {'append' if overwrite else 'overwrite'}; leave it out")
-        is_ignored = option.name in _HARMLESS and use in (READ, *_WRITES)
-        if use in option.where or is_ignored or set(_READS).isdisjoint(option.where):
-            continue
-        raise _refusal(option.name, f"is for {' and '.join(option.where)}, not for {use}; leave it out")
-    if use == FEED and options.start is None and options.start_time is None:
+    chosen = options.chosen
+    for name in sorted(chosen):
+        if overwrite is not None and name in (_APPEND_ALONE if overwrite else ("replaceWhere",)):
+            raise _refusal(name, f"is for mode {'append' if overwrite else 'overwrite'}; leave it out")
+        where = _WHERE[name]
+        is_ignored = use != STREAM_WRITE and set(where).isdisjoint(_READS)
+        is_ignored |= name in _HARMLESS and use in (READ, *_WRITES)
+        if use not in where and not is_ignored:
+            raise _refusal(name, f"is for {' and '.join(where)}, not for {use}; leave it out")
+    if use == WRITE and "txnAppId" in chosen and "txnVersion" not in chosen:
+        raise _refusal("txnAppId", "needs 'txnVersion'; give both or neither")
+    if use == FEED and chosen.isdisjoint(("startingVersion", "startingTimestamp")):
         raise _refusal(
             "startingVersion",
             "or 'startingTimestamp' is needed with 'readChangeFeed'; 'earliest' reads all changes",
@@ -364,23 +359,20 @@ def check_use(options: Options, use: str, overwrite: bool | None = None) -> Opti
     return options
 
 
-def _where(values: Mapping[str, str]) -> dict[str, str]:
+def _place(texts: Mapping[str, str]) -> dict[str, str]:
     """Return the options `store` and `table`, also where a path gives them: "uri/table", or "uri" alone."""
-    named = {name: values[name] for name in _PLACES if name in values}
+    named = {name: texts[name] for name in _PLACES if name in texts}
     if len(set(named.values())) > 1:
         raise InvalidOption(
             f"options {' and '.join(named)} all choose the store; give one", option=[*named][-1]
         )
-    store, table = next(iter(named.values()), ""), values.get("table", "")
+    store, table = next(iter(named.values()), ""), texts.get("table", "")
     if is_cluster(store):  # whose URL may end with the table
         return {"store": store}
     if "path" in named:
         path = store.rstrip("/")
         head, _, tail = path.rpartition("/")
-        if tail == table.rstrip("/") or not table:
-            store, table = head, tail
-        elif path:
-            store = path
+        store, table = (head, tail) if tail == table.rstrip("/") or not table else (path or store, table)
     if not store or not table:
         name = "path" if "path" in named else "table" if store else "store"
         raise InvalidOption(

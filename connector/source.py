@@ -64,11 +64,11 @@ class ElasticScanSource(DataSource):
         return ElasticScanWriter(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ElasticScanStreamWriter:
-        options = check_use(self._options("writes", stream_write=True), STREAM_WRITE, overwrite)
+        options = check_use(self._options("writes"), STREAM_WRITE, overwrite)
         return ElasticScanStreamWriter(options, schema, overwrite)
 
-    def _options(self, needed: str | None = None, stream_write: bool = False) -> Options:
-        options = parse_options(self.options, stream_write=stream_write)
+    def _options(self, needed: str | None = None) -> Options:
+        options = parse_options(self.options)
         # Tasks may run where the variable is not set; their arguments are not shown in plans, as options are.
         options = replace(options, store=absolute(resolve(options.store)))
         if needed is not None and not options.is_embedded:

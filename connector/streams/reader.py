@@ -126,13 +126,9 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         offset = self._read_offset(store, start)
         self._hold(store, offset.position.commit)  # Spark asks when all up to here is done
         # Spark asks with the limit that it was given as the default, or for everything that there is.
-        budget, most_bytes = self._options.max_rows, self._options.max_bytes
-        if isinstance(limit, ReadAllAvailable):
-            budget = most_bytes = None
-        elif isinstance(limit, ReadMaxRows):
-            budget = limit.max_rows
-        elif isinstance(limit, ReadMaxBytes):
-            most_bytes = limit.max_bytes
+        budget = most_bytes = None
+        if not isinstance(limit, ReadAllAvailable):
+            budget, most_bytes = self._options.max_rows, self._options.max_bytes
         is_bounded = budget is not None or most_bytes is not None
         most = max(_FEWEST_COMMITS, min(budget or _MOST_COMMITS, _MOST_COMMITS))  # most have a row at least
         state = self._look(

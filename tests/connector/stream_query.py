@@ -109,7 +109,7 @@ class Query:
         assert self.reader is not None
         tasks = self.reader.partitions(self.start_of(number), self.ends[number])
         self.meanwhile()
-        rows = read_all(self.made(), tasks, feed=self.feed)
+        rows = read_all(self.reader, tasks, feed=self.feed)
         most = self.bounds[number]
         if most is not None and len(rows) > most and self.schema is None:
             keys = pa.array({row[0] for row in rows}, pa.int64())

@@ -20,6 +20,7 @@ from elasticscan.connector.options import (
     OPTIONS,
     READ,
     STREAM,
+    STREAM_WRITE,
     WRITE,
     Option,
     Options,
@@ -128,7 +129,6 @@ FOLDED = {"partialAggregates": '{"by": ["g"]}'}
         ({"startingVersion": "1", "startingTimestamp": "2026-01-01"}, "leave one out"),
         ({"endingVersion": "1", "endingTimestamp": "2026-01-01"}, "leave one out"),
         ({"versionAsOf": "1", "timestampAsOf": "2026-01-01"}, "does not go with 'timestampAsOf'"),
-        ({"txnAppId": "app"}, "option 'txnAppId' needs 'txnVersion'"),
         ({"txnVersion": "1"}, "option 'txnVersion' needs 'txnAppId'"),
         ({"ifUnchangedSince": "2", "insertOnly": "true"}, "does not go with 'insertOnly'"),
         ({"deleteColumn": "v", "insertOnly": "true"}, "does not go with 'insertOnly'"),
@@ -160,6 +160,7 @@ def test_what_is_impossible_or_does_not_go_together_is_refused_by_name(
         *((STREAM, name, "1") for name in ("endingVersion", "versionAsOf", "index")),
         # A write through a view that was narrowed.
         (WRITE, "filter", "id > 1"),
+        (STREAM_WRITE, "partialUpdate", "true"),
         (WRITE, "versionAsOf", "1"),
         (WRITE, "explain", "true"),
         (WRITE, "partialAggregates", FOLDED["partialAggregates"]),

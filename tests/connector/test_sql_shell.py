@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import elasticscan
-from tests.base.quick_java import quick_java
+from tests.base.quick_java import QUICK_JAVA
 from tests.pages import ROOT, blocks
 
 
@@ -32,7 +32,7 @@ def test_the_statements_of_the_page_run_in_spark_sql(tmp_path: Path) -> None:
             | {
                 "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
                 "PYSPARK_PYTHON": sys.executable,
-                "JAVA_TOOL_OPTIONS": quick_java(make=False),
+                "JAVA_TOOL_OPTIONS": QUICK_JAVA,
                 "SPARK_LOCAL_IP": "127.0.0.1",
             },
             capture_output=True,

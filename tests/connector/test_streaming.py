@@ -83,8 +83,11 @@ def write_something(history: History, rng: random.Random, others: bool = True) -
         history.store.table("other").upsert(data)
 
 
-LIMITS: list[ReadLimit | None] = [None, None, ReadAllAvailable(), ReadMaxBytes(1_000)]
-LIMITS += map(ReadMaxRows, (1, 17, 90))
+LIMITS: list[ReadLimit | None] = [None, None, None, ReadAllAvailable()]
+MOST = [
+    *({"maxRowsPerTrigger": most} for most in ("5", "17", "90", "200")),
+    {"maxBytesPerTrigger": "1k"},
+]
 FILTERS: dict[str | None, Callable[[int], bool]] = {
     None: lambda key: True,
     "id = 40": lambda key: key == 40,
@@ -106,10 +109,7 @@ def play(directory: Path, seed: int) -> None:
         store.create_table("other", SCHEMA, ["id"])
         for _ in range(rng.randint(0, 4)):
             write_something(history, rng)
-        options = {
-            "readChangeFeed": rng.choice(["true", "false"]),
-            "maxRowsPerTrigger": rng.choice(["25", "200"]),
-        }
+        options = {"readChangeFeed": rng.choice(["true", "false"]), **rng.choice(MOST)}
         options |= rng.choice([{}, {"skipChangeCommits": "true"}, {"minPartitions": "3"}])
         condition = rng.choice([None, *FILTERS])
         if condition is not None:

@@ -34,6 +34,7 @@ from tests.connector.conftest import serve
 from tests.connector.stream_query import Query, Row, read_all
 from tests.transcripts.test_transcripts import Story, check, rows_of
 
+_CHANGES = [("insert",), ("update_preimage",), ("update_postimage",), ("delete",)]
 STORIES = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
 
@@ -138,6 +139,15 @@ class SparkStory(Story):
         report = self.queries[name].reports[-1] or {}
         return ", ".join(f"{key} {value}" for key, value in report.items())
 
+    def do_streams(self) -> list[str]:
+        """Show the streams with a name that `status` lists, and how far each is behind."""
+        streams = self.store.status()["streams"]
+        return [
+            f"{each['name']} at commit {each['commit']}, behind {each['behind_commits']} commits of "
+            f"{each['behind_rows']} rows"
+            for each in streams
+        ]
+
     def do_feed(self, **options: object) -> str:
         self.do_stream("", readChangeFeed="true", **options)
         source = self.queries[""].source()
@@ -162,9 +172,11 @@ def _batch(query: Query) -> str:
 
 def _shown(rows: list[Row]) -> str:
     """Show rows by key; of changes also what they are, by commit."""
-    changes = len(rows[0]) > 2 if rows else False  # (id, v, change, commit)
-    ordered = sorted(rows, key=lambda row: (row[3], row[0], row[2] != "update_preimage") if changes else row)
-    return " ".join(f"{row[2]} {row[0]}={row[1]}" if changes else f"{row[0]}={row[1]}" for row in ordered)
+    if rows and rows[0][2:3] in _CHANGES:  # (id, v, change, commit)
+        ordered = sorted(rows, key=lambda row: (row[3], row[0], row[2] != "update_preimage"))
+        return " ".join(f"{row[2]} {row[0]}={row[1]}" for row in ordered)
+    lines = [(row[0], ",".join("" if value is None else str(value) for value in row[1:])) for row in rows]
+    return " ".join(f"{key}={values}" for key, values in sorted(lines))
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)

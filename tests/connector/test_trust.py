@@ -17,14 +17,11 @@ from elasticscan.base.errors import (
     ElasticScanError,
     InvalidOption,
     ReadOnlyStore,
-    SnapshotExpired,
 )
-from elasticscan.base.limits import KEY_SECONDS
 from elasticscan.connector import store_cache as access
 from elasticscan.connector.options import parse_options
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.store import Store
-from tests.base.manual_clock import ManualClock
 from tests.connector.conftest import serve
 from tests.connector.test_reading import ids as ids_read
 from tests.connector.test_reading import planned, source
@@ -133,16 +130,3 @@ def test_reads_and_streams_of_a_store_that_cannot_be_written(store: Store) -> No
         assert next_batch(store.uri)[1] == list(range(120))
         with pytest.raises(ReadOnlyStore):  # what it asks for cannot be kept
             next_batch(store.uri, streamName="mine")
-
-
-@pytest.mark.parametrize("options", [{}, FEED], ids=["rows", "changes"])
-def test_what_was_planned_too_long_ago_is_not_read(store: Store, options: dict[str, str]) -> None:
-    clock = ManualClock(1_900_000_000.0)
-    with Store.open(store.uri, clock=clock) as opened:
-        serve(opened)
-        reader, partitions = planned(store.uri, **options)
-        clock.advance(KEY_SECONDS - 1)
-        assert ids(reader, partitions) == list(range(120))
-        clock.advance(2)
-        with pytest.raises(SnapshotExpired):
-            ids(reader, partitions)
