@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
-
 import elasticscan
 from elasticscan.base.errors import InvalidOption
 from elasticscan.cli.options import (
@@ -18,16 +16,19 @@ from elasticscan.cli.options import (
     Texts,
     Uri,
     UserMetadata,
+    argument,
     names_of,
+    option,
     pairs_of,
+    switch,
 )
 from elasticscan.cli.output import answer, counted, progress
 
 Sources = Annotated[
     list[str],
-    typer.Argument(
-        metavar="SOURCE...",
-        help="Files, directories, patterns in quotes, or addresses as s3://bucket/in/: CSV, JSON lines, "
+    argument(
+        "SOURCE...",
+        "Files, directories, patterns in quotes, or addresses as s3://bucket/in/: CSV, JSON lines, "
         "Parquet, Arrow, ORC.",
     ),
 ]
@@ -37,36 +38,23 @@ def load(
     uri: Uri,
     table: Table,
     source: Sources,
-    primary_key: Annotated[
-        Texts, typer.Option(metavar="A,B", help="Makes the table if it is missing, with this key.")
-    ] = None,
-    shard_key: Annotated[
-        Texts, typer.Option(metavar="A", help="The prefix of the key that decides a row's slot.")
-    ] = None,
+    primary_key: Annotated[Texts, option("A,B", "Makes the table if it is missing, with this key.")] = None,
+    shard_key: Annotated[Texts, option("A", "The prefix of the key that decides a row's slot.")] = None,
     compression: Annotated[
-        str | None, typer.Option(help="Of a table that is made: lz4, zstd or none (the default).")
+        str | None, option(None, "Of a table that is made: lz4, zstd or none (the default).")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace all rows by these.")] = False,
-    insert: Annotated[
-        bool, typer.Option("--insert", help="Refuse rows whose primary keys are there already.")
-    ] = False,
+    overwrite: Annotated[bool, switch("--overwrite", "Replace all rows by these.")] = False,
+    insert: Annotated[bool, switch("--insert", "Refuse rows whose primary keys are there already.")] = False,
     null: Annotated[
-        Texts, typer.Option(metavar="TEXT", help="CSV: a text for null, besides empty fields without quotes.")
+        Texts, option("TEXT", "CSV: a text for null, besides empty fields without quotes.")
     ] = None,
     type_: Annotated[
-        Texts,
-        typer.Option("--type", metavar="NAME=TYPE", help="The Arrow type of a column of a new table."),
+        Texts, option("NAME=TYPE", "The Arrow type of a column of a new table.", "--type")
     ] = None,
-    delimiter: Annotated[
-        str, typer.Option(metavar="CHARACTER", help=r"CSV: between fields; \t for a tab.")
-    ] = ",",
-    column_names: Annotated[
-        Texts, typer.Option(metavar="A,B", help="CSV without a header: its columns.")
-    ] = None,
-    job: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A commit for each file; called again, it goes on.")
-    ] = None,
-    format_: Annotated[str | None, typer.Option("--format", help="csv, json, parquet, arrow or orc.")] = None,
+    delimiter: Annotated[str, option("CHARACTER", r"CSV: between fields; \t for a tab.")] = ",",
+    column_names: Annotated[Texts, option("A,B", "CSV without a header: its columns.")] = None,
+    job: Annotated[str | None, option("NAME", "A commit for each file; called again, it goes on.")] = None,
+    format_: Annotated[str | None, option(None, "csv, json, parquet, arrow or orc.", "--format")] = None,
     if_unchanged_since: Since = None,
     user_metadata: UserMetadata = None,
 ) -> None:
@@ -104,15 +92,12 @@ def export(
     uri: Uri,
     table: Table,
     path: Annotated[
-        str,
-        typer.Argument(
-            metavar="PATH", help="A new .parquet, .csv or .arrow; or an empty directory, or s3://bucket/out."
-        ),
+        str, argument("PATH", "A new .parquet, .csv or .arrow; or an empty directory, or s3://bucket/out.")
     ],
     columns: Columns = None,
     filter: Filter = None,  # noqa: A002 - the word users know
     snapshot: Snapshot = None,
-    compression: Annotated[str, typer.Option(help="Of Parquet: zstd, snappy, lz4, gzip or none.")] = "zstd",
+    compression: Annotated[str, option(None, "Of Parquet: zstd, snappy, lz4, gzip or none.")] = "zstd",
 ) -> None:
     """Write the rows of a snapshot to a file, or as Parquet files with _SUCCESS to a directory.
 

@@ -17,7 +17,7 @@ from elasticscan.base.clock import seconds_of
 from elasticscan.base.errors import TryAgain
 from elasticscan.base.limits import GC_GRACE_SECONDS, GC_SHARE, ORPHAN_SECONDS
 from elasticscan.base.redaction import shown
-from elasticscan.cli.options import AnyTable, Texts, Uri, pairs_of
+from elasticscan.cli.options import AnyTable, Texts, Uri, argument, option, pairs_of, switch
 from elasticscan.cli.output import answer, counted, is_json, print_json_line, say, warn
 from elasticscan.ui import size
 
@@ -26,9 +26,9 @@ DAMAGE_FOUND = PROBLEMS_MET = 5
 
 def keep(
     uri: Uri,
-    once: Annotated[bool, typer.Option("--once", help="Do the pending work, and end.")] = False,
+    once: Annotated[bool, switch("--once", "Do the pending work, and end.")] = False,
     every: Annotated[
-        str, typer.Option(metavar="TIME", help="How long to wait when no work is pending, as in 10s or 5m.")
+        str, option("TIME", "How long to wait when no work is pending, as in 10s or 5m.")
     ] = "10s",
 ) -> None:
     """Maintain a store that others write to, until stopped: merge, split, join, move, collect garbage.
@@ -84,16 +84,16 @@ def compact(uri: Uri, table: AnyTable = None) -> None:
 def gc(
     uri: Uri,
     grace: Annotated[
-        str, typer.Option(metavar="TIME", help="Spare files that were needed so recently, as in 30m or 2h.")
+        str, option("TIME", "Spare files that were needed so recently, as in 30m or 2h.")
     ] = f"{GC_GRACE_SECONDS // 3_600}h",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Remove nothing; list what would go or stay, and why.")
+        bool, switch("--dry-run", "Remove nothing; list what would go or stay, and why.")
     ] = False,
     orphans: Annotated[
-        str, typer.Option(metavar="TIME", help="Spare files that the catalog does not know for so long.")
+        str, option("TIME", "Spare files that the catalog does not know for so long.")
     ] = f"{ORPHAN_SECONDS // 86_400}d",
     share: Annotated[
-        float, typer.Option(help="Most of a shard's files that may go though the catalog never knew them.")
+        float, option(None, "Most of a shard's files that may go though the catalog never knew them.")
     ] = GC_SHARE,
 ) -> None:
     """Remove files that are not needed any more.
@@ -118,9 +118,7 @@ def gc(
 
 def backup(
     uri: Uri,
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="A new place for it: a directory or a URI.")
-    ],
+    target: Annotated[str, argument("TARGET", "A new place for it: a directory or a URI.")],
 ) -> None:
     """Copy a whole store as of now, with all snapshots that it keeps.
 
@@ -133,11 +131,10 @@ def backup(
 
 
 def restore(
-    source: Annotated[str, typer.Argument(metavar="BACKUP", help="The place of a backup.")],
-    uri: Annotated[str, typer.Argument(metavar="URI", help="Where the new store is made.")],
+    source: Annotated[str, argument("BACKUP", "The place of a backup.")],
+    uri: Annotated[str, argument("URI", "Where the new store is made.")],
     root: Annotated[
-        Texts,
-        typer.Option("--root", metavar="SHARD=ROOT", help="A shard's root; else in the store's directory."),
+        Texts, option("SHARD=ROOT", "A shard's root; else in the store's directory.", "--root")
     ] = None,
 ) -> None:
     """Make a store of a backup.
@@ -175,12 +172,9 @@ def verify(uri: Uri) -> None:
 
 def repair(
     uri: Uri,
-    into: Annotated[str, typer.Argument(metavar="INTO", help="Where the new store is made.")],
+    into: Annotated[str, argument("INTO", "Where the new store is made.")],
     root: Annotated[
-        Texts,
-        typer.Option(
-            "--root", metavar="ROOT", help="A shard's root; those in the store's directory by default."
-        ),
+        Texts, option("ROOT", "A shard's root; those in the store's directory by default.", "--root")
     ] = None,
 ) -> None:
     """Make a new store from a damaged one's files, which are only read; exit code 5 if something is lost.
@@ -202,8 +196,7 @@ def repair(
 def rotate_secret(
     uri: Uri,
     revoke: Annotated[
-        bool,
-        typer.Option("--revoke", help="End all keys and streams' checkpoints, where the old secret leaked."),
+        bool, switch("--revoke", "End all keys and streams' checkpoints, where the old secret leaked.")
     ] = False,
 ) -> None:
     """Replace the secrets of continuation keys and of streams' offsets; those in use stay valid."""

@@ -3,50 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from elasticscan.base.errors import InvalidOption
 
+
+def argument(metavar: str, text: str) -> Any:
+    """Describe an argument of a command."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
+def option(metavar: str | None, text: str, *flags: str, **more: Any) -> Any:
+    """Describe an option of a command, by default of the parameter's name."""
+    return typer.Option(*flags, metavar=metavar, help=text, **more)
+
+
+def switch(flag: str, text: str) -> Any:
+    """Describe an option that is given or not."""
+    return typer.Option(flag, help=text)
+
+
 Texts: TypeAlias = list[str] | None
-Uri = Annotated[str, typer.Argument(metavar="URI", help="The store: a directory or a database URL.")]
-Table = Annotated[str, typer.Argument(metavar="TABLE", help="The table's name.")]
-AnyTable = Annotated[str | None, typer.Argument(metavar="TABLE", help="One table; all by default.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name.")]
-Columns = Annotated[Texts, typer.Option("--columns", metavar="A,B", help="Which, in this order.")]
-Filter = Annotated[str | None, typer.Option("--filter", metavar="SQL", help="A condition on the rows.")]
+Uri = Annotated[str, argument("URI", "The store: a directory or a database URL.")]
+Table = Annotated[str, argument("TABLE", "The table's name.")]
+AnyTable = Annotated[str | None, argument("TABLE", "One table; all by default.")]
+Name = Annotated[str, argument("NAME", "Its name.")]
+Columns = Annotated[Texts, option("A,B", "Which, in this order.", "--columns")]
+Filter = Annotated[str | None, option("SQL", "A condition on the rows.", "--filter")]
 Snapshot = Annotated[
     str | None,
-    typer.Option(
+    option(
+        None,
+        "A commit number, a tag, or a time with its zone, as 2026-03-01T12:00Z; the newest by default.",
         "--snapshot",
-        help="A commit number, a tag, or a time with its zone, as 2026-03-01T12:00Z; the newest by default.",
     ),
 ]
 IndexChoice = Annotated[
-    str | None,
-    typer.Option(
-        "--index", metavar="NAME", help="auto (the cheapest, by default), none, key, or an index's name."
-    ),
+    str | None, option("NAME", "auto (the cheapest, by default), none, key, or an index's name.", "--index")
 ]
 OrderBy = Annotated[
-    str | None,
-    typer.Option(
-        "--order-by", metavar="A,B", help='In the order of a sorted index: "delay", or "delay DESC".'
-    ),
+    str | None, option("A,B", 'In the order of a sorted index: "delay", or "delay DESC".', "--order-by")
 ]
-Limit = Annotated[int | None, typer.Option(help="The newest so many; all by default.")]
+Limit = Annotated[int | None, option(None, "The newest so many; all by default.")]
 Since = Annotated[
     int | None,
-    typer.Option(
-        "--if-unchanged-since",
-        metavar="COMMIT",
-        help="Write nothing if one of the rows was changed after this commit.",
+    option(
+        "COMMIT", "Write nothing if one of the rows was changed after this commit.", "--if-unchanged-since"
     ),
 ]
-UserMetadata = Annotated[
-    Texts, typer.Option("--user-metadata", metavar="KEY=TEXT", help="Kept with the commit in the history.")
-]
+UserMetadata = Annotated[Texts, option("KEY=TEXT", "Kept with the commit in the history.", "--user-metadata")]
 
 
 def pairs_of(items: Sequence[str] | None, option: str) -> dict[str, str]:

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
-import typer
 from rich.console import Group
 
 import elasticscan
@@ -26,8 +25,11 @@ from elasticscan.cli.options import (
     Table,
     Texts,
     Uri,
+    argument,
     names_of,
+    option,
     pairs_of,
+    switch,
 )
 from elasticscan.cli.output import answer, counted, is_json, listing, print_json_line, say, show_rows
 from elasticscan.ui import cells
@@ -37,29 +39,25 @@ SHOWN_ROWS = 20
 
 Format = Annotated[
     Literal["csv", "json"] | None,
-    typer.Option("--format", help="To stdout, all rows; a table of the first rows by default."),
+    option(None, "To stdout, all rows; a table of the first rows by default.", "--format"),
 ]
 
 
 def scan(
     uri: Uri,
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="A cluster's URL may name it.")] = "",
+    table: Annotated[str, argument("TABLE", "A cluster's URL may name it.")] = "",
     columns: Columns = None,
     filter: Filter = None,  # noqa: A002 - the word users know
     snapshot: Snapshot = None,
     index: IndexChoice = None,
     order_by: OrderBy = None,
-    limit: Annotated[int | None, typer.Option(help="Return so many rows and no more.")] = None,
-    page_rows: Annotated[int | None, typer.Option(help="The most rows of a page.")] = None,
+    limit: Annotated[int | None, option(None, "Return so many rows and no more.")] = None,
+    page_rows: Annotated[int | None, option(None, "The most rows of a page.")] = None,
     pages: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many; the key of the rest goes to stderr.")
+        int | None, option(None, "Stop after so many; the key of the rest goes to stderr.", min=1)
     ] = None,
-    key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Continue where a scan stopped; without a TABLE.")
-    ] = None,
-    option: Annotated[
-        Texts, typer.Option(metavar="NAME=TEXT", help="Of a Redis or Valkey cluster, as model=json.")
-    ] = None,
+    key: Annotated[str | None, option("KEY", "Continue where a scan stopped; without a TABLE.")] = None,
+    option: Annotated[Texts, option("NAME=TEXT", "Of a Redis or Valkey cluster, as model=json.")] = None,
     format_: Format = None,
 ) -> None:
     """Read every row of a snapshot exactly once, while tablets move.
@@ -104,9 +102,9 @@ def changes(
     uri: Uri,
     table: Table,
     after: Annotated[
-        str | None, typer.Option(help="The commit, tag or time after which to begin; all that is kept else.")
+        str | None, option(None, "The commit, tag or time after which to begin; all that is kept else.")
     ] = None,
-    upto: Annotated[str | None, typer.Option(help="The last commit, tag or time; else the newest.")] = None,
+    upto: Annotated[str | None, option(None, "The last commit, tag or time; else the newest.")] = None,
     columns: Columns = None,
     filter: Filter = None,  # noqa: A002 - the word users know
     format_: Format = None,
@@ -175,10 +173,7 @@ def _opened(uri: str, options: list[str] | None = None) -> Any:
 def get(
     uri: Uri,
     table: Table,
-    keys: Annotated[
-        list[str],
-        typer.Argument(metavar="KEY...", help="Of several columns: 5,mon as in CSV. Before -5: --"),
-    ],
+    keys: Annotated[list[str], argument("KEY...", "Of several columns: 5,mon as in CSV. Before -5: --")],
     columns: Columns = None,
     snapshot: Snapshot = None,
 ) -> None:
@@ -213,10 +208,9 @@ def aggregate(
     uri: Uri,
     table: Table,
     values: Annotated[
-        list[str],
-        typer.Argument(metavar="VALUE...", help='"count(*)", "sum(km) AS km", "count(DISTINCT city)", …'),
+        list[str], argument("VALUE...", '"count(*)", "sum(km) AS km", "count(DISTINCT city)", …')
     ],
-    by: Annotated[Texts, typer.Option(metavar="A,B", help="The columns to group by.")] = None,
+    by: Annotated[Texts, option("A,B", "The columns to group by.")] = None,
     filter: Filter = None,  # noqa: A002 - the word users know
     snapshot: Snapshot = None,
 ) -> None:
@@ -237,8 +231,8 @@ def aggregate(
 
 def sql(
     uri: Uri,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="A SELECT of DuckDB's SQL, in quotes.")],
-    limit: Annotated[int | None, typer.Option(min=0, help="Print so many rows of the result.")] = None,
+    query: Annotated[str, argument("QUERY", "A SELECT of DuckDB's SQL, in quotes.")],
+    limit: Annotated[int | None, option(None, "Print so many rows of the result.", min=0)] = None,
 ) -> None:
     """Query the tables of a store with DuckDB: all of them at one snapshot, each row once.
 
@@ -284,9 +278,7 @@ def explain(
     snapshot: Snapshot = None,
     index: IndexChoice = None,
     order_by: OrderBy = None,
-    analyze: Annotated[
-        bool, typer.Option("--analyze", help="Run the scan, and compare the estimates with it.")
-    ] = False,
+    analyze: Annotated[bool, switch("--analyze", "Run the scan, and compare the estimates with it.")] = False,
 ) -> None:
     """Explain how a scan would read, where, and why.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -14,7 +13,7 @@ from elasticscan.base.clock import seconds_of
 from elasticscan.base.limits import DEFAULT_SLOTS, DEFAULT_TABLETS
 from elasticscan.base.redaction import shown
 from elasticscan.cli.maintenance import until_stopped
-from elasticscan.cli.options import Uri, shards_of
+from elasticscan.cli.options import Uri, option, shards_of, switch
 from elasticscan.cli.output import answer, answer_rows, is_json, listing, print_json_line, say, warn
 from elasticscan.ui import TABLETS, make_server, sections, warnings_of
 
@@ -24,13 +23,12 @@ PORT = 8765
 def create(
     uri: Uri,
     shard: Annotated[
-        list[str],
-        typer.Option("--shard", metavar="NAME[=ROOT]", help="A shard, with its storage root or without."),
+        list[str], option("NAME[=ROOT]", "A shard, with its storage root or without.", "--shard")
     ],
-    tablets: Annotated[int, typer.Option(help="Tablets to start with.")] = DEFAULT_TABLETS,
-    slots: Annotated[int, typer.Option(help="Hash buckets, fixed for ever.")] = DEFAULT_SLOTS,
+    tablets: Annotated[int, option(None, "Tablets to start with.")] = DEFAULT_TABLETS,
+    slots: Annotated[int, option(None, "Hash buckets, fixed for ever.")] = DEFAULT_SLOTS,
     retention: Annotated[
-        str, typer.Option(metavar="TIME", help="How long snapshots stay readable, as in 7d, 12h or 30m.")
+        str, option("TIME", "How long snapshots stay readable, as in 7d, 12h or 30m.")
     ] = "7d",
 ) -> None:
     """Make a store.
@@ -46,7 +44,7 @@ def create(
 def status(
     uri: Uri,
     tablets: Annotated[
-        bool, typer.Option("--tablets", help="Only the tablets: the ids that move, split and join take.")
+        bool, switch("--tablets", "Only the tablets: the ids that move, split and join take.")
     ] = False,
 ) -> None:
     """Show shards, tables, moves, streams and leases; or tablets, of which neighbours can be joined."""
@@ -90,10 +88,9 @@ def tables(uri: Uri) -> None:
 def ui(
     uri: Uri,
     host: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS", help="Where to listen; beyond this machine there is no password."),
+        str, option("ADDRESS", "Where to listen; beyond this machine there is no password.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 for any that is free.")] = PORT,
+    port: Annotated[int, option(None, "0 for any that is free.", min=0, max=65_535)] = PORT,
 ) -> None:
     """Serve a page for a browser that shows a store while it changes; reads only, until stopped.
 

@@ -19,17 +19,17 @@ from elasticscan.cli.options import (
     Texts,
     Uri,
     UserMetadata,
+    argument,
     names_of,
+    option,
     pairs_of,
+    switch,
 )
 from elasticscan.cli.output import answer, answer_rows, counted, progress
 from elasticscan.cli.rows import keys_of
 from elasticscan.ui import INDEXES
 
-Kind = Annotated[
-    str,
-    typer.Argument(metavar="TYPE", help=r"Its Arrow type: int64, double, string, bool, timestamp\[us], …"),
-]
+Kind = Annotated[str, argument("TYPE", r"Its Arrow type: int64, double, string, bool, timestamp\[us], …")]
 
 tags = typer.Typer(name="tag", no_args_is_help=True, help="Names that keep a snapshot: create, drop, list.")
 indexes = typer.Typer(name="index", no_args_is_help=True, help="Secondary indexes: create, drop, list.")
@@ -38,7 +38,7 @@ indexes = typer.Typer(name="index", no_args_is_help=True, help="Secondary indexe
 def drop(
     uri: Uri,
     table: Table,
-    yes: Annotated[bool, typer.Option("--yes", help="Needed: the table's rows are gone then.")] = False,
+    yes: Annotated[bool, switch("--yes", "Needed: the table's rows are gone then.")] = False,
 ) -> None:
     """Drop a table with its rows and its history; a later gc removes its files."""
     with elasticscan.open(uri) as store:
@@ -55,11 +55,8 @@ def drop(
 def update(
     uri: Uri,
     table: Table,
-    new: Annotated[
-        list[str],
-        typer.Option("--set", metavar="COLUMN=SQL", help='A new value: "km=km * 2", "city=\'Oslo\'".'),
-    ],
-    where: Annotated[str, typer.Option(metavar="SQL", help='A condition on the rows; "true" for all.')],
+    new: Annotated[list[str], option("COLUMN=SQL", 'A new value: "km=km * 2", "city=\'Oslo\'".', "--set")],
+    where: Annotated[str, option("SQL", 'A condition on the rows; "true" for all.')],
     if_unchanged_since: Since = None,
     user_metadata: UserMetadata = None,
 ) -> None:
@@ -79,10 +76,8 @@ def update(
 def delete(
     uri: Uri,
     table: Table,
-    key: Annotated[Texts, typer.Option(metavar="KEY", help="A key; of several columns: 5,mon")] = None,
-    where: Annotated[
-        str | None, typer.Option(metavar="SQL", help='A condition in place of keys; "true" for all rows.')
-    ] = None,
+    key: Annotated[Texts, option("KEY", "A key; of several columns: 5,mon")] = None,
+    where: Annotated[str | None, option("SQL", 'A condition in place of keys; "true" for all rows.')] = None,
     if_unchanged_since: Since = None,
     user_metadata: UserMetadata = None,
 ) -> None:
@@ -128,7 +123,7 @@ def rename_column(
     uri: Uri,
     table: Table,
     name: Name,
-    new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")],
+    new: Annotated[str, argument("NEW", "Its new name.")],
 ) -> None:
     """Rename a column of a table, while others write, scan and move."""
     with elasticscan.open(uri) as store:
@@ -151,7 +146,7 @@ def widen_column(uri: Uri, table: Table, name: Name, kind: Kind) -> None:
 def set_compression(
     uri: Uri,
     table: Table,
-    form: Annotated[str, typer.Argument(metavar="FORM", help="none, lz4 or zstd.")],
+    form: Annotated[str, argument("FORM", "none, lz4 or zstd.")],
 ) -> None:
     """Set how a table's files are compressed from now on; compact rewrites existing files.
 
@@ -179,8 +174,7 @@ def restore_table(
     uri: Uri,
     table: Table,
     to: Annotated[
-        str,
-        typer.Option("--to", help="A commit number, a tag, or a time with its zone, as 2026-03-01T12:00Z."),
+        str, option(None, "A commit number, a tag, or a time with its zone, as 2026-03-01T12:00Z.", "--to")
     ],
 ) -> None:
     """Restore a table to a snapshot, by a new commit.
@@ -196,9 +190,7 @@ def restore_table(
 def set_retention(
     uri: Uri,
     table: Table,
-    period: Annotated[
-        str, typer.Argument(metavar="PERIOD", help="As in 12h or 7d; `store` for the store's own.")
-    ],
+    period: Annotated[str, argument("PERIOD", "As in 12h or 7d; `store` for the store's own.")],
 ) -> None:
     """Set how long snapshots and changes of a table stay readable without a tag or a lease.
 
@@ -246,15 +238,11 @@ def create_index(
     uri: Uri,
     table: Table,
     name: Name,
-    columns: Annotated[
-        list[str], typer.Option("--columns", metavar="A,B", help="What to index, the most significant first.")
-    ],
+    columns: Annotated[list[str], option("A,B", "What to index, the most significant first.", "--columns")],
     kind: Annotated[
-        str, typer.Option(help="sorted (equality, ranges, order) or hash (equality alone).")
+        str, option(None, "sorted (equality, ranges, order) or hash (equality alone).")
     ] = "sorted",
-    include: Annotated[
-        Texts, typer.Option(metavar="C,D", help="More columns to carry, so that rows need no fetching.")
-    ] = None,
+    include: Annotated[Texts, option("C,D", "More columns to carry, so that rows need no fetching.")] = None,
 ) -> None:
     """Make an index, while others write, scan and move.
 

@@ -8,14 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 import elasticscan
 from elasticscan.backends import is_cluster, open_cluster
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.formatting import utc
 from elasticscan.base.user_files import naming_file
-from elasticscan.cli.options import Limit, Uri, shards_of
+from elasticscan.cli.options import Limit, Uri, argument, option, shards_of, switch
 from elasticscan.cli.output import answer, answer_rows, is_json, print_json_line, progress, say
 from elasticscan.topology import SlotMap, Topology
 
@@ -25,7 +23,7 @@ TABLET = "A tablet's id, as `status --tablets` lists it."
 
 def expand(
     uri: Uri,
-    shard: Annotated[list[str], typer.Argument(metavar="NAME[=ROOT]...", help="Shards to add.")],
+    shard: Annotated[list[str], argument("NAME[=ROOT]...", "Shards to add.")],
 ) -> None:
     """Add shards that are not there yet, and move the fewest tablets that balance.
 
@@ -39,7 +37,7 @@ def expand(
 
 def contract(
     uri: Uri,
-    shard: Annotated[str, typer.Argument(metavar="SHARD", help="The shard to empty and remove.")],
+    shard: Annotated[str, argument("SHARD", "The shard to empty and remove.")],
 ) -> None:
     """Move all tablets off a shard and remove it."""
     with elasticscan.open(uri) as store, progress(f"emptying {shard}"):
@@ -55,11 +53,9 @@ def rebalance(uri: Uri) -> None:
 
 def move(
     uri: Uri,
-    tablet: Annotated[int | None, typer.Argument(metavar="TABLET", help=TABLET)] = None,
-    shard: Annotated[str | None, typer.Argument(metavar="SHARD", help="Its new shard.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Finish the moves of processes that died.")
-    ] = False,
+    tablet: Annotated[int | None, argument("TABLET", TABLET)] = None,
+    shard: Annotated[str | None, argument("SHARD", "Its new shard.")] = None,
+    resume: Annotated[bool, switch("--resume", "Finish the moves of processes that died.")] = False,
 ) -> None:
     """Move one tablet, or finish the moves of processes that died.
 
@@ -76,10 +72,8 @@ def move(
 
 def split(
     uri: Uri,
-    tablet: Annotated[int, typer.Argument(metavar="TABLET", help=TABLET)],
-    at: Annotated[
-        int | None, typer.Option(help="The right half's first slot; the middle by default.")
-    ] = None,
+    tablet: Annotated[int, argument("TABLET", TABLET)],
+    at: Annotated[int | None, option(None, "The right half's first slot; the middle by default.")] = None,
 ) -> None:
     """Cut a tablet in two; copies nothing.
 
@@ -91,8 +85,8 @@ def split(
 
 def join(
     uri: Uri,
-    left: Annotated[int, typer.Argument(metavar="LEFT", help=TABLET)],
-    right: Annotated[int, typer.Argument(metavar="RIGHT", help="The id of its right neighbour.")],
+    left: Annotated[int, argument("LEFT", TABLET)],
+    right: Annotated[int, argument("RIGHT", "The id of its right neighbour.")],
 ) -> None:
     """Join two neighbouring tablets of one shard; copies nothing.
 
@@ -106,11 +100,10 @@ def topologies(
     uri: Uri,
     limit: Limit = None,
     svg: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw them: slots across, time down; up to 1,000, 100 by default."),
+        Path | None, option("FILE", "Draw them: slots across, time down; up to 1,000, 100 by default.")
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Of a cluster: print each change that is seen, until Ctrl-C.")
+        bool, switch("--watch", "Of a cluster: print each change that is seen, until Ctrl-C.")
     ] = False,
 ) -> None:
     """List the topologies that are kept, oldest first; the last may be of a plan that still moves tablets.

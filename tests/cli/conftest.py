@@ -13,8 +13,6 @@ from typer.testing import CliRunner
 from elasticscan.cli.app import app
 from elasticscan.store import Store
 
-ROWS = 5_000
-
 
 class Shell:
     """Runs commands; each method says how the command is expected to end."""
@@ -48,22 +46,11 @@ def shell() -> Shell:
 
 
 @pytest.fixture
-def rows() -> pa.Table:
-    numbers = range(ROWS)
-    return pa.table(
-        {
-            "id": pa.array(numbers, pa.int64()),
-            "name": pa.array([f"n{number % 7}" for number in numbers]),
-            "value": pa.array([None if number % 5 == 0 else number / 4 for number in numbers], pa.float64()),
-        }
-    )
-
-
-@pytest.fixture
-def uri(tmp_path: Path, rows: pa.Table) -> str:
-    """Make a store with two shards, eight tablets and a table `t`."""
+def uri(tmp_path: Path) -> str:
+    """Make a store with two shards, eight tablets and a table `t` of 5,000 rows."""
     path = str(tmp_path / "made.store")
     with Store.create(path, ["s1", "s2"], tablets=8, retention_seconds=3_600) as store:
+        rows = pa.table({"id": range(5_000), "name": [f"n{number % 7}" for number in range(5_000)]})
         store.create_table("t", rows.schema, ["id"])
         store.table("t").upsert(rows)
     return path
