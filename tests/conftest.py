@@ -76,7 +76,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One small local session; starting one takes longer than most tests."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - the other tests run without it, too
 
-    from tests.base.quick_java import quick_java  # noqa: PLC0415 - likewise
+    from tests.base.quick_java import QUICK_JAVA  # noqa: PLC0415 - likewise
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, "PYSPARK_PYTHON", sys.executable)
@@ -90,7 +90,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
                 .config("spark.ui.enabled", "false")
                 .config("spark.sql.shuffle.partitions", "2")
                 .config("spark.driver.memory", "2g")
-                .config("spark.driver.extraJavaOptions", quick_java(make=False))
+                .config("spark.driver.extraJavaOptions", QUICK_JAVA)
                 .config("spark.driver.bindAddress", "127.0.0.1")
                 .config("spark.driver.host", "127.0.0.1")
                 .config("spark.sql.session.timeZone", "UTC")

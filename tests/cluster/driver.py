@@ -17,7 +17,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tests.base.quick_java import quick_java
+from tests.base.quick_java import QUICK_JAVA
 from tests.cluster.jobs import JOBS
 from tests.cluster.processes import end_session, tell
 
@@ -32,9 +32,9 @@ def session(master: str, place: str, settings: dict[str, str]) -> SparkSession:
         "spark.driver.memory": "512m",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"{quick_java()} -Djava.io.tmpdir={place}",
+        "spark.driver.extraJavaOptions": f"{QUICK_JAVA} -Djava.io.tmpdir={place}",
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": quick_java(),
+        "spark.executor.extraJavaOptions": QUICK_JAVA,
         "spark.local.dir": place,
         "spark.sql.warehouse.dir": f"{place}/warehouse",
         "spark.sql.session.timeZone": "UTC",

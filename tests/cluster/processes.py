@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Self
 
-from tests.base.quick_java import quick_java
+from tests.base.quick_java import QUICK_JAVA
 
 ROOT = Path(__file__).resolve().parents[2]
 PROC = Path("/proc")
@@ -126,7 +126,7 @@ def outcome(command: list[str], where: Path, **more: str) -> str:
     process = subprocess.Popen(
         command,
         cwd=where,
-        env=environment | {"SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": quick_java()} | more,
+        env=environment | {"SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": QUICK_JAVA} | more,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

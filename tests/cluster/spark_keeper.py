@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.base.quick_java import quick_java
+from tests.base.quick_java import QUICK_JAVA
 from tests.cluster.processes import end_session, tell
 
 PATIENCE_SECONDS = 120.0
@@ -74,7 +74,7 @@ class Keeper:
     ) -> subprocess.Popen[bytes]:
         with log.open("wb") as output:
             return subprocess.Popen(
-                ["java", *quick_java().split(), "-Xmx160m", *self._class_path, *command],
+                ["java", *QUICK_JAVA.split(), "-Xmx160m", *self._class_path, *command],
                 cwd=self._place,
                 env=self._environment | (more or {}),
                 stdin=subprocess.DEVNULL,
