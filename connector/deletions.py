@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from elasticscan.base.errors import InvalidOption, NotFound, SchemaMismatch
+from elasticscan.base.errors import NotFound, SchemaMismatch
 from elasticscan.base.key_encoding import sort_codes
 from elasticscan.base.suggestions import suggest
 from elasticscan.connector.conversion import from_spark, mismatch, spell
@@ -46,7 +46,6 @@ class Deletions:
     Raises:
         NotFound: the rows have no column of that name.
         SchemaMismatch: it is neither boolean nor text, or `_commit_version` is no whole number.
-        InvalidOption: it belongs to the primary key.
     """
 
     def __init__(self, column: str, rows: pa.Schema, table: TableInfo | None = None) -> None:
@@ -72,11 +71,6 @@ class Deletions:
             why = f"is {kind}, but says which change of a key is the newest; cast it to bigint"
             raise mismatch(COMMIT_VERSION, why)
         keys, names = (table.primary_key, table.schema.names) if table else ((), ())
-        if self.column in keys:
-            raise InvalidOption(
-                f"option 'deleteColumn'={self.column!r} belongs to the primary key; use a column of its own",
-                option="deleteColumn",
-            )
         left_out = {COMMIT_VERSION, COMMIT_TIMESTAMP}
         if self.column not in names:
             left_out.add(self.column)

@@ -27,7 +27,7 @@ from elasticscan.connector.splits import ScanPart
 from elasticscan.connector.store_cache import open_backend, open_store
 from elasticscan.filters import AVG, COUNT_DISTINCT, COUNT_ROWS, Aggregate, Fold, check_groupable
 from elasticscan.metadata import SHARD_COLUMN, SLOT_COLUMN, no_such_column
-from elasticscan.protocol import Backend, PartScan, of_another_read
+from elasticscan.protocol import Backend, PartScan
 from elasticscan.store import EmbeddedTable, FirstRows
 
 PLACES = pa.schema(
@@ -64,11 +64,9 @@ def read_partition(
     stop reading at any point; nothing has to be closed.
 
     Raises:
-        ContinuationKeyError: it is no partition of ours, or one of another read.
+        ContinuationKeyError: it is a partition of another read.
         TableChanged: there is another store at the URI.
     """
-    if not isinstance(partition, ScanPartition):
-        raise of_another_read()
     backend = open_backend(options, partition.store_id)
     scan = backend.resume(partition.key, options.table, options.filter)
     stored, batches = scan.schema, rows_of_task(scan, options)

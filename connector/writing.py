@@ -37,6 +37,7 @@ from elasticscan.base.errors import (
     ElasticScanError,
     InvalidOption,
     NotFound,
+    NotSupported,
     SchemaMismatch,
     TableChanged,
 )
@@ -211,7 +212,7 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         self._writer = ElasticScanWriter(options, schema, overwrite)
-        self._checkpoint, self._app_id = options.checkpoint, options.app_id
+        self._checkpoint = options.checkpoint
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage a task's rows; nothing of them is visible yet."""
@@ -243,14 +244,7 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
         for message in messages:
             if message.query:
                 return f"stream:{message.query}"
-        if self._checkpoint is not None:
-            return f"stream:checkpoint:{hashlib.sha256(self._checkpoint.encode()).hexdigest()[:32]}"
-        if self._app_id is not None:
-            return f"stream:app:{self._app_id}"
-        raise InvalidOption(
-            "Spark did not name the stream; set its option 'checkpointLocation' or 'txnAppId'",
-            option="txnAppId",
-        )
+        raise NotSupported("Spark did not name the stream of a micro-batch; use foreachBatch with 'txnAppId'")
 
 
 def messages_of(messages: Iterable[Any]) -> list[StagedMessage]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -117,31 +116,6 @@ def test_a_stream_follows_a_table_that_is_written_while_its_tablets_move(
     assert sink.calls == idle
     query.stop()
     assert sink.rows == as_rows(pa.concat_tables([rows(0, 1_000), *written]))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("lost", ["first", "last"])
-def test_a_batch_that_is_replayed_after_a_crash_has_the_same_rows(
-    spark: SparkSession, store: Store, tmp_path: Path, lost: str
-) -> None:
-    sink, frame = Sink(), stream(spark, store, maxRowsPerTrigger="300")
-    if lost == "first":  # as if it had died in its first batch
-        assert "died here" in failing(lambda: start(frame, Sink(dies=True), tmp_path))
-    else:
-        query = start(frame, sink, tmp_path)
-        assert len(ended(query)) > 3
-        assert json.loads(query.recentProgress[-1].sources[0].latestOffset)["behindRows"] == 0
-        assert max(map(len, sink.batches.values())) <= 300
-        repeated = forget_last(tmp_path)
-        before = sink.batches.pop(repeated)
-    store.table("t").upsert(rows(0, 50, v=4.0))
-    store.expand(["s3"])
-    store.table("t").compact()
-    store.table("t").delete(pa.table({"id": [1]}))  # has no new rows: a batch without tasks
-    ended(start(frame, sink, tmp_path))
-    assert sink.rows == as_rows(pa.concat_tables([rows(0, 1_000), rows(0, 50, v=4.0)]))
-    if lost == "last":
-        assert Counter(sink.batches[repeated]) == Counter(before)
 
 
 # The sink

@@ -274,7 +274,6 @@ REFUSED: list[Any] = [
     (STREAM, SCHEMA, {"deleteColumn": "xxxxx"}, NotFound, "they have id, name, v"),
     (STREAM, SCHEMA, {"deleteColumn": "v"}, SchemaMismatch, "the column is double"),
     (STREAM, SCHEMA, {"deleteColumn": "id"}, SchemaMismatch, "the column is int64"),
-    (STREAM, SCHEMA, {"deleteColumn": "name", "table": "texts"}, InvalidOption, "primary key"),
     (STREAM, FEED, {}, SchemaMismatch, "set the option deleteColumn='_change_type'"),
     (STREAM, TEXT_VERSION, {"deleteColumn": "_change_type"}, SchemaMismatch, "cast it to bigint"),
     (STREAM, MARKED_FEED, {"deleteColumn": "gone"}, SchemaMismatch, "new columns, _change_type;"),
@@ -286,13 +285,12 @@ def test_what_cannot_be_written_is_refused_by_the_driver(
     store: Store, way: str, schema: Any, options: dict[str, str], error: type[ElasticScanError], message: str
 ) -> None:
     store.create_table("u", SCHEMA.remove(1).set(1, SCHEMA.field("v").with_nullable(False)), ["id"])
-    store.create_table("texts", SCHEMA, ["name"])
     source = ElasticScanSource({"store": store.uri, "table": "t", **options})
     make = source.streamWriter if way == STREAM else source.writer
     with pytest.raises(error) as refused:
         make(schema if isinstance(schema, StructType) else spark_schema(schema), way == OVERWRITE)
     assert re.search(message, refused.value.message)
-    assert [table.name for table in store.tables()] == ["t", "texts", "u"]
+    assert [table.name for table in store.tables()] == ["t", "u"]
     assert store.table("t").schema == SCHEMA
 
 
