@@ -304,6 +304,7 @@ def test_a_missing_table_is_made_from_the_columns_and_as_asked(
     store: Store, asked: dict[str, Any], form: str | None
 ) -> None:
     write = writer(store, table="fresh", primaryKey="NAME, id", shardKey="name", **asked)
+    assert [table.name for table in store.tables()] == ["t"], "its first rows make it"
     write.commit([staged(write, rows(0, 10))])
     table = store.table("fresh")
     assert (table.primary_key, table.shard_key) == (("name", "id"), ("name",))
