@@ -25,7 +25,7 @@ from elasticscan.base.key_encoding import sort_codes
 from elasticscan.base.suggestions import suggest
 from elasticscan.connector.conversion import from_spark, mismatch, spell
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, TableInfo
-from elasticscan.storage import DELETE, DELETED, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE, Spool
+from elasticscan.storage import DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE, Spool
 from elasticscan.store import tombstones_of, with_tombstones
 
 _UPSERTS = (INSERT, "update", UPDATE_POSTIMAGE)
@@ -85,50 +85,31 @@ class Deletions:
         With `replacing` there is nothing to delete: rows that delete only hide older changes of
         their key. With `fill`, columns that the rows lack are null.
         """
-        changed: Iterator[pa.RecordBatch] = (
-            self._changes_of(batch, table, fill) for batch in batches if batch.num_rows
-        )
+        rows: Iterator[pa.RecordBatch] = map(self._without_preimages, batches)
         if self._has_versions:
-            changed = newest_only(changed, table.primary_key)
-        for rows in changed:
-            if replacing:
-                living = rows.filter(pc.invert(rows.column(DELETED))).select(table.schema.names)
-                yield pa.RecordBatch.from_arrays(living.columns, schema=table.schema)
-            else:
-                yield rows
-
-    def _changes_of(self, batch: pa.RecordBatch, table: TableInfo, fill: bool) -> pa.RecordBatch:
-        """Return the table's columns, `_deleted`, and `_commit_version` if the rows have one."""
-        batch, gone = self._find_deletes(batch)
-        stays = pc.invert(gone)
-        living = batch.select(self.stored.names).filter(stays)
-        if self.keys_alone and not living.num_rows:
-            upserts = pa.RecordBatch.from_pylist([], schema=table.schema)
-        else:
-            upserts = from_spark(living, table.schema, fill, table)
+            rows = newest_only(rows, table.primary_key)
         key_schema = pa.schema([table.schema.field(name) for name in table.primary_key])
-        keys = from_spark(batch.select(key_schema.names).filter(gone), key_schema, table=table)
-        rows = with_tombstones(upserts, tombstones_of(keys, table))
-        if not self._has_versions:
-            return rows
-        versions = batch.column(COMMIT_VERSION)
-        if versions.null_count:
-            raise mismatch(COMMIT_VERSION, f"has {versions.null_count} nulls; fill or drop them")
-        both = pa.concat_arrays([versions.filter(stays), versions.filter(gone)])
-        return rows.append_column(COMMIT_VERSION, both.cast(pa.int64()))
+        for batch in rows:
+            markers = batch.column(self.column)
+            gone = pc.fill_null(pc.equal(markers, DELETE) if self._words else markers, False)
+            living = batch.select(self.stored.names).filter(pc.invert(gone))
+            if self.keys_alone and not living.num_rows:
+                upserts = pa.RecordBatch.from_pylist([], schema=table.schema)
+            else:
+                upserts = from_spark(living, table.schema, fill, table)
+            keys = from_spark(batch.select(key_schema.names).filter(gone), key_schema, table=table)
+            yield upserts if replacing else with_tombstones(upserts, tombstones_of(keys, table))
 
-    def _find_deletes(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
-        """Return the rows without `update_preimage`s, and a mask of deletes."""
-        markers = batch.column(self.column)
+    def _without_preimages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows without `update_preimage`s."""
         if not self._words:
-            return batch, pc.fill_null(markers, False)
-        change_types = pa.array([DELETE, UPDATE_PREIMAGE, *_UPSERTS, None], markers.type)
-        unknown = markers.filter(pc.invert(pc.is_in(markers, change_types)))
+            return batch
+        markers, known = batch.column(self.column), (DELETE, UPDATE_PREIMAGE, *_UPSERTS)
+        unknown = markers.filter(pc.invert(pc.is_in(markers, pa.array([*known, None], markers.type))))
         if len(unknown):
-            words = ", ".join((DELETE, UPDATE_PREIMAGE, *_UPSERTS))
-            raise mismatch(self.column, f"has {unknown[0].as_py()!r}, not {words}; use a boolean column")
-        batch = batch.filter(pc.fill_null(pc.not_equal(markers, UPDATE_PREIMAGE), True))
-        return batch, pc.fill_null(pc.equal(batch.column(self.column), DELETE), False)
+            why = f"has {unknown[0].as_py()!r}, not {', '.join(known)}; use a boolean column"
+            raise mismatch(self.column, why)
+        return batch.filter(pc.fill_null(pc.not_equal(markers, UPDATE_PREIMAGE), True))
 
 
 def deletions_of(column: str | None, rows: pa.Schema, table: TableInfo | None = None) -> Deletions | None:
@@ -148,7 +129,7 @@ def deletions_of(column: str | None, rows: pa.Schema, table: TableInfo | None = 
 
 
 def newest_only(batches: Iterable[pa.RecordBatch], keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows with the highest `_commit_version` of each key, without that column.
+    """Yield the rows with the highest `_commit_version` of each key.
 
     Which row is the newest is known after the last. Until then memory holds the keys and numbers;
     the rows wait in a `Spool`.
@@ -156,6 +137,8 @@ def newest_only(batches: Iterable[pa.RecordBatch], keys: Sequence[str]) -> Itera
     held: list[pa.RecordBatch] = []
     with Spool() as spool:
         for batch in batches:
+            if nulls := batch.column(COMMIT_VERSION).null_count:
+                raise mismatch(COMMIT_VERSION, f"has {nulls} nulls; fill or drop them")
             spool.write(batch)
             held.append(batch.select([*keys, COMMIT_VERSION]))
         if not held:
@@ -163,22 +146,18 @@ def newest_only(batches: Iterable[pa.RecordBatch], keys: Sequence[str]) -> Itera
         chosen, start = _newest(pa.Table.from_batches(held), keys), 0
         held.clear()
         for batch in spool.batches():
-            part = chosen[start : start + len(batch)]
+            yield batch.filter(pa.array(chosen[start : start + len(batch)]))
             start += len(batch)
-            yield batch.filter(pa.array(part)).drop_columns([COMMIT_VERSION])
 
 
 def _newest(rows: pa.Table, keys: Sequence[str]) -> NDArray[np.bool_]:
-    """Mark the rows with the highest number of their key; all of several equal ones, which is an
-    error later."""
-    if not rows.num_rows:
-        return np.zeros(0, dtype=np.bool_)
+    """Mark the rows with the highest number of their key; all of several equal ones, an error later."""
     group = np.zeros(rows.num_rows, dtype=np.int64)
     for name in keys:
         _, codes = np.unique(sort_codes(rows[name].combine_chunks()), return_inverse=True)
-        _, group = np.unique(group * (codes.max() + 1) + codes, return_inverse=True)
+        _, group = np.unique(group * (codes.max(initial=0) + 1) + codes, return_inverse=True)
     versions = rows[COMMIT_VERSION].to_numpy()
-    newest = np.full(rows.num_rows, np.iinfo(np.int64).min)
+    newest = np.full(rows.num_rows, np.iinfo(versions.dtype).min)
     np.maximum.at(newest, group, versions)
     chosen: NDArray[np.bool_] = versions == newest[group]
     return chosen

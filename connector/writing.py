@@ -129,13 +129,13 @@ class ElasticScanWriter(DataSourceArrowWriter):
         )
         if self._deletions:
             rows = self._deletions.changes(batches, table, self.replaces, fill)
-        elif self._given is not None:
-            assert self._since is not None, "what is kept is read at a snapshot"
-            given = pa.schema([table.schema.field(name) for name in self._given])
-            some = (from_spark(batch, given, table=table) for batch in batches)
-            rows = complete_rows(store.context, table, self._since, some, self._given)
         else:
-            rows = (from_spark(batch, table.schema, fill, table) for batch in batches)
+            names = self._given or table.schema.names
+            schema = pa.schema([table.schema.field(name) for name in names], table.schema.metadata)
+            rows = (from_spark(batch, schema, fill, table) for batch in batches)
+        if self._given is not None:
+            assert self._since is not None, "what is kept is read at a snapshot"
+            rows = complete_rows(store.context, table, self._since, rows, self._given)
         if options.replace_where is not None:
             rows = rows_that_meet(options.replace_where, table, rows, "replaceWhere")
         staged = stage(store.context, table, rows, self._kind)

@@ -15,6 +15,7 @@ confirm the last micro-batch, so nothing depends on `commit` and `stop`.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -78,7 +79,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._store_id, self._table_id = store.backend.identity, table.id
         self._definition = table.definition  # whose columns the stream has to its end
         self._done = 0  # no commit up to this one is needed any more
-        self._held: tuple[int, float] | None = None  # the commit and the time of the newest lease
+        self._held = 0, -math.inf  # the commit and the time of the newest lease
         self._initial: dict[str, Any] | None = None
         self._target: int | None = None  # the newest commit, of a stream that ends with it
         self._position: Position | None = None  # the end of the newest batch
@@ -249,16 +250,14 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         some seconds behind the stream and never ahead of it: what the stream still needs is never released.
         """
         self._done = max(self._done, commit)
-        name, now = self._options.stream_name, store.context.clock.now()
-        if self._held is not None:
-            held, since = self._held
-            pause = RENEW_SECONDS if held == self._done else MOVED_SECONDS
-            if not at_once and since <= now < since + pause:  # and the clock was not set back
-                return
+        name, now, (held, since) = self._options.stream_name, store.context.clock.now(), self._held
+        pause = RENEW_SECONDS if held == self._done else MOVED_SECONDS
+        is_fresh = since <= now < since + pause  # and the clock was not set back
+        if name is None or (is_fresh and not at_once):
+            return
         self._held = self._done, now
         try:
-            if name is not None:
-                store.backend.changes.hold(self._table_id, name, self._done)
+            store.backend.changes.hold(self._table_id, name, self._done)
         except (TryAgain, StartAgain) as error:  # it is renewed long before it ends
             _log.warning("the lease of stream %r could not be renewed: %s", name, error)
 
