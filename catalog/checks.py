@@ -35,6 +35,7 @@ from typing import Any, Final
 from elasticscan.base.errors import (
     AlreadyExists,
     InvalidTopologyChange,
+    LimitExceeded,
     RowsChanged,
     SnapshotExpired,
     TableChanged,
@@ -43,6 +44,7 @@ from elasticscan.base.errors import (
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import TableState
 from elasticscan.metadata import (
+    MAX_FILES,
     NO_CHANGES,
     FileChanges,
     FragmentsReplaced,
@@ -125,7 +127,12 @@ def _check_runs(state: StoreState, table: TableState, changes: FileChanges) -> N
 def _check_files(state: StoreState, table: TableState, changes: FileChanges, placement: Placement) -> None:
     """Raise unless fragments lie where their slots live, and have runs of all indexes, and of no others."""
     needed = {index.id for index in table.indexes}
-    for file in changes.added:
+    if sum(len(added.file.paths) for added in changes.added) > MAX_FILES:
+        raise LimitExceeded(
+            f"one commit brings at most {MAX_FILES:,} files; write in several calls", most=MAX_FILES
+        )
+    for added in changes.added:
+        file = added.file
         if not file.slots <= placement.at(file.shard):
             raise _changed(table, "tablets")
         if needed != {run.index for run in file.runs}:

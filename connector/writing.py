@@ -179,9 +179,9 @@ class ElasticScanWriter(DataSourceArrowWriter):
             selection = store.backend.selection(table.name, condition, said, txn, table.id)
             publish_replacing(selection, table, staged)
             return
-        with unchanged(store.context, table, self._since, txn, options.insert_only) as check:
-            request = CommitRequest(self._kind, txn, check, options.user_metadata)
-            publish(store.context, table, staged, request)
+        said = options.user_metadata
+        request = CommitRequest(self._kind, txn, self._since, options.insert_only, said)
+        publish(store.context, table, staged, request)
 
     @property
     def _kind(self) -> str:

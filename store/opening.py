@@ -26,13 +26,11 @@ def open_context(
     follows: bool,
 ) -> Context:
     """Open what the handles of a store share in this process; with `follows` upkeep follows commits."""
-    location.check_catalog()
     try:
         catalog = open_catalog(location.catalog_url, clock, shown(location.uri), read_only)
-    except StoreNotFound:
+    except (StoreNotFound, OSError):
         location.check_not_bereft()  # no `create` where shards of a store are
         raise
-
     reopen = partial(open_context, location, clock, disks, read_only, checkpoint, follows)
     context = Context(catalog, catalog.home.clock, location, disks, checkpoint, reopen)
     context.cluster = Cluster(CatalogPlacements(context), LocalShards(context))

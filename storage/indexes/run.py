@@ -92,7 +92,6 @@ def build_runs(
     index: IndexInfo,
     fragment: Fragment | StagedFragment,
     origin: Origin,
-    reader: FragmentReader | None = None,
 ) -> tuple[StagedRun, ...]:
     """Write the entries of all rows of a fragment: at least one run, even if it has no entry.
 
@@ -103,15 +102,13 @@ def build_runs(
         table, index: what the fragment is of, and what is indexed.
         fragment: a file that is complete.
         origin: who builds.
-        reader: of the fragment, with all columns of `run_columns` at least; None to open one for this alone.
 
     Raises:
         InvalidKey: an entry's key is too long for a continuation key.
         FragmentDamaged, DiskFull, ShardUnavailable: a file or a disk.
         Nothing of what was written so far remains.
     """
-    if reader is None:
-        reader = FragmentReader(disk, fragment.path, run_columns(table, index), fragment.seal, table)
+    reader = FragmentReader(disk, fragment.path, run_columns(table, index), fragment.seal, table)
     write = partial(_write_run, disk, table, index, fragment, origin)
     staged: list[StagedRun] = []
     try:

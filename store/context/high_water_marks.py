@@ -18,23 +18,19 @@ from time import monotonic
 from elasticscan.base.concurrency import parallel
 from elasticscan.base.errors import ElasticScanError, NotFound, ShardUnavailable
 from elasticscan.base.limits import SHARDS_AT_ONCE
-from elasticscan.base.redaction import shown
 from elasticscan.catalog import Catalog, StoreState, take_incarnation
 from elasticscan.metadata import MEMORY
 from elasticscan.storage import MEMORY_DISK, Disk, newest_commit_of
 from elasticscan.store.roots import Claims, Location, Marker
 from elasticscan.store.roots.markers import (
+    Root,
     alone_at,
     check_not_ahead,
     check_owner,
     check_same_copy,
     is_same_catalog,
     place_of_catalog,
-    raise_marker,
-    read_marker,
-    write_marker,
 )
-from elasticscan.topology import Shard
 
 WITNESSES = 3
 MARK_SECONDS = 1.0  # so often small commits compare markers with the catalog, and raise some
@@ -58,7 +54,7 @@ class RootMarks:
 
     def __init__(self, catalog: Catalog, location: Location, open_disk: Callable[[str], Disk]) -> None:
         self._catalog, self._location, self._open_disk = catalog, location, open_disk
-        self._disks: dict[int, tuple[Shard, Disk]] = {}
+        self._roots: dict[int, tuple[str, Root]] = {}
         self._seen_afar: dict[int, Marker] = {}  # in object storage, before a write
         self._next_look = self._next_note = 0.0  # for small commits
         self._store, self._place = self._catalog.seen().store_id, place_of_catalog(catalog.file)
@@ -71,34 +67,32 @@ class RootMarks:
         active = self._catalog.seen().shards.values()
         return tuple(sorted(shard.id for shard in active if "://" not in self._location.root(shard.root)))
 
-    def _shard_and_disk(self, shard: int) -> tuple[Shard, Disk]:
-        if shard not in self._disks:
+    def _known(self, shard: int) -> tuple[str, Root]:
+        """Return the name and the root of a shard, also of one that was removed."""
+        if shard not in self._roots:
             every = (info for find in (self._catalog.seen, self._catalog.state) for info in find().all_shards)
             info = next((info for info in every if info.id == shard), None)
             if info is None:
                 raise NotFound(f"the store has no shard with id {shard}", shard=shard, kind="shard")
-            self._disks[shard] = info, self._open_disk(self._location.root(info.root))
-        return self._disks[shard]
+            place = self._location.root(info.root)
+            self._roots[shard] = info.name, Root(place, self._open_disk(place))
+        return self._roots[shard]
+
+    def root(self, shard: int) -> Root:
+        return self._known(shard)[1]
 
     def disk_of(self, shard: int) -> Disk:
-        return MEMORY_DISK if shard == MEMORY else self._shard_and_disk(shard)[1]
-
-    def root_of(self, shard: int) -> str:
-        return self._location.root(self._shard_and_disk(shard)[0].root)
+        return MEMORY_DISK if shard == MEMORY else self.root(shard).disk
 
     def marker_of(self, shard: int, state: StoreState) -> Marker:
         """Return the marker that a shard's root has where it knows no more than the catalog."""
-        name = self._shard_and_disk(shard)[0].name
+        name = self._known(shard)[0]
         return Marker(self._store, state.incarnation, shard, name, *state.versions, self._place)
 
-    def marker_at(self, shard: int) -> Marker | None:
-        return read_marker(self.disk_of(shard), self.root_of(shard))
-
-    def claim(self, claims: Claims, added: Shard, taken: Collection[int]) -> None:
-        """Make a new shard's root its own; in the transaction that enters the shard."""
-        root = self._location.root(added.root)
-        marker = Marker(self._store, self._catalog.state().incarnation, added.id, added.name)
-        claims.claim(self._open_disk(root), root, marker, taken)
+    def claims(self) -> Claims:
+        """Return the claims of new shards' roots, in the transaction that enters the shards."""
+        state = self._catalog.state()
+        return Claims(self._location, self._open_disk, self._store, state.incarnation, state.shards)
 
     def check(self, shard: int, look: Callable[[], StoreState]) -> Disk:
         """Return a shard's disk once its root is proven, and knows no more than the catalog by a later look.
@@ -108,17 +102,17 @@ class RootMarks:
             WrongRoot: another shard's is, or the catalog is a copy.
             CatalogOutdated: the catalog is an older copy.
         """
-        disk, root = self.disk_of(shard), self.root_of(shard)
+        root = self.root(shard)
         for _ in range(2):  # an adoption writes markers first
-            found = self.marker_at(shard)
+            found = root.marker()
             expected = self.marker_of(shard, look())  # in this order, since versions only grow
             if found is not None and found.owner == expected.owner:
                 break
         found = check_owner(found, root, expected)
         check_not_ahead(found, root, expected)
-        if disk.is_far:
+        if root.disk.is_far:
             self._seen_afar[shard] = found
-        return disk
+        return root.disk
 
     def check_all(self, shards: Collection[int], look: Callable[[], StoreState]) -> dict[int, Disk]:
         """As `check`, for each of some shards at once."""
@@ -170,8 +164,7 @@ class RootMarks:
         def reached(shard: int) -> set[int]:
             with suppress(ElasticScanError):
                 seen = None if again else self._seen_afar.pop(shard, None)
-                disk, root = self.disk_of(shard), self.root_of(shard)
-                raise_marker(disk, root, self.marker_of(shard, state), seen, again)
+                self.root(shard).raise_marker(self.marker_of(shard, state), seen, again)
                 return {shard}
             return set()
 
@@ -191,13 +184,13 @@ class RootMarks:
             if len(found) == WITNESSES and self._known_newest:
                 break
             with suppress(ElasticScanError):  # the shard is away: writing there raises
-                marker = self.marker_at(shard)
+                marker = self.root(shard).marker()
                 if marker is not None and (marker.store, marker.shard) == (self._store, shard):
                     found[shard] = marker
 
         def compare(state: StoreState) -> None:
             for shard, marker in found.items():
-                root, expected = self.root_of(shard), self.marker_of(shard, state)
+                root, expected = self.root(shard), self.marker_of(shard, state)
                 # A later incarnation in this place, which the catalog has lost: numbers go on. One elsewhere
                 # has taken the root over: then the original is only read, as far as it knows.
                 is_own = marker.incarnation == state.incarnation
@@ -253,24 +246,24 @@ class RootMarks:
 
     def _known_at(self, shard: int, state: StoreState, live: set[str]) -> tuple[int, int]:
         """Return the (layout, commit) that a root knows by its marker, and by files that are not `live`."""
-        disk, root, marker = self.disk_of(shard), self.root_of(shard), self.marker_at(shard)
-        expected, files = self.marker_of(shard, state), {path for path, _ in disk.list()}
+        root, expected = self.root(shard), self.marker_of(shard, state)
+        marker, files = root.marker(), {path for path, _ in root.disk.list()}
         if marker is not None:  # of whichever incarnation
             same_copy = replace(expected, incarnation=marker.incarnation, catalog=marker.catalog)
             check_owner(marker, root, same_copy)
         elif not live <= files:
             lacks = f"{len(live - files)} files of {expected}"
             raise ShardUnavailable(
-                f"{shown(root)} has no marker and lacks {lacks}; mount its disk",
-                root=shown(root),
-                shard=expected.name,
+                f"{root} has no marker and lacks {lacks}; mount its disk", root=str(root), shard=expected.name
             )
         layout, commit = (0, 0) if marker is None else (marker.layout, marker.commit)
-        return layout, max(commit, newest_commit_of(self._store, ((disk, path) for path in files - live)))
+        unknown = ((root.disk, path) for path in files - live)
+        return layout, max(commit, newest_commit_of(self._store, unknown))
 
     def _take_over(self, shard: int, state: StoreState, is_active: bool) -> None:
         """Make a root that of an incarnation; what it knows stays known, if an adoption is cut off."""
-        with alone_at(self.root_of(shard)):
-            found, marker = self.marker_at(shard), self.marker_of(shard, state)
+        root, marker = self.root(shard), self.marker_of(shard, state)
+        with alone_at(root.place):
+            found = root.marker()
             if is_active or (found is not None and (found.store, found.shard) == (marker.store, shard)):
-                write_marker(self.disk_of(shard), marker)
+                root.write_marker(marker)

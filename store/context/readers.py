@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-from elasticscan.metadata import MEMORY, Fragment, IndexInfo, IndexRun, StagedFragment, TableInfo
+from elasticscan.metadata import MEMORY, Fragment, IndexInfo, IndexRun, TableInfo
 from elasticscan.storage import SMALL_FILE_BYTES, BatchCache, Disk, FragmentReader, OpenFragment, RunReader
 from elasticscan.store.context.lookups import LruCache
 
-MOST_SMALL_BYTES = 1 << 20
 # Readers are kept by what they take: their own objects, what each column of the table adds, and the file,
 # where that is held in memory. A scan opens all of a table in turn: if fewer are kept, none is found again.
 MOST_KEPT_BYTES, READER_BYTES, COLUMN_BYTES = 64 << 20, 18_000, 750
@@ -44,14 +43,7 @@ class Readers:
         for shard in {fragment.shard for fragment in new}:
             self._disk_of(shard).expect([fragment.path for fragment in new if fragment.shard == shard])
 
-    def of_small(self, table: TableInfo, fragment: StagedFragment) -> FragmentReader | None:
-        """Return a reader of all columns of a small fragment, for the next merge; None for others."""
-        is_small = fragment.bytes <= MOST_SMALL_BYTES
-        return self._open(table, fragment, tuple(table.schema.names)) if is_small else None
-
-    def _open(
-        self, table: TableInfo, fragment: Fragment | StagedFragment, columns: tuple[str, ...]
-    ) -> FragmentReader:
+    def _open(self, table: TableInfo, fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
         def make() -> FragmentReader:
             disk, path = self._disk_of(fragment.shard), fragment.path
             label = f" (table {table.name!r}, slots {fragment.slots})"

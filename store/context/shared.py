@@ -92,8 +92,7 @@ class Context:
         self.checkpoint, self.catalog, self.clock = checkpoint, catalog, clock
         self.location, self.open_disk = location, open_disk
         self.roots = RootMarks(catalog, location, open_disk)
-        # Of each shard, also of one that was removed; a disk is for reading, see `writable_disk`.
-        self.disk_of, self.root_of = self.roots.disk_of, self.roots.root_of
+        self.disk_of = self.roots.disk_of  # for reading, see `writable_disk`
         self._sealer: StoreSealer | None = None
         self.looked: tuple[Placement, float] | None = None  # read last, by any thread, and when that began
         self._tables: dict[int, KnownTable] = {}
@@ -161,7 +160,7 @@ class Context:
 
     def is_succeeded(self, shard: int) -> bool:
         """Return whether a shard was removed and a later one got its root, where files of both may be."""
-        found, own = self.roots.marker_at(shard), self.roots.marker_of(shard, self.state())
+        found, own = self.roots.root(shard).marker(), self.roots.marker_of(shard, self.state())
         is_later = found is not None and found.owner[:2] == own.owner[:2] and found.shard > shard
         return is_later and self.has_left(shard)
 

@@ -35,7 +35,8 @@ from elasticscan.metadata import Seal
 from elasticscan.storage import Disk, keep_from_group, verify_file
 from elasticscan.store.context import Context
 from elasticscan.store.copies.creation import Disks, place_for_store
-from elasticscan.store.roots import Claims, Location, Marker
+from elasticscan.store.roots import Claims, Location
+from elasticscan.topology import Shard
 
 VERSION = 3
 BACKUP_FILE = "elasticscan-backup"
@@ -157,18 +158,16 @@ def restore_backup(source: str, uri: str, roots: Mapping[str, str], clock: Clock
             f"the backup has no shard {min(unknown)!r}; it has {', '.join(backup.shards.values())}",
             option="roots",
         )
-    incarnation, claims = secrets.token_hex(16), Claims()
+    incarnation = secrets.token_hex(16)
+    claims = Claims(location, disks, backup.store, incarnation)
     stored = {shard: location.stored_root(name, roots.get(name)) for shard, name in backup.shards.items()}
-    targets = {shard: disks(location.root(root)) for shard, root in stored.items()}
 
     def take_over(tx: Tx) -> None:
         claims.check_held()
         take_incarnation(tx, incarnation, (0, 0))
 
-    with place_for_store(location, [*stored.values()]), claims.undone_on_errors():
-        for shard, name in backup.shards.items():
-            marker = Marker(backup.store, incarnation, shard, name)
-            claims.claim(targets[shard], location.root(stored[shard]), marker, [*backup.shards])
+    with place_for_store(location, [*stored.values()]), claims:
+        targets = {shard: claims.claim(Shard(shard, backup.shards[shard], stored[shard])) for shard in stored}
         for file in backup.files:
             _copy(place, targets[file.shard], file)
         all_roots = stored | {shard: f"removed/{shard}" for shard in backup.removed}  # the original's alone

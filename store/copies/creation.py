@@ -8,7 +8,7 @@ and no store takes that over: a person removes it first. What fails is taken bac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from secrets import token_hex
 
 from elasticscan.base.clock import Clock
@@ -22,7 +22,7 @@ from elasticscan.storage import Disk
 from elasticscan.store import arguments
 from elasticscan.store.arguments import Shards
 from elasticscan.store.context import Context
-from elasticscan.store.roots import Claims, Location, Marker
+from elasticscan.store.roots import Claims, Location
 from elasticscan.topology import Shard, initial_placement
 
 Disks = Callable[[str], Disk]
@@ -50,15 +50,13 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: StoreCreated
         AlreadyExists, StoreNotFound: as `place_for_store`.
         InvalidOption: as that, or a root is another shard's.
     """
-    claims = Claims()
+    claims = Claims(location, disks, new.store_id, new.incarnation)
 
     def claim_all(_: Tx) -> None:
         for shard in new.shards:
-            root = location.root(shard.root)
-            marker = Marker(new.store_id, new.incarnation, shard.id, shard.name)
-            claims.claim(disks(root), root, marker, [each.id for each in new.shards])
+            claims.claim(shard)
 
-    with place_for_store(location, [shard.root for shard in new.shards]), claims.undone_on_errors():
+    with place_for_store(location, [shard.root for shard in new.shards]), claims:
         create_catalog(location.catalog_url, clock, new, claim_all)
 
 
@@ -71,10 +69,10 @@ def place_for_store(location: Location, roots: Sequence[str]) -> Iterator[None]:
         InvalidOption: a directory cannot be made.
         StoreNotFound: there are the shards of a store that lost its catalog.
     """
-    location.check_catalog()
-    if holds_store(location.catalog_url):
-        where = shown(location.uri)
-        raise AlreadyExists(f"{where} already holds a store; open it, or choose another place", uri=where)
+    with suppress(OSError):  # what is wrong is said below
+        if holds_store(location.catalog_url):
+            where = shown(location.uri)
+            raise AlreadyExists(f"{where} already holds a store; open it, or choose another place", uri=where)
     location.check_not_bereft()
     with location.with_directories([location.root(root) for root in roots]):
         yield

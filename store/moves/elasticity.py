@@ -62,9 +62,8 @@ def expand(context: Context, new: Sequence[tuple[str, str]]) -> Topology:
     Raises:
         AlreadyExists: there is a shard of the name, with another root.
     """
-    claims = Claims()
-    with context.catalog.writing() as tx, claims.undone_on_errors():
-        changes = _add_or_take_back(context, tx, claims, new)
+    with context.catalog.writing() as tx, context.roots.claims() as claims:
+        changes = _add_or_take_back(tx, claims, new)
     # A tablet that another process was moving is planned again, but not for ever.
     for _ in range(EXPAND_ROUNDS):
         moves = _carry_out(context, _plan, tolerate=True)
@@ -137,21 +136,20 @@ def resume(context: Context) -> int:
     return moved
 
 
-def _add_or_take_back(context: Context, tx: Tx, claims: Claims, new: Sequence[tuple[str, str]]) -> int:
+def _add_or_take_back(tx: Tx, claims: Claims, new: Sequence[tuple[str, str]]) -> int:
     """Return how many shards were not there already.
 
     Raises:
         AlreadyExists: there is a shard of a name.
     """
     there = {shard.name: shard for shard in tx.state.shards.values()}
-    changed, taken = 0, [shard.id for shard in there.values()]
+    changed = 0
     for name, root in dict.fromkeys(new):
         before = there.get(name)
         if before is None:
             shard = Shard(tx.state.newest_ids["shard"] + 1, name, root)
             tx.append(ShardDefined(shard))
-            context.roots.claim(claims, shard, taken)
-            taken.append(shard.id)
+            claims.claim(shard)
         elif before.root != root:
             raise AlreadyExists(
                 f"the store already has a shard {name!r}, with another root; choose another name", shard=name

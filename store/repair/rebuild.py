@@ -60,7 +60,7 @@ from elasticscan.store.repair.plan import (
     plan_by_files,
 )
 from elasticscan.store.roots import Location
-from elasticscan.store.roots.markers import read_marker
+from elasticscan.store.roots.markers import Root
 from elasticscan.store.store import Store
 from elasticscan.store.writing.definitions import enter_table
 from elasticscan.store.writing.indexing import create_index
@@ -213,7 +213,7 @@ def _why_not(state: StoreState, files: Mapping[str, int], disks: Mapping[int, Di
     seen = newest_commit_of(state.store_id, ((disks[files[path]], path) for path in unknown))
     for disk in disks.values():
         with suppress(WrongRoot):  # a marker that is damaged
-            marker = read_marker(disk, "")
+            marker = Root("", disk).marker()
             seen = max(seen, marker.commit if marker else 0)
     if seen > state.commit:
         return f"it is older than the files: they know commit {seen}, it ends with {state.commit}"

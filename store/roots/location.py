@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from elasticscan.base.errors import InvalidOption, StoreDamaged, StoreNotFound
+from elasticscan.base.errors import InvalidOption, StoreNotFound
 from elasticscan.base.formatting import brief
 from elasticscan.base.permissions import mode_within
 from elasticscan.base.redaction import as_cause, shown, without
@@ -118,40 +118,25 @@ class Location:
         """A database's URL, or the path of an SQLite file: in a URL, some characters mean more."""
         return self.uri if self.directory is None else self.directory / CATALOG_FILE
 
-    def check_catalog(self) -> None:
-        """Raise `StoreNotFound` where this user may not look, `StoreDamaged` for an empty catalog."""
-        file = Path(self.uri) / CATALOG_FILE
-        with self._looking():
-            is_empty = self.directory is not None and file.is_file() and not file.stat().st_size
-        if is_empty:
-            raise StoreDamaged(f"{file} is empty; {self._mending()}", uri=self.uri)
-
     def check_not_bereft(self) -> None:
-        """Raise `StoreNotFound` where the directory holds shards, but no catalog, or one without a store."""
+        """Raise `StoreNotFound` where this user may not look, or shards lie, whose catalog has no store."""
+        directory = Path(self.uri)
         names = () if self.directory is None else (MARKER, "t[0-9]*/*.arrow")
-        with self._looking():
-            is_bereft = any(any(Path(self.uri).glob(f"{SHARDS}/*/{name}")) for name in names)
-        if is_bereft:
-            raise StoreNotFound(
-                f"{self.directory} holds shards, but {CATALOG_FILE} is missing or has no store; "
-                f"{self._mending()}",
-                uri=self.uri,
-            )
-
-    @contextmanager
-    def _looking(self) -> Iterator[None]:
         try:
-            yield
+            (directory / CATALOG_FILE).is_file()
+            is_bereft = any(any(directory.glob(f"{SHARDS}/*/{name}")) for name in names)
         except OSError as error:
             raise StoreNotFound(
-                f"{brief(str(self.directory), 200)} cannot be looked into: {error.strerror}; check the path, "
+                f"{brief(self.uri, 200)} cannot be looked into: {error.strerror}; check the path, "
                 "or let its owner open it to a group (docs/security.md)",
                 uri=self.uri,
             ) from error
-
-    def _mending(self) -> str:
-        make = f"`elasticscan repair {self.directory} NEW`"
-        return f"restore it from a backup, use {make}, or remove what was never a store"
+        if is_bereft:
+            raise StoreNotFound(
+                f"{self.uri} holds shards, but {CATALOG_FILE} is missing or has no store; restore it from a "
+                f"backup, use `elasticscan repair {self.uri} NEW`, or remove what was never a store",
+                uri=self.uri,
+            )
 
     def stored_root(self, shard: str, root: str | None) -> str:
         """Return a shard's root as the catalog keeps it."""
@@ -176,24 +161,23 @@ class Location:
         When that raises, those in which no file is are removed. What is made is this user's alone, but shards
         are open to whom the store's directory is.
         """
-        made, own = list[Path](), [] if self.directory is None else [self.directory]
+        store, made = self.directory, list[Path]()
         paths = [Path(root) for root in roots if "://" not in root]
-        for path in (*own, *paths):
-            _check_outside(path)
         for path in paths:
-            if own and Path(os.path.realpath(self.uri)).is_relative_to(os.path.realpath(path)):
+            if store is not None and Path(os.path.realpath(store)).is_relative_to(os.path.realpath(path)):
                 raise InvalidOption(
                     f"{brief(str(path), 200)} holds the store itself; choose a place within or outside of it",
                     option="uri",
                 )
+        paths = paths if store is None else [store, *paths]
+        for path in paths:
+            _check_outside(path)
         try:
-            for path in (*own, *paths):
-                is_shared = path in paths and own
-                mode = mode_within(own[0].stat().st_mode, True) if is_shared else PRIVATE
-                _make_directory(path, mode, self.directory, made)
+            for path in paths:
+                _make_directory(path, store, made)
             yield
         except BaseException:
-            for path in sorted(made, key=lambda path: -len(path.parts)):
+            for path in reversed(made):
                 for directory, _, _ in os.walk(path, topdown=False):
                     with suppress(OSError):
                         Path(directory).rmdir()
@@ -212,9 +196,10 @@ def _check_outside(path: Path) -> None:
             )
 
 
-def _make_directory(path: Path, mode: int, store: Path | None, made: list[Path]) -> None:
-    """Make a directory of this mode, whatever the umask is, and those above it; note the new ones."""
+def _make_directory(path: Path, store: Path | None, made: list[Path]) -> None:
+    """Make a directory, whatever the umask is, and those above it; note the new ones."""
     try:
+        mode = PRIVATE if store in (None, path) else mode_within(store.stat().st_mode, True)
         for directory in [each for each in (path, *path.parents) if not each.exists()][::-1]:
             made.append(directory)
             if directory == path or (store is not None and directory.is_relative_to(store)):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -30,7 +30,8 @@ from elasticscan.base.errors import (
 from elasticscan.base.file_locks import locked
 from elasticscan.base.redaction import shown
 from elasticscan.storage import Disk, is_fragment_path
-from elasticscan.store.roots.location import MARKER
+from elasticscan.store.roots.location import MARKER, Location
+from elasticscan.topology import Shard
 
 VERSION = 2
 MOST_BYTES = 16_384
@@ -67,42 +68,48 @@ class Marker:
         return replace(self, layout=max(self.layout, known.layout), commit=max(self.commit, known.commit))
 
 
-def read_marker(disk: Disk, root: str) -> Marker | None:
-    """Return the marker in a root; None where there is none. Raises `WrongRoot` where it makes no sense."""
-    try:
-        file = disk.open(MARKER)
-        return _unpack(bytes(file.read_at(0, min(file.size, MOST_BYTES))))
-    except FragmentDamaged:  # there is no such file
-        return None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise WrongRoot(
-            f"the marker {MARKER} in {shown(root)} is damaged ({error}); restore it, or remove it and "
-            "run `elasticscan adopt` if the files are this store's",
-            root=shown(root),
-        ) from error
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The root of a shard, a directory or a prefix of a bucket, and the disk that reads and writes there."""
+
+    place: str
+    disk: Disk
+
+    def __str__(self) -> str:
+        return shown(self.place)
+
+    def marker(self) -> Marker | None:
+        """Return its marker; None where there is none. Raises `WrongRoot` where it makes no sense."""
+        try:
+            file = self.disk.open(MARKER)
+            return _unpack(bytes(file.read_at(0, min(file.size, MOST_BYTES))))
+        except FragmentDamaged:  # there is no such file
+            return None
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise WrongRoot(
+                f"the marker {MARKER} in {self} is damaged ({error}); restore it, or remove it and "
+                "run `elasticscan adopt` if the files are this store's",
+                root=str(self),
+            ) from error
+
+    def write_marker(self, marker: Marker) -> None:
+        """Put a marker in the place of the one that is there; the caller is `alone_at` the root."""
+        with self.disk.create(MARKER) as file:
+            file.write(_pack(marker))
+
+    def raise_marker(self, wanted: Marker, seen: Marker | None = None, again: bool = False) -> None:
+        """Let the root know the versions in its owner's marker, if these are newer, or write it `again`.
+
+        `seen` is the marker of a root in object storage, if it was just read. Raises as `check_owner`.
+        """
+        with alone_at(self.place):
+            stored = check_owner(seen or self.marker(), self, wanted)
+            raised = wanted.raised(stored)
+            if again or raised != stored:
+                self.disk.note(MARKER, _pack(raised))
 
 
-def write_marker(disk: Disk, marker: Marker) -> None:
-    """Put a marker in the place of the one that is there; the caller is `alone_at` the root."""
-    with disk.create(MARKER) as file:
-        file.write(_pack(marker))
-
-
-def raise_marker(
-    disk: Disk, root: str, wanted: Marker, seen: Marker | None = None, again: bool = False
-) -> None:
-    """Let a root know the versions in its owner's marker, if these are newer, or write it `again`.
-
-    `seen` is the marker of a root in object storage, if it was just read. Raises as `check_owner`.
-    """
-    with alone_at(root):
-        stored = check_owner(seen or read_marker(disk, root), root, wanted)
-        raised = wanted.raised(stored)
-        if again or raised != stored:
-            disk.note(MARKER, _pack(raised))
-
-
-def check_owner(marker: Marker | None, root: str, expected: Marker) -> Marker:
+def check_owner(marker: Marker | None, root: Root, expected: Marker) -> Marker:
     """Return the marker in a root, if it is that of the shard which the catalog takes it for.
 
     Raises:
@@ -111,16 +118,16 @@ def check_owner(marker: Marker | None, root: str, expected: Marker) -> Marker:
     """
     if marker is None:
         raise ShardUnavailable(
-            f"{shown(root)} is not the storage of {expected}: it holds no {MARKER}, so its disk is not "
+            f"{root} is not the storage of {expected}: it holds no {MARKER}, so its disk is not "
             "mounted, or was emptied; mount or restore it and try again",
-            root=shown(root),
+            root=str(root),
             shard=expected.name,
         )
     if (marker.store, marker.shard) != (expected.store, expected.shard):
         raise WrongRoot(
-            f"{shown(root)} should be {expected}, but it is {marker}; mount each disk where its shard is, "
+            f"{root} should be {expected}, but it is {marker}; mount each disk where its shard is, "
             "and let no two shards name one directory",
-            root=shown(root),
+            root=str(root),
             wanted=str(expected),
             found=str(marker),
         )
@@ -128,7 +135,7 @@ def check_owner(marker: Marker | None, root: str, expected: Marker) -> Marker:
     return marker
 
 
-def check_same_copy(marker: Marker, root: str, expected: Marker) -> None:
+def check_same_copy(marker: Marker, root: Root, expected: Marker) -> None:
     """Raise `WrongRoot` when a root belongs to another copy of the store, or to a catalog elsewhere."""
     is_elsewhere = (
         marker.catalog and expected.catalog and not is_same_catalog(marker.catalog, expected.catalog)
@@ -136,21 +143,21 @@ def check_same_copy(marker: Marker, root: str, expected: Marker) -> None:
     if marker.incarnation != expected.incarnation or is_elsewhere:
         original = marker.catalog.split(":", 2)[-1]
         raise WrongRoot(
-            f"this catalog is a copy of {original or 'another one'}, which {shown(root)} ({marker}) belongs "
+            f"this catalog is a copy of {original or 'another one'}, which {root} ({marker}) belongs "
             "to; use that one, or run `elasticscan adopt` to make this one the owner",
-            root=shown(root),
+            root=str(root),
             original=original,
         )
 
 
-def check_not_ahead(marker: Marker, root: str, expected: Marker) -> None:
+def check_not_ahead(marker: Marker, root: Root, expected: Marker) -> None:
     """Raise `CatalogOutdated` when a root knows more than the catalog, whose versions were read later."""
     if marker.layout > expected.layout or marker.commit > expected.commit:
         raise CatalogOutdated(
-            f"the catalog is older than its shards: {shown(root)} knows commit {marker.commit} (layout "
+            f"the catalog is older than its shards: {root} knows commit {marker.commit} (layout "
             f"{marker.layout}), the catalog {expected.commit} (layout {expected.layout}); put the newest "
             "back, or run `elasticscan adopt`",
-            root=shown(root),
+            root=str(root),
             known=marker.commit,
             found=expected.commit,
         )
@@ -179,64 +186,78 @@ def is_same_catalog(one: str, two: str) -> bool:
 
 
 class Claims:
-    """Roots that become a new shard's. All of them are given back when the shard is not entered after all."""
+    """Roots that become those of a store's new shards, unless the block raises: then they are given back.
 
-    def __init__(self) -> None:
-        self._taken: list[tuple[Disk, str, Marker]] = []
+    Args:
+        location, open_disk: where the store is, and the disk for a root.
+        store, incarnation: whose the roots become.
+        active: the shards that the store has already.
+    """
 
-    def claim(self, disk: Disk, root: str, marker: Marker, taken: Collection[int]) -> None:
-        """Make a free root a shard's; that of a shard which was removed, and is not in `taken`, is free.
+    def __init__(
+        self,
+        location: Location,
+        open_disk: Callable[[str], Disk],
+        store: str,
+        incarnation: str,
+        active: Iterable[int] = (),
+    ) -> None:
+        self._location, self._open_disk = location, open_disk
+        self._store, self._incarnation, self._active = store, incarnation, {*active}
+        self._taken: list[tuple[Root, Marker]] = []  # of those that were free
+
+    def claim(self, shard: Shard) -> Disk:
+        """Make a free root a shard's, and return its disk; a root of a shard that was removed is free.
 
         Raises:
             InvalidOption: it belongs to another store, to another copy of this one, or to another shard; or
                 holds files of a store, and no marker: they may be the only copies.
         """
-        with alone_at(root):
-            found = read_marker(disk, root)
-            if found is None and not any(is_fragment_path(path) for path, _ in disk.list()):
-                self._taken.append((disk, root, marker))
+        place = self._location.root(shard.root)
+        root = Root(place, self._open_disk(place))
+        marker = Marker(self._store, self._incarnation, shard.id, shard.name)
+        with alone_at(place):
+            found = root.marker()
+            if found is None and not any(is_fragment_path(path) for path, _ in root.disk.list()):
+                self._taken.append((root, marker))
             elif found is None or found.owner[:2] != marker.owner[:2]:
                 raise InvalidOption(
-                    f"{shown(root)} holds {found or 'files without a marker'} of another store or a lost "
+                    f"{root} holds {found or 'files without a marker'} of another store or a lost "
                     "catalog; choose another directory, or remove it if no store uses it",
-                    root=shown(root),
+                    root=str(root),
                 )
-            elif found.shard in taken and found.shard != marker.shard:
+            elif found.shard in self._active:
                 raise InvalidOption(
-                    f"{shown(root)} is the storage of {found} already, by another name; each needs a place "
-                    "of its own",
-                    root=shown(root),
+                    f"{root} is the storage of {found} already, by another name; each needs a place of its "
+                    "own",
+                    root=str(root),
                 )
             else:
                 marker = marker.raised(found)
-            write_marker(disk, marker)
-            # In object storage others may have claimed it, too.
-            check_owner(read_marker(disk, root), root, marker)
+            root.write_marker(marker)
+            check_owner(root.marker(), root, marker)  # in object storage others may have claimed it, too
+        self._active.add(shard.id)
+        return root.disk
 
     def check_held(self) -> None:
         """Raise `WrongRoot` where another process has claimed one of the roots meanwhile."""
-        for disk, root, marker in self._taken:
-            check_owner(read_marker(disk, root), root, marker)
+        for root, marker in self._taken:
+            check_owner(root.marker(), root, marker)
 
-    @contextmanager
-    def undone_on_errors(self) -> Iterator[None]:
-        """Give claimed roots back when the block raises, except the ones that others took meanwhile.
+    def __enter__(self) -> Claims:
+        return self
 
-        What was written there since, by the block alone, is removed: no file of a store was there before.
-        """
-        try:
-            yield
-        except CommitUnknown:  # perhaps they are the shard's now
-            raise
-        except BaseException:
-            for disk, root, marker in self._taken:
-                with suppress(ElasticScanError):
-                    found = read_marker(disk, root)
-                    if found is not None and found.owner == marker.owner:
-                        written = [path for path, _ in disk.list() if is_fragment_path(path)]
-                        for path in (*written, MARKER):
-                            disk.delete(path)
-            raise
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Remove what the block wrote to roots that were free, except the ones that others took meanwhile."""
+        if kind is None or issubclass(kind, CommitUnknown):  # perhaps they are the shards' now
+            return
+        for root, marker in self._taken:
+            with suppress(ElasticScanError):
+                found = root.marker()
+                if found is not None and found.owner == marker.owner:
+                    written = [path for path, _ in root.disk.list() if is_fragment_path(path)]
+                    for path in (*written, MARKER):
+                        root.disk.delete(path)
 
 
 @contextmanager

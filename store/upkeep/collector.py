@@ -40,7 +40,7 @@ from elasticscan.store.upkeep.garbage import (
     plan,
     too_many_unknown,
 )
-from elasticscan.store.writing.entering import replace_files
+from elasticscan.store.writing.indexing import replace_files
 from elasticscan.topology import Shard
 
 BATCH_FILES = 256
@@ -126,7 +126,7 @@ class _Collection:
         """Look at all roots that can be reached, those of removed shards too: files may be left there."""
         active, roots, at_root = self.state.shards, list[RootState](), dict[str, list[Shard]]()
         for shard in sorted(self.state.all_shards, key=lambda shard: shard.id in active):
-            at_root.setdefault(self._context.root_of(shard.id), []).append(shard)
+            at_root.setdefault(self._context.roots.root(shard.id).place, []).append(shard)
         paths: dict[int, set[str]] = {}
         for number, path in self.state.known_paths():
             paths.setdefault(number, set()).add(path)

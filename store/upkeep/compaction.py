@@ -22,6 +22,7 @@ from elasticscan.base.limits import BATCH_BYTES
 from elasticscan.catalog import InlineCommit, Tx, retry_interrupted
 from elasticscan.metadata import (
     Bounds,
+    FileChanges,
     Fragment,
     HorizonRaised,
     StagedFragment,
@@ -41,8 +42,7 @@ from elasticscan.store.context.leases import holds_in
 from elasticscan.store.context.lookups import by_shard
 from elasticscan.store.moves.owners import moves_in
 from elasticscan.store.upkeep.planning import is_current
-from elasticscan.store.writing.entering import replace_fragments
-from elasticscan.store.writing.indexing import with_runs
+from elasticscan.store.writing.indexing import indexed, replace_files
 from elasticscan.topology import Phase, SlotSet
 
 COMPACT = "compact"
@@ -262,8 +262,8 @@ class Merging:
             return Merged()
         served = self._served(tx)
         left = {f.id: served[f.id] - slots for f in self.fragments if f.id in served}
-        added = [copied.serving(slots) for copied in copies]
-        replace_fragments(tx, self.table.id, left, added, COMPACT)
+        added = tuple(copied.serving(slots) for copied in copies)
+        replace_files(tx, self.table.id, COMPACT, FileChanges(added, slots=tuple(left.items())))
         return Merged(sum(not some for some in left.values()), len(copies))
 
 

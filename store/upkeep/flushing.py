@@ -21,8 +21,7 @@ from elasticscan.storage import Destination, Keep, PageSource, View, copy_slots,
 from elasticscan.store.context import Context
 from elasticscan.store.context.memory import TableMemory
 from elasticscan.store.upkeep.compaction import being_copied, compact
-from elasticscan.store.writing.entering import added, replace_files
-from elasticscan.store.writing.indexing import with_runs
+from elasticscan.store.writing.indexing import indexed, replace_files
 from elasticscan.topology import SlotSet
 
 FLUSH = "flush"
@@ -154,6 +153,6 @@ def _enter(context: Context, tx: Tx, plan: _FlushPlan, copies: _Copies) -> froze
         entering += [copied.serving(own) for copied in copies[shard]]
     context.check_not_collected(tx, entering)
     numbers = tuple(commit.number for commit in flushed)
-    changes = FileChanges(added(tx.state, entering), flushed=numbers, flushed_slots=slots)
+    changes = FileChanges(tuple(entering), flushed=numbers, flushed_slots=slots)
     replace_files(tx, plan.table.id, FLUSH, changes)
     return frozenset(here)

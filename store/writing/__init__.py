@@ -19,8 +19,8 @@ still holds.
 The modules, from the bottom up:
 
 definitions    tables: checked, reserved for a first write, entered with it; their columns; dropped
-entering       what records say of files that come
-indexing       indexes, built alongside writers and moves, and their runs for each fragment
+indexing       indexes, built alongside writers and moves, and their runs for each fragment; files in the
+               place of others
 preconditions  what a write may require of its keys
 publishing     rows become files that nothing refers to yet, or wait in memory for the log; and a commit
 transactions   rows read, and what becomes of them committed, if no other commit changed them meanwhile; else

@@ -34,6 +34,7 @@ from elasticscan.metadata import (
     AddedRun,
     FileChanges,
     Fragment,
+    FragmentsReplaced,
     IndexDefined,
     IndexInfo,
     IndexPhase,
@@ -45,7 +46,6 @@ from elasticscan.storage import RUN_COLUMNS, File, build_runs, remove_files
 from elasticscan.store import arguments
 from elasticscan.store.context import Context, Find
 from elasticscan.store.reading.scan import columns_of
-from elasticscan.store.writing.entering import replace_files
 
 BUILDERS = 2
 TOGETHER = 64  # most fragments whose runs are entered together
@@ -54,15 +54,15 @@ Built: TypeAlias = tuple[Fragment, Sequence[StagedRun]]
 
 
 def missing_runs(indexes: Iterable[IndexInfo], staged: Iterable[StagedFragment]) -> bool:
-    """Return True if some fragment lacks runs of some index."""
+    """Return True if some fragment lacks runs of some index, or has runs of one that is gone."""
     ids = {index.id for index in indexes}
-    return any(ids - {run.index for run in fragment.runs} for fragment in staged)
+    return any(ids != {run.index for run in fragment.runs} for fragment in staged)
 
 
 def with_runs(
     context: Context, table: TableInfo, state: StoreState, staged: Iterable[StagedFragment]
 ) -> list[StagedFragment]:
-    """Return the fragments with runs of every index that a state has; missing runs are built now.
+    """Return the fragments with runs of the indexes that a state has; missing runs are built now.
 
     On an error nothing of what was built remains; the fragments are the caller's.
     """
@@ -77,20 +77,43 @@ def with_runs(
     built = list[File]()
 
     def complete(fragment: StagedFragment) -> StagedFragment:
-        disk, reader = context.staging_disk(fragment.shard), context.readers.of_small(table, fragment)
-        having, own = {run.index for run in fragment.runs}, list[StagedRun]()
+        disk = context.staging_disk(fragment.shard)
+        having = list[StagedRun]()
         for index in indexes:
-            if index.id not in having:
-                runs = build_runs(disk, table, index, fragment, origin, reader)
+            runs = tuple(run for run in fragment.runs if run.index == index.id)
+            if not runs:
+                runs = build_runs(disk, table, index, fragment, origin)
                 built.extend((fragment.shard, run.path) for run in runs)
-                own += runs
-        return replace(fragment, runs=(*fragment.runs, *own)) if own else fragment
+            having += runs
+        return replace(fragment, runs=tuple(having))
 
     try:
         return parallel(complete, staged, SHARDS_AT_ONCE)
     except BaseException:
         remove_files(built, context.disk_of)
         raise
+
+
+def indexed(
+    context: Context, table: TableInfo, state: StoreState, copies: Sequence[AddedFragment]
+) -> list[AddedFragment]:
+    """Return copies with runs of the indexes, as `with_runs`."""
+    whole = with_runs(context, table, state, [copied.file for copied in copies])
+    return [replace(copied, file=file) for copied, file in zip(copies, whole, strict=True)]
+
+
+def replace_files(tx: Tx, table: int, operation: str, files: FileChanges) -> None:
+    """Enter other files with the same rows, as one record, with its name in the log.
+
+    Raises:
+        WriteConflict: a fragment is not there, or garbage collection has condemned one that is added.
+    """
+    before = tx.state.tables.get(table)
+    if before is None:  # it was dropped, and its files are forgotten
+        tx.append(FragmentsReplaced(table, operation, 0, files))
+    else:
+        horizon, served = before.info.oldest_snapshot, before.served_by(files)
+        tx.append(FragmentsReplaced(table, operation, horizon, files, served))
 
 
 def _defined(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -17,11 +16,11 @@ import pyarrow as pa
 from elasticscan.base.errors import InvalidOption, NotFound
 from elasticscan.catalog import IdempotencyKey
 from elasticscan.metadata import TableInfo
+from elasticscan.storage import batches_of, conformed
 from elasticscan.store.context import Context
 from elasticscan.store.rows.files import SourceFile, TextRules, read_file, schema_of
 from elasticscan.store.writing.definitions import reserve_table
-from elasticscan.store.writing.publishing import earlier_commit
-from elasticscan.store.writing.transactions import WriteTransaction
+from elasticscan.store.writing.publishing import CommitRequest, earlier_commit, write
 
 UPSERT, INSERT, OVERWRITE = MODES = "upsert", "insert", "overwrite"
 
@@ -70,11 +69,10 @@ def load_files(
                 rows += batch.num_rows
 
     def commit(some: Sequence[SourceFile], once: IdempotencyKey | None) -> int:
-        reader = pa.RecordBatchReader.from_batches(table.schema, batches(some))
-        find = partial(context.table, name=name)
-        asked = WriteTransaction(context, find, None, since, once, user_metadata)
         kind = "overwrite" if mode == OVERWRITE else "write"
-        return asked.write(table, reader, kind, is_insert=mode == INSERT)
+        request = CommitRequest(kind, once, since, mode == INSERT, user_metadata)
+        reader = pa.RecordBatchReader.from_batches(table.schema, batches(some))
+        return write(context, table, conformed(batches_of(reader), table), request)
 
     if job is None:
         number = commit(files, None)

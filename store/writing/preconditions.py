@@ -1,9 +1,8 @@
 """Requirements of a write on its keys: that rows were not changed since they were read, or are not there.
 
 A check follows the commits. Whatever was committed until the rows are staged is compared without a lock, and
-again where much came meanwhile; the rest is compared in the transaction that commits. So of two
-programs that read a row, add to it and write it, one always learns that it has to read again, and no writer
-waits for a comparison with more than some 20,000 rows.
+what came since then in the transaction that commits. So of two programs that read a row, add to it and write
+it, one always learns that it has to read again.
 
 Where rows lie does not matter: keys are compared with all fragments of the table at once, whichever shard
 they are at, and merges and moves keep the commits of the versions that they copy.
@@ -22,14 +21,12 @@ from elasticscan.base.errors import AlreadyExists, ElasticScanError, NotFound, R
 from elasticscan.base.formatting import brief
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import IdempotencyKey, Tx, retry_interrupted
-from elasticscan.metadata import MEMORY, Bounds, StagedFragment, TableInfo
+from elasticscan.metadata import Bounds, StagedFragment, TableInfo
 from elasticscan.storage import PageSource, View, shared_keys, staged_source
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import end_lease, is_kept, take_lease
 from elasticscan.store.context.lookups import KnownTable, check_kept
-from elasticscan.topology import SlotSet
 
-SMALL_REST_ROWS = 20_000  # what may be compared while writers wait
 MOST_KEYS_NAMED = 3
 
 
@@ -46,18 +43,15 @@ class KeyCheck:
         self._context, self._table, self._since = context, table, since
         self._checked_to = since  # commits up to this one were compared
 
-    def holds(self, tx: Tx, staged: Sequence[StagedFragment], at_last: bool = True) -> bool:
+    def compare(self, tx: Tx, staged: Sequence[StagedFragment]) -> None:
         """Compare with the commits that a transaction sees and that were not compared before.
 
-        False when more is left than writers should wait for; never `at_last`.
         Raises `RowsChanged`, `AlreadyExists`, or `SnapshotExpired` where the changes are no longer kept.
         """
         begin, newest = self._checked_to, tx.state.commit
         if tx.state.info(self._table.id) is None or (begin is not None and begin >= newest):
-            return True
+            return
         seen = self._see(tx)
-        if not at_last and not self._is_small(seen, staged):
-            return False
         floor = seen.floor(newest)
         if self._since is None:
             kept = -1 if begin is None or begin < seen.table.oldest_snapshot else begin
@@ -75,21 +69,9 @@ class KeyCheck:
             if keys is not None:
                 raise self._conflict(keys, newest)
         self._checked_to = newest
-        return True
 
     def _see(self, tx: Tx) -> KnownTable:
         return self._context.table_in(tx, self._table.id, tx.state.commit)
-
-    def _is_small(self, seen: KnownTable, staged: Sequence[StagedFragment]) -> bool:
-        """Return True if writers may wait for what was not compared yet."""
-        compared = self._checked_to
-        if compared is None or seen.floor(seen.last_commit) > compared:
-            return False
-        slots = SlotSet.of(piece for fragment in staged for piece in fragment.slots)
-        in_files = (f for f in seen.fragments if f.shard != MEMORY and f.max_commit > compared)
-        rest = sum(fragment.rows for fragment in in_files if fragment.slots & slots)
-        rest += sum(commit.rows for commit in seen.memory.commits if commit.number > compared)
-        return rest <= SMALL_REST_ROWS
 
     def _conflict(self, keys: pa.RecordBatch, newest: int) -> ElasticScanError:
         rows = keys.slice(0, MOST_KEYS_NAMED).to_pylist()

@@ -41,9 +41,8 @@ from elasticscan.storage import (
 )
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import live_table
-from elasticscan.store.writing.entering import added
 from elasticscan.store.writing.indexing import missing_runs, with_runs
-from elasticscan.store.writing.preconditions import KeyCheck
+from elasticscan.store.writing.preconditions import KeyCheck, unchanged
 from elasticscan.topology import Placement, SlotSet
 
 # After so many commits that found some tablet elsewhere, the rows that moved are staged again
@@ -130,18 +129,18 @@ class CommitRequest:
     Attributes:
         kind: its name in the table's history.
         txn: (application, version); a write with the same pair is committed once.
-        check: what it requires of its keys.
+        since: the commit after which no other write may have written its keys; None for no such one.
+        is_insert: whether no row may have one of its keys.
         user_metadata: what its writer says of it.
-        versions: the catalog's, read before anything was staged.
         based_on: the number of the state whose rows the write has read: no later commit may have written any
             row of the table. 0 where others may have.
     """
 
     kind: str = "write"
     txn: IdempotencyKey | None = None
-    check: KeyCheck | None = None
+    since: int | None = None
+    is_insert: bool = False
     user_metadata: Mapping[str, str] | None = None
-    versions: tuple[int, int] | None = None
     based_on: int = 0
 
 
@@ -171,7 +170,7 @@ def commit_of(
         slots=SlotSet.union(part.slots for part in staged if packed is not None),
         overwrites=kind == "overwrite",
         based_on=request.based_on,
-        files=FileChanges(added(state, staged if packed is None else ())),
+        files=FileChanges(tuple(AddedFragment(part) for part in staged if packed is None)),
     )
     said = {"content": None if txn is None else txn.content, "user": dict(request.user_metadata or {})}
     metadata = json.dumps(said, sort_keys=True) if any(said.values()) else None
@@ -204,9 +203,11 @@ def write(
 
     Raises as `publish`.
     """
-    staged = stage(context, table, batches, request.kind)
-    with removed_on_error(context, files_of(staged)):
-        return publish(context, table, [*before, *staged], request)
+    with unchanged(context, table, request.since, request.txn, request.is_insert) as check:
+        versions = None if before else context.known.versions
+        staged = stage(context, table, batches, request.kind)
+        with removed_on_error(context, files_of(staged)):
+            return _Publication(context, table, [*before, *staged], request, check, versions).commit()
 
 
 def publish(
@@ -223,13 +224,13 @@ def publish(
     again; so it is when an index was made meanwhile. A table that was only reserved is entered with it.
 
     Raises:
-        RowsChanged, AlreadyExists, SnapshotExpired: as the request's `check` says.
+        RowsChanged, AlreadyExists, NotFound, SnapshotExpired: its keys are not as the request says.
         ContinuationKeyError: `txn` was committed before with other content.
         TableChanged: the table was dropped.
         WriteConflict: another table took the name of one that was reserved.
     """
-    context.checkpoint("rows staged")
-    return _Publication(context, table, staged, request).commit()
+    with unchanged(context, table, request.since, request.txn, request.is_insert) as check:
+        return _Publication(context, table, staged, request, check).commit()
 
 
 def earlier_commit(context: Context, table_id: int, txn: IdempotencyKey | None) -> int | None:
@@ -245,9 +246,16 @@ class _Publication:
     """
 
     def __init__(
-        self, context: Context, table: TableInfo, staged: Sequence[StagedFragment], request: CommitRequest
+        self,
+        context: Context,
+        table: TableInfo,
+        staged: Sequence[StagedFragment],
+        request: CommitRequest,
+        check: KeyCheck | None,
+        versions: tuple[int, int] | None = None,
     ) -> None:
-        self._context, self._table, self._request = context, table, request
+        self._context, self._table, self._request, self._check = context, table, request, check
+        self._versions = versions  # the catalog's, read before anything was staged
         self._staged = tuple(staged)
         self._made = set[File]()
         self._fragments = list(staged)  # the commit is to refer to these, and to none of the others
@@ -255,9 +263,10 @@ class _Publication:
         self._state: StoreState | None = None  # as of the commit, where a transaction made it
 
     def commit(self) -> CommitNumber:
-        context, txn = self._context, self._request.txn
+        context = self._context
+        context.checkpoint("rows staged")
         with removed_on_error(context, self._made), context.noticing_collection():
-            if earlier_commit(context, self._table.id, txn) is None:
+            if earlier_commit(context, self._table.id, self._request.txn) is None:
                 self._prepare()
             number, committed = self._commit()
         remove_files((files_of(self._staged) | self._made) - committed, context.disk_of)
@@ -294,15 +303,14 @@ class _Publication:
     @retry_interrupted
     def _commit(self) -> tuple[int, set[File]]:
         """Return the commit's number, and those of the files that it refers to."""
-        context, table, check, txn = self._context, self._table, self._request.check, self._request.txn
+        context, table, check, txn = self._context, self._table, self._check, self._request.txn
         at_once = context.catalog.append_at_once(self._small_commit)
         if at_once is not None:
             return at_once, files_of(self._fragments)
         for attempt in count():
             at_last = attempt >= ATTEMPTS_WITHOUT_LOCK
             if check is not None and earlier_commit(context, table.id, txn) is None:
-                check.holds(context.catalog.newest(), self._fragments)
-            if check is not None:
+                check.compare(context.catalog.newest(), self._fragments)
                 context.checkpoint("keys compared")
             with context.catalog.writing(is_small=self._rows is not None and not at_last) as tx:
                 earlier = None if txn is None else tx.commit_of_txn(table.id, txn)
@@ -312,11 +320,11 @@ class _Publication:
                     live_table(tx, table.id)
                 if at_last and not self._is_settled(tx):  # nothing can change now
                     self._settle(tx.state)
-                is_settled = self._is_settled(tx)
-                if is_settled and (check is None or check.holds(tx, self._fragments, at_last)):
+                if self._is_settled(tx):
+                    if check is not None:
+                        check.compare(tx, self._fragments)
                     return self._enter(tx), files_of(self._fragments)
-            if not is_settled:
-                self._settle(context.state())
+            self._settle(context.state())
         raise AssertionError("unreachable")
 
     def _small_commit(self, tx: Tx) -> Append | None:
@@ -325,7 +333,7 @@ class _Publication:
         Now and then it needs one all the same, which finds the maintenance that is due.
         """
         request, table = self._request, self._table
-        if self._rows is None or request.check is not None or request.txn is not None:
+        if self._rows is None or self._check is not None or request.txn is not None:
             return None
         if tx.state.info(table.id) is None or not self._is_settled(tx):
             return None
@@ -343,7 +351,7 @@ class _Publication:
     def _enter(self, tx: Tx) -> int:
         """Make the commit."""
         if self._rows is None:
-            self._context.check_not_collected(tx, self._fragments, self._request.versions)
+            self._context.check_not_collected(tx, self._fragments, self._versions)
         reserved = tx.state.reserved.get(self._table.id)
         if reserved is not None:  # it is seen from here on
             if any(other.name == reserved.name for other in tx.state.infos()):

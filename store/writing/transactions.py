@@ -59,7 +59,6 @@ from elasticscan.store.context import Context, Find
 from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.scan import begin_changes, begin_scan, columns_of
 from elasticscan.store.rows.conversion import tombstones_of, typed, with_tombstones
-from elasticscan.store.writing.preconditions import unchanged
 from elasticscan.store.writing.publishing import (
     CommitNumber,
     CommitRequest,
@@ -174,13 +173,11 @@ class WriteTransaction:
 
         An insert refuses keys that exist.
         """
-        with unchanged(self.context, table, self.since, self.txn, is_insert) as check:
-            batches = conformed(batches_of(data), table, table.primary_key if kind == "delete" else None)
-            if kind == "delete":
-                batches = (tombstones_of(keys, table) for keys in batches)
-            versions = self.context.known.versions
-            request = CommitRequest(kind, self.txn, check, self.user_metadata, versions)
-            return write(self.context, table, batches, request)
+        batches = conformed(batches_of(data), table, table.primary_key if kind == "delete" else None)
+        if kind == "delete":
+            batches = (tombstones_of(keys, table) for keys in batches)
+        request = CommitRequest(kind, self.txn, self.since, is_insert, self.user_metadata)
+        return write(self.context, table, batches, request)
 
     def commit(
         self,
@@ -191,10 +188,9 @@ class WriteTransaction:
         staged: Sequence[StagedFragment] = (),
     ) -> CommitNumber:
         """Commit rows, tombstones, and what was staged before, if no commit after one changed their keys."""
+        request = CommitRequest(kind, self.txn, at, user_metadata=self.user_metadata)
         try:
-            with unchanged(self.context, table, at, self.txn) as check:
-                request = CommitRequest(kind, self.txn, check, self.user_metadata)
-                return write(self.context, table, batches, request, staged)
+            return write(self.context, table, batches, request, staged)
         except SnapshotExpired as error:
             if self.since is not None:
                 raise
@@ -318,7 +314,7 @@ def publish_replacing(
     """
     context = transaction.context
     if context.ask(lambda tx: tx.state.info(table.id)) is None:
-        request = CommitRequest("write", transaction.txn, None, transaction.user_metadata)
+        request = CommitRequest(txn=transaction.txn, user_metadata=transaction.user_metadata)
         return publish(context, table, staged, request)
     source = staged_source(table, staged, context.disk_of)
 

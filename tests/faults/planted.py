@@ -34,6 +34,7 @@ from elasticscan.filters import value_sets
 from elasticscan.filters.key_sets import NOTHING, NULLS
 from elasticscan.metadata import (
     Bounds,
+    FileChanges,
     Fragment,
     HorizonRaised,
     IndexInfo,
@@ -67,8 +68,8 @@ from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import OwnedMove
 from elasticscan.store.reading import rows_by_key, scan
 from elasticscan.store.upkeep import compaction, executor
-from elasticscan.store.writing import definitions, indexing, preconditions, publishing, transactions
-from elasticscan.store.writing.entering import replace_fragments
+from elasticscan.store.writing import definitions, indexing, preconditions, publishing
+from elasticscan.store.writing.indexing import replace_files
 from elasticscan.store.writing.preconditions import KeyCheck
 from elasticscan.topology import Event, Move, Phase, Placement, SlotSet
 from tests.faults.unchecked import (
@@ -368,7 +369,7 @@ def _strike(tx: Tx, shard: int, slots: SlotSet) -> None:
     for table in tx.state.infos():
         served = {fragment.id: fragment.slots for fragment in tx.state.fragments(table.id, shard)}
         left = {number: own - slots for number, own in served.items() if not own.isdisjoint(slots)}
-        replace_fragments(tx, table.id, left, (), "strike")
+        replace_files(tx, table.id, "strike", FileChanges(slots=tuple(left.items())))
 
 
 @fault("programs", "striking the source and growing the epoch are one record")
@@ -439,9 +440,9 @@ def merge_outlives_its_owner(swap: Swap, merging: Any, tx: Tx, copies: Any, slot
     if there & {fragment.id for fragment in merging.fragments}:
         return swap(merging, tx, copies, slots)
     merged = compaction._slots_of(merging.fragments) & tx.state.placement.at(merging.shard)
-    whole = compaction.with_runs(merging.context, merging.table, tx.state, copies)
-    added = [replace(c, slots=merged) for c in whole]
-    replace_fragments(tx, merging.table.id, {}, added, compaction.COMPACT)
+    whole = compaction.indexed(merging.context, merging.table, tx.state, copies)
+    added = tuple(replace(c, file=replace(c.file, slots=merged)) for c in whole)
+    replace_files(tx, merging.table.id, compaction.COMPACT, FileChanges(added))
     return compaction.Merged(added=len(copies))
 
 
@@ -451,8 +452,8 @@ def merges_in_pieces_take_all(swap: Swap, merging: Any, tx: Tx, copies: Any, slo
     merged = swap(merging, tx, copies, slots)
     left = {fragment.id for fragment in tx.state.fragments(table=merging.table.id)}
     if merged.gone or merged.added:
-        rest = {f.id: SlotSet() for f in merging.fragments if f.id in left}
-        replace_fragments(tx, merging.table.id, rest, (), compaction.COMPACT)
+        rest = tuple((f.id, SlotSet()) for f in merging.fragments if f.id in left)
+        replace_files(tx, merging.table.id, compaction.COMPACT, FileChanges(slots=rest))
     return merged
 
 
@@ -698,11 +699,15 @@ def readers_are_of_any_definition(honest: Any, self: Any, key: Any, make: Any, w
 
 
 @fault("programs", "a check begins at the commit that the rows were read at", style="writes that check")
-@replacing(KeyCheck, "holds")
-def checks_begin_at_the_wrong_snapshot(honest: Any, self: KeyCheck, tx: Tx, *of: Any) -> bool:
-    if self._since is not None and len(of) == 1:  # outside of the transaction that commits
+@replacing(KeyCheck, "compare")
+def checks_begin_at_the_wrong_snapshot(honest: Any, self: KeyCheck, tx: Tx, staged: Any) -> None:
+    if self._since is not None and not _is_committing(self):
         self._checked_to = tx.state.commit
-    return bool(honest(self, tx, *of))
+    honest(self, tx, staged)
+
+
+def _is_committing(check: KeyCheck) -> bool:
+    return check._context.catalog.home.in_transaction
 
 
 @fault("programs", "an overwrite changes the rows that it removes", style="writes that check")
@@ -720,7 +725,7 @@ def rows_by_condition_are_not_checked(patch: Patch) -> None:
     def unchecked(*_: Any) -> Iterator[None]:
         yield None
 
-    patch.setattr(transactions, "unchanged", unchecked)
+    patch.setattr(publishing, "unchanged", unchecked)
 
 
 # Rules that one function keeps, and what stands in its place.
@@ -850,7 +855,7 @@ columns.rule("copies keep dropped columns while older scans may read them").sets
 )
 checking = Finder("programs", "writes that check")
 checking.rule("commits made since the comparison are compared, too").alters(
-    KeyCheck, "holds", lambda honest, self, tx, *of: len(of) > 1 or honest(self, tx, *of)
+    KeyCheck, "compare", lambda honest, self, *of: None if _is_committing(self) else honest(self, *of)
 )
 checking.rule("a deleted key is free for an insert").alters(
     preconditions, "shared_keys", lambda honest, *arguments: honest(*arguments[:3])

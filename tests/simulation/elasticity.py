@@ -129,7 +129,7 @@ def expand(world: World) -> None:
     if context.location.directory is not None:
         world.store.expand([free])
     else:  # a place for it, as the catalog is not in a directory of the store's own
-        other = Path(context.root_of(min(context.shard_names())))
+        other = Path(context.roots.root(min(context.shard_names())).place)
         world.store.expand({free: str(other.with_name(f"{free}-{world.new_shards}"))})
 
 

@@ -34,14 +34,13 @@ from elasticscan.store.moves import mover
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.upkeep import compaction, executor
 from elasticscan.store.upkeep.after_commit import AfterCommit
-from elasticscan.store.writing import preconditions
 from tests.base.connections import prepare_connections
 from tests.base.manual_clock import ManualClock
 from tests.simulation import checks, damage, elasticity, upkeep  # noqa: F401 - steps
 from tests.simulation.engine import Engine, Step
 from tests.simulation.faults import FAULTS, catalog_files
 from tests.simulation.oracle import TableOracle
-from tests.simulation.tables import CHECKING, STYLES, STYLES_BY_NAME, TABLES, Style
+from tests.simulation.tables import STYLES, STYLES_BY_NAME, TABLES, Style
 from tests.simulation.world import START, Killed, World
 from tests.storage.faulty_disk import FaultyDisk
 from tests.store.copies_of_stores import copied_store
@@ -142,8 +141,6 @@ class Programs(Engine[World]):
         uri, clock = self.make(place, rng.choice([0, 60])), ManualClock(START)
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         set_small_limits(patch, rng)
-        if style == CHECKING:
-            patch.setattr(preconditions, "SMALL_REST_ROWS", rng.choice([0, 10, 1_000]))
         kind = (STYLES | STYLES_BY_NAME)[style]
         world = World(lambda: fast_store(uri, clock, self._point), clock, rng, kind)
         if kind.is_kept:

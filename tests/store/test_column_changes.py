@@ -78,7 +78,7 @@ def read(rows: pa.Table) -> list[dict[str, Any]]:
 def file_columns(store: Store) -> set[str]:
     """All columns of the fragments that serve slots."""
     tx = store.context.catalog.newest()
-    places = [Path(store.context.root_of(f.shard)) / f.path for f in tx.state.fragments()]
+    places = [Path(store.context.roots.root(f.shard).place) / f.path for f in tx.state.fragments()]
     return {name for place in places for name in ipc.open_file(place).schema.names}
 
 

@@ -14,7 +14,7 @@ import pytest
 from elasticscan.base.errors import CatalogOutdated, CatalogUnavailable, StoreDamaged
 from elasticscan.storage import LocalDisk
 from elasticscan.store import Store
-from elasticscan.store.roots.markers import read_marker
+from elasticscan.store.roots.markers import Root
 from tests.catalog.test_sqlite_files import copied, files_of
 from tests.store.test_root_scenarios import ROWS, made, put_back, rows
 
@@ -98,7 +98,7 @@ def test_a_closed_store_has_told_its_shards_of_its_last_small_commits(tmp_path: 
     store.close()
     away.rename(place / "catalog.db")
     for shard in ("a", "b"):
-        mark = read_marker(LocalDisk(place / "shards" / shard), "")
+        mark = Root("", LocalDisk(place / "shards" / shard)).marker()
         assert mark is not None and mark.commit == newest
     put_back(tmp_path / "older.db", place / "catalog.db")
     with Store.open(place) as store:

@@ -30,7 +30,6 @@ from elasticscan.metadata import ShardDefined
 from elasticscan.storage import LocalDisk, read_manifest
 from elasticscan.store import Store, publish, repair_store, stage
 from elasticscan.store.roots.location import MARKER
-from elasticscan.store.roots.markers import read_marker, write_marker
 from elasticscan.topology import Shard
 from tests.base.manual_clock import ManualClock
 from tests.catalog.test_sqlite_files import copied as copied_database
@@ -235,9 +234,9 @@ def marked(place: Path, content: bytes | None) -> Iterator[Store]:
 def half_adopted(place: Path) -> Iterator[Store]:
     """A store whose adoption was cut off: one of its roots is of an incarnation that no catalog knows."""
     with made(place / "store") as store:
-        marker = read_marker(store.context.disk_of(1), "")
+        marker = store.context.roots.root(1).marker()
         assert marker is not None
-        write_marker(store.context.disk_of(1), replace(marker, incarnation="0" * 32))
+        store.context.roots.root(1).write_marker(replace(marker, incarnation="0" * 32))
         yield store
         store.adopt()
         store.table("t").upsert(rows())
@@ -475,7 +474,7 @@ def test_changes_of_the_catalog_alone_leave_marks_as_well(tmp_path: Path) -> Non
     for work in works.values():
         work()
         for shard in (1, 2):
-            mark = read_marker(first.context.disk_of(shard), "")
+            mark = first.context.roots.root(shard).marker()
             assert mark is not None
             assert (mark.layout, mark.commit) == first.context.catalog.newest().state.versions
     late = older_catalog(first, lambda: first.create_table("late", SCHEMA, ["id"]))

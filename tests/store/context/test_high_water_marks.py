@@ -13,7 +13,7 @@ from elasticscan.storage import LocalDisk
 from elasticscan.store import Store
 from elasticscan.store.context.high_water_marks import WITNESSES
 from elasticscan.store.roots import Marker
-from elasticscan.store.roots.markers import alone_at, raise_marker, read_marker, write_marker
+from elasticscan.store.roots.markers import Root, alone_at
 from tests.catalog.test_sqlite_files import copied
 
 ROWS_IN_FILES = True
@@ -36,7 +36,7 @@ def test_new_shards_are_reported_to_all(tmp_path: Path) -> None:
     with made(tmp_path / "s", 20) as store:
         before, roots = store.context.state().layout, store.context.roots
         store.expand(["late"])
-        known = [roots.marker_at(shard) for shard in roots.local_shards()]
+        known = [roots.root(shard).marker() for shard in roots.local_shards()]
         assert [mark is not None and mark.layout > before for mark in known] == [True] * 21
 
 
@@ -65,14 +65,15 @@ def test_an_older_catalog_is_noticed_by_who_looked_before_and_by_who_opens(tmp_p
 @pytest.mark.parametrize("by", ["a raise", "an adoption"])
 def test_what_is_written_to_a_marker_meanwhile_stays(tmp_path: Path, by: str) -> None:
     mine, others = Marker("store", "first", 1, "a"), list[Thread]()
+    root = Root(str(tmp_path), LocalDisk(tmp_path))
     newest = replace(mine, commit=7) if by == "a raise" else replace(mine, incarnation="second")
 
     def change() -> None:
         if by == "a raise":
-            raise_marker(LocalDisk(tmp_path), str(tmp_path), newest)
+            root.raise_marker(newest)
         else:
             with alone_at(str(tmp_path)):
-                write_marker(LocalDisk(tmp_path), newest)
+                root.write_marker(newest)
 
     class Interrupted(LocalDisk):
         def note(self, path: str, content: bytes) -> None:
@@ -81,7 +82,7 @@ def test_what_is_written_to_a_marker_meanwhile_stays(tmp_path: Path, by: str) ->
             others[0].join(0.3)
             super().note(path, content)
 
-    write_marker(LocalDisk(tmp_path), mine)
-    raise_marker(Interrupted(tmp_path), str(tmp_path), replace(mine, commit=6))
+    root.write_marker(mine)
+    replace(root, disk=Interrupted(tmp_path)).raise_marker(replace(mine, commit=6))
     others[0].join()
-    assert read_marker(LocalDisk(tmp_path), "") == newest
+    assert root.marker() == newest
