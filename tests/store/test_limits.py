@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from elasticscan.base import limits
 from elasticscan.base.errors import ElasticScanError, InvalidKey, LimitExceeded, SchemaMismatch
 from elasticscan.storage.conform import check_row_bytes
 from elasticscan.store import Store
+from elasticscan.store.context import tags
 from tests.base.examples import examples
 from tests.storage.columns import COLUMNS, sample_rows
 
@@ -153,6 +155,19 @@ def test_a_table_has_a_limit_on_indexes_and_their_columns(
     with pytest.raises(LimitExceeded, match="has 2 indexes, the most"):
         store.table("t").create_index("c", ["v"])
     store.table("t").create_index("b", ["v"])  # it is there
+
+
+def test_a_table_has_a_limit_on_tags_and_a_status_has_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tags, "MAX_TAGS", 2)
+    table = store.table("t")
+    made = [table.tag(name) for name in ("a", "b")]
+    assert table.tag("a", made[0].snapshot) == made[0]
+    with pytest.raises(LimitExceeded, match="2 tags"):
+        table.tag("c")
+    (status,) = store.status()["tables"]
+    assert status["tags"] == [asdict(tag) for tag in made]
 
 
 def test_a_row_that_is_too_large_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
