@@ -185,7 +185,9 @@ def _check_index(state: StoreState, record: IndexDefined) -> None:
     index, table = record.index, _existing(state, record.index.table)
     if any(other.name == index.name and other.id != index.id for other in table.indexes):
         raise AlreadyExists(
-            f"table {table.info.name!r} has an index {index.name!r}; choose another name", index=index.name
+            f"table {table.info.name!r} has an index {index.name!r} of other columns or kind; drop it or "
+            "choose another name",
+            index=index.name,
         )
     if all(other.id != index.id for other in table.indexes):
         _check_new(state, "index", index.id)

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from elasticscan.base.errors import AlreadyExists, InvalidOption, LimitExceeded, SchemaMismatch
+from elasticscan.base.errors import InvalidOption, LimitExceeded, SchemaMismatch
 from elasticscan.base.formatting import a_type, brief
 from elasticscan.base.limits import MAX_COLUMNS, MAX_RENAMES, check_name
 from elasticscan.catalog import StoreState, Tx, retry_interrupted
@@ -116,10 +116,6 @@ def _to_be_made(state: StoreState, info: TableInfo) -> TableInfo:
 
     The form of its files is that which was asked for last.
     """
-    if any(table.name == info.name for table in state.infos()):
-        raise AlreadyExists(
-            f"the store already has a table {info.name!r}; drop it or choose another", table=info.name
-        )
     for table in state.reserved.values():
         same = replace(info, id=table.id)
         if same == replace(table, compression=info.compression):

@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 from elasticscan.base.concurrency import parallel
 from elasticscan.base.errors import (
-    AlreadyExists,
     FragmentDamaged,
     InvalidKey,
     InvalidOption,
@@ -154,29 +153,22 @@ def create_index(
     """Enter an index and build it; goes on with a build of the same that was interrupted.
 
     Nothing is done if it is there already, so a caller that does not know whether a build came to its end
-    may call again.
+    may call again. Raises `AlreadyExists` where one of its name has other columns or another kind.
     """
     with context.catalog.writing() as tx:
         table, indexes = find(tx)  # from here on no column of the index changes
         definition = _defined(table, name, columns, kind, include)
-        existing = next((index for index in indexes if index.name == name), None)
-        if existing is None:
+        new = replace(definition, id=tx.state.newest_ids.get("index", 0) + 1)
+        same = (index for index in indexes if replace(new, id=index.id, phase=index.phase) == index)
+        index = next(same, new)
+        if index is new:
             if len(indexes) >= MAX_INDEXES:
                 raise LimitExceeded(
                     f"table {table.name!r} has {MAX_INDEXES} indexes, the most; drop one first",
                     limit="indexes",
                     most=MAX_INDEXES,
                 )
-            index = replace(definition, id=tx.state.newest_ids.get("index", 0) + 1)
             tx.append(IndexDefined(index))
-        elif replace(existing, id=definition.id, phase=definition.phase) == definition:
-            index = existing
-        else:
-            raise AlreadyExists(
-                f"table {table.name!r} already has an index {name!r} of other columns or another "
-                f"kind ({existing.kind} by {', '.join(existing.columns)}); drop it or choose another name",
-                index=name,
-            )
     try:
         _check_rows_in_log(context, table, index)
         index, left = _enter_runs(context, index, ())

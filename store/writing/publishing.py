@@ -15,7 +15,7 @@ from itertools import count
 import pyarrow as pa
 
 from elasticscan.base import limits
-from elasticscan.base.errors import CommitUnknown, ElasticScanError, WriteConflict
+from elasticscan.base.errors import CommitUnknown, ElasticScanError
 from elasticscan.base.limits import MEMORY_STORE_BYTES, MEMORY_TABLE_BYTES, WRITE_BUFFER_BYTES
 from elasticscan.catalog import Append, IdempotencyKey, StoreState, Tx, retry_interrupted
 from elasticscan.metadata import (
@@ -225,9 +225,9 @@ def publish(
 
     Raises:
         RowsChanged, AlreadyExists, NotFound, SnapshotExpired: its keys are not as the request says.
+        AlreadyExists: or another table took the name of one that was reserved.
         ContinuationKeyError: `txn` was committed before with other content.
         TableChanged: the table was dropped.
-        WriteConflict: another table took the name of one that was reserved.
     """
     with unchanged(context, table, request.since, request.txn, request.is_insert) as check:
         return _Publication(context, table, staged, request, check).commit()
@@ -354,12 +354,6 @@ class _Publication:
             self._context.check_not_collected(tx, self._fragments, self._versions)
         reserved = tx.state.reserved.get(self._table.id)
         if reserved is not None:  # it is seen from here on
-            if any(other.name == reserved.name for other in tx.state.infos()):
-                raise WriteConflict(
-                    f"table {reserved.name!r} was made with another definition meanwhile; nothing was "
-                    "committed: write again into that table",
-                    table=reserved.name,
-                )
             tx.append(TableDefined(reserved, 0, "create"))
         number = tx.append(commit_of(tx.state, self._table.id, self._fragments, self._request, self._rows))
         self._state = tx.state
