@@ -19,11 +19,7 @@ from elasticscan.base.errors import TableChanged
 from elasticscan.base.hashing import slots_of
 from elasticscan.catalog import IdempotencyKey
 from elasticscan.metadata import TableInfo
-from elasticscan.protocol import (
-    ReadRequest,
-    ScanStart,
-    of_another_read,
-)
+from elasticscan.protocol import ReadRequest, ScanStart, of_another_read
 from elasticscan.store.context import Context
 from elasticscan.store.moves.balancing import slot_bytes
 from elasticscan.store.reading.scan import Scan, begin_scan, resume_scan

@@ -28,7 +28,7 @@ from elasticscan.store.reading.exporting import COMPRESSIONS, FILE_BYTES, Export
 from elasticscan.store.reading.rows_by_key import get_rows
 from elasticscan.store.reading.scan import Scan, begin_changes, begin_scan
 from elasticscan.store.rows.conversion import arrow_keys, arrow_rows
-from elasticscan.store.upkeep.flushing import flush_and_compact
+from elasticscan.store.upkeep.compaction import compact, flush
 from elasticscan.store.writing import definitions, merging
 from elasticscan.store.writing.indexing import create_index, drop_index
 from elasticscan.store.writing.merging import INSERT, UPDATE, Clauses
@@ -483,7 +483,9 @@ class Table:
 
     def compact(self) -> int:
         """Merge fragments; return how many were removed."""
-        return flush_and_compact(self._context, self.definition)
+        self._context.catalog.check_writable()
+        flush(self._context, self.definition.id)
+        return compact(self._context, self.definition)
 
     def drop(self) -> None:
         """Drop the table; a later `Store.collect_garbage` removes its files."""

@@ -37,15 +37,7 @@ from elasticscan.store.moves.owners import (
     transition,
 )
 from elasticscan.store.roots import Claims
-from elasticscan.topology import (
-    Event,
-    Move,
-    Shard,
-    Tablet,
-    Topology,
-    join_tablets,
-    split_tablet,
-)
+from elasticscan.topology import Event, Move, Shard, Tablet, Topology, join_tablets, split_tablet
 
 EXPAND_ROUNDS = 3
 _POLL_SECONDS = 0.02

@@ -71,20 +71,15 @@ class Mover:
                 raise
         except BaseException as error:
             self._undo()
-            if isinstance(error, OperatorNeeded):
-                self._check_still_shards(error)
-            raise
-
-    def _check_still_shards(self, error: OperatorNeeded) -> None:
-        """Raise in place of what a disk says which is none of the store's any more."""
-        for shard in (self.move.source, self.move.target):
-            if self._context.has_left(shard):
+            shards = (self.move.source, self.move.target) if isinstance(error, OperatorNeeded) else ()
+            for shard in filter(self._context.has_left, shards):  # what its disk says is of no interest
                 raise InvalidTopologyChange(
                     f"shard {shard} left the store while tablet {self.move.tablet} was being moved; "
                     "plan the move again",
                     tablet=self.move.tablet,
                     shard=shard,
                 ) from error
+            raise
 
     def _copy_and_switch(self) -> None:
         # The source's files become garbage, and the target may have no files yet: so both roots are checked.

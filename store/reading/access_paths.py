@@ -47,23 +47,22 @@ class Access:
 
 def choose_access(
     context: Context,
-    table: TableInfo,
+    state: KnownTable,
     columns: Sequence[str],
     predicate: Predicate | None,
     key: KeyCondition,
     name: str,
     at: int,
-    state: KnownTable,
-    order: Terms | None,
+    order: Terms | None = None,
 ) -> Choice:
     """Choose the cheapest path for a snapshot of a table, or the one asked for by name or order.
 
-    `key` is the predicate as `bind_to_key` gives it, `state` the table as it is now.
+    `key` is the predicate as `bind_to_key` gives it.
 
     Raises:
         NotFound, NotReady, InvalidOption: what was asked for cannot be done.
     """
-    indexes, statistics = state.indexes, context.statistics(state)
+    table, indexes, statistics = state.table, state.indexes, context.statistics(state)
     named = next((index for index in indexes if index.name == name), None)
     if named is not None and not named.ready:
         raise NotReady(
@@ -80,7 +79,7 @@ def choose_access(
             table,
             columns,
             state.fragments_at(at),
-            statistics if table.definition == state.table.definition else {},
+            statistics,
             [(index, [run.rows for _, run in read]) for index, read in runs.items()],
             access,
             lambda index, ranges: _count_entries(context, table, index, runs[index], ranges),

@@ -14,13 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.catalog import Commit, Tx
-from elasticscan.metadata import (
-    CHANGE_TYPE,
-    COMMIT_TIMESTAMP,
-    COMMIT_VERSION,
-    TableInfo,
-    floor_at,
-)
+from elasticscan.metadata import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, TableInfo, floor_at
 from elasticscan.protocol import ChangeSpan, Cluster, ContinuationKey
 from elasticscan.reader import ScanPlan, ScanStats, drive
 from elasticscan.storage import INSERT

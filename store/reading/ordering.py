@@ -146,7 +146,6 @@ class FirstRows:
     def __init__(self, order_by: Sequence[str], most: int, schema: pa.Schema) -> None:
         self._terms, self._most = terms_of(order_by, schema), most
         self._rows = schema.empty_table()
-        self._keys = self._keys_of(self._rows)
         directions = (("ascending", "at_start"), ("descending", "at_end"))  # null is below everything
         self._sorted_by = [
             (str(place), *directions[descending]) for place, (_, descending) in enumerate(self._terms)
@@ -154,29 +153,22 @@ class FirstRows:
 
     def add(self, rows: pa.RecordBatch) -> None:
         table = pa.Table.from_batches([rows])
-        keys = self._keys_of(table)
         if self._most and self._rows.num_rows == self._most:
-            entering = self._entering(keys.column(0))
-            table, keys = table.filter(entering), keys.filter(entering)
-        if not keys.num_rows:
-            return
-        candidates = pa.concat_tables([self._keys, keys]).combine_chunks()
-        places = pc.sort_indices(candidates, sort_keys=self._sorted_by).slice(0, self._most)
-        self._keys = candidates.take(places)
-        self._rows = pa.concat_tables([self._rows, table]).take(places)
+            table = table.filter(self._entering(table))
+        if table.num_rows:
+            table = pa.concat_tables([self._rows, table])
+            columns = [_comparable(table.column(name)) for name, _ in self._terms]
+            keys = pa.table(columns, names=[place for place, *_ in self._sorted_by]).combine_chunks()
+            self._rows = table.take(pc.sort_indices(keys, sort_keys=self._sorted_by).slice(0, self._most))
 
     def rows(self) -> pa.Table:
         """Return the rows, in their order."""
         return self._rows
 
-    def _keys_of(self, rows: pa.Table) -> pa.Table:
-        columns = [_comparable(rows.column(name)) for name, _ in self._terms]
-        return pa.table(columns, names=[str(place) for place in range(len(columns))])
-
-    def _entering(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+    def _entering(self, table: pa.Table) -> pa.ChunkedArray:
         """Return which rows may come before the last one kept, by the first column."""
-        last = self._keys.column(0)[self._most - 1]
-        alone, descending = len(self._terms) == 1, self._terms[0][1]
+        alone, (name, descending) = len(self._terms) == 1, self._terms[0]
+        values, last = _comparable(table.column(name)), _comparable(self._rows.column(name)[-1:])[0]
         if not last.is_valid:
             return pc.if_else(values.is_null(), not alone, descending)
         if descending:

@@ -335,7 +335,7 @@ def begin_scan(
         context.statistics(state, tx)
     columns, predicate = columns_of(table, read.columns), predicate_of(table, read.filter)
     by_key = bind_to_key(context, table, predicate)
-    compare = partial(choose_access, context, table, columns, predicate, by_key, index, at)
+    compare = partial(choose_access, context, state, columns, predicate, by_key, index, at)
 
     # Where all rows are wanted a direct scan is cheapest; other paths are compared only for `explain`.
     wants_all = predicate is None and index in (AUTO, NONE)
@@ -343,14 +343,14 @@ def begin_scan(
     if order_by is not None:
         order = terms_of(order_by, table.schema)
         try:
-            choice = compare(state, order)
+            choice = compare(order)
         except (NotFound, InvalidOption):
             kept = kept_order(order, limit, table) if index == AUTO else None
             if kept is None:  # else the scan keeps the first rows of the order itself
                 raise
             order = None
     if order is None:
-        choice = None if wants_all else compare(state, None)
+        choice = None if wants_all else compare()
     lease = secrets.token_hex(8)
     try:
         is_leased = is_leased and lease_snapshot(context, lease, table, at)
@@ -368,7 +368,7 @@ def begin_scan(
         limit=limit,
         by_key=choice is not None and choice.candidate.kind == KEY,
     )
-    choose = (lambda: choice) if choice else (lambda: compare(context.table_state(table.id), order))
+    choose = (lambda: choice) if choice else compare
     return Scan(context, table, base, key, True, choose, is_leased, kept)
 
 

@@ -18,8 +18,7 @@ when no fragment or run is in it any more, an *orphan* when the catalog never kn
 The modules, from the bottom up:
 
 planning       the bounds, and merges, as a pure function; tablets: `elasticscan.store.moves.balancing`
-compaction     fragments merged: some of a shard's, or all of them; the oldest snapshots that are needed
-flushing       rows in the log copied to files
+compaction     fragments merged, and rows in the log copied to files; the oldest snapshots that are needed
 garbage        what becomes of each file, as a pure function; collector: carries it out
 executor       steps carried out, each with an owner; all of them, by a keeper
 after_commit   upkeep by writers

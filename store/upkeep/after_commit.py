@@ -23,8 +23,7 @@ from elasticscan.store.moves import elasticity
 from elasticscan.store.moves.balancing import tablet_bytes
 from elasticscan.store.moves.owners import moves_in, owner_is_gone, owning
 from elasticscan.store.upkeep.collector import collect_dropped
-from elasticscan.store.upkeep.executor import Executor, Site, plan_sites, states_of
-from elasticscan.store.upkeep.flushing import has_much, pending_after_commit
+from elasticscan.store.upkeep.executor import Executor, Site, has_much, pending_flush, plan_sites, states_of
 from elasticscan.store.upkeep.planning import Policy, plan_scattered
 
 # What a commit adds to the allowance beyond its own size, so that small ones keep up; and what the allowance
@@ -83,9 +82,7 @@ class AfterCommit(Upkeep):
 
     def _work(self, state: StoreState, table: int, shards: Set[int]) -> None:
         """Carry out what a commit leaves to be done at the shards of its files, and in the log."""
-        flushing = pending_after_commit(state, table)
-        sites = [] if flushing is None else [Site(flushing, MEMORY)]
-        sites += self._crowded(state, table, shards) if shards else []
+        sites = [*pending_flush(state, table), *self._crowded(state, table, shards)]
         sites = [site for site in sites if self._commits >= self._retry.get(site, 0)]
         if not sites:
             return
@@ -96,7 +93,7 @@ class AfterCommit(Upkeep):
                 self._retry[site] = self._commits + RETRY_EVERY  # unless something comes of it
                 if site.shard != MEMORY:
                     self._merge(site, executor)
-                elif executor.flush(site.table):
+                elif executor.merge(site).gone:
                     state = self.context.state()
                     sites += self._crowded(state, site.table)
                     if not has_much(state, site.table):  # else a tablet is being moved, or a shard is away
@@ -105,20 +102,18 @@ class AfterCommit(Upkeep):
 
     def _crowded(self, state: StoreState, table: int, shards: Set[int] | None = None) -> list[Site]:
         """Return the sites of a table, at some shards or at all, that have too many fragments."""
-        here = states_of(state, table, shards)
+        here = states_of(state, table, shards) if shards or shards is None else {}
         return [site for site, fragments in here.items() if fragments.is_pending(self.policy)]
 
     def _merge(self, site: Site, executor: Executor) -> None:
         """Carry out the first merges at a site that the allowance is enough for, all of them when overdue."""
         planned = plan_sites(self.context, self.context.catalog.newest(), site.table, self.policy, site.shard)
-        merges, depth = planned.get(site, ((), 0))
-        for merge in merges:
+        for merge, depth in ((merge, depth) for merges, depth in planned.values() for merge in merges):
             if merge.bytes > self._allowance and depth <= OVERDUE * self.policy.slot_fragments:
                 break
             self._allowance -= merge.bytes
-            gone = executor.merge(site, merge).gone
-            self._gone += gone
-            if gone:
+            if gone := executor.merge(site, merge).gone:
+                self._gone += gone
                 self._retry.pop(site, None)
         if self._gone >= GARBAGE_EVERY:
             self._gone = 0
@@ -127,11 +122,10 @@ class AfterCommit(Upkeep):
     def _take_over_moves(self) -> None:
         """Carry out moves whose owners are gone, as far as the allowance goes."""
         tx = self.context.catalog.newest()
-        dead = [move for move in moves_in(tx) if owner_is_gone(move, tx.times.expiry)]
-        sizes = tablet_bytes(tx.state.placement, tx.state.fragments()) if dead else {}
-        names = self.context.shard_names() if dead else {}
-        for move in dead:
-            if sizes.get(move.tablet, 0) <= self._allowance:
-                self._allowance -= sizes.get(move.tablet, 0)
+        for move in (move for move in moves_in(tx) if owner_is_gone(move, tx.times.expiry)):
+            size = tablet_bytes(tx.state.placement, tx.state.fragments()).get(move.tablet, 0)
+            if size <= self._allowance:
+                self._allowance -= size
                 with suppress(UsageError, TryAgain):  # another process was first
-                    elasticity.move(self.context, move.tablet, names.get(move.target, ""))
+                    target = self.context.shard_names().get(move.target, "")
+                    elasticity.move(self.context, move.tablet, target)

@@ -8,7 +8,7 @@ leaves condemned files, which the next collection deletes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,27 +20,13 @@ from elasticscan.base.errors import (
     ShardUnavailable,
     WrongRoot,
 )
-from elasticscan.catalog import (
-    RemovedFile,
-    Tx,
-    forget_secrets,
-    forget_topologies,
-    retry_interrupted,
-    topology_at,
-)
+from elasticscan.catalog import RemovedFile, forget_secrets, forget_topologies, retry_interrupted, topology_at
 from elasticscan.metadata import FileChanges, FilesCondemned, Manifest
 from elasticscan.storage import Disk, read_manifest
 from elasticscan.store.context import Context
 from elasticscan.store.roots.location import MARKER
-from elasticscan.store.upkeep.garbage import (
-    Action,
-    Decision,
-    GarbageRules,
-    RootState,
-    plan,
-    too_many_unknown,
-)
-from elasticscan.store.writing.indexing import replace_files
+from elasticscan.store.upkeep.garbage import Action, Decision, GarbageRules, RootState, plan, too_many_unknown
+from elasticscan.store.writing.entering import replace_files
 from elasticscan.topology import Shard
 
 BATCH_FILES = 256
@@ -83,7 +69,7 @@ class _Collection:
         # unknown here, and younger than the grace period, or spared when it would be condemned.
         self.state, self.now = context.ask(lambda tx: (tx.state, tx.times.expiry))
         self.skipped: list[tuple[str, str]] = []
-        self.away: list[RemovedFile] = []  # of removed shards that are away, and nothing needs them any more
+        self.away: list[RootState] = []  # of removed shards
         self.refusal: CatalogOutdated | None = None
 
     # Looking
@@ -140,8 +126,7 @@ class _Collection:
                 if owner.id in active:
                     self._skip(owner, error)
                 else:
-                    over = self.now - self._rules.grace_seconds
-                    self.away += [file for file in here if file.dropped_at <= over]
+                    self.away.append(RootState(owner, ids, 0.0, {}, frozenset(), self.ages(here), here))
         return roots
 
     def _skip(self, shard: Shard, error: OperatorNeeded) -> None:
@@ -160,12 +145,15 @@ class _Collection:
         disk = self._context.check_root(shard.id)
         # The marker's file is written again, for its time says what time it is at the shard now.
         is_noted = not self._dry_run and self._context.roots.note_newest([shard.id], again=True)
-        files = dict(disk.list())
-        seconds = {file.path: self.now - file.dropped_at for file in reversed(removed)}
+        files, seconds = dict(disk.list()), self.ages(removed)
         seen_at = files.get(MARKER, 0.0)
         if not is_noted:  # as near as may be: by this machine's clock, unless something there is newer
             seen_at = max(SystemClock().now(), *files.values())
         return RootState(shard, ids, seen_at, files, frozenset(known - seconds.keys()), seconds, removed)
+
+    def ages(self, removed: Sequence[RemovedFile]) -> dict[str, float]:
+        """Return for how many seconds files were dropped, by their paths."""
+        return {file.path: self.now - file.dropped_at for file in reversed(removed)}
 
     # Acting
 
@@ -173,7 +161,7 @@ class _Collection:
         """Forget what a collection that died has deleted: all files of the root were listed after `state`."""
         over = {path for path, age in root.dropped.items() if age >= self._rules.grace_seconds}
         over |= {path for shard, path in self.state.condemned if shard == root.shard.id}
-        self._book(root, over - root.files.keys())
+        self.book(root, over - root.files.keys())
 
     def carry_out(self, root: RootState, decisions: Sequence[Decision]) -> list[Decision]:
         """Do what was decided for a root; returns what was done or kept."""
@@ -190,7 +178,7 @@ class _Collection:
                     self._delete(disk, [path for path in batch if path not in spared], deleted)
                 finally:
                     gone |= deleted
-                    self._book(root, deleted)
+                    self.book(root, deleted)
         except (ShardUnavailable, WrongRoot) as error:
             self._skip(root.shard, error)
         return [each for each in decisions if each.action is Action.KEEP or each.path in gone]
@@ -213,14 +201,21 @@ class _Collection:
         return {path for _, path in spared}
 
     @retry_interrupted
-    def _book(self, root: RootState, gone: Set[str]) -> None:
+    def book(self, root: RootState, gone: Set[str]) -> None:
         """Forget dropped files that are gone, and lift the condemnation of others."""
-        if gone:
-            with self._context.catalog.writing() as tx:
-                _forget(tx, (file for file in root.removed if file.path in gone))
-                files = {(root.shard.id, path) for path in gone}
-                if condemned := sorted(tx.state.condemned & files):
-                    tx.append(FilesCondemned(tuple(condemned), lifted=True))
+        if not gone:
+            return
+        forgotten: dict[int, set[tuple[int, str]]] = {}
+        for file in root.removed:
+            if file.path in gone:
+                forgotten.setdefault(file.table, set()).add((file.shard, file.path))
+        with self._context.catalog.writing() as tx:
+            for table, files in sorted(forgotten.items()):
+                if table in tx.state.tables or table in tx.state.dropped:
+                    replace_files(tx, table, "forget", FileChanges(forgotten=tuple(sorted(files))))
+            condemned = tx.state.condemned & {(root.shard.id, path) for path in gone}
+            if condemned:
+                tx.append(FilesCondemned(tuple(sorted(condemned)), lifted=True))
 
 
 def _manifest(disk: Disk, path: str) -> Manifest | None:
@@ -262,8 +257,8 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
         return Collected(planned, tuple(collection.skipped), refused, dry_run=True)
     if refusal is not None:
         raise refusal
-    _forget_over(context, collection.away)
-    for root, _ in plans:
+    _forget_over(context)
+    for root in (*collection.away, *(root for root, _ in plans)):
         collection.forget_gone(root)
     done = [decision for root, each in plans for decision in collection.carry_out(root, each)]
     context.catalog.drop_payloads(context.clock.now() - rules.grace_seconds)
@@ -271,24 +266,13 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
 
 
 @retry_interrupted
-def _forget_over(context: Context, away: Sequence[RemovedFile]) -> None:
-    """Forget leases, secrets and topologies that are over, and files of removed shards that are away."""
+def _forget_over(context: Context) -> None:
+    """Forget leases, secrets and topologies that are over."""
     with context.catalog.leasing() as tx:
         tx.end_expired_leases()
     with context.catalog.writing() as tx:
         forget_secrets(tx)
-        _forget(tx, away)
         forget_topologies(tx, topology_at(tx, tx.times.expiry - tx.state.retention_seconds))
-
-
-def _forget(tx: Tx, files: Iterable[RemovedFile]) -> None:
-    """Forget files that are gone from their disks."""
-    gone: dict[int, set[tuple[int, str]]] = {}
-    for file in files:
-        gone.setdefault(file.table, set()).add((file.shard, file.path))
-    for table, forgotten in sorted(gone.items()):
-        if table in tx.state.tables or table in tx.state.dropped:
-            replace_files(tx, table, "forget", FileChanges(forgotten=tuple(sorted(forgotten))))
 
 
 def collect_dropped(context: Context, table: int, most_files: int) -> None:
@@ -302,12 +286,11 @@ def collect_dropped(context: Context, table: int, most_files: int) -> None:
     files = sorted(over, key=_by_drop)[:most_files]
     for shard in (shard for shard in state.all_shards if any(file.shard == shard.id for file in files)):
         here = [file for file in files if file.shard == shard.id]
-        seconds = {file.path: now - file.dropped_at for file in here}
+        seconds = collection.ages(here)
         root = RootState(shard, frozenset({shard.id}), now, seconds, frozenset(), seconds, here)
         try:
             read = partial(_manifest, context.writable_disk(shard.id))
             collection.carry_out(root, plan(root, rules, read, state.store_id)[0])
         except OperatorNeeded:  # a shard that is away can wait, and a removed one takes its files along
             if context.has_left(shard.id):
-                with context.catalog.writing() as tx:
-                    _forget(tx, here)
+                collection.book(root, root.dropped.keys())

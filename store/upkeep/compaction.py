@@ -1,11 +1,14 @@
-"""Merging fragments: some of a shard's, or all of them.
+"""Merges and flushes: fragments of a shard, or rows in the log, copied to fragments that take their place.
 
 A merge writes two fragments. One has the newest version of each key, so that scans of the newest snapshot
 give out slices of it. The other has history: the versions that only older snapshots, changes and moves need.
 What a lease or the retention period may need stays. A tombstone goes, or becomes history, only when all
-fragments take part that may hold what it deleted. Nothing is visible before one transaction, which puts the
-merged fragments in for what their sources still serve then: a process that comes second, or dies before, has
-changed nothing.
+fragments take part that may hold what it deleted. A flush is a merge of memory fragments, which writes to
+every shard where their slots live, and drops no version.
+
+Nothing is visible before one transaction, which puts the new fragments in for what their sources still serve
+then: a process that comes second, or dies before, has changed nothing. Left out are slots of tablets that
+were moved since, or that a mover has begun to copy; of a flush, slots of shards that cannot be written to.
 
 More than `MOST_AT_ONCE` fragments, or more than `MOST_BATCH_BYTES` of their batches, are merged in stages,
 the smallest first, so that memory and open files are bounded whatever the number and the size of fragments.
@@ -18,6 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
+from elasticscan.base.errors import OperatorNeeded
 from elasticscan.base.limits import BATCH_BYTES
 from elasticscan.catalog import InlineCommit, Tx, retry_interrupted
 from elasticscan.metadata import (
@@ -29,30 +33,26 @@ from elasticscan.metadata import (
     TableInfo,
     floor_at,
 )
-from elasticscan.storage import (
-    Destination,
-    Keep,
-    PageSource,
-    View,
-    copy_slots,
-    discard,
-)
+from elasticscan.storage import Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import holds_in
 from elasticscan.store.context.lookups import by_shard
 from elasticscan.store.moves.owners import moves_in
 from elasticscan.store.upkeep.planning import is_current
-from elasticscan.store.writing.indexing import indexed, replace_files
+from elasticscan.store.writing.entering import added, replace_files
+from elasticscan.store.writing.indexing import indexed
 from elasticscan.topology import Phase, SlotSet
 
-COMPACT = "compact"
+COMPACT, FLUSH = "compact", "flush"
 MOST_AT_ONCE = 32
 MOST_BATCH_BYTES = 8 * BATCH_BYTES  # a merge holds a batch of each fragment
 MOST_COMPRESSED = 8  # so many times the bytes of a compressed file, about, its batches take in memory
 
+_Copies = dict[int, list[AddedFragment]]  # by shard
+
 
 class Merged(NamedTuple):
-    """The outcome of a merge: how many fragments serve no slots any more, and how many took their place."""
+    """The outcome: how many sources serve no slots any more, and how many fragments took their place."""
 
     gone: int = 0
     added: int = 0
@@ -89,6 +89,36 @@ def _is_alone_and_otherwise(context: Context, table: TableInfo, fragments: Seque
             context.writable_disk(alone.shard)  # the marker is checked before a file is read
             return context.readers.compression_of(alone) != table.compression
     return False
+
+
+@retry_interrupted
+def flush(context: Context, table_id: int) -> bool:
+    """Copy a table's rows from the log to files; returns whether any row left the log.
+
+    Raises:
+        DiskFull, ShardUnavailable: a shard cannot be written to. Rows of the others were flushed.
+    """
+    flushing = plan_flush(context, context.catalog.newest(), table_id)
+    return flushing is not None and flushing.carry_out().gone > 0
+
+
+def plan_flush(context: Context, tx: Tx, table_id: int) -> Merging | None:
+    """Plan a flush of a table's rows in the log; None if there are none."""
+    table = tx.state.info(table_id)
+    slots = SlotSet.union(commit.slots for commit in tx.state.memory(table_id)) - being_copied(tx)
+    if table is None or not slots:
+        return None
+    memory, horizon = context.memory(tx, table), table.oldest_snapshot
+    overwrites, newest = tx.state.overwrites(table_id), tx.state.commit
+    return Merging(
+        context,
+        table.with_dropped(horizon),
+        tx.state.placement.split_by_shard(slots),
+        memory.fragments,
+        Bounds(floor_at(overwrites, horizon), newest, since=horizon),
+        Keep(horizon, floor=floor_at(overwrites, newest)),
+        memory.commits,
+    )
 
 
 def plan_merge(
@@ -128,11 +158,11 @@ def plan_merge(
     return Merging(
         context,
         table.with_dropped(horizon),
-        shard,
+        {shard: _slots_of(taking_part)},
         taking_part,
         bounds,
         keep_for(taking_part, others, tx.state.memory(table.id), horizon, overwritten),
-        tuple(hidden),
+        hidden=tuple(hidden),
     )
 
 
@@ -169,111 +199,157 @@ def worth_merging(fragments: Sequence[Fragment], bounds: Bounds, overwritten: in
 
 @dataclass(slots=True)
 class Merging:
-    """One merge under way.
+    """One merge or flush under way.
 
     Attributes:
+        targets: the slots that are copied, by the shards that get them.
+        fragments: what is copied.
+        commits: of a flush, whose rows the fragments hold.
         hidden: fragments that take no part, and of which an overwrite has left no newest row. A file of the
             newest rows says that it replaces them, too: a repair does not find an overwrite that was merged.
     """
 
     context: Context
     table: TableInfo
-    shard: int
+    targets: dict[int, SlotSet]
     fragments: tuple[Fragment, ...]
     bounds: Bounds
     keep: Keep
-    hidden: tuple[Fragment, ...]
+    commits: tuple[InlineCommit, ...] = ()
+    hidden: tuple[Fragment, ...] = ()
 
     def carry_out(self) -> Merged:
-        """Stage the merged fragments, and make them visible in one transaction.
+        """Stage the new fragments, and make them visible in one transaction.
 
-        Returns what was merged: nothing, when another process merged some of them first. Raises as `compact`.
+        Returns what was merged: nothing, when another process merged some of them first. Raises as `compact`
+        and `flush`.
         """
-        copies = list[StagedFragment]()
+        copies, merged = _Copies(), Merged()
         with self.context.noticing_collection():
             try:
-                with self.context.unless_left(self.shard):
-                    self._stage(copies)
-                self.context.checkpoint("fragments merged")
-                with self.context.catalog.writing() as tx:
-                    merged = self._enter(tx, copies)
-                    if merged.added:
-                        copies = []  # the commit refers to them, or may do so
+                problem = self._stage(copies)
+                self.context.checkpoint("rows flushed" if self.commits else "fragments merged")
+                if copies:
+                    with self.context.catalog.writing() as tx:
+                        merged = self._enter(tx, copies)
             finally:
-                discard(copies, self.context.disk_of)
+                discard((copied.file for here in copies.values() for copied in here), self.context.disk_of)
+            if problem is not None:
+                raise problem
         return merged
 
-    def _stage(self, copies: list[StagedFragment]) -> None:
-        """Stage the merged fragments, with runs of indexes, so that there is less to do under the lock."""
+    def _stage(self, copies: _Copies) -> OperatorNeeded | None:
+        """Stage the fragments of each shard that can be written to; returns the error of another one."""
+        problem = None
+        for shard in self.targets:
+            try:
+                with self.context.unless_left(shard):
+                    copies[shard] = self._stage_at(shard)
+            except OperatorNeeded as error:
+                problem = error
+        return problem
+
+    def _stage_at(self, shard: int) -> list[AddedFragment]:
+        """Stage the fragments of a shard, with runs of indexes: there is less to do under the lock."""
         in_part = replace(self.keep, drop_tombstones=False, complete=False)
         left, stages, staged = list(self.fragments), list[Fragment](), list[StagedFragment]()
+        copies = list[AddedFragment]()
         try:
-            while len(some := _smallest(left, self.table.compression is not None)) < len(left):
+            while len(some := self._at_once(left)) < len(left):
                 left = [fragment for fragment in left if fragment not in some]
-                for copied in self._copy(some, some, in_part):
-                    staged.append(copied)
+                for copied in self._copy(shard, some, some, in_part):
+                    staged.append(copied.file)
                     stages.append(copied.entered(-len(staged), self.table.id))
                     left.append(stages[-1])
-            copies += self._copy(left, (*self.fragments, *stages, *self.hidden), self.keep)
-            copies[:] = with_runs(self.context, self.table, self.context.state(), copies)
+            copies = self._copy(shard, left, (*self.fragments, *stages, *self.hidden), self.keep)
+            return indexed(self.context, self.table, self.context.state(), copies)
+        except BaseException:
+            discard((copied.file for copied in copies), self.context.disk_of)
+            raise
         finally:
             discard(staged, self.context.disk_of)
 
-    def _enter(self, tx: Tx, copies: list[StagedFragment]) -> Merged:
-        """Make them visible, in place of what all sources still serve.
+    def _at_once(self, fragments: Sequence[Fragment]) -> Sequence[Fragment]:
+        """Return the fragments to merge at once: as many as memory allows, at least three."""
+        if self.commits:  # they are in memory
+            return fragments
+        ascending = sorted(fragments, key=lambda fragment: fragment.bytes)
+        grow = MOST_COMPRESSED if self.table.compression is not None else 1
+        sizes = accumulate(min(grow * fragment.bytes, BATCH_BYTES) for fragment in ascending)
+        fitting = sum(size <= MOST_BATCH_BYTES for size in sizes)
+        return ascending[: min(max(fitting, 3), MOST_AT_ONCE)]
+
+    def _copy(
+        self, shard: int, sources: Sequence[Fragment], replaced: Sequence[Fragment], keep: Keep
+    ) -> list[AddedFragment]:
+        """Merge a few fragments into files which say whose place they take."""
+        context, readers = self.context, self.context.readers
+        if self.commits:
+            slots, origin = self.targets[shard], context.origin(FLUSH)
+        else:
+            slots, origin = _slots_of(sources), context.origin(COMPACT, replaced)
+        source = PageSource(self.table, View(sources), readers.opener(self.table), expect=readers.expect)
+        to = Destination(context.writable_disk(shard), shard, origin)
+        return copy_slots(source, slots, self.bounds, keep, to)
+
+    def _enter(self, tx: Tx, copies: _Copies) -> Merged:
+        """Make the copies visible, in place of what all sources still serve, and forget those that are.
 
         Where others came first only the horizon is raised; nothing is done where a lease keeps older rows.
         """
-        now = tx.state.info(self.table.id)
-        held = None if now is None else oldest_held(tx, self.table.id)
-        # A scan may have taken a lease on an older snapshot since the horizon was chosen.
-        if now is None or (held is not None and held < self.keep.horizon):
+        now, horizon = tx.state.info(self.table.id), self.keep.horizon
+        if now is None:
             return Merged()
-        slots = self._still_served(tx)
-        if slots:  # else the shard need not be there any more
-            copies[:] = with_runs(self.context, self.table, tx.state, copies)
-            self.context.check_not_collected(tx, copies)
-        if self.keep.horizon > now.oldest_snapshot:
-            tx.append(HorizonRaised(self.table.id, self.keep.horizon))
-        return self._swap(tx, copies, slots)
+        if horizon > now.oldest_snapshot:
+            held = oldest_held(tx, self.table.id)
+            if held is not None and held < horizon:  # a lease was taken since the horizon was chosen
+                return Merged()
+            tx.append(HorizonRaised(self.table.id, horizon))
+        # Where nothing is left, the shard need not be there any more.
+        here = {s: slots for s, slots in self._still_served(tx).items() if slots and s in copies}
+        entering = list[AddedFragment]()
+        for shard, slots in here.items():
+            copies[shard] = indexed(self.context, self.table, tx.state, copies[shard])
+            entering += [copied.serving(slots) for copied in copies[shard]]
+        self.context.check_not_collected(tx, (copied.file for copied in entering))
+        merged = self._swap(tx, entering, SlotSet.union(here.values()))
+        for shard in here:
+            del copies[shard]  # the commit refers to them, or may do so
+        return merged
 
-    def _copy(
-        self, sources: Sequence[Fragment], replaced: Sequence[Fragment], keep: Keep
-    ) -> list[StagedFragment]:
-        """Merge a few fragments into files which say whose place they take."""
-        context, readers = self.context, self.context.readers
-        to = Destination(context.writable_disk(self.shard), self.shard, context.origin(COMPACT, replaced))
-        source = PageSource(self.table, View(sources), readers.opener(self.table), expect=readers.expect)
-        return copy_slots(source, _slots_of(sources), self.bounds, keep, to)
+    def _still_served(self, tx: Tx) -> dict[int, SlotSet]:
+        """Return the slots by shard that all sources serve as they did when this was planned."""
+        slots, served = SlotSet.union(self.targets.values()) - being_copied(tx), self._served(tx)
+        for number, before in self._sources().items():
+            slots -= before - served.get(number, SlotSet())
+        return {shard: own & slots & tx.state.placement.at(shard) for shard, own in self.targets.items()}
 
-    def _still_served(self, tx: Tx) -> SlotSet:
-        """Return the slots that all sources serve as they did when the merge was planned."""
-        slots, served = _slots_of(self.fragments) - being_copied(tx), self._served(tx)
-        for fragment in self.fragments:
-            slots -= fragment.slots - served.get(fragment.id, SlotSet())
-        return slots
+    def _sources(self) -> dict[int, SlotSet]:
+        """Return the slots of the sources when this was planned: of commits by their numbers, or by ids."""
+        if self.commits:
+            return {commit.number: commit.slots for commit in self.commits}
+        return {fragment.id: fragment.slots for fragment in self.fragments}
 
     def _served(self, tx: Tx) -> dict[int, SlotSet]:
-        return {fragment.id: fragment.slots for fragment in tx.state.fragments(self.table.id, self.shard)}
+        """Return what all commits, or fragments at the shard, serve now, as `_sources`."""
+        if self.commits:
+            return {commit.number: commit.slots for commit in tx.state.memory(self.table.id)}
+        (shard,) = self.targets
+        return {fragment.id: fragment.slots for fragment in tx.state.fragments(self.table.id, shard)}
 
-    def _swap(self, tx: Tx, copies: Sequence[StagedFragment], slots: SlotSet) -> Merged:
-        """Put the merged fragments in for what their sources still serve."""
+    def _swap(self, tx: Tx, entering: Sequence[AddedFragment], slots: SlotSet) -> Merged:
+        """Put the new fragments in for what their sources still serve."""
         if not slots:
             return Merged()
-        served = self._served(tx)
-        left = {f.id: served[f.id] - slots for f in self.fragments if f.id in served}
-        added = tuple(copied.serving(slots) for copied in copies)
-        replace_files(tx, self.table.id, COMPACT, FileChanges(added, slots=tuple(left.items())))
-        return Merged(sum(not some for some in left.values()), len(copies))
-
-
-def _smallest(fragments: Sequence[Fragment], compressed: bool = False) -> list[Fragment]:
-    """Return the fragments to merge at once: as many as memory allows, at least three."""
-    ascending = sorted(fragments, key=lambda fragment: fragment.bytes)
-    grow = MOST_COMPRESSED if compressed else 1
-    sizes = accumulate(min(grow * fragment.bytes, BATCH_BYTES) for fragment in ascending)
-    fitting = sum(size <= MOST_BATCH_BYTES for size in sizes)
-    return ascending[: min(max(fitting, 3), MOST_AT_ONCE)]
+        served, files = self._served(tx), added(tx.state, entering)
+        if self.commits:
+            flushed = tuple(c.number for c in self.commits if not c.slots.isdisjoint(slots))
+            changes = FileChanges(files, flushed=flushed, flushed_slots=slots)
+            replace_files(tx, self.table.id, FLUSH, changes)
+            return Merged(len(flushed), len(files))
+        left = {number: served[number] - slots for number in self._sources() if number in served}
+        replace_files(tx, self.table.id, COMPACT, FileChanges(files, slots=tuple(left.items())))
+        return Merged(sum(not some for some in left.values()), len(files))
 
 
 def _slots_of(fragments: Sequence[Fragment]) -> SlotSet:

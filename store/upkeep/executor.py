@@ -25,9 +25,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from elasticscan.base.errors import ElasticScanError, TryAgain, UsageError
-from elasticscan.base.limits import GC_GRACE_SECONDS
+from elasticscan.base.limits import (
+    FLUSH_BYTES,
+    FLUSH_COMMITS,
+    FLUSH_SECONDS,
+    GC_GRACE_SECONDS,
+    MEMORY_STORE_BYTES,
+)
 from elasticscan.catalog import StoreState, Tx, retry_interrupted
-from elasticscan.metadata import MEMORY, floor_at
+from elasticscan.metadata import MEMORY, TableInfo, floor_at
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import by_shard
 from elasticscan.store.moves import elasticity
@@ -43,8 +49,7 @@ from elasticscan.store.moves.owners import (
     steps_in,
 )
 from elasticscan.store.upkeep.collector import collect_garbage
-from elasticscan.store.upkeep.compaction import Merged, horizon_of, plan_merge
-from elasticscan.store.upkeep.flushing import FLUSH, flush, pending_tables
+from elasticscan.store.upkeep.compaction import FLUSH, Merged, horizon_of, plan_flush, plan_merge
 from elasticscan.store.upkeep.garbage import GarbageRules
 from elasticscan.store.upkeep.planning import Merge, Policy, SiteState, depth_of, is_current, plan_site
 
@@ -131,10 +136,36 @@ def plan_sites(
     if not all(is_current(f, state.floor) for state in states.values() for f in state.fragments):
         horizon = horizon_of(tx, table_id, context.retention_of(table))
     oldest = floor_at(tx.state.overwrites(table_id), horizon)
+    plans = {site: plan_site(state, horizon, oldest, policy, tidy) for site, state in states.items()}
     return {
-        site: (plan_site(state, horizon, oldest, policy, tidy), depth_of(state.current, policy))
-        for site, state in states.items()
+        site: (merges, depth_of(states[site].current, policy)) for site, merges in plans.items() if merges
     }
+
+
+def has_much(state: StoreState, table_id: int) -> bool:
+    """Return whether a table has so many rows, or commits with rows, in the log that it is to be flushed."""
+    table = state.tables.get(table_id)
+    return table is not None and (len(table.memory) >= FLUSH_COMMITS or table.memory_bytes >= FLUSH_BYTES)
+
+
+def pending_flush(state: StoreState, table_id: int) -> list[Site]:
+    """Return what to flush after a commit to a table: this one, or one that fills the store's log."""
+    size = {number: table.memory_bytes for number, table in state.tables.items()}
+    if not has_much(state, table_id):
+        if sum(size.values()) < MEMORY_STORE_BYTES - FLUSH_BYTES:
+            return []
+        table_id = max(size, key=size.__getitem__)
+    return [Site(table_id, MEMORY)]
+
+
+def _pending_tables(tx: Tx) -> list[TableInfo]:
+    """Return the tables that have much in the log, or had it there for long."""
+    old, pending = tx.commit_before(tx.times.stamp - FLUSH_SECONDS), list[TableInfo]()
+    for table in tx.state.infos():
+        oldest = tx.state.memory(table.id)[:1]
+        if has_much(tx.state, table.id) or any(commit.number <= old for commit in oldest):
+            pending.append(table)
+    return pending
 
 
 class Executor:
@@ -156,23 +187,21 @@ class Executor:
             if mine:
                 end_step(self._context.catalog, target, self._owner)
 
-    def flush(self, table: int) -> bool:
-        """Flush a table's rows; returns whether any left the log."""
-        with self.step(Site(table, MEMORY).target) as mine:
-            flushed = mine and flush(self._context, table)
-        self.done.flushes += flushed
-        return flushed
-
     @retry_interrupted
-    def merge(self, site: Site, merge: Merge) -> Merged:
-        """Carry out a merge; nothing where it is not worth it any more, or another process is at the site."""
-        tx = self._context.catalog.newest()
-        merging, merged = plan_merge(self._context, tx, *site, merge.fragments, merge.slots), Merged()
+    def merge(self, site: Site, merge: Merge | None = None) -> Merged:
+        """Carry out a merge, or a flush; nothing if it is of no use any more, or others are at the site."""
+        context, merged = self._context, Merged()
+        tx = context.catalog.newest()
+        if merge is None:
+            merging = plan_flush(context, tx, site.table)
+        else:
+            merging = plan_merge(context, tx, *site, merge.fragments, merge.slots)
         if merging is not None:
             with self.step(site.target) as mine:
                 if mine:
                     merged = merging.carry_out()
-        self.done.merges += merged != Merged()
+        self.done.flushes += merge is None and merged != Merged()
+        self.done.merges += merge is not None and merged != Merged()
         return merged
 
 
@@ -193,13 +222,14 @@ def keep(context: Context, policy: Policy | None = None) -> RoundDone:
     with owning() as owner, beating(context.catalog, owner):
         executor = Executor(context, owner)
         done = executor.done
-        for table in context.ask(pending_tables):
+        for table in context.ask(_pending_tables):
             with done.noting(f"flushing table {table.name!r}"):
-                executor.flush(table.id)
+                executor.merge(Site(table.id, MEMORY))
         with done.noting("looking for merges"):
-            for site in context.ask(lambda tx: _sites(context, tx, policy)):
-                with done.noting(f"merging table {site.table} at shard {site.shard}"):
-                    _merge_at(context, site, policy, executor)
+            for table in context.state().infos():
+                for site in plan_sites(context, context.catalog.newest(), table.id, policy, tidy=True):
+                    with done.noting(f"merging table {site.table} at shard {site.shard}"):
+                        _merge_at(context, site, policy, executor)
         with done.noting("balancing"):
             _balance(context, policy.balance, executor)
         with done.noting("collecting garbage"):
@@ -216,17 +246,11 @@ def _forget_dead(context: Context) -> None:
                 tx.remove_lease(OwnedStep, step.target)
 
 
-def _sites(context: Context, tx: Tx, policy: Policy) -> list[Site]:
-    """Return the sites where something is to be merged."""
-    planned = (plan_sites(context, tx, table.id, policy, tidy=True) for table in tx.state.infos())
-    return [site for sites in planned for site, (merges, _) in sites.items() if merges]
-
-
 def _merge_at(context: Context, site: Site, policy: Policy, executor: Executor) -> None:
     for _ in range(MOST_ROUNDS):
         planned = plan_sites(context, context.catalog.newest(), site.table, policy, site.shard, tidy=True)
         merged = [executor.merge(site, merge) for merges, _ in planned.values() for merge in merges]
-        if not any(each.gone or each.added for each in merged):
+        if not any(map(any, merged)):
             return
 
 

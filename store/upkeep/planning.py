@@ -205,27 +205,20 @@ def _by_size(parts: Sequence[Part], policy: Policy) -> tuple[list[Part], list[Pa
     return small, [part for part in parts if part.bytes >= policy.small_bytes]
 
 
-def _profile(parts: Sequence[Part]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """Return edges of slots, and what serves those from each edge to the next one.
-
-    These are three rows: numbers of parts, and the bytes per slot of all of them and of the densest one.
-    """
-    edges = np.unique(np.concatenate([part.slots.edges for part in parts]))
-    count, size, densest = served = np.zeros((3, len(edges)))
+def _profile(parts: Sequence[Part]) -> npt.NDArray[np.float64]:
+    """Return three rows by slot: numbers of parts, and the bytes of all of them and of the densest one."""
+    count, size, densest = served = np.zeros((3, max(part.slots.edges[-1] for part in parts)))
     for part in parts:
-        inside = part.slots.mask(edges)
-        count[inside] += 1
-        size[inside] += part.density
-        densest[inside] = np.maximum(densest[inside], part.density)
-    return edges, served
+        for start, end in part.slots:
+            count[start:end] += 1
+            size[start:end] += part.density
+            densest[start:end] = np.maximum(densest[start:end], part.density)
+    return served
 
 
 def _deepest(parts: Sequence[Part]) -> list[Part]:
     """Return the parts that serve the slot which most parts serve."""
-    if not parts:
-        return []
-    edges, (count, _, _) = _profile(parts)
-    slot = int(edges[count.argmax()])
+    slot = int(_profile(parts)[0].argmax()) if parts else 0
     return [part for part in parts if slot in part.slots]
 
 
@@ -242,9 +235,8 @@ def _is_worth_tidying(parts: Sequence[Part], policy: Policy) -> bool:
     """Return True if scans gain enough from merging all, where several parts serve the same slots."""
     if len(parts) < 2:
         return False
-    edges, (count, size, densest) = _profile(parts)
-    slots = np.diff(edges, append=edges[-1:]) * (count > 1)
-    everything, oldest = float(slots @ size), float(slots @ densest)
+    count, size, densest = _profile(parts)
+    everything, oldest = float(size[count > 1].sum()), float(densest[count > 1].sum())
     return everything > 0 and everything - oldest >= policy.tidy_share * oldest
 
 
@@ -262,11 +254,9 @@ def _cut(parts: Sequence[Part], policy: Policy) -> tuple[Merge, ...]:
     most = max(policy.step_bytes, everything / MOST_PIECES)
     if everything <= most:
         return (_merge(parts),)
-    edges, (count, size, _) = _profile(parts)
-    widths = np.diff(edges, append=edges[-1:])
-    meets = np.repeat(count > 1, widths)
-    slots, sizes = np.arange(edges[0], edges[-1])[meets], np.repeat(size, widths)[meets]
-    piece = (sizes.cumsum() - sizes) // most  # by the bytes of the slots before
+    count, size, _ = _profile(parts)
+    slots = np.flatnonzero(count > 1)
+    piece = (size[slots].cumsum() - size[slots]) // most  # by the bytes of the slots before
     pieces = np.split(slots, np.flatnonzero(np.diff(piece)) + 1)
     return tuple(
         _merge(parts, SlotSet.of((slot, slot + 1) for slot in own.tolist())) for own in pieces if len(own)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -68,8 +68,8 @@ from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import OwnedMove
 from elasticscan.store.reading import rows_by_key, scan
 from elasticscan.store.upkeep import compaction, executor
-from elasticscan.store.writing import definitions, indexing, preconditions, publishing
-from elasticscan.store.writing.indexing import replace_files
+from elasticscan.store.writing import definitions, indexing, preconditions, publishing, transactions
+from elasticscan.store.writing.entering import added, replace_files
 from elasticscan.store.writing.preconditions import KeyCheck
 from elasticscan.topology import Event, Move, Phase, Placement, SlotSet
 from tests.faults.unchecked import (
@@ -364,12 +364,18 @@ def switch_without_the_last_commits(honest: Any, self: Mover) -> None:
     honest(self)
 
 
+def replace_fragments(tx: Tx, table: int, slots: Mapping[int, SlotSet], copies: Iterable[Any]) -> None:
+    """Enter fragments in the place of others; `slots` are what these serve from now on, by their ids."""
+    changes = FileChanges(added(tx.state, copies), slots=tuple(slots.items()))
+    replace_files(tx, table, compaction.COMPACT, changes)
+
+
 def _strike(tx: Tx, shard: int, slots: SlotSet) -> None:
     """Let the fragments at a shard serve some slots no longer."""
     for table in tx.state.infos():
         served = {fragment.id: fragment.slots for fragment in tx.state.fragments(table.id, shard)}
         left = {number: own - slots for number, own in served.items() if not own.isdisjoint(slots)}
-        replace_files(tx, table.id, "strike", FileChanges(slots=tuple(left.items())))
+        replace_fragments(tx, table.id, left, ())
 
 
 @fault("programs", "striking the source and growing the epoch are one record")
@@ -434,16 +440,16 @@ def partial_merge_forgets_snapshots(patch: Patch) -> None:
 
 
 @fault("programs", "a merge whose sources another process merged meanwhile changes nothing", style="keepers")
-@replacing(compaction.Merging, "_swap")
-def merge_outlives_its_owner(swap: Swap, merging: Any, tx: Tx, copies: Any, slots: SlotSet) -> Any:
+@replacing(compaction.Merging, "_enter")
+def merge_outlives_its_owner(enter: Any, merging: Any, tx: Tx, copies: Any) -> Any:
     there = {fragment.id for fragment in tx.state.fragments(table=merging.table.id)}
-    if there & {fragment.id for fragment in merging.fragments}:
-        return swap(merging, tx, copies, slots)
-    merged = compaction._slots_of(merging.fragments) & tx.state.placement.at(merging.shard)
-    whole = compaction.indexed(merging.context, merging.table, tx.state, copies)
-    added = tuple(replace(c, file=replace(c.file, slots=merged)) for c in whole)
-    replace_files(tx, merging.table.id, compaction.COMPACT, FileChanges(added))
-    return compaction.Merged(added=len(copies))
+    if merging.commits or there & {fragment.id for fragment in merging.fragments}:
+        return enter(merging, tx, copies)
+    for shard, slots in merging.targets.items():
+        whole = compaction.indexed(merging.context, merging.table, tx.state, copies.pop(shard))
+        merged = slots & tx.state.placement.at(shard)
+        replace_fragments(tx, merging.table.id, {}, [c.serving(merged) for c in whole])
+    return compaction.Merged(added=len(whole))
 
 
 @fault("programs", "a merge of some slots leaves the others to its sources", style="keepers")
@@ -451,17 +457,17 @@ def merge_outlives_its_owner(swap: Swap, merging: Any, tx: Tx, copies: Any, slot
 def merges_in_pieces_take_all(swap: Swap, merging: Any, tx: Tx, copies: Any, slots: SlotSet) -> Any:
     merged = swap(merging, tx, copies, slots)
     left = {fragment.id for fragment in tx.state.fragments(table=merging.table.id)}
-    if merged.gone or merged.added:
-        rest = tuple((f.id, SlotSet()) for f in merging.fragments if f.id in left)
-        replace_files(tx, merging.table.id, compaction.COMPACT, FileChanges(slots=rest))
+    if not merging.commits and (merged.gone or merged.added):
+        rest = {f.id: SlotSet() for f in merging.fragments if f.id in left}
+        replace_fragments(tx, merging.table.id, rest, ())
     return merged
 
 
 @fault("programs", "a stage of a merge keeps tombstones for the stages after it", style="keepers")
 @replacing(compaction.Merging, "_copy")
-def stages_drop_tombstones(honest: Any, self: Any, sources: Any, replaced: Any, keep: Keep) -> Any:
-    is_a_stage = replaced is sources
-    return honest(self, sources, replaced, replace(keep, drop_tombstones=True) if is_a_stage else keep)
+def stages_drop_tombstones(honest: Any, self: Any, shard: int, some: Any, replaced: Any, keep: Keep) -> Any:
+    is_a_stage = replaced is some
+    return honest(self, shard, some, replaced, replace(keep, drop_tombstones=True) if is_a_stage else keep)
 
 
 @fault("programs", "an expired snapshot is refused even when its table is known already", style="leases")
@@ -808,7 +814,7 @@ movers.rule("later rounds of a move do not turn its tombstones into history").se
 movers.rule("a compacted fragment serves no slot that left meanwhile").alters(
     compaction.Merging,
     "_still_served",
-    lambda _, self, tx: compaction._slots_of(self.fragments),
+    lambda _, self, tx: self.targets,
     let=files_may_lie_anywhere,
 )
 merges = Finder("programs", "merges of some")

@@ -12,7 +12,7 @@ from elasticscan.storage import Keep
 from elasticscan.store.context import Context
 from elasticscan.store.context.memory import TableMemory
 from elasticscan.store.moves.mover import Mover
-from elasticscan.store.upkeep import compaction, flushing
+from elasticscan.store.upkeep import compaction
 from elasticscan.store.writing import indexing, preconditions, publishing
 from elasticscan.topology import SlotSet
 from tests.faults.planted import Finder, fault, found_by, replacing
@@ -39,23 +39,23 @@ def _with_state(tx: Tx, **answers: Any) -> Any:
 
 
 @fault("scenarios", "flushed files serve no slot that left since they were staged", style=MOVES_BELOW)
-@replacing(flushing, "_enter", let=files_may_lie_anywhere)
-def flush_staged_before_a_switch(honest: Any, context: Context, tx: Tx, plan: Any, copies: Any) -> Any:
-    return honest(context, _with_state(tx, placement=Anywhere()), plan, copies)
+@replacing(compaction.Merging, "_enter", let=files_may_lie_anywhere)
+def flush_staged_before_a_switch(honest: Any, self: compaction.Merging, tx: Tx, copies: Any) -> Any:
+    return honest(self, _with_state(tx, placement=Anywhere()) if self.commits else tx, copies)
 
 
 @fault("scenarios", "of two flushes the second enters nothing", style=MOVES_BELOW)
-@replacing(flushing, "_enter", let=lambda patch: unchecked(patch, FragmentsReplaced))
-def rows_are_flushed_twice(honest: Any, context: Context, tx: Tx, plan: Any, copies: Any) -> Any:
-    return honest(context, _with_state(tx, memory=lambda table: plan.memory.commits), plan, copies)
+@replacing(compaction.Merging, "_enter", let=lambda patch: unchecked(patch, FragmentsReplaced))
+def rows_are_flushed_twice(honest: Any, self: compaction.Merging, tx: Tx, copies: Any) -> Any:
+    return honest(self, _with_state(tx, memory=lambda table: self.commits) if self.commits else tx, copies)
 
 
 @fault("scenarios", "rows of a shard that could not be written to stay in the log")
 @found_by(f"{STORIES}[flush_while_a_shard_is_away]")
-@replacing(flushing, "_copy")
-def shards_that_are_away_count_as_flushed(honest: Any, context: Context, plan: Any, copies: Any) -> None:
-    honest(context, plan, copies)
-    for shard in plan.slots:
+@replacing(compaction.Merging, "_stage")
+def shards_that_are_away_count_as_flushed(honest: Any, self: compaction.Merging, copies: Any) -> None:
+    honest(self, copies)
+    for shard in self.targets:
         copies.setdefault(shard, [])
 
 
@@ -86,12 +86,9 @@ def flushed_slots_are_forgotten(honest: Any, self: StoreState, table: int) -> tu
 
 
 # Rules that one function keeps, and what stands in its place.
-Finder("programs", "compaction below movers").rule("a flush leaves alone what a mover is copying").gives(
-    flushing, "being_copied", SlotSet()
-)
 Finder("scenarios", f"{STORIES}[flush]").rule(
     "a flush keeps the versions of all snapshots that are kept"
-).sets(flushing, "Keep", lambda horizon, **how: Keep(1 << 40, **how))
+).sets(compaction, "Keep", lambda horizon, *most, **how: Keep(horizon if most else 1 << 40, *most, **how))
 tombstones = Finder("scenarios", TOMBSTONE)
 tombstones.rule("a merge keeps a tombstone that hides an older row in the log").alters(
     compaction, "keep_for", lambda honest, some, others, _memory, *rest: honest(some, others, (), *rest)

@@ -13,8 +13,7 @@ import pytest
 from elasticscan.base.limits import GC_GRACE_SECONDS
 from elasticscan.store import Store
 from elasticscan.store.moves.owners import owning
-from elasticscan.store.upkeep import executor, flushing
-from elasticscan.store.upkeep.compaction import plan_merge
+from elasticscan.store.upkeep import compaction, executor
 from elasticscan.topology import SlotSet
 from tests.simulation.oracle import TableOracle, comparable, rows_of
 from tests.simulation.tables import TABLES, WIDER
@@ -32,7 +31,7 @@ def compact(world: World) -> None:
 def flush(world: World) -> None:
     """Let rows in the log become files; in between, others may change what is flushed."""
     store, table = world.some_store, world.store.table(world.some_table().name).definition.id
-    world.attempt(lambda: flushing.flush(store.context, table))
+    world.attempt(lambda: compaction.flush(store.context, table))
 
 
 @step
@@ -50,7 +49,7 @@ def merge(world: World) -> None:
     context = world.some_store.context
 
     def merge_some() -> int:
-        merging = plan_merge(context, context.catalog.newest(), table.id, shard, some, slots)
+        merging = compaction.plan_merge(context, context.catalog.newest(), table.id, shard, some, slots)
         return 0 if merging is None else merging.carry_out().gone
 
     world.attempt(merge_some)

@@ -13,14 +13,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.limits import LOOK_SECONDS
-from elasticscan.protocol import (
-    Cluster,
-    PageRequest,
-    PageRows,
-    RowAnswer,
-    RowRequest,
-    Shards,
-)
+from elasticscan.protocol import Cluster, PageRequest, PageRows, RowAnswer, RowRequest, Shards
 from elasticscan.store import Scan, Store, Table
 from tests.base.connections import call_at_statements
 from tests.base.manual_clock import ManualClock

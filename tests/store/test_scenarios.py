@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.store import Scan, Store
+from elasticscan.store import Store
 from tests.base.manual_clock import ManualClock
 from tests.conftest import AT_SERVER
 from tests.simulation.programs import fast_store
@@ -33,17 +33,13 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def filled(place: Path) -> Path:
-    """Shard `s1` owns tablets 1 and 2, `s2` 3 and 4; a table of one commit, and one of several with indexes.
-
-    No snapshot is kept without a lease.
-    """
+    """Shard `s1` owns tablets 1 and 2, `s2` 3 and 4. No snapshot is kept without a lease."""
     shards, clock = ["s1", "s2"], ManualClock(START)
     with Store.create(place, shards, tablets=4, slots=32, retention_seconds=0, clock=clock) as made:
         for tablet, shard in ((1, "s1"), (2, "s1"), (3, "s2"), (4, "s2")):
             if tablet not in tablets_at(made, shard):
                 made.move(tablet, shard)
-        made.create_table("t", SCHEMA, ["id"]).upsert(rows_of(range(COUNT)))
-        table = made.create_table("indexed", SCHEMA, ["id"])
+        table = made.create_table("t", SCHEMA, ["id"])
         table.upsert(rows_of(range(COUNT)))
         table.create_index("by_k", ["k"], include=["v"])
         table.create_index("plain", ["k"])
@@ -54,41 +50,20 @@ def filled(place: Path) -> Path:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START)
-
-
-@pytest.fixture
-def store(template: Path, tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
+def store(template: Path, tmp_path: Path) -> Iterator[Store]:
     place = tmp_path / "store"
-    made = filled(place) if AT_SERVER else copied_store(template, place, clock)
-    with fast_store(made, clock) as opened:
+    made = filled(place) if AT_SERVER else copied_store(template, place, ManualClock(START))
+    with fast_store(made, ManualClock(START)) as opened:
         yield opened
 
 
-def key_of(number: int, value: int) -> int | None:
-    return None if number % 7 == 0 else (number + value) % 8
-
-
 def row_of(number: int, value: int = 0) -> Row:
-    return number, key_of(number, value), value
+    return number, None if number % 7 == 0 else (number + value) % 8, value
 
 
 def rows_of(ids: Any, value: int = 0) -> pa.Table:
     columns = zip(*(row_of(i, value) for i in ids), strict=True)
     return pa.table(dict(zip(SCHEMA.names, columns, strict=True)), schema=SCHEMA)
-
-
-def rows_in(rows: pa.RecordBatch | pa.Table) -> list[Row]:
-    return list(zip(*(rows[name].to_pylist() for name in SCHEMA.names), strict=True))
-
-
-def read(scan: Scan) -> list[Row]:
-    """All rows that are left, in the order of their ids, so that a row too many is seen."""
-    return sorted(rows_in(scan.to_table()))
-
-
-EVERYTHING = [row_of(i) for i in range(COUNT)]
 
 
 def tablets_at(store: Store, shard: str) -> list[int]:
@@ -154,7 +129,7 @@ def test_the_rows_are_exact_whatever_the_shard_owns_when_it_is_read(
 ) -> None:
     # The first page at `s1` ends among the rows of tablet 2, or has some of both.
     page_rows = 60 if moment.startswith("in a page") else 9
-    scan = store.table("indexed").scan(page_rows=page_rows, **PATHS[path])
+    scan = store.table("t").scan(page_rows=page_rows, **PATHS[path])
     index = PATHS[path]["index"]
     assert scan.explain()["access"] == (index if index != "none" else "direct")
     if moment == MOMENTS[0]:
@@ -163,7 +138,7 @@ def test_the_rows_are_exact_whatever_the_shard_owns_when_it_is_read(
         while_reading(store, lambda: own(store, owned), after=moment == MOMENTS[3])
     got: list[Row] = []
     for number, page in enumerate(scan):
-        got += rows_in(page.rows)
+        got += zip(*page.rows.to_pydict().values(), strict=True)
         if number == 1 and moment == MOMENTS[1]:
             own(store, owned)
     check_rows(got, path)

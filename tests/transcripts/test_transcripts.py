@@ -35,8 +35,8 @@ from elasticscan.store.moves.balancing import Balance
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import enter_moves, machine, new_owner
 from elasticscan.store.upkeep.collector import collect_dropped
+from elasticscan.store.upkeep.compaction import flush
 from elasticscan.store.upkeep.executor import keep
-from elasticscan.store.upkeep.flushing import flush
 from elasticscan.store.upkeep.planning import Policy
 from elasticscan.store.writing.publishing import CommitNumber, publish, stage
 from elasticscan.topology import Move, Topology

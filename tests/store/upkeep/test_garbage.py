@@ -10,14 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.metadata import Manifest
-from elasticscan.store.upkeep.garbage import (
-    Action,
-    Decision,
-    GarbageRules,
-    RootState,
-    plan,
-    too_many_unknown,
-)
+from elasticscan.store.upkeep.garbage import Action, Decision, GarbageRules, RootState, plan, too_many_unknown
 from elasticscan.topology import Shard
 from tests.base.examples import examples
 

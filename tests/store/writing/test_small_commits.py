@@ -17,7 +17,7 @@ from elasticscan.base.errors import InvalidKey, NotFound, StoreDamaged, TableCha
 from elasticscan.catalog import checkpoints
 from elasticscan.catalog.entries import ROWS
 from elasticscan.store import Store, Table
-from elasticscan.store.upkeep import compaction, flushing
+from elasticscan.store.upkeep import compaction, executor
 from elasticscan.store.writing import publishing
 from tests.base.manual_clock import ManualClock
 
@@ -146,11 +146,11 @@ def test_a_merge_that_began_before_a_column_copies_its_values(store: Store) -> N
 
 
 def test_writers_flush_what_is_much(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flushing, "FLUSH_COMMITS", 5)
+    monkeypatch.setattr(executor, "FLUSH_COMMITS", 5)
     for n in range(7):
         store.table("t").upsert(rows(n, n + 1))
     assert in_log(store) == 2
-    monkeypatch.setattr(flushing, "FLUSH_BYTES", 10)
+    monkeypatch.setattr(executor, "FLUSH_BYTES", 10)
     store.table("t").upsert(rows(7, 8))
     assert in_log(store) == 0
     check(store, 8)
@@ -175,7 +175,7 @@ def test_what_was_flushed_is_dropped_from_the_log_and_nothing_else(store: Store,
 def test_a_flush_that_leaves_rows_is_not_tried_after_each_commit(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flushing, "FLUSH_COMMITS", 5)
+    monkeypatch.setattr(executor, "FLUSH_COMMITS", 5)
     root, flushed = Path(store.uri) / "shards" / "s1", list[str]()
     root.rename(root.with_name("away"))
     store.context.checkpoint = lambda point: flushed.append(point) if point == "rows flushed" else None
@@ -196,7 +196,7 @@ def test_the_largest_table_is_flushed_where_the_store_has_much_in_the_log(
 ) -> None:
     for name in ("large", "small"):
         store.create_table(name, SCHEMA, ["id"]).upsert(rows(0, 300 if name == "large" else 1))
-    monkeypatch.setattr(flushing, "MEMORY_STORE_BYTES", flushing.FLUSH_BYTES + 5_000)
+    monkeypatch.setattr(executor, "MEMORY_STORE_BYTES", executor.FLUSH_BYTES + 5_000)
     store.table("t").upsert(rows(0, 1))
     tx = store.context.catalog.newest()
     left = {table.name for table in tx.state.infos() if tx.state.memory(table.id)}
