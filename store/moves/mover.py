@@ -19,7 +19,7 @@ from elasticscan.base.errors import (
     TryAgain,
 )
 from elasticscan.catalog import Tx, append_topology, retry_interrupted
-from elasticscan.metadata import Bounds, FileChanges, Fragment, MoveSwitched, StagedFragment
+from elasticscan.metadata import AddedFragment, Bounds, FileChanges, MoveSwitched
 from elasticscan.storage import Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.moves.owners import transition
@@ -134,20 +134,16 @@ class Mover:
 
     def _sources(self, tx: Tx) -> list[_TabletRows]:
         """Return the source's rows of the tablet, table by table, of commits not copied yet."""
-        context, slots, upto = self._context, self.tablet.slots, tx.state.commit
-        sources, here = list[_TabletRows](), dict[int, list[Fragment]]()
-        for fragment in tx.state.fragments(shard=self.move.source):
-            if fragment.slots & slots:
-                here.setdefault(fragment.table, []).append(fragment)
-        for table in tx.state.infos(here):
-            bounds = Bounds(self.copied_to + 1, upto, since=table.oldest_snapshot)
-            fragments = [f for f in here[table.id] if bounds.touch(f)]
+        slots, sources, readers = self.tablet.slots, list[_TabletRows](), self._context.readers
+        for table in tx.state.infos():
+            bounds = Bounds(self.copied_to + 1, tx.state.commit, since=table.oldest_snapshot)
+            here = tx.state.fragments(table.id, self.move.source)
+            fragments = [f for f in here if f.slots & slots and bounds.touch(f)]
             if fragments:
-                floor = max(tx.state.overwrites(table.id), default=0)
-                whole, readers = table.with_dropped(table.oldest_snapshot), context.readers
-                opener, expect = readers.opener(whole), readers.expect
-                source = PageSource(whole, View(fragments), opener, floor, expect=expect)
+                whole = table.with_dropped(table.oldest_snapshot)
+                source = PageSource(whole, View(fragments), readers.opener(whole), expect=readers.expect)
                 in_files = all(commit.slots.isdisjoint(slots) for commit in tx.state.memory(table.id))
+                floor = max(tx.state.overwrites(table.id), default=0)
                 # What the first round copies is all there is in files; a later one brings what is newer.
                 keep = Keep(floor=floor, complete=in_files and not self.copied_to)
                 sources.append((source, bounds, keep))

@@ -8,7 +8,8 @@ one key therefore come in the order of its commits.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -41,21 +42,15 @@ def history(context: Context, find: Find, most: int | None) -> tuple[Commit, ...
     return tx.commits(table) if most is None else tx.commits(table, most=most, newest=True)
 
 
-@dataclass(frozen=True, slots=True)
-class CommitFacts:
-    """The facts about commits that a scan of changes needs.
-
-    Attributes:
-        overwrites: commits that replaced the whole table.
-        times: the time of each commit that the feed names.
-    """
+class CommitFacts(NamedTuple):
+    """The commits that replaced the whole table, and the time of each commit that a feed names."""
 
     overwrites: tuple[int, ...]
     times: dict[int, float]
 
 
 def commit_facts(tx: Tx, table: TableInfo, key: ContinuationKey) -> CommitFacts:
-    """Raise `SnapshotExpired` unless everything that is left to read is kept."""
+    """Return what a scan of changes needs; raises `SnapshotExpired` unless what is left to read is kept."""
     if key.segments is None:
         return CommitFacts((), {key.snapshot: tx.newest_upto(table.id, key.snapshot).created_at})
     if not key.segments:
