@@ -1,9 +1,12 @@
-"""Scans of changes: pages with keys like any scan's, exact alongside moves, and never with a gap."""
+"""Scans of changes: pages with keys like any scan's, exact alongside moves, and never with a gap.
+
+That the parts into which one is divided are all of it is a matter of `tests/connector/test_streaming.py`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,6 @@ from elasticscan.topology import SlotSet
 from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
-Rows = Counter[tuple[Any, ...]]
 
 
 def rows(start: int, end: int, v: int) -> pa.Table:
@@ -42,8 +44,7 @@ def table(store: Store) -> Table:
     return table
 
 
-def message(batches: pa.Table | list[pa.RecordBatch]) -> Rows:
-    parts = batches if isinstance(batches, list) else batches.to_batches()
+def counted(parts: Iterable[pa.RecordBatch]) -> Counter[tuple[Any, ...]]:
     return Counter(row for part in parts for row in zip(*part.to_pydict().values(), strict=True))
 
 
@@ -51,7 +52,7 @@ def message(batches: pa.Table | list[pa.RecordBatch]) -> Rows:
 def test_a_scan_of_changes_is_resumed_from_any_page_beside_moves(
     store: Store, table: Table, feed: bool
 ) -> None:
-    expected = message(table.changes(1, feed=feed).to_table())
+    expected = counted(table.changes(1, feed=feed).batches())
     read, scan = list[pa.RecordBatch](), table.changes(1, feed=feed, page_rows=13)
     while (page := next(scan)).key is not None:
         read.append(page.rows)
@@ -60,15 +61,7 @@ def test_a_scan_of_changes_is_resumed_from_any_page_beside_moves(
         scan = store.resume(page.key)
     read.append(page.rows)
     assert len(read) > 20
-    assert message(read) == expected
-
-
-def test_the_parts_of_a_scan_of_changes_are_the_scan(store: Store, table: Table) -> None:
-    expected = message(table.changes(1).to_table())
-    scan, read = table.changes(1, page_rows=50), list[pa.RecordBatch]()
-    for slots in (SlotSet.span(0, 3), SlotSet.of([(3, 7), (9, 16)]), SlotSet.span(7, 9)):
-        read += store.backend.resume(scan.parts([slots])[0], "t", None).batches()
-    assert message(read) == expected
+    assert counted(read) == expected
 
 
 def test_what_cannot_be_divided_says_so(store: Store, table: Table) -> None:
