@@ -29,9 +29,9 @@ from elasticscan.store.moves.balancing import Balance, after_moves, plan_even, t
 from elasticscan.store.moves.mover import Mover, when_possible
 from elasticscan.store.moves.owners import (
     beating,
+    check_at_rest,
     enter_moves,
     forget_dead,
-    move_of,
     moves_in,
     owning,
     transition,
@@ -322,12 +322,7 @@ def _resting(tx: Tx, tablet_id: int) -> Tablet:
     """Return a tablet that stays where it is; raises `NotFound`, or `NotReady` while it is being moved."""
     tablet = tx.state.tablet(tablet_id)
     forget_dead(tx, tablet_id)
-    if move_of(tx, tablet_id) is not None:
-        raise NotReady(
-            f"tablet {tablet_id} is being moved; try again when it has arrived",
-            tablet=tablet_id,
-            kind="tablet",
-        )
+    check_at_rest(tx, {tablet_id})
     return tablet
 
 

@@ -18,12 +18,11 @@ and is removed with the phase that ends it.
 
 from __future__ import annotations
 
-import itertools
 import os
 import secrets
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +33,6 @@ from elasticscan.catalog import Catalog, Lease, Tx, retry_interrupted
 from elasticscan.topology import Event, Move, Phase
 
 _RUNNING: set[str] = set()
-_numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,7 @@ def owning() -> Iterator[str]:
 def new_owner() -> str:
     """Enter an operation of this process; it counts as running until `retire`."""
     pid = os.getpid()
-    owner = f"{machine()}:{pid}:{_start_ticks(pid)}:{next(_numbers)}-{secrets.token_hex(4)}"
+    owner = f"{machine()}:{pid}:{_start_ticks(pid)}:{secrets.token_hex(6)}"
     _RUNNING.add(owner)
     return owner
 
@@ -161,18 +159,23 @@ def move_of(tx: Tx, tablet: int) -> OwnedMove | None:
     return None if lease is None else lease.value
 
 
+def check_at_rest(tx: Tx, tablets: Collection[int]) -> None:
+    """Raise `NotReady` if one of some tablets is being moved."""
+    for move in moves_in(tx):
+        if move.tablet in tablets:
+            raise NotReady(
+                f"tablet {move.tablet} is being moved by {move.owner}; wait for it, or run "
+                "`elasticscan move --resume` if that process is gone",
+                tablet=move.tablet,
+                owner=move.owner,
+                kind="tablet",
+            )
+
+
 def enter_moves(tx: Tx, planned: Sequence[Move], owner: str) -> None:
     """Enter planned moves, or none of them; no other process may move their tablets until they ended."""
     assert all(move.phase is Phase.PLANNED for move in planned), f"a move begins with a plan: {planned}"
-    tablets = {move.tablet for move in planned}
-    for other in (move for move in moves_in(tx) if move.tablet in tablets):
-        raise NotReady(
-            f"tablet {other.tablet} is already being moved by {other.owner}; wait for it, or run "
-            "`elasticscan move --resume` if that process is gone",
-            tablet=other.tablet,
-            owner=other.owner,
-            kind="tablet",
-        )
+    check_at_rest(tx, {move.tablet for move in planned})
     at = tx.times.stamp
     for move in planned:
         owned = OwnedMove(move.tablet, move.source, move.target, move.phase, owner, at, at)

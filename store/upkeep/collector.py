@@ -112,16 +112,14 @@ class _Collection:
         """Look at all roots that can be reached, those of removed shards too: files may be left there."""
         active, roots, at_root = self.state.shards, list[RootState](), dict[str, list[Shard]]()
         for shard in sorted(self.state.all_shards, key=lambda shard: shard.id in active):
-            at_root.setdefault(self._context.roots.root(shard.id).place, []).append(shard)
-        paths: dict[int, set[str]] = {}
-        for number, path in self.state.known_paths():
-            paths.setdefault(number, set()).add(path)
-        removed = sorted(self.state.removed_files(), key=_by_drop)
+            at_root.setdefault(self._context.root_of(shard.id), []).append(shard)
+        known, removed = self.state.known_paths(), sorted(self.state.removed_files(), key=_by_drop)
         for shards in at_root.values():
             owner, ids = shards[-1], frozenset(shard.id for shard in shards)
+            paths = {path for number, path in known if number == owner.id}
             here = [file for file in removed if file.shard in ids]
             try:
-                roots.append(self._look(owner, ids, paths.get(owner.id, set()), here))
+                roots.append(self._look(owner, ids, paths, here))
             except OperatorNeeded as error:
                 if owner.id in active:
                     self._skip(owner, error)

@@ -51,7 +51,7 @@ from elasticscan.store.moves.owners import (
 from elasticscan.store.upkeep.collector import collect_garbage
 from elasticscan.store.upkeep.compaction import FLUSH, Merged, horizon_of, plan_flush, plan_merge
 from elasticscan.store.upkeep.garbage import GarbageRules
-from elasticscan.store.upkeep.planning import Merge, Policy, SiteState, depth_of, is_current, plan_site
+from elasticscan.store.upkeep.planning import Merge, Policy, SiteState, depth_of, plan_site
 
 BALANCE, GARBAGE = "balance", "garbage"
 MOST_ROUNDS = 32  # of planning at one site; few are needed until nothing is pending
@@ -119,7 +119,7 @@ def states_of(state: StoreState, table: int, shards: Collection[int] | None = No
     floor, runs = floor_at(state.overwrites(table), state.commit), state.runs(table)
     fragments = (each for each in state.fragments(table) if shards is None or each.shard in shards)
     here = sorted(by_shard(fragments).items())
-    return {Site(table, shard): SiteState(own, runs, floor) for shard, own in here}
+    return {Site(table, shard): SiteState.of(own, runs, floor) for shard, own in here}
 
 
 def plan_sites(
@@ -133,7 +133,7 @@ def plan_sites(
     if table is None:
         return {}
     states = states_of(tx.state, table_id, None if shard is None else [shard])
-    if not all(is_current(f, state.floor) for state in states.values() for f in state.fragments):
+    if any(state.history for state in states.values()):
         horizon = horizon_of(tx, table_id, context.retention_of(table))
     oldest = floor_at(tx.state.overwrites(table_id), horizon)
     plans = {site: plan_site(state, horizon, oldest, policy, tidy) for site, state in states.items()}

@@ -117,24 +117,22 @@ def is_current(fragment: Fragment, floor: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SiteState:
-    """The fragments that a table has at a shard, their index runs, and the newest overwrite."""
+    """A table at a shard: the parts that its newest rows are read from, and its history, with its parts."""
 
-    fragments: Sequence[Fragment]
-    runs: Sequence[IndexRun]
-    floor: int
+    current: tuple[Part, ...]
+    history: tuple[tuple[Fragment, Part], ...]
 
-    @property
-    def current(self) -> tuple[Part, ...]:
-        """Return the parts that the newest rows are read from."""
-        return parts_of((f for f in self.fragments if is_current(f, self.floor)), self.runs)
+    @staticmethod
+    def of(fragments: Sequence[Fragment], runs: Sequence[IndexRun], floor: int) -> SiteState:
+        """Return what fragments are since the newest overwrite, `floor`."""
+        parts = [*zip(fragments, parts_of(fragments, runs), strict=True)]
+        current = tuple(part for fragment, part in parts if is_current(fragment, floor))
+        return SiteState(current, tuple(each for each in parts if not is_current(each[0], floor)))
 
     def is_pending(self, policy: Policy) -> bool:
         """Return whether there are so many fragments that something may have to be merged or dropped."""
         most = policy.slot_fragments
-        if len(self.fragments) <= most:
-            return False
-        history = sum(not is_current(fragment, self.floor) for fragment in self.fragments)
-        return history > most or depth_of(self.current, policy) > most
+        return len(self.history) > most or depth_of(self.current, policy) > most
 
 
 def plan_site(
@@ -150,14 +148,12 @@ def plan_site(
         tidy: as for `plan_merges`.
     """
     merges = plan_merges(state.current, policy, tidy)
-    history = [fragment for fragment in state.fragments if not is_current(fragment, state.floor)]
-    needed = [f for f in history if f.max_commit >= oldest and f.is_needed_at(horizon)]
-    parts = zip(needed, parts_of(needed, state.runs), strict=True)
-    mergeable = [p for f, p in parts if f.superseded_at is not None or p.bytes < policy.small_bytes]
+    needed = {f.id: (f, p) for f, p in state.history if f.max_commit >= oldest and f.is_needed_at(horizon)}
+    few = policy.small_bytes
+    mergeable = [p for f, p in needed.values() if f.superseded_at is not None or p.bytes < few]
     # By the same tiers, up to a bound of its own.
     merges += plan_merges(mergeable, replace(policy, slot_fragments=policy.history_fragments))
-    kept = {fragment.id for fragment in needed}
-    if over := [fragment for fragment in history if fragment.id not in kept]:  # there is nothing to copy
+    if over := [f for f, _ in state.history if f.id not in needed]:  # there is nothing to copy
         slots = SlotSet.union(fragment.slots for fragment in over)
         merges += (Merge(tuple(fragment.id for fragment in over), slots, 0),)
     return merges

@@ -9,7 +9,7 @@ from elasticscan.base.limits import SILENT_SECONDS
 from elasticscan.metadata import IndexInfo
 from elasticscan.store.moves.owners import moves_in, steps_in
 from elasticscan.store.upkeep.executor import keep, states_of
-from elasticscan.store.upkeep.planning import depth_of, parts_of
+from elasticscan.store.upkeep.planning import depth_of
 from tests.simulation.conditions import always, literal, order_of, some_condition
 from tests.simulation.definitions import build
 from tests.simulation.oracle import TableOracle, comparable, rows_of
@@ -124,9 +124,9 @@ def _keep_until_nothing_is_due(world: World) -> None:
     policy = world.policy
     sites = (here for table in tx.state.infos() for here in states_of(tx.state, table.id).values())
     for site in sites:
-        history = [one for one in site.fragments if one.superseded_at is not None]
+        history = [part for fragment, part in site.history if fragment.superseded_at is not None]
         assert depth_of(site.current, policy) <= policy.slot_fragments
-        assert depth_of(parts_of(history, site.runs), policy) <= policy.history_fragments
+        assert depth_of(history, policy) <= policy.history_fragments
 
 
 def _check_nothing_is_left_over(world: World) -> None:

@@ -196,7 +196,7 @@ def test_overwritten_fragments_are_dropped_uncopied_and_only_small_ones_are_merg
     newest = [fragment(number, every, small) for number in range(20, 22)]
 
     def plan(horizon: int) -> tuple[Merge, ...]:
-        state = SiteState([*old, *few, *newest], [], 20)
+        state = SiteState.of([*old, *few, *newest], [], 20)
         return plan_site(state, 20, horizon, policy)
 
     (merge,) = plan(0)
