@@ -75,17 +75,9 @@ def parse_map(text: str, asked: Address, shards: dict[str, int]) -> ClusterMap:
         addresses[shard] = hostname.partition(",")[0] or host or asked[0], int(port)
         for part in slots:
             if part[:1].isdigit():
-                start, end = _range(part)
-                owners[start:end] = shard
+                first, _, last = part.partition("-")
+                owners[int(first) : int(last or first) + 1] = shard
     changes = np.flatnonzero(np.diff(owners)) + 1
     ranges = pairwise([0, *changes.tolist(), SLOTS])
     tablets = (Tablet(number, *each, int(owners[each[0]]), 0) for number, each in enumerate(ranges, start=1))
     return ClusterMap(Placement.of(tablets), addresses, ids, frozenset(members))
-
-
-def _range(text: str) -> tuple[int, int]:
-    first, _, last = text.partition("-")
-    start, end = int(first), int(last or first) + 1
-    if not 0 <= start < end <= SLOTS:
-        raise ValueError(f"slots {text} are not within [0, {SLOTS})")
-    return start, end

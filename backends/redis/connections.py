@@ -103,9 +103,8 @@ class Connections:
         """
         asked = tuple(dict.fromkeys((*self._known, *self.options.seeds)))
         found: ClusterMap | None = None
-        late, failed = list[Address](), Exception()
+        failed = Exception()
         for address in asked:
-            late.append(address)
             try:
                 (answer,) = self.exchange(address, [(b"CLUSTER", b"NODES")])
                 if isinstance(answer, Exception):
@@ -117,17 +116,16 @@ class Connections:
             except (*UNREACHABLE, ValueError) as error:
                 failed = error
                 continue
-            is_known = not self._known or is_same_cluster(seen.members, self.map.members)
-            if is_known or found is None:
+            if not self._known or is_same_cluster(seen.members, self.map.members):
                 found = seen
-            if is_known:
                 break
+            found = found or seen
         if found is None:
             raise _unreachable(asked, failed)
         with self._lock:
             self.map, masters = found, found.addresses.values()
-            order = dict.fromkeys([*(each for each in (*asked, *masters) if each not in late), *late[::-1]])
-            self._known = tuple(each for each in order if each in masters)
+            turn = (*asked[asked.index(address) + 1 :], *masters)
+            self._known = tuple(dict.fromkeys(each for each in turn if each in masters))
             return self.map
 
     def check_masters(self) -> None:

@@ -19,13 +19,12 @@ import pyarrow as pa
 
 from elasticscan.backends.redis.cluster_map import UNSERVED, ClusterMap
 from elasticscan.backends.redis.names import SLOTS
-from elasticscan.base.errors import AlreadyExists, InvalidOption, WriteConflict
+from elasticscan.base.errors import AlreadyExists, InvalidOption
 from elasticscan.catalog import enter_foreign_topology
 from elasticscan.store import Store, resolve
 from elasticscan.topology import Placement, Tablet
 
 _TABLE = "topology_history"
-_ATTEMPTS = 100  # to append, while other drivers do
 _COLUMNS = pa.schema(
     {"cluster": "string", "number": "int64", "seen_at": pa.timestamp("us", "UTC"), "tablets": "string"}
 )
@@ -73,14 +72,13 @@ def _enter(nodes: Collection[str], tablets: str, place: str | None) -> str | Non
         with suppress(AlreadyExists):
             store.create_table(_TABLE, _COLUMNS, ["cluster", "number"])
         table, these = store.table(_TABLE), {"nodes": list(nodes)}
-        for _ in range(_ATTEMPTS):
+        while True:  # each time that it fails another driver has entered what it saw
             scan = table.scan(None, "cluster IN :nodes", parameters=these, order_by="number DESC", limit=1)
             (newest,) = scan.to_table().to_pylist() or [{"cluster": min(nodes), "number": 0, "tablets": None}]
             if tablets == newest["tablets"]:
                 return tablets
             changed = {"number": newest["number"] + 1, "seen_at": datetime.now(UTC), "tablets": tablets}
-            with suppress(AlreadyExists):  # of another driver
+            with suppress(AlreadyExists):
                 table.insert([newest | changed])
                 known: str | None = newest["tablets"]
                 return known
-    raise WriteConflict("others wrote the topologyHistory each time that it was read; start the read again")

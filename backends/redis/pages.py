@@ -74,7 +74,7 @@ Slots: TypeAlias = NDArray[np.uint16]
 
 _WAITS = (AskError, TryAgainError, ClusterDownError, BusyLoadingError, MasterDownError, ReadOnlyError)
 _NOT_THERE = (None, 0, -2)  # what GET, EXISTS and PTTL answer then
-NO_NAMES: tuple[Slots, pa.Array] = (np.empty(0, np.uint16), pa.array([], pa.binary()))
+NO_NAMES = pa.table({"slot": pa.array([], pa.uint16()), "name": pa.array([], pa.binary())})
 _MULTI, _EXEC, _ASKING = (b"MULTI",), (b"EXEC",), (b"ASKING",)
 
 
@@ -83,13 +83,13 @@ class SlotProgress:
     """The state of a scan's slots between pages, in one process.
 
     Attributes:
-        rest: the names that the last page did not read, with the slot of each.
+        rest: the names that the last page did not read, each with its slot.
         refusals: how often slots were refused since they were last read, and the last error of each.
         row_bytes: the mean size of a row, as far as it is known.
         chunk: how many keys the next exchange of values may have.
     """
 
-    rest: tuple[Slots, pa.Array] = NO_NAMES
+    rest: pa.Table = field(default_factory=lambda: NO_NAMES)
     refusals: dict[int, tuple[int, Exception]] = field(default_factory=dict)
     row_bytes: float = 0.0
     chunk: int = FIRST_CHUNK
@@ -110,12 +110,11 @@ def read_page(
     half_moved = (slot for slot, (_, error) in progress.refusals.items() if _is_ask(error))
     opened = next((slot for slot in half_moved if slot in page.positions), None)
     if opened is None:
-        _read_names(page)
+        page.list_names()
     else:
         page.positions = {opened: page.positions[opened]}  # on a page of its own
-        _read_open_slot(page, opened)
-    page.read_values()
-    return page.rows()
+        page.list_open_slot(opened)
+    return page.read()
 
 
 def _first_slots(cursors: Cursors) -> dict[int, bytes | None]:
@@ -155,58 +154,6 @@ def names_of(slot: int, most: int) -> tuple[Command, Command]:
     return (b"CLUSTER", b"COUNTKEYSINSLOT", text), (b"CLUSTER", b"GETKEYSINSLOT", text, b"%d" % most)
 
 
-def _read_names(page: _SlotPage) -> None:
-    """Read the names of a page's slots, all in one exchange, and one slot that has many in another."""
-    known = set(page.progress.rest[0].tolist())
-    slots, most = [slot for slot in page.positions if slot not in known], page.space.options.max_slot_keys
-    large = _list_names(page, slots, NAMES_AT_ONCE)
-    for slot in large[1:]:  # a page has one at most: its names may take much memory
-        del page.positions[slot]
-    if _list_names(page, large[:1], most):
-        raise _too_large(large[0], most)
-
-
-def _list_names(page: _SlotPage, slots: Sequence[int], most: int) -> list[int]:
-    """Enter the names of slots; return the slots with more than `most` keys."""
-    asked = [guarded(page.space.probe(slot), *names_of(slot, most)) for slot in slots]
-    answers = page.exchange(page.home, [*chain.from_iterable(asked)])
-    large = []
-    for at, slot in enumerate(slots):
-        result = results_of(answers[5 * at : 5 * at + 5])
-        if not isinstance(result, Exception) and result[1] > len(result[2]):
-            large.append(slot)
-        else:
-            page.enter(slot, result if isinstance(result, Exception) else result[2])
-    return large
-
-
-def _read_open_slot(page: _SlotPage, slot: int) -> None:
-    """Read the names of a slot that is half moved: at its source, its target, and its source again."""
-    here, guard = _names_at(page, slot, page.home)
-    if not _is_ask(guard):  # the move has ended, or was taken back
-        return page.enter(slot, guard)
-    there, _ = _names_at(page, slot, guard.node_addr)
-    again, last = _names_at(page, slot, page.home)
-    refused = next((each for each in (here, there, again) if isinstance(each, Exception)), None)
-    if refused is None and not (_is_ask(last) and last.node_addr == guard.node_addr):
-        refused = last
-    elif refused is None and _came_back(here, again):
-        refused = TryAgainError("keys came back to it")
-    page.enter(slot, refused or _in_either(here, there))
-
-
-def _names_at(page: _SlotPage, slot: int, address: Address) -> tuple[Any, Any]:
-    """Return the names of a slot's keys at a server, or an error, and the error of the guard."""
-    most = page.space.options.max_slot_keys
-    asked = [*names_of(slot, most), (b"EXISTS", page.space.probe(slot))]
-    count, names, guard = page.exchange(address, asked)
-    if isinstance(count, Exception) or isinstance(names, Exception):
-        return count if isinstance(count, Exception) else names, guard
-    if count > len(names) >= most:
-        raise _too_large(slot, most)
-    return names, guard if isinstance(guard, Exception) else TryAgainError("it was open")
-
-
 def _came_back(before: list[bytes], after: list[bytes]) -> bool:
     """Return whether a list of names at the source has one that an earlier list lacks."""
     return not set(before).issuperset(after)
@@ -224,8 +171,6 @@ class _SlotPage:
         positions: the slots that it may read, with their positions.
         found: the names of the slots that were listed, unfiltered.
         refused: the slots that were not read.
-        batches, slots: rows, and the slot of each.
-        left: the positions of slots that have more rows after the page.
     """
 
     request: PageRequest
@@ -236,9 +181,6 @@ class _SlotPage:
     positions: dict[int, bytes | None]
     found: dict[int, list[bytes]] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-    slots: list[Slots] = field(default_factory=list)
-    left: dict[int, bytes | None] = field(default_factory=dict)
 
     def enter(self, slot: int, names: list[bytes] | Exception) -> None:
         """Enter the names of a slot, or the error that refused it."""
@@ -250,49 +192,114 @@ class _SlotPage:
         position = self.positions[slot]
         self.found[slot] = names if position is None else [name for name in names if name > position]
 
-    def read_values(self) -> None:
-        """Read values in the order of slots and names, until the page is full."""
-        slots, names = self._names()
-        progress, rows, size, at = self.progress, 0, 0, 0
-        page_rows, page_bytes = self.request.page_rows, self.request.page_bytes
+    def list_names(self) -> None:
+        """List the names of the page's slots, all in one exchange, and one slot that has many in another."""
+        known = set(self.progress.rest["slot"].unique().to_pylist())
+        large = self._list([slot for slot in self.positions if slot not in known], NAMES_AT_ONCE)
+        for slot in large[1:]:  # a page has one at most: its names may take much memory
+            del self.positions[slot]
+        if self._list(large[:1], self.space.options.max_slot_keys):
+            raise self._too_large(large[0])
+
+    def _list(self, slots: Sequence[int], most: int) -> list[int]:
+        """Enter the names of slots; return the slots with more than `most` keys."""
+        asked = [guarded(self.space.probe(slot), *names_of(slot, most)) for slot in slots]
+        answers = self.exchange(self.home, [*chain.from_iterable(asked)])
+        large = []
+        for at, slot in enumerate(slots):
+            result = results_of(answers[5 * at : 5 * at + 5])
+            if not isinstance(result, Exception) and result[1] > len(result[2]):
+                large.append(slot)
+            else:
+                self.enter(slot, result if isinstance(result, Exception) else result[2])
+        return large
+
+    def list_open_slot(self, slot: int) -> None:
+        """List the names of a slot that is half moved: at its source, its target, and its source again."""
+        here, guard = self._names_at(slot, self.home)
+        if not _is_ask(guard):  # the move has ended, or was taken back
+            return self.enter(slot, guard)
+        there, _ = self._names_at(slot, guard.node_addr)
+        again, last = self._names_at(slot, self.home)
+        refused = next((each for each in (here, there, again) if isinstance(each, Exception)), None)
+        if refused is None and not (_is_ask(last) and last.node_addr == guard.node_addr):
+            refused = last
+        elif refused is None and _came_back(here, again):
+            refused = TryAgainError("keys came back to it")
+        self.enter(slot, refused or _in_either(here, there))
+
+    def _names_at(self, slot: int, address: Address) -> tuple[Any, Any]:
+        """Return the names of a slot's keys at a server, or an error, and the error of the guard."""
+        most = self.space.options.max_slot_keys
+        asked = [*names_of(slot, most), (b"EXISTS", self.space.probe(slot))]
+        count, names, guard = self.exchange(address, asked)
+        if isinstance(count, Exception) or isinstance(names, Exception):
+            return count if isinstance(count, Exception) else names, guard
+        if count > len(names) >= most:
+            raise self._too_large(slot)
+        return names, guard if isinstance(guard, Exception) else TryAgainError("it was open")
+
+    def _too_large(self, slot: int) -> LimitExceeded:
+        most = self.space.options.max_slot_keys
+        return LimitExceeded(
+            f"slot {slot} holds more keys than maxSlotKeys, {most:,}; raise it, or spread the keys",
+            slot=slot,
+            most=most,
+        )
+
+    def read(self) -> PageRows:
+        """Read values in the order of slots and names, until the page is full.
+
+        Rows of refused slots are left out, and their position stays.
+        """
+        names, progress = self._names(), self.progress
+        page_rows, page_bytes, schema = self.request.page_rows, self.request.page_bytes, self.space.schema
+        batches, kept, at, rows, size = list[pa.RecordBatch](), [np.empty(0, np.uint16)], 0, 0, 0
         while at < len(names) and rows < page_rows and size < page_bytes:
             # As many as fit by the size of the rows before, and at most twice as many as before.
             fitting = int(min(CHUNK_BYTES, page_bytes - size) / max(progress.row_bytes, 1.0))
             chunk = min(max(1, min(fitting, progress.chunk)), page_rows - rows, len(names) - at)
-            batch, kept = self._fetch(names.slice(at, chunk), slots[at : at + chunk])
+            batch, slots = self._fetch(names.slice(at, chunk))
             at, rows, size = at + chunk, rows + batch.num_rows, size + batch.nbytes
-            self.batches.append(batch)
-            self.slots.append(kept)
+            batches.append(batch)
+            kept.append(slots)
             if batch.num_rows:  # keys that were gone say nothing
                 progress.row_bytes = max(batch.nbytes / batch.num_rows, progress.row_bytes / 2)
                 progress.chunk = min(max(2 * chunk, progress.chunk), MOST_CHUNK)
-        self._keep_rest(slots, names, at)
+        left = self._keep_rest(names, at)
+        found, slots = pa.Table.from_batches(batches, schema(self.request.columns)), np.concatenate(kept)
+        refused, asked = slot_set(self.refused), slot_set(self.positions)
+        if refused:
+            stays = ~refused.mask(slots)
+            found, slots = found.filter(pa.array(stays)), slots[stays]
+        for slot in self.positions.keys() - self.refused:
+            progress.refusals.pop(slot, None)
+        after = [Cursor(cursor.slots - asked, cursor.position) for cursor in self.request.cursors]
+        after += [Cursor(SlotSet.span(slot, slot + 1), position) for slot, position in left.items()]
+        batch = pa.RecordBatch.from_struct_array(found.to_struct_array().combine_chunks())
+        return PageRows(batch, pa.array(slots), merge(after), len(slots), refused=refused)
 
-    def _names(self) -> tuple[Slots, pa.Array]:
+    def _names(self) -> pa.Table:
         """Return the names to read with their slots: those left by the last page, then by slot and name."""
         counts = [len(listed) for listed in self.found.values()]
-        fresh = pa.table(
-            {
-                "slot": np.repeat(np.fromiter(self.found, np.uint16, len(counts)), counts),
-                "name": pa.array([*chain.from_iterable(self.found.values())], pa.binary()),
-            }
-        )
-        fresh = self.space.select(fresh).sort_by([("slot", "ascending"), ("name", "ascending")])
-        slots, names = self.progress.rest
-        kept = np.isin(slots, list(self.positions))
-        names = [names.filter(pa.array(kept)), fresh.column("name").combine_chunks()]
-        return np.concatenate([slots[kept], fresh.column("slot").to_numpy()]), pa.concat_arrays(names)
+        slots = np.repeat(np.fromiter(self.found, np.uint16, len(counts)), counts)
+        names = pa.array([*chain.from_iterable(self.found.values())], pa.binary())
+        fresh = self.space.select(pa.table({"slot": slots, "name": names}))
+        fresh = fresh.sort_by([("slot", "ascending"), ("name", "ascending")])
+        return pa.concat_tables([_of_slots(self.progress.rest, self.positions), fresh])
 
-    def _keep_rest(self, slots: Slots, names: pa.Array, end: int) -> None:
-        """Store the positions of slots after the page, and the names that were not read."""
-        kept = ~np.isin(slots[end:], list(self.refused))
-        rest = self.progress.rest = slots[end:][kept], names[end:].filter(pa.array(kept))
-        self.left = {slot: self.positions[slot] for slot in np.unique(rest[0]).tolist()}
-        if end and slots[end - 1] in self.left:  # it has rows in this page, too
-            self.left[int(slots[end - 1])] = names[end - 1].as_py()
+    def _keep_rest(self, names: pa.Table, end: int) -> dict[int, bytes | None]:
+        """Keep the names that were not read; return the positions of their slots after the page."""
+        unread = names.slice(end)
+        rest = self.progress.rest = _of_slots(unread, self.positions.keys() - self.refused)
+        left = {slot: self.positions[slot] for slot in rest["slot"].unique().to_pylist()}
+        if end and (last := names["slot"][end - 1].as_py()) in left:  # it has rows in this page, too
+            left[last] = names["name"][end - 1].as_py()
+        return left
 
-    def _fetch(self, names: pa.Array, slots: Slots) -> tuple[pa.RecordBatch, Slots]:
+    def _fetch(self, asked: pa.Table) -> tuple[pa.RecordBatch, Slots]:
         """Return the rows of keys with their slots, without refused slots and deleted keys."""
+        slots, names = asked["slot"].to_numpy(), asked["name"].combine_chunks()
         space, columns = self.space, self.request.columns
         listed = names.to_pylist()
         commands = space.commands(listed, columns)
@@ -340,23 +347,6 @@ class _SlotPage:
                 answers[at] = None
         return answers
 
-    def rows(self) -> PageRows:
-        """Return the page, without rows of refused slots, whose position stays."""
-        refused = slot_set(self.refused)
-        rows = pa.Table.from_batches(self.batches, self.space.schema(self.request.columns))
-        slots = np.concatenate([np.empty(0, dtype=np.uint16), *self.slots])
-        if refused:
-            stays = ~refused.mask(slots)
-            rows, slots = rows.filter(pa.array(stays)), slots[stays]
-        for slot in self.positions.keys() - self.refused:
-            self.progress.refusals.pop(slot, None)
-        asked = slot_set(self.positions)
-        after = [Cursor(cursor.slots - asked, cursor.position) for cursor in self.request.cursors]
-        after += [Cursor(SlotSet.span(slot, slot + 1), position) for slot, position in self.left.items()]
-        batches = rows.combine_chunks().to_batches()
-        batch = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
-        return PageRows(batch, pa.array(slots, pa.uint16()), merge(after), len(slots), refused=refused)
-
 
 def unexpected(error: Exception) -> ElasticScanError:
     """Return the error of the product for an answer that cannot be waited for."""
@@ -373,12 +363,8 @@ def unexpected(error: Exception) -> ElasticScanError:
     return ShardUnavailable(f"a server of the cluster refuses a request ({error!s:.200}); {hint}")
 
 
-def _too_large(slot: int, most: int) -> LimitExceeded:
-    return LimitExceeded(
-        f"slot {slot} holds more keys than maxSlotKeys, {most:,}; raise it, or spread the keys",
-        slot=slot,
-        most=most,
-    )
+def _of_slots(names: pa.Table, slots: Iterable[int]) -> pa.Table:
+    return names.filter(pa.array(np.isin(names["slot"].to_numpy(), list(slots))))
 
 
 def _is_ask(answer: Any) -> bool:
