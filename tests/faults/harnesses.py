@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from elasticscan.base import limits
+from tests.backends.redis.simulated import run_program
 from tests.catalog.damage import befall_some
 from tests.catalog.programs import LogPrograms
 from tests.connector import test_stream_writing, test_streaming
@@ -26,6 +27,7 @@ from tests.simulation.programs import Programs
 
 for path in sorted(Path(__file__).parent.glob("planted_*.py")):
     import_module(f"tests.faults.{path.stem}")  # which enters its faults
+FAULTS.sort(key=lambda fault: fault.harness)  # so that each harness is opened once
 
 # Named schedules: tests that need a directory, patches and fixtures of their module, and nothing else.
 _MODULES = (
@@ -103,6 +105,8 @@ def _open(harness: Harness, directory: Path) -> Iterator[Run]:
         yield lambda seed, style: befall_some(Path(mkdtemp(dir=directory)), seed, style or "")
     elif harness == "simulation":
         yield lambda seed, _: Simulation(seed).run()
+    elif harness == "cluster":
+        yield lambda seed, _: run_program(seed)
     elif harness == "stream":
         yield lambda seed, _: test_streaming.play(Path(mkdtemp(dir=directory)), seed)
     elif harness == "sink":

@@ -87,7 +87,9 @@ from tests.topology.moved import move_tablet
 Patch = pytest.MonkeyPatch
 Swap = Callable[..., Any]
 Plant = Callable[[Patch], None]
-Harness = Literal["simulation", "programs", "scenarios", "damage", "log", "damaged log", "stream", "sink"]
+Harness = Literal[
+    "simulation", "programs", "scenarios", "damage", "log", "damaged log", "stream", "sink", "cluster"
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.faults.harnesses import FAULTS, SEEDS_FILE, Fault, Harnesses, read_seeds
 
 # The effort after which a harness that found nothing has failed.
-MOST = {"simulation": 400, "scenarios": 1}
+MOST = {"simulation": 400, "cluster": 600, "scenarios": 1}
 MOST_PROGRAMS = 100
 
 

@@ -32,6 +32,7 @@ PROGRAMS = {
     "damage": "`simulation/faults.py`",
     "log": "`catalog/programs.py`",
     "damaged log": "`catalog/damage.py`",
+    "cluster": "`backends/redis/simulated.py`",
     "stream": "`connector/test_streaming.py`",
     "sink": "`connector/test_stream_writing.py`",
 }

@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from redis.exceptions import AskError, MovedError, ResponseError
 
+from elasticscan.backends.redis import pages, scan
 from elasticscan.backends.redis.cluster_map import Address, ClusterMap, parse_map
 from elasticscan.backends.redis.names import SLOTS, slot_of
 from elasticscan.backends.redis.options import ClusterOptions, Kind, TableOptions
@@ -266,3 +268,11 @@ class Program:
         for _ in range(self.random.randint(0, 2)):
             key = b"t:{%b}x%d" % (self.random.choice(self.tags), self.random.randrange(3))
             self.cluster.write(key, self.random.choice([None, b"w"]))
+
+
+def run_program(seed: int) -> None:
+    """Run a program in which some slots are large, and no one waits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "NAMES_AT_ONCE", 5)
+        patch.setattr(scan.time, "sleep", lambda _: None)
+        Program(seed).run()
