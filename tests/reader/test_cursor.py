@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from elasticscan.base.errors import CoverageBroken
 from elasticscan.protocol import Cursor, Cursors, merge, restrict, slots_of
 from elasticscan.reader.coverage import Coverage
-from elasticscan.reader.cursor import ShardRead, accept_page, plan_read
+from elasticscan.reader.cursor import accept_page, plan_read
 from elasticscan.topology import Placement, SlotSet, Tablet
 from tests.base.examples import examples
 
@@ -42,26 +42,6 @@ def placements(draw: st.DrawFn) -> Placement:
     )
 
 
-@st.composite
-def pages(draw: st.DrawFn) -> tuple[Cursors, ShardRead, Cursors, Placement]:
-    """A scan, a read of it, what an honest shard left over, and the placement after it."""
-    cursors = draw(cursor_sets().filter(bool))
-    read = plan_read(cursors, draw(placements()))
-    assert read is not None
-    end = draw(st.binary(max_size=2))
-    after = []
-    for cursor in read.cursors:
-        left = cursor.slots & draw(slot_sets())
-        further = end if cursor.position is None else max(end, cursor.position)
-        after.append(Cursor(left, draw(st.sampled_from([cursor.position, further]))))
-    later = read.placement if draw(st.booleans()) else draw(placements())
-    return cursors, read, merge(after), later
-
-
-def positions_by_slot(cursors: Cursors) -> dict[int, bytes | None]:
-    return {slot: c.position for c in cursors for start, end in c.slots for slot in range(start, end)}
-
-
 @checked
 @given(cursor_sets(), placements())
 def test_a_read_asks_one_shard_for_all_that_lives_there(cursors: Cursors, placement: Placement) -> None:
@@ -75,29 +55,6 @@ def test_a_read_asks_one_shard_for_all_that_lives_there(cursors: Cursors, placem
     assert read.placement is placement
     if any(c.position is not None for c in cursors):
         assert any(c.position is not None for c in read.cursors), "half-read slots come first"
-
-
-@checked
-@given(pages())
-def test_every_slot_is_pending_or_finished_and_those_that_stayed_advance(
-    page: tuple[Cursors, ShardRead, Cursors, Placement],
-) -> None:
-    cursors, read, after, placement = page
-    accepted = accept_page(cursors, read, after, placement)
-    pending = slots_of(accepted.cursors)
-    assert sum(len(c.slots) for c in accepted.cursors) == len(pending), "cursors overlap"
-    assert not pending & accepted.finished
-    assert pending | accepted.finished == slots_of(cursors)
-    assert accepted.moved == placement.changed_since(read.placement, read.slots)
-    unmoved = read.slots - accepted.moved
-    assert accepted.finished == unmoved - slots_of(after)
-    assert restrict(accepted.cursors, unmoved) == restrict(after, unmoved), "where the shard left them"
-    others = slots_of(cursors) - unmoved
-    assert restrict(accepted.cursors, others) == restrict(cursors, others), "where they were"
-    before = positions_by_slot(cursors)
-    for slot, position in positions_by_slot(accepted.cursors).items():
-        old = before[slot]
-        assert old is None or (position is not None and position >= old), "a position never goes back"
 
 
 @pytest.mark.parametrize(
