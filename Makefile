@@ -57,7 +57,7 @@ postgres: java $(VENV)/installed  ## run tests of stores again, with their catal
 	ELASTICSCAN_TESTS_CATALOG=postgresql $(BIN)/python -m pytest -n 3 -m 'not long' $(STORES) $(CONNECTORS) \
 		-k 'not a_repair_has_the_columns'
 
-redis-soak: java $(VENV)/installed  ## 240 scans of Redis and Valkey clusters that are resharded, with killed masters
+redis-soak: java $(VENV)/installed  ## 180 scans of Redis and Valkey clusters that are resharded, with killed masters
 	ELASTICSCAN_REDIS_SCANS=60 CI=1 $(BIN)/python -m pytest -s tests/backends/redis -k soak
 
 bench: java $(VENV)/installed  ## run the benchmarks: ARGUMENTS="--only sql,promise"

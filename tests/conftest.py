@@ -52,23 +52,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One worker runs all files whose tests share a Spark session, so that one is started, and one all that
-    share a cluster; other tests go to any free worker."""
+    """One worker runs all files whose tests share a Spark session, so that one is started, one all that share
+    a cluster, and one each file whose tests share what is made once; other tests go to any free worker."""
     from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - not all who run tests have it
 
-    shared = {
-        path.relative_to(config.rootpath).as_posix()
-        for path in Path(__file__).parent.rglob("test_*.py")
-        if "spark: SparkSession" in path.read_text(encoding="utf-8")
-    }
+    shared = dict[str, str]()
+    for path in Path(__file__).parent.rglob("test_*.py"):
+        name, text = path.relative_to(config.rootpath).as_posix(), path.read_text(encoding="utf-8")
+        if name.startswith("tests/cluster/"):
+            shared[name] = "cluster"
+        elif "spark: SparkSession" in text:
+            shared[name] = "spark"
+        elif 'scope="module"' in text and not name.startswith(("tests/faults/", "tests/simulation/")):
+            shared[name] = name
 
-    class OneSession(LoadScopeScheduling):  # type: ignore[misc]
+    class OneScope(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith("tests/cluster/"):
-                return "cluster"
-            return "spark" if nodeid.partition("::")[0] in shared else nodeid
+            return shared.get(nodeid.partition("::")[0], nodeid)
 
-    return OneSession(config, log)
+    return OneScope(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+from tests.base.processes import ending_with_parent
+
 MISSING = "no PostgreSQL server is installed: the system's package `postgresql` has one"
 NO_DRIVER = "its driver is not installed: pip install 'elasticscan[postgres]'"
 CHECKED = "checked"  # the user who is asked for a password
@@ -122,12 +124,14 @@ class Server:
 
     def start(self) -> None:
         command = [self._programs / "postgres", "-D", self._data]
-        if setpriv := shutil.which("setpriv"):  # it ends with this process, however that ends
-            command[:0] = [setpriv, "--pdeathsig", "QUIT"]
         with (self.directory / "log").open("ab") as log:
             # In a session of its own: a terminal's Ctrl-C is for the tests, which then end it.
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, start_new_session=True, **self._as
+                ending_with_parent(command, "QUIT"),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **self._as,
             )
         ready = [self._programs / "pg_isready", "-q", "-h", self.directory, "-U", "elasticscan"]
         while subprocess.call(ready, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):

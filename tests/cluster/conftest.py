@@ -73,7 +73,7 @@ def moving(store: Store, seed: int = 1, roots: str | None = None, pause: float =
     assert any(moves)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def cluster() -> Iterator[Cluster]:
     with Cluster() as running:
         yield running

@@ -8,18 +8,14 @@ Each line that it is sent is a job of `jobs.py` as JSON, with a number, which it
 from __future__ import annotations
 
 import json
-import os
 import sys
 import warnings
-from queue import SimpleQueue
-from threading import Thread
-from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tests.base.quick_java import QUICK_JAVA
+from tests.base.processes import tell
+from tests.base.quick_java import quick_java
 from tests.cluster.jobs import JOBS
-from tests.cluster.processes import end_session, tell
 
 
 def session(master: str, place: str, settings: dict[str, str]) -> SparkSession:
@@ -44,21 +40,11 @@ def session(master: str, place: str, settings: dict[str, str]) -> SparkSession:
     return building.getOrCreate()
 
 
-def listen(jobs: SimpleQueue[dict[str, Any]]) -> None:
-    """Take jobs in; when there can be no more, kill this process and all that it started."""
-    for line in sys.stdin:
-        jobs.put(json.loads(line))
-    end_session(os.getpid(), but=os.getpid())
-    os._exit(0)
-
-
 def main() -> None:
     master, place, settings = sys.argv[1:]
-    jobs = SimpleQueue[dict[str, Any]]()
-    Thread(target=listen, args=[jobs], daemon=True).start()
     spark = session(master, place, json.loads(settings))
-    while True:
-        asked = jobs.get()
+    for line in sys.stdin:
+        asked = json.loads(line)
         try:
             # In the main thread: in another one Spark finds no Python source to write with.
             tell(number=asked["number"], result=JOBS[asked["job"]](spark, **asked["given"]))

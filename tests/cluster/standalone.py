@@ -1,50 +1,59 @@
 """A standalone Spark cluster of the tests' own, from PySpark's jars: a master and workers of one core each.
 
 Each worker has a work directory and a local directory of its own, all listen on loopback at free ports, and
-all are gone when the tests are (`spark_keeper.py`). Drivers are processes of their own, which may be killed.
+all are gone when the tests are, however these end: an executor ends with its worker. Drivers are processes of
+their own, which may be killed.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyspark
 
-from tests.cluster.processes import Program, command, kill, members
+from tests.base.processes import Program, command, end_session, ending_with_parent, kill, members, until
+from tests.base.quick_java import quick_java
 
-SPARK = Path(pyspark.__file__).parent
-PATIENCE_SECONDS = 240.0
+JARS = Path(pyspark.__file__).parent / "jars"
 BACKEND = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
-
-
-def until(look: Callable[[], Any], what: str) -> Any:
-    """Wait until there is something to see; it."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < end:
-        if seen := look():
-            return seen
-        time.sleep(0.02)
-    raise TimeoutError(what)
+# By turns, since Spark never runs a task a second time at the host where it runs already.
+WORKER_HOSTS = ["127.0.0.1", "localhost"]
+WORKER_MEGABYTES = 1_536
+MASTER = [
+    "-Dspark.master.rest.enabled=false",  # it has a fixed port
+    *("org.apache.spark.deploy.master.Master", "--webui-port", "0", "--host", "127.0.0.1", "--port", "0"),
+]
+WORKER = ["org.apache.spark.deploy.worker.Worker", "--webui-port", "0", "--port", "0", "--cores", "1"]
 
 
 class Cluster:
-    """A running master and its workers."""
+    """A running master and its workers, each the leader of a session of its own."""
 
     def __init__(self, workers: int = 2) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="spark-cluster-"))
-        self._keeper = Program(
-            "tests.cluster.spark_keeper", str(SPARK), str(self.directory), log=self.directory / "log"
-        )
+        self._started = list[subprocess.Popen[bytes]]()
+        # As Spark's scripts name it: only so an archive of classes fits.
+        (first,) = JARS.glob("slf4j-api-*.jar")
+        self._class_path = ["-cp", f"{first}:{JARS}/*"]
+        # No user of another machine is listened to, whatever this one is called. The version is what Spark's
+        # scripts tell a worker, which cannot start executors without it.
+        (core,) = JARS.glob("spark-core_*.jar")
+        version = core.name.removeprefix("spark-core_").partition("-")[0]
+        own = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(JARS.parent), "SPARK_SCALA_VERSION": version}
+        self._environment = {
+            name: text for name, text in os.environ.items() if name != "SPARK_CONF_DIR"
+        } | own
         try:
-            self.master: str = self._answer("master", 0)
+            self.master = self._start("master", MASTER, r"Starting Spark master at (spark://\S+)")
+            until(lambda: "elected leader" in self._log("master").read_text(), "the master does not lead")
             self.workers = [self.add_worker() for _ in range(workers)]
         except BaseException:
             self.end()
@@ -58,16 +67,28 @@ class Cluster:
 
     def end(self) -> None:
         """End all of it."""
-        with suppress(TimeoutError):
-            self._keeper.finish(PATIENCE_SECONDS)
-        self._keeper.kill()
+        for process in reversed(self._started):
+            end_session(process.pid)
+            process.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def add_worker(self) -> int:
         """Start one more worker; its process."""
-        number = len(self._keeper.answers("worker"))
-        self._keeper.send(start="worker")
-        return int(self._answer("worker", number))
+        number = len(self._started) - 1
+        local, work = self.directory / f"local-{number}", self.directory / f"worker-{number}"
+        local.mkdir()
+        more = [
+            "--host",
+            WORKER_HOSTS[number % 2],
+            "--memory",
+            f"{WORKER_MEGABYTES}M",
+            "--work-dir",
+            str(work),
+        ]
+        environment = {"SPARK_LOCAL_DIRS": str(local)}
+        command = [*WORKER, *more, self.master]
+        self._start(f"worker-{number}", command, "(Successfully registered with master)", environment)
+        return self._started[-1].pid
 
     def kill_worker(self) -> None:
         """SIGKILL to the oldest worker, which takes its executors along."""
@@ -75,19 +96,38 @@ class Cluster:
 
     def executors(self) -> list[int]:
         """The processes of all executors, the oldest first."""
-        return sorted(process for process in members(self._keeper.id) if BACKEND in command(process))
+        found = (each for process in self._started for each in members(process.pid))
+        return sorted(process for process in found if BACKEND in command(process))
 
     def kill_executor(self) -> None:
         """SIGKILL to the oldest one."""
         kill(until(self.executors, "there is no executor")[0])
 
-    def _answer(self, word: str, number: int) -> Any:
-        def look() -> list[Any]:
-            if self._keeper.code() is not None:
-                raise RuntimeError(self._keeper.why())
-            return self._keeper.answers(word)[number:]
+    def _log(self, name: str) -> Path:
+        return self.directory / f"{name}.log"
 
-        return until(look, f"no {word}")[0]
+    def _start(self, name: str, program: list[str], words: str, more: dict[str, str] | None = None) -> str:
+        """Start a process of Java's, and wait for a line of its log; what its group matched."""
+        log = self._log(name)
+        java = ["java", *quick_java().split(), "-Xmx160m", *self._class_path, *program]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                ending_with_parent(java),
+                cwd=self.directory,
+                env=self._environment | (more or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._started.append(process)
+
+        def look() -> re.Match[str] | None:
+            text = log.read_text(errors="replace")
+            assert process.poll() is None, text[-4_000:]
+            return re.search(words, text)
+
+        return str(until(look, f"no {words} in {log}")[1])
 
 
 class JobFailed(Exception):

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from elasticscan.store import Store
+from tests.base.processes import until
 from tests.cluster.conftest import contents, moving
-from tests.cluster.standalone import Cluster, Driver, Gate, JobFailed, until
+from tests.cluster.standalone import Cluster, Driver, Gate, JobFailed
 
 pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.timeout(900)]
 SMALL = {"batchSize": "500", "splitSize": "60k"}

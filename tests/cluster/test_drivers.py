@@ -9,8 +9,9 @@ import pytest
 
 from elasticscan.store import Store
 from tests.base.postgres import Server
+from tests.base.processes import until
 from tests.cluster.conftest import ROWS, SCHEMA, contents, made, moving, tidy
-from tests.cluster.standalone import Cluster, Driver, Gate, until
+from tests.cluster.standalone import Cluster, Driver, Gate
 
 SPECULATING = {
     "spark.speculation": "true",

@@ -17,9 +17,9 @@ import pytest
 
 from elasticscan.catalog import offset_keys, seal_keys
 from elasticscan.store import Store
+from tests.base.processes import ROOT, kill
 from tests.base.s3 import SECRET, Fault, Request
 from tests.cluster.conftest import ROWS, SCHEMA, FarPlace, contents, moving, tidy
-from tests.cluster.processes import ROOT, kill
 from tests.cluster.standalone import Driver, JobFailed
 
 pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.timeout(900)]

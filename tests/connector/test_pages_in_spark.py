@@ -20,7 +20,7 @@ import scripts.notebooks
 from benchmarks.peer_bars import drawn
 from elasticscan.cli.app import app
 from elasticscan.connector import register
-from tests.cluster.processes import outcome
+from tests.base.processes import outcome
 from tests.pages import ROOT, blocks, run, steps, stripped
 
 PLACES = re.compile(r'"(\w+\.store|replica\.checkpoint)|"/data/')

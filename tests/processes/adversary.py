@@ -32,10 +32,12 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from itertools import count
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -316,7 +318,7 @@ class Adversary:
                 if kill_all:
                     self._kill_orphans()
                 if not (number + 1) % ROUNDS_BETWEEN_CHECKS:
-                    in_child(lambda: check(self._uri, self._journal))
+                    in_child(check, self._uri, self._journal)
                     sys.stderr.write(f"{self.rounds} rounds, {self.kills} kills, nothing wrong\n")
         finally:
             for leader in list(self._running):
@@ -365,24 +367,10 @@ class Adversary:
             self._orphaned.discard(group)
 
 
-def in_child(work: Callable[[], object]) -> Any:
+def in_child(work: Callable[..., Any], *given: Any) -> Any:
     """The result of work that is done in a process of its own; raises where it does."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(writing, json.dumps({"result": work()}).encode())
-        except BaseException:
-            os.write(writing, json.dumps({"error": traceback.format_exc()}).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        message = json.load(pipe)
-    os.waitpid(child, 0)
-    if "error" in message:
-        raise AssertionError(message["error"])
-    return message["result"]
+    with ProcessPoolExecutor(1, get_context("fork")) as pool:
+        return pool.submit(work, *given).result()
 
 
 def _make(uri: str, where: Path) -> list[str]:
@@ -406,12 +394,12 @@ def besiege(place: Path, rounds: int, seed: int, server: str | None) -> dict[str
     """Run so many rounds; what happened. Raises `AssertionError` with what was wrong."""
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     uri, journal = server or str(place / "store"), Journal(place / "journal")
-    for module in in_child(lambda: _make(uri, place)):  # each process would load them again
+    for module in in_child(_make, uri, place):  # each process would load them again
         with suppress(ImportError):
             import_module(module)
     adversary = Adversary(uri, journal, seed, ROLES if server is None else KEEPERS)
     adversary.run(rounds)
-    counted = in_child(lambda: check(uri, journal, last=True))
+    counted = in_child(check, uri, journal, True)
     return {"rounds": adversary.rounds, "kills": adversary.kills, **dict(sorted(counted.items()))}
 
 

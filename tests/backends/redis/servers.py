@@ -6,31 +6,27 @@ its tests are skipped, and fail where `CI` is set.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 
 from elasticscan.backends.redis.names import SLOTS
+from tests.base.processes import ending_with_parent, until
 
-KINDS = ("redis", "valkey")
+KINDS = ("valkey", pytest.param("redis", marks=pytest.mark.long))
 _BUS = 10_000  # added to a port, for the nodes among themselves
-_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _PORTS_TO_TRY = 5
 _IN_A_CLUSTER = {
     "cluster-enabled": "yes",
@@ -74,10 +70,7 @@ class Server:
     def start(self) -> None:
         """Start the process; one that was killed is what it was in the cluster, without its keys."""
         self.process = subprocess.Popen(
-            self._command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            preexec_fn=_end_with_parent,  # noqa: PLW1509
+            ending_with_parent(self._command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         _until(self._has_started)
 
@@ -224,19 +217,15 @@ class ServerCluster:
         _until(agree)
 
 
-def _until(is_so: Any, seconds: float = 90) -> None:
+def _until(is_so: Callable[[], object]) -> None:
     """Wait until something is so; while a server refuses to answer it is not."""
-    end = time.monotonic() + seconds
-    while True:
+
+    def look() -> object:
         with suppress(redis.RedisError):
-            if is_so():
-                return
-        assert time.monotonic() < end, "the cluster does not become what it should be"
-        time.sleep(0.05)
+            return is_so()
+        return False
 
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    until(look, "the cluster does not become what it should be", 90)
 
 
 def _started(binary: str, parent: Path, **options: object) -> Server:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
-import sys
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from itertools import count
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -21,17 +21,6 @@ from elasticscan.store import Store
 from elasticscan.topology import SlotSet
 
 _NEW = count(1)  # nodes of no other test, for the history in memory is that of the process
-
-# A driver that sees placements which no other sees: the first slots of a node are at another one.
-DRIVER = """
-import sys
-from elasticscan.backends.redis.cluster_map import parse_map
-from elasticscan.backends.redis.history import record_topology
-line = "{} 10.0.0.1:7001@17001 master - 0 0 {} connected {}"
-for number in range(*map(int, sys.argv[2:])):
-    nodes = line.format("a", 1, f"{number}-16383") + chr(10) + line.format("b", 2, f"0-{number - 1}")
-    record_topology(parse_map(nodes, ("h", 1), {}), sys.argv[1])
-"""
 
 
 class Cluster:
@@ -49,6 +38,12 @@ class Cluster:
         ]
         lines = (f"{node} 10.0.0.1:7001@1 master - 0 0 {epoch} connected {at}" for node, epoch, at in nodes)
         return parse_map("\n".join(lines), ("h", 1), self.shards)
+
+
+def record_all(cluster: Cluster, place: str, numbers: range) -> None:
+    """Be a driver that sees placements which no other sees."""
+    for slots in numbers:
+        record_topology(cluster.seen(slots), place)
 
 
 @pytest.fixture(
@@ -83,9 +78,8 @@ def test_two_drivers_at_once_lose_and_repeat_no_number(tmp_path: Path, in_file: 
     if not in_file:
         Store.create(uri, ["a"]).close()
     seen = [range(first, first + most) for first in (100, 200)]
-    commands = [[sys.executable, "-c", DRIVER, uri, str(each.start), str(each.stop)] for each in seen]
-    drivers = [subprocess.Popen(command) for command in commands]
-    assert [driver.wait(120) for driver in drivers] == [0, 0]
+    with ProcessPoolExecutor(2, get_context("spawn")) as drivers:
+        list(drivers.map(record_all, [Cluster()] * 2, [uri] * 2, seen))
     if in_file:
         with closing(sqlite3.connect(uri)) as connection:
             rows = connection.execute("SELECT number, tablets FROM topology_history").fetchall()

@@ -11,6 +11,7 @@ from tests.backends.redis.servers import KINDS
 from tests.backends.redis.soak import SCANS, SCHEMA, soaked
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_key_comes_once_while_slots_move_and_masters_are_killed(kind: str) -> None:
     """Scanned from Python with pages of several sizes."""

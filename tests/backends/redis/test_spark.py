@@ -10,33 +10,32 @@ from pyspark.sql import SparkSession
 
 from elasticscan.connector import register
 from elasticscan.store import Store
-from tests.backends.redis.servers import KINDS, ServerCluster
+from tests.backends.redis.servers import ServerCluster
 from tests.backends.redis.soak import SCANS, soaked
 
 ROWS = {f"person:{n}": {"name": f"n{n}", "age": str(n)} for n in range(3_000)}
 COLUMNS = "key string, name string, age long"
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def cluster(request: pytest.FixtureRequest) -> Iterator[ServerCluster]:
-    with ServerCluster(request.param) as started:
-        started.load(ROWS)
-        yield started
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_soak_finds_each_key_once(spark: SparkSession, kind: str, tmp_path: Path) -> None:
+def test_a_soak_finds_each_key_once(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)
     history = tmp_path / "topologies"
     Store.create(history, ["a"]).close()
     options = {"topologyHistory": str(history), "keySecret": "s3cret", "numPartitions": "4"}
-    with soaked(kind, "Spark") as soak:
+    with soaked("valkey", "Spark") as soak:
         frame = spark.read.format("elasticscan").schema("key string, name string, version long")
         url = f"{soak.cluster.url}/person"
         soak.scan(lambda: frame.options(**options).load(url).toArrow(), SCANS)
     spark.createDataFrame([(1,)], "a int")  # the soak's threads leave this one without an active session
     assert spark.read.format("elasticscan").load(f"{history}/topology_history").count() > 1
+
+
+@pytest.fixture
+def cluster() -> Iterator[ServerCluster]:
+    with ServerCluster("redis") as started:
+        started.load(ROWS)
+        yield started
 
 
 @pytest.mark.long

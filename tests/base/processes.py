@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -26,21 +27,35 @@ def tell(**what: Any) -> None:
     sys.stdout.flush()
 
 
+def until(look: Callable[[], Any], what: str, seconds: float = 240) -> Any:
+    """Wait until there is something to see; it."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if seen := look():
+            return seen
+        time.sleep(0.02)
+    raise TimeoutError(what)
+
+
+def ending_with_parent(command: Sequence[Any], how: str = "KILL") -> list[Any]:
+    """A command whose process ends with this one, however that ends."""
+    setpriv = shutil.which("setpriv")
+    return [*([setpriv, "--pdeathsig", how] if setpriv else []), *command]
+
+
 class Program:
     """`python -m MODULE ARGUMENTS`, which says JSON lines. Its errors go to a file of its own.
 
     It leads a session: Spark's Python daemon leaves the driver's process group, but not that.
     """
 
-    def __init__(
-        self, module: str, *arguments: str, log: Path, more: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, module: str, *arguments: str, log: Path, more: Mapping[str, str]) -> None:
         self.log, self.said = log, list[dict[str, Any]]()
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                ending_with_parent([sys.executable, "-m", module, *arguments]),
                 cwd=ROOT,
-                env=dict(os.environ) | dict(more or {}),
+                env=os.environ | more,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -62,18 +77,9 @@ class Program:
                 with suppress(ValueError):  # cut off by a kill
                     self.said.append(json.loads(line))
 
-    @property
-    def id(self) -> int:
-        return self._process.pid
-
     def code(self) -> int | None:
-        """How it ended, if it has. Its id stays its own until `kill`: what it started bears that, too."""
-        if self._process.returncode is not None:
-            return int(self._process.returncode)
-        ended = os.waitid(os.P_PID, self.id, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if ended is None:
-            return None
-        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        """How it ended, if it has."""
+        return self._process.poll()
 
     def answers(self, word: str) -> list[Any]:
         return [said[word] for said in list(self.said) if word in said]
@@ -84,35 +90,19 @@ class Program:
         self._process.stdin.write(json.dumps(what).encode() + b"\n")
         self._process.stdin.flush()
 
-    def finish(self, seconds: float) -> int:
-        """Let it end by itself; how it did."""
-        assert self._process.stdin is not None
-        with suppress(OSError):
-            self._process.stdin.close()
-        end = time.monotonic() + seconds
-        while (code := self.code()) is None:
-            if time.monotonic() >= end:
-                raise TimeoutError(f"it does not end: {self.why()}")
-            time.sleep(0.01)
-        self._listening.join(seconds)
-        return code
-
     def kill(self) -> None:
         """kill -9 of it and all that it started. May be called again."""
-        if self._process.returncode is not None:
-            return
-        end_session(self.id)
+        end_session(self._process.pid)
         with suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
-        self._process.wait()  # only now can its id be given to another
+        self._process.wait()
         self._listening.join()
 
     def workers(self) -> list[int]:
         """Spark's Python processes, except the driver itself."""
-        return [
-            member for member in members(self.id) if member != self.id and b"\0pyspark." in command(member)
-        ]
+        own = self._process.pid
+        return [member for member in members(own) if member != own and b"\0pyspark." in command(member)]
 
     def why(self) -> str:
         """What it said last, for people."""
@@ -142,9 +132,9 @@ def outcome(command: list[str], where: Path, **more: str) -> str:
     return printed
 
 
-def end_session(session: int, but: int | None = None) -> None:
-    """Kill every process of a session, but for one, and those that they start meanwhile."""
-    while found := [member for member in members(session) if member != but]:
+def end_session(session: int) -> None:
+    """Kill every process of a session, and those that they start meanwhile."""
+    while found := members(session):
         for member in found:
             kill(member)
         time.sleep(0.01)
