@@ -12,8 +12,7 @@ only after it was refused.
 A small commit that has read nothing is one statement where the home has one (`LogHome.append_inline`): the
 database gives it number, time and digest.
 
-**Checkpoint.** The process that appends writes one when the tail has grown too large to fold at once
-(`TAIL_RECORDS`).
+**Checkpoint.** Who appends each hundredth record writes one, so that no tail is long (`TAIL_RECORDS`).
 """
 
 from __future__ import annotations
@@ -35,16 +34,15 @@ from elasticscan.base.errors import (
 from elasticscan.catalog import checkpoints, tables, verifying
 from elasticscan.catalog.checkpoints import replay_newest
 from elasticscan.catalog.checks import check
-from elasticscan.catalog.database import LogHome, micros
-from elasticscan.catalog.entries import ROWS, Append, LogEntry, drafted
+from elasticscan.catalog.database import LogHome, in_transaction, micros
+from elasticscan.catalog.entries import ROWS, STATISTICS, Append, LogEntry, drafted, row_digest
 from elasticscan.catalog.failures import Interrupted, change, retry, retry_interrupted
 from elasticscan.catalog.fold import apply
-from elasticscan.catalog.pool import in_transaction
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.transaction import Tx
-from elasticscan.metadata import RowsCommitted
+from elasticscan.metadata import MAX_FILES, RowsCommitted
 
-TAIL_RECORDS = 100  # a longer tail is folded into a checkpoint
+TAIL_RECORDS = 100  # who appends the last of so many writes a checkpoint
 _DROPPED_AT_ONCE = 500
 
 
@@ -73,7 +71,6 @@ class Catalog:
         self.after_writing: Callable[[StoreState, frozenset[int], bool], None] = lambda _, __, ___: None
         self._store_id = ""
         self._lock = RLock()
-        self._checkpointed = 0  # the number of the newest checkpoint, as far as this process knows
 
     def close(self) -> None:
         self.home.close()
@@ -179,7 +176,7 @@ class Catalog:
             yield tx
         if tx.state.versions != before.versions:
             self.after_writing(tx.state, tx.files_at, is_small)
-        self.checkpoint_if_long()
+        self._checkpoint_after(before.number, tx.state.number)
 
     @contextmanager
     def leasing(self) -> Iterator[Tx]:
@@ -266,7 +263,7 @@ class Catalog:
         except ElasticScanError:  # the state may be an old one
             return None
         row, parts = drafted(what, 0)
-        values = row._asdict() | {"layout": state.layout, "seal": row.seal, "parts": parts}
+        values = row._asdict() | {"layout": state.layout, "seal": row_digest(row), "parts": parts}
 
         def attempt() -> int | None:
             found = self._found(row.id, state.number) if lost else None
@@ -291,7 +288,7 @@ class Catalog:
             raise lost[-1] if lost else error from None
         if appended is not None:
             self.after_writing(replace(state, commit=appended), frozenset(), True)
-            self.checkpoint_if_long()
+            self._checkpoint_after(appended - 1, appended)
         return appended
 
     def _found(self, id: bytes, base: int) -> int | None:  # noqa: A002
@@ -321,44 +318,33 @@ class Catalog:
 
     # Checkpoints
 
-    def checkpoint_if_long(self) -> bool:
-        """Write a checkpoint if folding the tail would take a process some 10 ms; for after an append.
-
-        None is written while another process writes one: parts of that are there.
-        """
-        with self._lock:
-            number = self.known.number if self.known is not None else 0
-            if number - self._checkpointed < TAIL_RECORDS:
-                return False
-            self._checkpointed = number  # whatever comes of it, the next is as many records away
-        with suppress(ElasticScanError):  # what was committed stays so
-            ((newest,),) = self.home.execute(tables.BEGUN_CHECKPOINT)
-            if newest is None or number - newest >= TAIL_RECORDS:
+    def _checkpoint_after(self, before: int, number: int) -> None:
+        """Write a checkpoint after an append, if it has the next record with a round number."""
+        if before // TAIL_RECORDS < number // TAIL_RECORDS:
+            with suppress(ElasticScanError):  # what was committed stays so
                 self.write_checkpoint()
-                return True
-            self._checkpointed = newest
-        return False
 
     def write_checkpoint(self) -> None:
         """Write a checkpoint of the state as of the head; the log goes on meanwhile."""
-        state = self.follow()
-        tx, ids = Tx(self.home, state), {n: table.fragments.by_id() for n, table in state.tables.items()}
-        checkpoints.write(self.home, state, {n: tx.statistics(n, of.keys()) for n, of in ids.items()})
+        checkpoints.write(self.home, self.follow())
 
     def drop_payloads(self, older_than: float) -> int:
-        """Drop what records said, and rows that lie in files, if the newest checkpoint is older than a time.
+        """Drop what records said that checkpoints cover, if the newest of these is older than a time.
 
         All checkpoints that are kept must cover it: should one be damaged, the other leads to the state.
-        Entries stay, so the history does. Returns how many parts were dropped.
+        Entries stay, so the history does; so do rows and statistics of rows that lie in the log, and of files
+        that are in use. Returns how many parts were dropped.
         """
         kept = checkpoints.all_checkpoints(self.home)[: checkpoints.KEPT]
         states = [checkpoints.read_state(self.home, checkpoint) for checkpoint in kept]
         if len(states) < checkpoints.KEPT or states[0].time >= micros(older_than):
             return 0
-        needed = {commit.number for table in states[-1].tables.values() for commit in table.memory}
-        dropped, asked = 0, {"after": -1, "upto": states[-1].number, "most": _DROPPED_AT_ONCE}
+        memory = {commit.number for table in states[-1].tables.values() for commit in table.memory}
+        files = {id // MAX_FILES for table in states[-1].tables.values() for id in table.fragments.by_id}  # noqa: A001
+        needed, dropped = {ROWS: memory, STATISTICS: files}, 0
+        asked = {"after": -1, "upto": states[-1].number, "most": _DROPPED_AT_ONCE}
         while some := self.home.execute(tables.DROPPABLE, asked):
-            going = [{"number": n, "part": part} for n, part in some if part != ROWS or n not in needed]
+            going = [{"number": n, "part": part} for n, part in some if n not in needed.get(part, ())]
             change(self.home, [(tables.DELETE_PART, key) for key in going])
             dropped, asked["after"] = dropped + len(going), some[-1][0]
         return dropped

@@ -1,13 +1,7 @@
-"""Checkpoints: the state as of a number, in parts, so that opening a store need not fold its whole log.
+"""Checkpoints: the state as of a number, so that opening a store need not fold its whole log.
 
-    part            content
-    fragments/T     the fragments of table T, as an Arrow stream; runs/T: the runs of its indexes
-    statistics/T    (id of a file, what is known of its values); read only when a plan asks
-    store           all that is small: shards, tablets, tables, indexes, tags, secrets, commits in the log
-
-Each part is sealed with its name and the digest of the log up to the number, so it is no part of any other
-checkpoint. Parts are written in short transactions, and `store` last: a checkpoint without it does not exist.
-The two newest stay: a damaged one is skipped for the one before, and more of the log.
+Each is sealed with the digest of the log up to its number, so it is none of another log. The two newest stay:
+a damaged one is skipped for the one before, and more of the log.
 
 `replay` goes on from a checkpoint, or from a state that is known: the digests of the entries prove that they
 were appended after it. Values of records that checkpoints cover may have been dropped: then it begins there.
@@ -15,12 +9,8 @@ were appended after it. Values of records that checkpoints cover may have been d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import NamedTuple
-
-import pyarrow as pa
 
 from elasticscan.base.errors import CatalogOutdated, StoreDamaged, StoreNotFound, StoreTooNew
 from elasticscan.catalog import tables
@@ -28,15 +18,10 @@ from elasticscan.catalog.codec import pack_value, unpack_value
 from elasticscan.catalog.database import LogHome, Row, head_in
 from elasticscan.catalog.entries import GENESIS, check_chain, damaged_log, entry_of, record_of, row_digest
 from elasticscan.catalog.failures import change
-from elasticscan.catalog.files import FileSet, columns_of
 from elasticscan.catalog.fold import FOLD_VERSION, apply
 from elasticscan.catalog.state import StoreState
-from elasticscan.catalog.table_state import TableState
-from elasticscan.metadata import Fragment, IndexRun
 
 KEPT = 2  # checkpoints
-_BYTES_AT_ONCE = 1 << 20  # that one transaction writes
-_STATISTICS = pa.schema([pa.field("id", pa.int64(), False), pa.field("body", pa.binary(), False)])
 
 
 class Checkpoint(NamedTuple):
@@ -46,49 +31,8 @@ class Checkpoint(NamedTuple):
     digest: bytes
 
 
-def parts_of(state: StoreState) -> dict[str, bytes]:
-    """Return the parts of a state's checkpoint, without statistics; `store` is the last."""
-    parts = dict[str, bytes]()
-    for id, table in state.tables.items():  # noqa: A001
-        parts[f"fragments/{id}"] = _stream(table.fragments.merged())
-        parts[f"runs/{id}"] = _stream(table.runs.merged())
-    return parts | {"store": pack_value(state)}
-
-
-def state_of(parts: Mapping[str, bytes]) -> StoreState:
-    """Return the state whose parts are given by their names.
-
-    Raises:
-        KeyError: one is missing.
-        ValueError: they hold no state.
-    """
-    state, whole = unpack_value(StoreState, parts["store"]), dict[int, TableState]()
-    for id, table in state.tables.items():  # noqa: A001
-        fragments = FileSet(Fragment, _table(parts[f"fragments/{id}"], columns_of(Fragment)))
-        runs = FileSet(IndexRun, _table(parts[f"runs/{id}"], columns_of(IndexRun)))
-        whole[id] = replace(table, fragments=fragments, runs=runs)
-    return replace(state, tables=whole)
-
-
-def _stream(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
-
-
-def _table(content: bytes, schema: pa.Schema) -> pa.Table:
-    try:
-        rows = pa.ipc.open_stream(pa.py_buffer(content)).read_all()
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(str(error)) from error
-    if rows.schema != schema:
-        raise ValueError("it has other columns")
-    return rows.combine_chunks()
-
-
 def all_checkpoints(home: LogHome) -> list[Checkpoint]:
-    """Return the checkpoints of this release's fold, the newest first; some of their parts may be damaged."""
+    """Return the checkpoints of this release's fold, the newest first; some may be damaged."""
     rows = home.execute(tables.CHECKPOINTS)
     for number, _, fold in rows:
         if isinstance(fold, int) and fold > FOLD_VERSION:
@@ -108,25 +52,11 @@ def newest_state(home: LogHome) -> StoreState | None:
 
 
 def read_state(home: LogHome, checkpoint: Checkpoint) -> StoreState:
-    """Return the state of a checkpoint.
-
-    Raises:
-        StoreDamaged: a part is missing, or is not what was written.
-    """
-    try:
-        return state_of(_parts(home, checkpoint, tables.CHECKPOINT_STATE))
-    except (KeyError, ValueError) as error:
-        raise damaged_log(f"checkpoint {checkpoint.number} cannot be read ({error})") from error
-
-
-def _parts(home: LogHome, checkpoint: Checkpoint, statement: str, **asked: str) -> dict[str, bytes]:
-    """Return the parts of a checkpoint that a statement gives, by name, without damaged ones."""
-    rows = home.execute(statement, {"number": checkpoint.number, **asked})
-    return {part: content for part, seal, content in rows if _is_sealed(checkpoint, part, seal, content)}
-
-
-def _is_sealed(checkpoint: Checkpoint, part: str, seal: bytes, content: bytes) -> bool:
-    return row_digest((checkpoint.digest, part, content)) == seal
+    """Return the state of a checkpoint. Raises `StoreDamaged` where it is not what was written."""
+    for seal, content in home.execute(tables.CHECKPOINT, {"number": checkpoint.number}):
+        if row_digest((checkpoint.digest, content)) == seal:
+            return unpack_value(StoreState, content)
+    raise damaged_log(f"checkpoint {checkpoint.number} is not what was written")
 
 
 def replay(home: LogHome, state: StoreState | None) -> StoreState:
@@ -177,36 +107,10 @@ def head_of(state: StoreState) -> Row:
     return state.number, state.digest, state.time, state.layout
 
 
-def write(home: LogHome, state: StoreState, statistics: Mapping[int, Mapping[int, bytes]]) -> None:
-    """Write the checkpoint of a state, read it back, and remove older checkpoints.
-
-    `statistics` are, for each table, those of its files by id.
-    """
-    parts = dict[str, bytes]()
-    for id in state.tables:  # noqa: A001
-        rows = [{"id": file, "body": body} for file, body in sorted(statistics.get(id, {}).items())]
-        parts[f"statistics/{id}"] = _stream(pa.Table.from_pylist(rows, schema=_STATISTICS))
-    statements, size = list[tuple[str, Mapping[str, object]]](), 0
-    for part, content in (parts | parts_of(state)).items():
-        if statements and size + len(content) > _BYTES_AT_ONCE:
-            change(home, statements)
-            statements, size = [], 0
-        values = {"number": state.number, "part": part, "fold": FOLD_VERSION, "bytes": content}
-        seal = row_digest((state.digest, part, content))
-        statements.append((tables.PUT_CHECKPOINT, {**values, "digest": seal}))
-        size += len(content)
-    change(home, statements)
-    read_state(home, Checkpoint(state.number, state.digest))
-    change(home, [(tables.FORGET_CHECKPOINTS, {"before": all_checkpoints(home)[:KEPT][-1].number})])
-
-
-def statistics_in(home: LogHome, checkpoint: Checkpoint, table: int) -> dict[int, bytes] | None:
-    """Return what a checkpoint knows of the values in a table's files, by their ids.
-
-    None if that part is damaged, or not there since the table is newer.
-    """
-    part = f"statistics/{table}"
-    with suppress(KeyError, ValueError):
-        rows = _table(_parts(home, checkpoint, tables.CHECKPOINT_PART, part=part)[part], _STATISTICS)
-        return dict(zip(rows["id"].to_pylist(), rows["body"].to_pylist(), strict=True))
-    return None
+def write(home: LogHome, state: StoreState) -> None:
+    """Write the checkpoint of a state, and remove all but the newest."""
+    content, numbers = pack_value(state), {state.number, *(each.number for each in all_checkpoints(home))}
+    seal = row_digest((state.digest, content))
+    values = {"number": state.number, "fold": FOLD_VERSION, "digest": seal, "bytes": content}
+    before = {"before": sorted(numbers)[-KEPT:][0]}
+    change(home, [(tables.PUT_CHECKPOINT, values), (tables.FORGET_CHECKPOINTS, before)])

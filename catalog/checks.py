@@ -2,17 +2,15 @@
 
 They are pure, and run under the log's lock with the state as of its head; for a commit of one statement, with
 the state that is known, whose layout the statement compares. A write that follows from all rows of a table
-names the number that they were read at (`based_on`). `horizon` and `served` of `FragmentsReplaced` and
-`copied_to` of `MoveSwitched` are taken from the very state that is checked, so these checks find only
-mistakes of our own.
+names the number that they were read at (`based_on`). What a flush, a merge or a move took its rows from is
+compared with this very state by those who append them.
 
     record              requires
     RowsCommitted       its table, the definition its rows are written by; each of its fragments where its
                         slots live, with runs of all indexes, and not condemned; if it has read rows, no
                         commit since
-    FragmentsReplaced   each replaced fragment and commit there, serving what `served` says; its own
-                        fragments in place, with runs; the table's horizon
-    MoveSwitched        its tablet as it was, its target not draining; no file of the tablet since `copied_to`
+    FragmentsReplaced   each replaced fragment and commit there; its own fragments in place, with runs
+    MoveSwitched        its tablet as it was, its target not draining
     TableDefined        the definition that it was made from, a name of its own
     TableDropped        its table
     IndexDefined        its table, a name of its own; of one that is ready, runs of all fragments
@@ -101,13 +99,10 @@ def _check_replaced(state: StoreState, record: FragmentsReplaced) -> None:
     if record.table in state.dropped and replace(record.files, forgotten=()) == NO_CHANGES:
         return
     table = _existing(state, record.table)
-    if table.info.oldest_snapshot != record.horizon:
-        raise _changed(table, "the horizon")
     changes = record.files
     named = dict(changes.slots).keys() | {run.fragment for run in changes.runs}
     unflushed = {commit.number for commit in table.memory}
-    is_there = len(table.fragments.where("id", named)) == len(named) and unflushed.issuperset(changes.flushed)
-    if not is_there or table.served_by(changes) != record.served:
+    if not (table.fragments.by_id.keys() >= named and unflushed.issuperset(changes.flushed)):
         raise _changed(table, "files")
     _check_runs(state, table, changes)
     _check_files(state, table, changes, state.placement)
@@ -115,13 +110,13 @@ def _check_replaced(state: StoreState, record: FragmentsReplaced) -> None:
 
 def _check_runs(state: StoreState, table: TableState, changes: FileChanges) -> None:
     """Raise unless runs are of indexes that there are, and of fragments that have none."""
-    indexes, fragments = {index.id for index in table.indexes}, {added.fragment for added in changes.runs}
-    having = {(run.index, run.fragment) for run in table.runs.where("fragment", fragments)}
+    indexes = {index.id for index in table.indexes}
     coming = {(added.run.index, added.fragment) for added in changes.runs}
-    if not having.isdisjoint(coming) or not indexes.issuperset(index for index, _ in coming):
+    having = ((run.index, run.fragment) for run in table.runs.by_id.values()) if coming else ()
+    if not coming.isdisjoint(having) or not indexes.issuperset(index for index, _ in coming):
         raise _changed(table, "indexes")
-    shards = {fragment.id: fragment.shard for fragment in table.fragments.where("id", fragments)}
-    _check_not_condemned(state, ((shards[added.fragment], added.run.path) for added in changes.runs))
+    paths = ((table.fragments.by_id[added.fragment].shard, added.run.path) for added in changes.runs)
+    _check_not_condemned(state, paths)
 
 
 def _check_files(state: StoreState, table: TableState, changes: FileChanges, placement: Placement) -> None:
@@ -156,8 +151,6 @@ def _check_move(state: StoreState, record: MoveSwitched) -> None:
         raise InvalidTopologyChange(f"tablet {tablet.id} was changed meanwhile; plan its move again")
     if target is None or target.draining:
         raise InvalidTopologyChange(f"shard {record.target} is draining or gone; plan the move again")
-    if state.touched.get(tablet.id, 0) > record.copied_to:
-        raise WriteConflict(f"files of tablet {tablet.id} came since its copy; copy them, too, and try again")
     placement = state.placement.replaced((tablet,), (moved_tablet(record),))
     for table, changes in record.tables.items():
         _check_files(state, _existing(state, table), changes, placement)
@@ -192,8 +185,8 @@ def _check_index(state: StoreState, record: IndexDefined) -> None:
     if all(other.id != index.id for other in table.indexes):
         _check_new(state, "index", index.id)
     if index.ready:
-        having = {run.fragment for run in table.runs.where("index", {index.id})}
-        if having != table.fragments.by_id().keys():
+        having = {run.fragment for run in table.runs.by_id.values() if run.index == index.id}
+        if having != table.fragments.by_id.keys():
             raise _changed(table, "files")
 
 

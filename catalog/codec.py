@@ -2,33 +2,49 @@
 
 A value is the list of its fields, in the order in which its class has them; so a class whose fields change
 needs another format number, and the classes of old numbers stay. Fields whose metadata has `apart` are kept
-in other parts, and have their defaults here. What is read is checked against the types: bytes that do not fit
-raise `ValueError`, and no value is half of one.
+elsewhere, and have their defaults here. What is read was sealed by a digest, which is checked before: it is
+what was packed, so its types are not checked again.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain
-from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgpack
 import pyarrow as pa
 
+from elasticscan.base.concurrency import cached_property
 from elasticscan.topology import SlotSet
 
 T = TypeVar("T")
+Reader = Callable[[Any], Any]
 
 
-# Errors of what is no value of a type; Arrow raises `OSError` for a schema that it cannot parse.
-_UNFIT = (
-    *(TypeError, AttributeError, KeyError, AssertionError, OverflowError, OSError),
-    *(pa.ArrowException, msgpack.UnpackException),
-)
+class Packed(Generic[T]):
+    """Values of a class by their ids, of which a checkpoint may have many: made once they are asked for.
+
+    Args:
+        known: `by_id`, or `packed`.
+    """
+
+    def __init__(self, kind: type[T], **known: Any) -> None:
+        self._kind = kind
+        self.__dict__ |= known
+
+    @cached_property
+    def by_id(self) -> Mapping[int, T]:
+        """Return the values, ascending by their ids."""
+        return unpack_value(dict[int, self._kind], self.packed)  # type: ignore[name-defined]
+
+    @cached_property
+    def packed(self) -> bytes:
+        return pack_value(self.by_id)
 
 
 def pack_value(value: object) -> bytes:
@@ -38,15 +54,9 @@ def pack_value(value: object) -> bytes:
 
 
 def unpack_value(kind: type[T], packed: bytes) -> T:
-    """Return the value of a class that bytes hold.
-
-    Raises:
-        ValueError: they hold no such value.
-    """
-    try:
-        value: T = _reader(cast(Any, kind))(msgpack.unpackb(packed, use_list=True, strict_map_key=False))
-    except _UNFIT as error:
-        raise ValueError(f"no {kind.__name__}: {error}") from error
+    """Return the value of a class that was packed."""
+    plain, read = msgpack.unpackb(packed, use_list=False, strict_map_key=False), _reader(cast(Any, kind))
+    value: T = plain if read is None else read(plain)
     return value
 
 
@@ -55,7 +65,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, SlotSet):
         return list(chain.from_iterable(value.ranges))
     if is_dataclass(value):
-        return [getattr(value, field.name) for field in _packed_fields(cast(Any, type(value)))]
+        return [getattr(value, name) for name in _packed_fields(cast(Any, type(value)))]
+    if isinstance(value, Packed):
+        return value.packed
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, Mapping):
@@ -68,48 +80,61 @@ def _plain(value: Any) -> Any:
 
 
 @cache
-def _packed_fields(kind: Any) -> tuple[Field[Any], ...]:
-    """Return the fields of a class that its values have in the log; the others come last."""
-    return tuple(field for field in fields(kind) if field.init and "apart" not in field.metadata)
+def _packed_fields(kind: Any) -> tuple[str, ...]:
+    """Return the fields of a class that its values have in the log."""
+    return tuple(field.name for field in fields(kind) if field.init and "apart" not in field.metadata)
+
+
+# Fragments at one shard have nearly all the same slots, thousands of ranges where there are as many tablets.
+@lru_cache(maxsize=64)
+def _slots(edges: tuple[int, ...]) -> SlotSet:
+    return SlotSet.of(zip(edges[::2], edges[1::2], strict=True))
+
+
+def _schema(plain: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(plain))
+
+
+_READERS: dict[Any, Reader] = {
+    SlotSet: _slots,
+    pa.Schema: _schema,
+    pa.DataType: lambda plain: _schema(plain).field(0).type,
+}
 
 
 @cache
-def _reader(kind: Any) -> Callable[[Any], Any]:
-    """Return the function that makes a value of a type from what msgpack gave."""
+def _reader(kind: Any) -> Reader | None:
+    """Return the function that makes a value of a type from what msgpack gave; None where that is one."""
     origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        (some,) = (_reader(each) for each in arguments if each is not type(None))
-        return lambda plain: None if plain is None else some(plain)
-    if origin is tuple:
-        readers = tuple(_reader(each) for each in arguments if each is not ...)
-        if arguments[-1] is ...:
-            return lambda plain: tuple(map(readers[0], plain))
-        return lambda plain: tuple(read(item) for read, item in zip(readers, plain, strict=True))
+    inner = [_reader(each) for each in arguments if each not in (type(None), ...)]
+    if kind in _READERS or is_dataclass(kind):
+        return _READERS.get(kind) or _reader_of_fields(kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind
     if origin is frozenset:
-        (read_member,) = map(_reader, arguments)
-        return lambda plain: frozenset(map(read_member, plain))
-    if origin is not None and issubclass(origin, Mapping):
-        read_key, read_item = map(_reader, arguments)
-        return lambda plain: {read_key(key): read_item(item) for key, item in plain.items()}
-    if kind is SlotSet:
-        return lambda edges: SlotSet.of(zip(edges[::2], edges[1::2], strict=True))
-    if kind is pa.Schema:
-        return lambda plain: pa.ipc.read_schema(pa.py_buffer(plain))
-    if kind is pa.DataType:
-        return lambda plain: pa.ipc.read_schema(pa.py_buffer(plain)).field(0).type
-    if is_dataclass(kind):
-        hints = get_type_hints(kind)
-        readers = tuple(_reader(hints[field.name]) for field in _packed_fields(cast(Any, kind)))
-        make: Any = kind
-        return lambda plain: make(*(read(item) for read, item in zip(readers, plain, strict=True)))
-    if issubclass(kind, Enum):
-        return cast(Callable[[Any], Any], kind)
-    return lambda plain: _checked(plain, kind)
+        return frozenset
+    if origin is Packed:
+        return lambda packed: Packed(arguments[0], packed=packed)
+    read = inner[-1] if inner else None
+    if read is None:
+        return None
+    if origin in (Union, types.UnionType):
+        return lambda plain: None if plain is None else read(plain)
+    if origin is not tuple:
+        return lambda plain: {key: read(item) for key, item in plain.items()}
+    if arguments[-1] is ...:
+        return lambda plain: tuple(map(read, plain))
+    return lambda plain: (*plain[:-1], read(plain[-1]))
 
 
-def _checked(plain: Any, kind: type) -> Any:
-    if kind is float and type(plain) is int:
-        return float(plain)
-    if type(plain) is not kind:
-        raise ValueError(f"{type(plain).__name__} instead of {kind.__name__}")
-    return plain
+def _reader_of_fields(kind: Any) -> Reader:
+    names, hints = _packed_fields(kind), get_type_hints(kind)
+    reads = [(name, read) for name in names if (read := _reader(hints[name])) is not None]
+
+    def read_fields(plain: tuple[Any, ...]) -> Any:
+        values = dict(zip(names, plain, strict=True))
+        for name, read in reads:
+            values[name] = read(values[name])
+        return kind(**values)
+
+    return read_fields

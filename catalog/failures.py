@@ -6,14 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from random import random
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from elasticscan.base.errors import CatalogUnavailable, CommitUnknown, DiskFull, InvalidOption, ReadOnlyStore
 from elasticscan.base.limits import RECONNECT_SECONDS
-from elasticscan.catalog.pool import in_transaction
-
-if TYPE_CHECKING:
-    from elasticscan.catalog.database import LogHome
+from elasticscan.catalog.database import LogHome, in_transaction
 
 P = ParamSpec("P")
 T = TypeVar("T")

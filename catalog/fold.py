@@ -31,7 +31,6 @@ from elasticscan.catalog.table_state import (
 from elasticscan.metadata import (
     LAYOUT,
     NO_SLOTS,
-    FileChanges,
     FilesCondemned,
     FragmentsReplaced,
     HorizonRaised,
@@ -52,7 +51,7 @@ from elasticscan.metadata import (
     file_ids,
     moved_tablet,
 )
-from elasticscan.topology import Placement, SlotSet
+from elasticscan.topology import Placement
 
 FOLD_VERSION: Final = 1  # grows whenever the same records give another state
 
@@ -147,7 +146,7 @@ def _table(state: StoreState, entry: LogEntry, record: TableDefined) -> Changes:
 
 def _drop_table(state: StoreState, entry: LogEntry, record: TableDropped) -> Changes:
     table = state.tables[record.table]
-    table = with_slots(table, dict.fromkeys(table.fragments.by_id(), NO_SLOTS), _since(state, entry))
+    table = with_slots(table, dict.fromkeys(table.fragments.by_id, NO_SLOTS), _since(state, entry))
     left = {number: other for number, other in state.tables.items() if number != record.table}
     dropped = DroppedTable(table.info.name, table.removed)
     return {"tables": left, "dropped": {**state.dropped, record.table: dropped}}
@@ -160,7 +159,7 @@ def _index(state: StoreState, entry: LogEntry, record: IndexDefined) -> Changes:
         newest = _newest(state.newest_ids, "index", [index])
         with_index = replace(table, indexes=(*others, index))
         return _with_table(state, index.table, with_index) | {"newest_ids": newest}
-    gone = table.runs.where("index", {index.id})
+    gone = [run for run in table.runs.by_id.values() if run.index == index.id]
     left = without_runs(replace(table, indexes=others), gone, _since(state, entry))
     return _with_table(state, index.table, left)
 
@@ -182,7 +181,7 @@ def _rows(state: StoreState, entry: LogEntry, record: RowsCommitted) -> Changes:
         overwrites=(*changed.overwrites, number) if record.overwrites else changed.overwrites,
         overwritten=changed.rows if record.overwrites else changed.overwritten,
     )
-    return _with_table(state, record.table, changed) | _touch(state, number, record.files)
+    return _with_table(state, record.table, changed)
 
 
 def _replace(state: StoreState, entry: LogEntry, record: FragmentsReplaced) -> Changes:
@@ -192,7 +191,7 @@ def _replace(state: StoreState, entry: LogEntry, record: FragmentsReplaced) -> C
         return {"dropped": {**state.dropped, record.table: left}}
     table, number = state.tables[record.table], entry.number
     changed = with_files(table, record.files, number, file_ids(number), _since(state, entry))
-    return _with_table(state, record.table, changed) | _touch(state, number, record.files)
+    return _with_table(state, record.table, changed)
 
 
 def _move(state: StoreState, entry: LogEntry, record: MoveSwitched) -> Changes:
@@ -202,18 +201,14 @@ def _move(state: StoreState, entry: LogEntry, record: MoveSwitched) -> Changes:
     for table, files in sorted(record.tables.items()):
         tables[table] = with_files(tables[table], files, entry.number, ids, time)
     placement = state.placement.replaced((record.tablet,), (moved,))
-    touched = {**state.touched, moved.id: entry.number}
-    return {"placement": placement, "tables": tables, "touched": touched}
+    return {"placement": placement, "tables": tables}
 
 
 def _tablets(state: StoreState, entry: LogEntry, record: TabletsChanged) -> Changes:
     gone = {tablet.id for tablet in record.before}
-    touched = {own: number for own, number in state.touched.items() if own not in gone}
-    touched |= {tablet.id: entry.number for tablet in record.after}
     left = (tablet for tablet in state.placement.tablets if tablet.id not in gone)
     return {
         "placement": Placement.of((*left, *record.after)),
-        "touched": touched,
         "newest_ids": _newest(state.newest_ids, "tablet", record.after),
     }
 
@@ -271,14 +266,3 @@ def _since(state: StoreState, entry: LogEntry) -> int:
     # The times of entries never go back, so one clock that was ahead would keep all files from then on.
     clock = (entry.row.clock or entry.time) / 1e6
     return round(1e6 * max(clock, observe(state.belief, clock).accepted_at))
-
-
-def _touch(state: StoreState, number: int, files: FileChanges) -> Changes:
-    """Note the tablets whose files are others now: a move that copied them before must copy again."""
-    of_files = (*(added.slots for added in files.added), *(left for _, left in files.slots))
-    slots = SlotSet.union((*of_files, files.flushed_slots))
-    if not slots:
-        return {}
-    bits, tablets = slots.bits, state.placement.tablets
-    touched = {t.id: number for t in tablets if bits >> t.start & (1 << t.end - t.start) - 1}
-    return {"touched": {**state.touched, **touched}}

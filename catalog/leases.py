@@ -58,8 +58,4 @@ def lease_rows(home: LogHome, id: str | None = None) -> list[Row]:  # noqa: A002
 
 
 def lease_of(kind: type[T], row: Row) -> Lease[T]:
-    """Return the lease of a row. Raises `StoreDamaged` where it cannot be decoded."""
-    try:
-        return Lease(row[0].partition("/")[2], unpack_value(kind, row[1]), row[2])
-    except ValueError as error:
-        raise damaged_log(f"lease {row[0]} cannot be decoded ({error})") from error
+    return Lease(row[0].partition("/")[2], unpack_value(kind, row[1]), row[2])

@@ -48,7 +48,6 @@ from elasticscan.catalog.failures import (
     unavailable,
     unfit_value,
 )
-from elasticscan.catalog.pool import ConnectionPool
 
 # Of a pipeline whose connection was lost it warns; the same is an error here, and is dealt with.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
@@ -191,12 +190,6 @@ class ImpatientConnection(psycopg.Connection[Row]):
         return _rows(cursors[-1])
 
 
-def _reset(connection: ImpatientConnection) -> bool:
-    if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-        connection.execute("ROLLBACK")
-    return connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-
-
 class PostgresHome(LogHome):
     """A log at a PostgreSQL server.
 
@@ -212,15 +205,13 @@ class PostgresHome(LogHome):
     types = {"BYTES": "BYTEA", "NUMBER": "BIGINT", "GENESIS": "decode(repeat('00', 32), 'hex')"}  # noqa: RUF012
 
     def __init__(self, address: str, clock: Clock | None = None, url: str = "") -> None:
+        super().__init__()
         self._address, self._url = address, url or address
         given = conninfo_to_dict(address)
         self._signs_of_life: Any = {n: v for n, v in _SIGNS_OF_LIFE.items() if n not in given}
         self.retry_seconds, self.answer_seconds = FIRST_CONNECT_SECONDS, ANSWER_SECONDS
         self.clock = ServerClock() if clock is None or type(clock) is SystemClock else clock
         self.appends_inline = isinstance(self.clock, ServerClock)  # the statement takes the server's time
-        self._pool = ConnectionPool[ImpatientConnection](
-            self._connected, _reset, lambda connection: connection.close(), of_file=False
-        )
 
     def make_tables(self) -> None:
         self.execute("; ".join((_LOCK_CREATION, *self.definitions(), _INDEX)))  # one transaction
@@ -235,7 +226,7 @@ class PostgresHome(LogHome):
         return bool(is_there)
 
     def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
-        held = self._pool.held
+        held: ImpatientConnection | None = self.held
         if held is not None:  # in a transaction, which cannot go on without it
             with self._translated():
                 return list(held.ask(statement, values))
@@ -249,34 +240,32 @@ class PostgresHome(LogHome):
     @contextmanager
     def reading(self) -> Iterator[Self]:
         with ExitStack() as stack:
-            if self._pool.held is None:
+            if self.held is None:
                 retry(self, lambda: self._begun(stack, _BEGIN_READING))
             yield self
-            self._pool.check_process()
 
     @contextmanager
     def writing(self) -> Iterator[Self]:
         if self.why_read_only is not None:
             raise not_writable(self.why_read_only)
-        assert self._pool.held is None, "this thread is in a transaction"
+        assert not self.in_transaction, "this thread is in a transaction"
         milliseconds = int(self.answer_seconds * 1_000)  # a writer waits no longer than its client does
         begin = _BEGIN_WRITING.format(lock=milliseconds // 2, client=milliseconds)
         words = f"{begin} {tables.HEAD} FOR UPDATE"
         with ExitStack() as stack:
-            connection = retry(self, partial(self._begun, stack, words))
+            retry(self, partial(self._begun, stack, words))
             yield self
-            self._pool.check_process()
+            connection = self.held  # not in a child that was forked meanwhile
             connection.unsent = (*connection.unsent, ("COMMIT", NOTHING))
             with _unknown_if_lost():
                 connection.send()
 
-    def _begun(self, stack: ExitStack, words: str) -> ImpatientConnection:
+    def _begun(self, stack: ExitStack, words: str) -> None:
         """Begin a transaction on a connection that the stack gives back."""
         with ExitStack() as tried:
             connection = tried.enter_context(self._connection())
             connection.begin(words)
             stack.push(tried.pop_all())
-        return connection
 
     def append_inline(self, values: Mapping[str, Any]) -> Row | None:
         parts = values["parts"]
@@ -289,10 +278,15 @@ class PostgresHome(LogHome):
 
     @contextmanager
     def _connection(self) -> Iterator[ImpatientConnection]:
-        with self._translated(), self._pool.connection() as connection:
+        with self._translated(), self._lent() as connection:
             yield connection
 
-    def _connected(self) -> ImpatientConnection:
+    def _reset(self, connection: ImpatientConnection) -> bool:
+        if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            connection.execute("ROLLBACK")
+        return connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+    def _connect(self) -> ImpatientConnection:
         with ExitStack() as failed:
             connection = ImpatientConnection.connect(
                 self._address, autocommit=True, prepare_threshold=None, **self._signs_of_life
@@ -315,7 +309,7 @@ class PostgresHome(LogHome):
             lines = str(error).strip().splitlines() or [type(error).__name__]
             ours = _meaning(error, without(lines[0], self._url))
             if isinstance(ours, Interrupted):  # free connections are lost, too
-                self._pool.close()
+                self.close()
             raise ours from as_cause(error, self._url)
 
 

@@ -21,7 +21,6 @@ from pathlib import Path
 from threading import Lock
 from time import monotonic, sleep
 from typing import Any, Final, Self
-from weakref import WeakSet
 
 import apsw
 
@@ -30,7 +29,7 @@ from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.errors import CatalogUnavailable
 from elasticscan.base.file_locks import locked
 from elasticscan.base.limits import BUSY_SECONDS, RECONNECT_SECONDS
-from elasticscan.catalog.database import NOTHING, LogHome, Row
+from elasticscan.catalog.database import HOMES, NOTHING, LogHome, Row
 from elasticscan.catalog.entries import damaged_log
 from elasticscan.catalog.failures import (
     commit_unknown,
@@ -38,7 +37,6 @@ from elasticscan.catalog.failures import (
     replaced_file,
     retry_interrupted,
 )
-from elasticscan.catalog.pool import ConnectionPool
 from elasticscan.catalog.sqlite_files import (
     OpenedFiles,
     check_one_name,
@@ -52,12 +50,6 @@ from elasticscan.catalog.sqlite_files import (
 
 _TRUSTED_SECONDS: Final = 0.01  # what readers save is a tenth of a first page
 _PAUSE_SECONDS: Final = 0.005
-
-
-def _reset(connection: apsw.Connection) -> bool:
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
-    return not connection.in_transaction
 
 
 class SqliteHome(LogHome):
@@ -74,15 +66,12 @@ class SqliteHome(LogHome):
     types = {"BYTES": "BLOB", "NUMBER": "INTEGER", "GENESIS": "zeroblob(32)"}  # noqa: RUF012 - a `ClassVar`
 
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
+        super().__init__()
         self.path, self.file, self.clock = path, path, clock or SystemClock()
         self.wait_seconds = BUSY_SECONDS
         self._opened: OpenedFiles | None = None
-        self._pool = ConnectionPool[apsw.Connection](
-            self._connected, _reset, lambda connection: connection.close(True), of_file=True
-        )
         self._trusted_until = 0.0  # a time of `monotonic`; readers need not look at the files before
         self._must_touch = False  # after a commit of which the disk did not say whether it took it
-        _HOMES.add(self)
 
     def make_tables(self) -> None:
         self.path.touch()
@@ -110,7 +99,7 @@ class SqliteHome(LogHome):
     def writing(self) -> Iterator[Self]:
         if self.why_read_only is not None:
             raise not_writable(self.why_read_only)
-        assert self._pool.held is None, "this thread is in a transaction"
+        assert not self.in_transaction, "this thread is in a transaction"
         check_one_name(self.path)
         with self._queue(), self._connection(writing=True) as connection:
             opened = self._opened
@@ -120,10 +109,9 @@ class SqliteHome(LogHome):
             if self._must_touch:
                 connection.execute("UPDATE head SET id = id")
             yield self
-            self._pool.check_process()
             if not opened.are_there():
                 raise replaced_file()
-            self._commit(connection)
+            self._commit(self.held)  # not in a child that was forked meanwhile
             if not opened.are_there():
                 raise commit_unknown("its file was replaced")
 
@@ -174,10 +162,10 @@ class SqliteHome(LogHome):
 
     @contextmanager
     def _connection(self, writing: bool = False) -> Iterator[apsw.Connection]:
-        with translated(self.path), ExitStack() as lent:
-            if self._pool.held is None and (writing or monotonic() >= self._trusted_until):
+        with translated(), ExitStack() as lent:
+            if self.held is None and (writing or monotonic() >= self._trusted_until):
                 self._follow_file()
-            yield lent.enter_context(self._pool.connection())
+            yield lent.enter_context(self._lent())
 
     def _follow_file(self) -> None:
         """Close all connections to files that are not the log's any more."""
@@ -191,16 +179,24 @@ class SqliteHome(LogHome):
             if self._opened is not opened:  # another thread has done it
                 return
             # A reader's own connections leave the log alone; they are closed as they come back.
-            every = [self] if self.why_read_only else list(_HOMES)
-            homes = [home for home in every if home.path == self.path]
-            while True in [home._pool.close() for home in homes] and not self.why_read_only:
+            every = [self] if self.why_read_only else list(HOMES)
+            homes = [home for home in every if isinstance(home, SqliteHome) and home.path == self.path]
+            while True in [home.close() for home in homes] and not self.why_read_only:
                 if monotonic() > now + RECONNECT_SECONDS:
                     raise replaced_file()
                 sleep(_PAUSE_SECONDS)
             for home in homes:
                 home._opened = None
 
-    def _connected(self) -> apsw.Connection:
+    def _reset(self, connection: apsw.Connection) -> bool:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        return not connection.in_transaction
+
+    def _end(self, connection: apsw.Connection) -> None:
+        connection.close(True)
+
+    def _connect(self) -> apsw.Connection:
         """Open the file that is at the path now, and remember which that was."""
         reads = self.why_read_only is not None
         connection, opened = connect_read_only(self.path) if reads else connect(self.path, self.wait_seconds)
@@ -212,5 +208,4 @@ class SqliteHome(LogHome):
         return connection
 
 
-_HOMES: Final[WeakSet[SqliteHome]] = WeakSet()
 _following = renewed_in_child(Lock)

@@ -159,13 +159,25 @@ def connect_read_only(path: Path) -> tuple[apsw.Connection, OpenedFiles]:
     for _ in range(_TRIES):
         opened = OpenedFiles.look(str(path), is_copied=True)
         with translated_system(writing=False), suppress(FileNotFoundError):  # files may go at any time
-            content = _content(path, opened)
+            copied = _copied(path)
             if OpenedFiles.look(str(path), is_copied=True) == opened:
-                connection = apsw.Connection(":memory:")
-                connection.deserialize("main", content)
-                return connection, opened
+                return copied, opened
         time.sleep(_PAUSE_SECONDS)
     raise unavailable(f"{path} keeps changing, and this user cannot use the files next to it")
+
+
+def _copied(path: Path) -> apsw.Connection:
+    """Return a copy in memory, with the changes next to the file, which a writer that was killed has left."""
+    with tempfile.TemporaryDirectory(prefix="elasticscan-") as scratch:
+        copy = Path(scratch) / "catalog.db"
+        with closing(_read_only(path, "immutable=1")) as file:
+            copy.write_bytes(file.serialize("main"))
+        with suppress(FileNotFoundError):
+            shutil.copyfile(f"{path}-wal", f"{copy}-wal")
+        memory = apsw.Connection(":memory:")
+        with closing(apsw.Connection(str(copy))) as file, memory.backup("main", file, "main") as backup:
+            backup.step()
+    return memory
 
 
 def _read_only(path: Path, how: str) -> apsw.Connection:
@@ -189,19 +201,6 @@ def _connected(address: str, flags: int, wait_seconds: float, *pragmas: str) -> 
     return made
 
 
-def _content(path: Path, opened: OpenedFiles) -> bytes:
-    """Return the database with the changes alongside it, which a writer that was killed has left."""
-    with tempfile.TemporaryDirectory(prefix="elasticscan-") as scratch:
-        copy = Path(scratch) / "catalog.db"
-        with closing(_read_only(path, "immutable=1")) as file:
-            copy.write_bytes(file.serialize("main"))
-        if opened.states[1] is not None:
-            copy.with_name("catalog.db-wal").write_bytes(Path(f"{path}-wal").read_bytes())
-        with closing(apsw.Connection(str(copy))) as connection:
-            connection.execute("PRAGMA journal_mode = DELETE")
-            return bytes(connection.serialize("main"))
-
-
 # The errors of SQLite, and of the system, as ours
 #
 # SQLite says                              the caller gets
@@ -210,8 +209,6 @@ def _content(path: Path, opened: OpenedFiles) -> bytes:
 # it may not be written                    ReadOnlyStore
 # no open files, no memory                 OutOfResources
 # its file makes no sense                  StoreDamaged; so it says of most reads that failed at the disk, too
-
-_ROOM_BYTES: Final = 1 << 16  # twice what the index of a write-ahead log grows by
 
 _SQLITE: Final[dict[type[apsw.Error], Callable[[str], ElasticScanError]]] = {
     apsw.FullError: disk_full,
@@ -227,26 +224,18 @@ _NO_MEMORY: Final = (apsw.SQLITE_IOERR_NOMEM, apsw.SQLITE_IOERR_SHMMAP)  # the i
 
 
 @contextmanager
-def translated(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors, and the system's about a log's files, into ours."""
+def translated() -> Iterator[None]:
+    """Turn SQLite's errors into ours."""
     try:
         yield
     except apsw.Error as error:
-        raise meaning(error, path) from error
+        if getattr(error, "extendedresult", 0) in _NO_MEMORY:
+            raise lack_of_memory() from error
+        raise _SQLITE.get(type(error), unavailable)(str(error)) from error
     except UnicodeDecodeError as error:
         raise damaged_log(f"a text cannot be decoded ({error.reason})") from error
     except MemoryError as error:
         raise lack_of_memory() from error
-
-
-def meaning(error: apsw.Error, path: Path) -> ElasticScanError:
-    if getattr(error, "extendedresult", 0) in _NO_MEMORY:
-        return lack_of_memory()
-    if isinstance(error, apsw.IOError):  # a full disk may be reported as a write that failed
-        with suppress(OSError):
-            if shutil.disk_usage(path.parent).free < _ROOM_BYTES:
-                return disk_full(str(error))
-    return _SQLITE.get(type(error), unavailable)(str(error))
 
 
 _SYSTEM: Final[dict[int | None, Callable[[str], ElasticScanError]]] = {

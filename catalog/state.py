@@ -41,7 +41,6 @@ class StoreState:
         shards, removed_shards: by id, ascending.
         topology: the newest number in the topology history, and whether it is published.
         newest_ids: of tables, indexes, shards and tablets: ids are never used twice.
-        touched: for each tablet the newest number that brought files with rows of it, or replaced some.
     """
 
     number: int
@@ -64,7 +63,6 @@ class StoreState:
     topology: tuple[int, bool] = (1, True)
     newest_ids: Mapping[str, int] = field(default_factory=dict)
     secrets: Mapping[int, Secret] = field(default_factory=dict)
-    touched: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def versions(self) -> tuple[int, int]:
@@ -131,13 +129,13 @@ class StoreState:
 
     def fragments(self, table: int | None = None, shard: int | None = None) -> tuple[Fragment, ...]:
         """Return the fragments that serve slots now, oldest first."""
-        every = chain.from_iterable(own.fragments.by_id().values() for own in self._tables(table))
+        every = chain.from_iterable(own.fragments.by_id.values() for own in self._tables(table))
         found = (fragment for fragment in every if shard is None or fragment.shard == shard)
         return tuple(found if table is not None else sorted(found, key=attrgetter("id")))
 
     def runs(self, table: int | None = None) -> tuple[IndexRun, ...]:
         """Return the runs of a table's fragments that serve slots now, or of all."""
-        every = chain.from_iterable(own.runs.by_id().values() for own in self._tables(table))
+        every = chain.from_iterable(own.runs.by_id.values() for own in self._tables(table))
         return tuple(every if table is not None else sorted(every, key=attrgetter("id")))
 
     def files(self) -> list[tuple[Fragment, Fragment | IndexRun]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from elasticscan.catalog.entries import Digest
-from elasticscan.catalog.files import FileSet
+from elasticscan.catalog.codec import Packed
 from elasticscan.metadata import FileChanges, Fragment, IndexInfo, IndexRun, MoveSwitched, TableInfo
 from elasticscan.topology import SlotSet
+
+Digest = bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ class TableState:
         overwrites: numbers of commits that replaced all rows, of those up to the horizon the newest alone.
         overwritten: rows that the commits before the newest of these wrote.
         removed: its files that serve no slot any more, and may still be on their disks.
+        fragments, runs: those that serve slots.
     """
 
     info: TableInfo
@@ -91,14 +93,8 @@ class TableState:
     overwrites: tuple[int, ...] = ()
     overwritten: int = 0
     removed: tuple[RemovedFile, ...] = ()
-    fragments: FileSet[Fragment] = field(default=FileSet.empty(Fragment), metadata={"apart": True})
-    runs: FileSet[IndexRun] = field(default=FileSet.empty(IndexRun), metadata={"apart": True})
-
-    def served_by(self, changes: FileChanges) -> int:
-        """Return how many slots the fragments and commits serve that changes take rows from, in sum."""
-        served = [fragment.slots for fragment in self.fragments.where("id", dict(changes.slots))]
-        served += [commit.slots for commit in self.memory if commit.number in changes.flushed]
-        return sum(map(len, served))
+    fragments: Packed[Fragment] = field(default=Packed(Fragment, by_id={}))
+    runs: Packed[IndexRun] = field(default=Packed(IndexRun, by_id={}))
 
 
 def with_files(
@@ -108,26 +104,29 @@ def with_files(
 
     `time` is that of files that go, as `RemovedFile` has it.
     """
-    fragments, runs = list[Fragment](), list[IndexRun]()
+    fragments, runs = dict[int, Fragment](), dict[int, IndexRun]()
     for added in files.added:
         fragment = added.entered(next(ids), table.info.id, number)
-        fragments.append(fragment)
-        runs += [run.entered(next(ids), fragment.id) for run in added.runs]
-    runs += [extra.run.entered(next(ids), extra.fragment) for extra in files.runs]
+        fragments[fragment.id] = fragment
+        runs |= {(id := next(ids)): run.entered(id, fragment.id) for run in added.file.runs}  # noqa: A001
+    runs |= {(id := next(ids)): extra.run.entered(id, extra.fragment) for extra in files.runs}  # noqa: A001
     table, memory = with_slots(table, dict(files.slots), time), _unflushed(table.memory, files)
+    if fragments:
+        table = replace(table, fragments=Packed(Fragment, by_id={**table.fragments.by_id, **fragments}))
+    if runs:
+        table = replace(table, runs=Packed(IndexRun, by_id={**table.runs.by_id, **runs}))
     return replace(
         table,
         memory=memory,
         memory_bytes=sum(commit.bytes for commit in memory) if files.flushed else table.memory_bytes,
         removed=not_forgotten(table.removed, files),
-        fragments=table.fragments.with_added(fragments),
-        runs=table.runs.with_added(runs),
     )
 
 
 def struck(table: TableState, record: MoveSwitched, time: int) -> TableState:
     """Return a table whose fragments at the source of a move serve its slots no longer."""
-    there, slots = table.fragments.where("shard", {record.tablet.shard}), record.tablet.slots
+    there = (f for f in table.fragments.by_id.values() if f.shard == record.tablet.shard)
+    slots = record.tablet.slots
     return with_slots(table, {f.id: f.slots - slots for f in there if not f.slots.isdisjoint(slots)}, time)
 
 
@@ -135,21 +134,29 @@ def with_slots(table: TableState, slots: Mapping[int, SlotSet], time: int) -> Ta
     """Return a table whose fragments serve these slots; of one without any all files are noted as removed."""
     if not slots:
         return table
-    there = table.fragments.where("id", slots.keys())
-    going = {fragment.id: fragment for fragment in there if not slots[fragment.id]}
-    table = without_runs(table, table.runs.where("fragment", going.keys()), time) if going else table
-    changed = [replace(fragment, slots=slots[fragment.id]) for fragment in there if fragment.id not in going]
-    gone = (RemovedFile(table.info.id, f.id, f.shard, f.path, time) for f in going.values())
-    fragments = table.fragments.with_removed(going).with_added(changed)
-    return replace(table, fragments=fragments, removed=(*table.removed, *gone))
+    fragments, gone = dict(table.fragments.by_id), list[RemovedFile]()
+    for id, left in slots.items():  # noqa: A001
+        file = fragments[id]
+        if left:
+            fragments[id] = replace(file, slots=left)
+        else:
+            gone.append(RemovedFile(table.info.id, id, file.shard, file.path, time))
+            del fragments[id]
+    going = {file.fragment for file in gone}
+    table = without_runs(table, [run for run in table.runs.by_id.values() if run.fragment in going], time)
+    return replace(table, fragments=Packed(Fragment, by_id=fragments), removed=(*table.removed, *gone))
 
 
-def without_runs(table: TableState, runs: Sequence[IndexRun], time: int) -> TableState:
+def without_runs(table: TableState, runs: Collection[IndexRun], time: int) -> TableState:
     """Return a table without some runs of its indexes, whose files are noted as removed."""
-    shards = {own.id: own.shard for own in table.fragments.where("id", {run.fragment for run in runs})}
-    files = (RemovedFile(table.info.id, run.fragment, shards[run.fragment], run.path, time) for run in runs)
-    left = table.runs.with_removed(run.id for run in runs)
-    return replace(table, runs=left, removed=(*table.removed, *files))
+    if not runs:
+        return table
+    left, files = dict(table.runs.by_id), list[RemovedFile]()
+    for run in runs:
+        shard = table.fragments.by_id[run.fragment].shard
+        files.append(RemovedFile(table.info.id, run.fragment, shard, run.path, time))
+        del left[run.id]
+    return replace(table, runs=Packed(IndexRun, by_id=left), removed=(*table.removed, *files))
 
 
 def not_forgotten(removed: tuple[RemovedFile, ...], files: FileChanges) -> tuple[RemovedFile, ...]:

@@ -3,7 +3,7 @@
     head               the newest entry's number, digest and time, and the newest that changed the layout
     log                the entries; none is ever changed or removed
     payload            what records have apart from their entries: values, rows, statistics
-    checkpoint         the state as of a number, in parts, of which `store` is written last
+    checkpoint         the state as of a number
     topology_history   placements; `record` names the entry that seals a row
     lease              what ends by itself with time
 
@@ -32,8 +32,8 @@ CREATE: Final = (
     """CREATE TABLE IF NOT EXISTS payload (
         number {NUMBER} NOT NULL, part TEXT NOT NULL, bytes {BYTES} NOT NULL, PRIMARY KEY (number, part))""",
     """CREATE TABLE IF NOT EXISTS checkpoint (
-        number {NUMBER} NOT NULL, part TEXT NOT NULL, fold {NUMBER} NOT NULL, digest {BYTES} NOT NULL,
-        bytes {BYTES} NOT NULL, PRIMARY KEY (number, part))""",
+        number {NUMBER} PRIMARY KEY, fold {NUMBER} NOT NULL, digest {BYTES} NOT NULL,
+        bytes {BYTES} NOT NULL)""",
     """CREATE TABLE IF NOT EXISTS topology_history (
         number {NUMBER} PRIMARY KEY, record {NUMBER} NOT NULL, bytes {BYTES} NOT NULL)""",
     """CREATE TABLE IF NOT EXISTS lease (
@@ -79,15 +79,14 @@ ROWS_OF: Final = """SELECT p.number, p.bytes FROM payload p JOIN log l ON l.numb
     WHERE p.number > :after AND p.part = 'rows' AND l.table_id = :table"""
 PARTS_BETWEEN: Final = "SELECT number, part, bytes FROM payload WHERE number > :after AND number <= :upto"
 PART: Final = "SELECT bytes FROM payload WHERE number = :number AND part = :part"
+STATISTICS: Final = f"""SELECT p.bytes, {_LINKED} JOIN payload p ON p.number = l.number
+    WHERE p.part = 'statistics' AND p.number >= :first AND p.number <= :last AND l.table_id IN (:table, 0)"""
 
 CHECKPOINTS: Final = """SELECT c.number, l.digest, c.fold FROM checkpoint c JOIN log l ON l.number = c.number
-    WHERE c.part = 'store' ORDER BY c.number DESC"""
-BEGUN_CHECKPOINT: Final = "SELECT max(c.number) FROM checkpoint c JOIN log l ON l.number = c.number"
-_CHECKPOINT: Final = "SELECT part, digest, bytes FROM checkpoint WHERE number = :number"
-CHECKPOINT_STATE: Final = f"{_CHECKPOINT} AND part NOT LIKE 'statistics/%'"
-CHECKPOINT_PART: Final = f"{_CHECKPOINT} AND part = :part"
-PUT_CHECKPOINT: Final = """INSERT INTO checkpoint VALUES (:number, :part, :fold, :digest, :bytes)
-    ON CONFLICT (number, part) DO UPDATE SET fold = excluded.fold, digest = excluded.digest,
+    ORDER BY c.number DESC"""
+CHECKPOINT: Final = "SELECT digest, bytes FROM checkpoint WHERE number = :number"
+PUT_CHECKPOINT: Final = """INSERT INTO checkpoint VALUES (:number, :fold, :digest, :bytes)
+    ON CONFLICT (number) DO UPDATE SET fold = excluded.fold, digest = excluded.digest,
     bytes = excluded.bytes"""
 FORGET_CHECKPOINTS: Final = "DELETE FROM checkpoint WHERE number < :before"
 DROPPABLE: Final = """SELECT number, part FROM payload

@@ -23,7 +23,7 @@ from elasticscan.base.limits import (
     STREAM_LEASE_SECONDS,
     TRUSTED_JUMP_SECONDS,
 )
-from elasticscan.catalog import checkpoints, leases, tables
+from elasticscan.catalog import leases, tables
 from elasticscan.catalog.checkpoints import head_of, replay_newest
 from elasticscan.catalog.checks import check
 from elasticscan.catalog.codec import pack_value
@@ -39,6 +39,7 @@ from elasticscan.catalog.entries import (
     drafted,
     is_sealed,
     linked_entry,
+    row_digest,
 )
 from elasticscan.catalog.failures import Interrupted
 from elasticscan.catalog.fold import apply
@@ -122,7 +123,7 @@ class Tx:
             check(state, what.record)
         number, at = self._next_number(what), time_after(state, clock)
         before = GENESIS if state is None else state.digest
-        entry = LogEntry(number, at, row, chained(before, number, at, row.seal))
+        entry = LogEntry(number, at, row, chained(before, number, at, row_digest(row)))
         self._state = apply(state, entry, what.record)
         values = row._asdict() | {"number": number, "time": at, "digest": entry.digest}
         self.execute(tables.INSERT_ENTRY, values)
@@ -314,24 +315,17 @@ class Tx:
 
         Damaged statistics are missing: they save work, and no row depends on them.
         """
-        newest = checkpoints.all_checkpoints(self.home)[:1] if of else []
-        known = checkpoints.statistics_in(self.home, newest[0], table) if newest else None
-        covered = -1 if known is None else newest[0].number
-        found = known or {}
-        for number in sorted({file // MAX_FILES for file in of if file // MAX_FILES > covered}):
+        found, numbers = dict[int, bytes](), {file // MAX_FILES for file in of}
+        if not numbers:
+            return found
+        asked = {"table": table, "first": min(numbers), "last": max(numbers)}
+        for content, *row in self.execute(tables.STATISTICS, asked):
             with suppress(StoreDamaged):
-                found |= self._statistics_brought(number)
-        return {file: found[file] for file in found.keys() & set(of)}
-
-    def _statistics_brought(self, number: int) -> dict[int, bytes]:
-        """Return the statistics that a record brought, by the files' ids."""
-        found = dict[int, bytes]()
-        for entry in self.entries(tables.ENTRIES, first=number, last=number):
-            for (content,) in self.execute(tables.PART, {"number": number, "part": STATISTICS}):
+                entry = linked_entry(row)
                 check_part(entry, STATISTICS, content)
                 bodies = msgpack.unpackb(content, strict_map_key=False)
-                found |= {number * MAX_FILES + ordinal: body for ordinal, body in bodies.items()}
-        return found
+                found |= {entry.number * MAX_FILES + ordinal: body for ordinal, body in bodies.items()}
+        return {file: found[file] for file in found.keys() & set(of)}
 
     # Leases
 

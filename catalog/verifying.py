@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import pyarrow as pa
-
 from elasticscan.catalog import checkpoints, tables
 from elasticscan.catalog.checkpoints import KEPT, replay
 from elasticscan.catalog.codec import pack_value
@@ -56,16 +54,10 @@ def _state_of_all(home: LogHome) -> StoreState:
     for checkpoint in kept:
         state = replay(home, checkpoints.read_state(home, checkpoint))
         newest = newest or state
-        if _content(state) != _content(newest):
+        if pack_value(state) != pack_value(newest):
             raise damaged_log(f"checkpoint {checkpoint.number} does not lead to the newest state")
     assert newest is not None, "without checkpoints nothing was dropped"
     return newest
-
-
-def _content(state: StoreState) -> tuple[bytes, dict[int, tuple[pa.Table, pa.Table]]]:
-    """Return all of a state, the same however much of its files was merged."""
-    files = {number: (own.fragments.merged(), own.runs.merged()) for number, own in state.tables.items()}
-    return pack_value(state), files
 
 
 def _check_entries(home: LogHome) -> set[int]:

@@ -167,20 +167,11 @@ class RowsCommitted(Record):
 
 @dataclass(frozen=True)
 class FragmentsReplaced(Record):
-    """Other files with the same rows.
-
-    Attributes:
-        horizon: the oldest snapshot of the table that can be read.
-        served: how many slots its sources, fragments and commits in the log, serve in sum.
-
-    Both are those of the state that the record is appended to, so checking them finds mistakes of our own.
-    """
+    """Other files with the same rows."""
 
     table: int
     operation: str
-    horizon: int
     files: FileChanges
-    served: int = 0
 
 
 @dataclass(frozen=True)
@@ -190,13 +181,11 @@ class MoveSwitched(Record):
     Attributes:
         tablet: as it was.
         target: the shard that serves it from now on, with the next epoch.
-        copied_to: the number of the state up to which its rows were copied: the one it is appended to.
         tables: the changed files of each table.
     """
 
     tablet: Tablet
     target: int
-    copied_to: int
     tables: Mapping[int, FileChanges] = field(default_factory=dict)
 
 

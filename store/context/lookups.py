@@ -68,12 +68,12 @@ class KnownTable:
     def __init__(self, state: StoreState, table: int, memory: TableMemory) -> None:
         known, self.placement, self.memory = state.tables[table], state.placement, memory
         (self.layout, self.last_commit), self.table = state.versions, known.info
-        fragments = tuple(known.fragments.by_id().values())
+        fragments = tuple(known.fragments.by_id.values())
         self.fragments = (*fragments, *memory.fragments)
         self._overwrites = known.overwrites
         self.indexes: tuple[IndexInfo, ...] = known.indexes
         self._runs: dict[tuple[int, int], list[IndexRun]] = {}
-        for run in known.runs.by_id().values():
+        for run in known.runs.by_id.values():
             self._runs.setdefault((run.fragment, run.index), []).append(run)
         here = by_shard(fragments)
         for fragment in memory.fragments:  # each shard serves what it has of the rows in the log

@@ -168,8 +168,8 @@ class Mover:
             for table in tx.state.infos({of for of, _ in self.copies}):  # else it was dropped
                 copies = [copied for of, copied in self.copies if of == table.id]
                 copies = indexed(self._context, table, tx.state, copies)
-                files[table.id] = FileChanges(tuple(copies))
-            tx.append(MoveSwitched(self.tablet, move.target, tx.state.number, files))
+                files[table.id] = FileChanges(added(tx.state, copies))
+            tx.append(MoveSwitched(self.tablet, move.target, files))
             reason = f"tablet {move.tablet} moved from shard {move.source} to {move.target}"
             append_topology(tx, reason, published=False)
             after = self._after(tx, Event.SWITCHED)

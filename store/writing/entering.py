@@ -34,9 +34,14 @@ def replace_files(tx: Tx, table: int, operation: str, files: FileChanges) -> Non
     Raises:
         WriteConflict: a fragment is not there, or garbage collection has condemned one that is added.
     """
-    before = tx.state.tables.get(table)
-    if before is None:  # it was dropped, and its files are forgotten
-        tx.append(FragmentsReplaced(table, operation, 0, files))
-    else:
-        horizon, served = before.info.oldest_snapshot, before.served_by(files)
-        tx.append(FragmentsReplaced(table, operation, horizon, files, served))
+    tx.append(FragmentsReplaced(table, operation, files))
+
+
+def replace_fragments(
+    tx: Tx, table: int, slots: Mapping[int, SlotSet], copies: Iterable[AddedFragment], operation: str
+) -> None:
+    """Enter fragments, with runs of all indexes, in the place of others, as `replace_files`.
+
+    `slots` are what the others serve from now on, by their ids; one without any is dropped with its runs.
+    """
+    replace_files(tx, table, operation, FileChanges(added(tx.state, copies), slots=tuple(slots.items())))

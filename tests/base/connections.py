@@ -27,15 +27,15 @@ class _GatedConnection:
 
 def prepare_connections(catalog: Catalog, prepare: Callable[[Any], Any]) -> Callable[[], None]:
     """Let a function replace each connection that a catalog opens from now on; returns what ends that."""
-    pool = catalog.home._pool  # type: ignore[attr-defined]
-    connect = pool._connect
+    home: Any = catalog.home
+    connect = home._connect
 
     def end() -> None:
-        pool.close()
-        pool._connect = connect
+        home.close()
+        home._connect = connect
 
-    pool.close()
-    pool._connect = lambda: prepare(connect())
+    home.close()
+    home._connect = lambda: prepare(connect())
     return end
 
 

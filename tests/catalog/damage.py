@@ -130,7 +130,7 @@ class Lived:
         with closing(self.opened().home) as home:
             self.seen = dict(self._readings(Catalog(home), ()))
         for number, table in self.state.tables.items():
-            bodies = {n: world.statistics[f.shard, f.path] for n, f in table.fragments.by_id().items()}
+            bodies = {n: world.statistics[f.shard, f.path] for n, f in table.fragments.by_id.items()}
             self.seen[f"values {number}"] = {n: body for n, body in bodies.items() if body}
 
     def opened(self) -> Catalog:
@@ -166,8 +166,8 @@ class Lived:
         log, seen = self.log, dict(self._readings(self.log, () if must is Must.BE_WHOLE else typed))
         state = seen.pop("state", None)
         if state is not None and log.known is not None and log.known.number != 0:
-            assert state == self.states[state[0]], "it is the state of a record"
-            assert state[0] >= self.known, "a process that has seen more goes back"
+            (number,) = [number for number, each in self.states.items() if each == state]
+            assert number >= self.known, "a process that has seen more goes back"
         for name, there in seen.items():
             expected = self.seen[name]
             if (
@@ -212,7 +212,7 @@ class Lived:
         if is_known:
             asked["topologies"] = lambda: topologies(Tx(log.home, log.seen()))
         for number, table in (self.state.tables if is_known else {}).items():
-            commits, files = table.memory, table.fragments.merged()["id"].to_pylist()
+            commits, files = table.memory, table.fragments.by_id.keys()
             asked[f"rows {number}"] = lambda n=number, c=commits: Tx(log.home, None).rows_of(n, c)  # type: ignore[misc]
             asked[f"values {number}"] = lambda n=number, f=files: Tx(log.home, None).statistics(n, f)  # type: ignore[misc]
         for name, ask in asked.items():
@@ -244,9 +244,9 @@ def _altered(draw: Random, value: Any) -> Any:
 
 
 def altered_value(lived: Lived, draw: Random) -> Must:
-    """In any column; statistics and unused parts of checkpoints change nothing."""
+    """In any column; statistics, and the number and fold of a checkpoint, change nothing."""
     table, column = draw.choice(_columns(lived.path))
-    some = " WHERE part NOT LIKE 'statistics%'" if table in ("payload", "checkpoint") else ""
+    some = " WHERE part != 'statistics'" if table == "payload" else ""
     with closing(apsw.Connection(str(lived.path))) as connection:
         before = list(connection.execute(f"SELECT * FROM {table}"))
         with suppress(*REFUSED):
@@ -257,7 +257,7 @@ def altered_value(lived: Lived, draw: Random) -> Must:
         after = list[Any]()
         with suppress(UnicodeDecodeError):
             after = list(connection.execute(f"SELECT * FROM {table}"))
-    is_unused = table == "checkpoint" and column in ("number", "part", "fold")
+    is_unused = table == "checkpoint" and column in ("number", "fold")
     is_unused |= (table, column) == ("topology_history", "number")  # as if the oldest was forgotten
     return Must.NOTHING if after == before or is_unused else Must.BE_FOUND
 
@@ -276,7 +276,7 @@ def exchanged_rows(lived: Lived, draw: Random) -> Must:
     table, alike = draw.choice((*TABLES, "payload", "payload")), draw.random() < 0.7
     names = [name for of, name in _columns(lived.path) if of == table and name not in KEYS]
     with closing(apsw.Connection(str(lived.path))) as connection, suppress(*REFUSED), connection:
-        part = "part" if table in ("payload", "checkpoint") and alike else "1"
+        part = "part" if table == "payload" and alike else "1"
         rows = list(connection.execute(f"SELECT rowid, {part}, {', '.join(names)} FROM {table}"))
         rows = draw.choice((rows, rows[-15:]))
         (one, part, *content) = draw.choice(rows)
@@ -305,38 +305,28 @@ def older_row(lived: Lived, draw: Random) -> Must:
     return Must.NOTHING
 
 
-OLDER_STATISTICS = """UPDATE OR IGNORE checkpoint SET bytes = (SELECT older.bytes FROM checkpoint older
-    WHERE older.part = checkpoint.part AND older.number < checkpoint.number)
-    WHERE part LIKE 'statistics%' AND number > ?"""
-
-
 def damaged_statistics(lived: Lived, draw: Random) -> Must:
-    """Those of one record are left out, and no others; of a checkpoint's the records know."""
+    """Those of one record are left out, and no others."""
     files = [file for name, values in lived.seen.items() if name.startswith("values") for file in values]
-    of_tail = [n for file in files if (n := file // MAX_FILES) >= lived.moments[0].number]
-    number = draw.choice(of_tail or [0])  # others are in checkpoints, too
+    number = draw.choice(files or [0]) // MAX_FILES
     altered = "UPDATE payload SET bytes = x'00' WHERE part = 'statistics' AND number = ?"
-    if not lived.is_trimmed and draw.random() < 0.3:
-        number, altered = -1, OLDER_STATISTICS
     with closing(apsw.Connection(str(lived.path))) as connection:
         connection.execute(altered, (number,))
     for name, values in lived.seen.items():
         if name.startswith("values"):
             found = Tx(lived.log.home, None).statistics(int(name.split()[1]), values.keys())
-            assert {n: found.get(n) for n in values if n // MAX_FILES != number}.items() <= values.items()
+            assert found == {n: body for n, body in values.items() if n // MAX_FILES != number}
     return Must.NOTHING
 
 
-def lost_part_of_a_checkpoint(lived: Lived, draw: Random) -> Must:
-    """Another checkpoint leads to the state, also where values were dropped."""
+def damaged_checkpoint(lived: Lived, draw: Random) -> Must:
+    """The other one leads to the state, also where values were dropped."""
     with closing(apsw.Connection(str(lived.path))) as connection:
-        parts = list(
-            connection.execute("SELECT rowid, part, bytes FROM checkpoint WHERE part NOT LIKE 'stat%'")
+        (one, content), (_, other) = draw.sample(
+            list(connection.execute("SELECT number, bytes FROM checkpoint")), 2
         )
-        row, lost, content = draw.choice(parts)
-        others = [other for _, part, other in parts if part == lost and other != content]
-        instead = draw.choice([b"\0", *others])
-        connection.execute("UPDATE checkpoint SET bytes = ? WHERE rowid = ?", (instead, row))
+        altered = draw.choice((other, content[:-1]))
+        connection.execute("UPDATE checkpoint SET bytes = ? WHERE number = ?", (altered, one))
     with closing(lived.opened().home) as home:
         assert picture(Catalog(home).follow()) == lived.states[lived.newest]
     return Must.BE_FOUND
@@ -467,7 +457,7 @@ def torn_checkpoint(lived: Lived, draw: Random) -> Must:
 
 
 OF_ROWS: tuple[Damage, ...] = (
-    altered_value, lost_row, exchanged_rows, older_row, damaged_statistics, lost_part_of_a_checkpoint,
+    altered_value, lost_row, exchanged_rows, older_row, damaged_statistics, damaged_checkpoint,
     lost_index_entry,
 )  # fmt: skip
 RARE: tuple[Damage, ...] = (checkpoints_of_another_log,)

@@ -115,7 +115,7 @@ class FileHome(_Faults, SqliteHome):
         return number + 1, at, digest
 
     def fill_disk(self, is_full: bool) -> None:
-        with self._pool.connection() as connection:
+        with self._lent() as connection:
             connection.execute(f"PRAGMA max_page_count = {1 if is_full else 1 << 30}")
 
     def advance(self, seconds: float) -> None:

@@ -2,7 +2,8 @@
 
 Several `Catalog` objects, each with a clock of its own, share a database, and some are behind. Records are
 staged from the state that one of them knows, and appended at once or some steps later, by any of them: so
-what `checks` refuses is what came in between. A record that is staged from the newest state must be accepted.
+what `checks` refuses is what came in between. What takes rows from files or the log is staged from the newest
+state, as under the log's lock. A record that is staged from the newest state must be accepted.
 Faults are steps, which befall the next append: writers are killed before and after they commit, lose their
 answers, and find their disk full.
 
@@ -54,7 +55,7 @@ from elasticscan.catalog import (
     tables,
     topology_at,
 )
-from elasticscan.catalog.checkpoints import parts_of, state_of
+from elasticscan.catalog.codec import pack_value, unpack_value
 from elasticscan.catalog.database import micros
 from elasticscan.catalog.entries import Append, LogEntry, check_chain, record_of
 from elasticscan.catalog.failures import Interrupted, retry
@@ -163,13 +164,9 @@ def unpack(packed: bytes, number: int) -> list[Version]:
     return [Version(row["key"], number, row["value"]) for row in rows]
 
 
-def picture(state: StoreState) -> tuple[Any, ...]:
+def picture(state: StoreState) -> bytes:
     """All of a state, in a form that is the same for equal states."""
-    files = {
-        number: (table.fragments.by_id(), table.runs.by_id())
-        for number, table in sorted(state.tables.items())
-    }
-    return state.number, state.digest, parts_of(state)["store"], files
+    return pack_value(state)
 
 
 def slots_of(versions: Iterable[Version]) -> SlotSet:
@@ -411,14 +408,14 @@ class World:
             self._note(one, entry)
 
     def _stage(self, name: str, at: int) -> None:
-        log = self.logs[at]
-        if self.draw.random() < 0.6:
+        log, at_once = self.logs[at], name in AT_ONCE
+        if at_once or self.draw.random() < 0.6:
             log.follow()
         made = self._made(name, log.seen(), log)
         self.is_done = made is not None
         if made is None:
             return
-        if self.draw.random() < 0.3:
+        if not at_once and self.draw.random() < 0.3:
             self.say("later")
             self.pending.append((made, log.seen().number))
         else:
@@ -646,8 +643,7 @@ class World:
         return self._replaced(table, "flush", changes)
 
     def _replaced(self, table: TableState, operation: str, changes: FileChanges) -> Record:
-        horizon, served = table.info.oldest_snapshot, table.served_by(changes)
-        return FragmentsReplaced(table.info.id, operation, horizon, changes, served)
+        return FragmentsReplaced(table.info.id, operation, changes)
 
     def _in(self, fragment: Fragment, slots: SlotSet) -> list[Version]:
         """The versions that a fragment serves, of some slots, with their numbers."""
@@ -659,7 +655,7 @@ class World:
 
     def _compact(self, state: StoreState, table: Any) -> Record | None:
         shard = self.draw.choice(state.placement.shards)
-        there = table.fragments.where("shard", {shard})
+        there = [f for f in table.fragments.by_id.values() if f.shard == shard]
         slots = self.draw.choice((state.placement.at(shard), self.draw.choice(state.placement.tablets).slots))
         there = [fragment for fragment in there if fragment.slots & slots]
         taken = there if self.draw.random() < 0.5 else there[: self.draw.randrange(1, 4)]
@@ -684,11 +680,11 @@ class World:
             return None
         target, changed = self.draw.choice(targets), {}
         for number, table in state.tables.items():
-            there = table.fragments.where("shard", {tablet.shard})
+            there = [f for f in table.fragments.by_id.values() if f.shard == tablet.shard]
             versions = needed((v for each in there for v in self._in(each, tablet.slots)), table)
             if versions:
                 changed[number] = FileChanges((self._added(table, target, tablet.slots, versions),))
-        return MoveSwitched(tablet, target, state.number, changed)
+        return MoveSwitched(tablet, target, changed)
 
     def _split_or_join(self, state: StoreState, table: Any) -> Record | None:
         at = self.draw.randrange(len(state.placement.tablets))
@@ -733,8 +729,8 @@ class World:
             number = state.newest_ids.get("index", 0) + 1
             return IndexDefined(IndexInfo(number, table.info.id, f"i{number}", "sorted", ("value",), ()))
         index = self.draw.choice(table.indexes)
-        having = {run.fragment for run in table.runs.where("index", {index.id})}
-        lacking = [fragment for number, fragment in table.fragments.by_id().items() if number not in having]
+        having = {run.fragment for run in table.runs.by_id.values() if run.index == index.id}
+        lacking = [fragment for number, fragment in table.fragments.by_id.items() if number not in having]
         if lacking:
             runs = (
                 AddedRun(fragment.id, self._run(index, fragment.path))
@@ -750,16 +746,14 @@ class World:
 
     def _forget(self, state: StoreState, table: Any) -> Record | None:
         """Forget files that garbage collection has deleted."""
-        removed = {
-            number: (table.removed, table.info.oldest_snapshot) for number, table in state.tables.items()
-        }
-        removed |= {number: (table.files, 0) for number, table in state.dropped.items()}
+        removed = {number: table.removed for number, table in state.tables.items()}
+        removed |= {number: table.files for number, table in state.dropped.items()}
         if not removed:
             return None
-        number, (files, horizon) = self.draw.choice([*removed.items()])
+        number, files = self.draw.choice([*removed.items()])
         going = self.draw.sample(files, self.draw.randint(0, len(files)))
         gone = FileChanges(forgotten=tuple((file.shard, file.path) for file in going))
-        return FragmentsReplaced(number, "forget", horizon, gone)
+        return FragmentsReplaced(number, "forget", gone)
 
     def _secret(self, state: StoreState, table: Any) -> Record | None:
         number = self.draw.randrange(3)
@@ -820,7 +814,7 @@ class World:
         expected, (at, _) = picture(state), self.draw.choice(self.history)
         if self.draw.random() < 0.3:
             part = self.fold(upto=at.number)
-            assert picture(self.fold(state_of(parts_of(part)))) == expected
+            assert picture(self.fold(unpack_value(StoreState, pack_value(part)))) == expected
             assert picture(Catalog(self.observer.home).follow()) == expected
             self._check_history(Tx(self.observer.home, state))
         if self.draw.random() < 0.1:
@@ -886,7 +880,7 @@ class World:
         info, versions = table.info, list[Version]()
         assert (info.oldest_snapshot, table.newest) == (model.horizon, model.newest)
         assert {tag.name: tag.snapshot for tag in table.tags} == model.tags
-        fragments = list(table.fragments.by_id().values())
+        fragments = list(table.fragments.by_id.values())
         for fragment in fragments:
             assert fragment.slots, "a fragment serves slots"
             assert fragment.slots <= state.placement.at(fragment.shard), (
@@ -908,18 +902,18 @@ class World:
 
     def _check_files(self, table: TableState, model: Model, fragments: list[Fragment]) -> None:
         by_id, indexes = {f.id: f for f in fragments}, {index.id: index for index in table.indexes}
-        runs = Counter((run.index, run.fragment) for run in table.runs.by_id().values())
+        runs = Counter((run.index, run.fragment) for run in table.runs.by_id.values())
         assert all(index in indexes and fragment in by_id for index, fragment in runs), "runs of what is gone"
         assert not runs or max(runs.values()) == 1, "a fragment has one run of an index"
         for index in indexes.values():
             assert not index.ready or all((index.id, f) in runs for f in by_id), "a ready index is whole"
-        serving = {file.path for file in (*fragments, *table.runs.by_id().values())}
+        serving = {file.path for file in (*fragments, *table.runs.by_id.values())}
         removed = {file.path for file in table.removed}
         assert not serving & removed
         assert model.files == serving | removed | (self.forgotten & model.files), (
             "files serve, or can be collected"
         )
-        found = Tx(self.observer.home, None).statistics(table.info.id, {*by_id, *table.runs.by_id()})
+        found = Tx(self.observer.home, None).statistics(table.info.id, {*by_id, *table.runs.by_id})
         assert found == {n: body for n, f in by_id.items() if (body := self.statistics[f.shard, f.path])}
 
 
@@ -938,6 +932,8 @@ WITHOUT_TABLES = {
     "move", "split_or_join", "change_shard", "create_table", "forget", "secret", "observe_time", "condemn",
     "adopt", "enter_topology",
 }  # fmt: skip
+
+AT_ONCE = {"flush", "compact", "move"}
 
 INDEXES, TAGS, GARBAGE, DEFINITIONS, STORE = "indexes", "tags", "garbage", "definitions", "store"
 SHARDS = "shards"

@@ -10,15 +10,10 @@ from __future__ import annotations
 
 import json
 import tempfile
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from random import Random
 from typing import Any
 
-import pytest
-
-from elasticscan.catalog.codec import pack_value, unpack_value
 from elasticscan.catalog.entries import GENESIS, LogEntry, LogRow, check_chain, record_of
 from elasticscan.catalog.fold import FOLD_VERSION, apply
 from elasticscan.catalog.state import StoreState
@@ -31,7 +26,7 @@ SEED, RECORDS = 5, 90
 
 def digest_of(state: StoreState) -> str:
     """A digest of all of a state."""
-    return sha256(repr(picture(state)).encode()).hexdigest()
+    return sha256(picture(state)).hexdigest()
 
 
 def plain(value: Any) -> Any:
@@ -60,18 +55,6 @@ def test_the_records_of_a_log_give_the_state_that_they_gave_when_it_was_written(
 
 def test_the_log_that_was_written_once_has_records_of_each_kind() -> None:
     assert {entry.row.kind for entry, _ in read()[1]} == FORMATS.keys()
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_bytes_that_are_no_value_are_refused_as_that(seed: int) -> None:
-    draw, entries = Random(seed), read()[1]
-    for entry, value in entries:
-        content, at = bytearray(value + b"\0"), draw.randrange(len(value) + 1)
-        content[at : at + draw.randrange(2)] = draw.randbytes(draw.randrange(2))
-        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
-        with suppress(ValueError):
-            record = unpack_value(FORMATS[entry.row.kind][0], bytes(content[:-1]))
-            assert unpack_value(type(record), pack_value(record)) == record
 
 
 def main() -> None:

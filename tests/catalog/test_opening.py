@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import apsw
 import pytest
@@ -17,10 +16,8 @@ import pytest
 from elasticscan.base.errors import (
     AlreadyExists,
     CatalogUnavailable,
-    DiskFull,
     ElasticScanError,
     InvalidOption,
-    OutOfResources,
     StoreDamaged,
     StoreNotFound,
     StoreTooNew,
@@ -29,14 +26,13 @@ from elasticscan.catalog import (
     Catalog,
     Tx,
     create_catalog,
+    database,
     newest_topology,
     open_catalog,
-    pool,
     seal_keys,
     sqlite,
 )
 from elasticscan.catalog.opening import holds_store
-from elasticscan.catalog.sqlite_files import meaning
 from elasticscan.metadata import FORMATS, StoreCreated, TimeObserved
 from elasticscan.store.context.leases import leases_in
 from elasticscan.topology import Shard, initial_placement
@@ -228,17 +224,17 @@ def test_a_locked_catalog_can_be_read_but_not_written(where: Path) -> None:
             tx.append(TimeObserved())
 
 
-def test_a_pool_without_a_free_connection_is_a_reason_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "BUSY_SECONDS", 0.05)
-    monkeypatch.setattr(pool, "MOST", 1)
-    one = pool.ConnectionPool(object, lambda _: True, lambda _: None, of_file=False)
-    with ThreadPoolExecutor(1) as another:
-        with one.connection() as connection, one.connection() as again:
-            assert connection is again, "a thread has one"
+def test_a_log_without_a_free_connection_is_a_reason_to_try_again(
+    where: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(database, "MOST", 1)
+    with ThreadPoolExecutor(1) as another, opened(where) as catalog:
+        with catalog.home.reading():
+            assert catalog.follow().number, "a thread has one connection"
             with pytest.raises(CatalogUnavailable, match="too many"):
-                another.submit(one.connection().__enter__).result()
-        with one.connection() as next_one:
-            assert connection is next_one
+                another.submit(catalog.follow).result()
+        assert another.submit(catalog.follow).result() == catalog.follow()
 
 
 def test_a_record_of_a_newer_format_is_refused_and_left_alone(
@@ -254,16 +250,3 @@ def test_a_record_of_a_newer_format_is_refused_and_left_alone(
     with pytest.raises(StoreTooNew, match=r"TimeObserved of format 2.*upgrade"):
         use(where)
     assert where.read_bytes() == before
-
-
-def test_what_sqlite_reports_is_told_from_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for code, free, kind in (
-        (apsw.SQLITE_IOERR_SHMMAP, 0, OutOfResources),
-        (apsw.SQLITE_IOERR_SHMSIZE, 0, DiskFull),
-        (apsw.SQLITE_IOERR_SHMSIZE, 1 << 30, CatalogUnavailable),
-    ):
-        monkeypatch.setattr("shutil.disk_usage", lambda _, free=free: SimpleNamespace(free=free))
-        reported = apsw.IOError("it did not work")
-        reported.extendedresult = code
-        found = meaning(reported, tmp_path / "c.db")
-        assert isinstance(found, kind) and "restore" not in str(found)

@@ -113,7 +113,7 @@ def test_files_of_a_removed_shard_are_known_where_a_new_one_took_its_place(catal
     with catalog.writing() as tx:
         for tablet in tx.state.placement.tablets:
             if tablet.shard == 1:
-                tx.append(MoveSwitched(tablet, 2, tx.state.number))
+                tx.append(MoveSwitched(tablet, 2))
         shard = tx.state.shards[1]
         tx.append(ShardDefined(shard, removed=True))
         tx.append(ShardDefined(Shard(3, "c", shard.root)))

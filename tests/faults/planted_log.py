@@ -18,8 +18,8 @@ from elasticscan.catalog import (
     tables,
     transaction,
 )
+from elasticscan.catalog.codec import unpack_value
 from elasticscan.catalog.state import StoreState
-from elasticscan.catalog.table_state import TableState
 from elasticscan.metadata import (
     FilesCondemned,
     HorizonRaised,
@@ -141,8 +141,8 @@ def a_missing_value_says_nothing(patch: Patch) -> None:
 @fault("damaged log", "a checkpoint is one of this log", "checkpoints_of_another_log")
 @replacing(checkpoints, "read_state")
 def checkpoints_of_any_log_are_used(_: Any, home: Any, found: checkpoints.Checkpoint) -> StoreState:
-    rows = home.execute(tables.CHECKPOINT_STATE, {"number": found.number})
-    return checkpoints.state_of({part: content for part, _, content in rows})
+    ((_, content),) = home.execute(tables.CHECKPOINT, {"number": found.number})
+    return unpack_value(StoreState, content)
 
 
 # Rules that one function keeps, and what stands in its place.
@@ -150,10 +150,6 @@ in_log = Finder("log")
 in_log.rule("an append is checked against the newest state").gives(transaction, "check")
 in_log.rule("files are accepted only where their slots live, with runs of all indexes").gives(
     checks, "_check_files"
-)
-in_log.rule("a move is refused if files of its tablet came since it copied them").gives(fold, "_touch", {})
-in_log.rule("a flush or a compaction is refused if its sources serve other slots since").gives(
-    TableState, "served_by", 0
 )
 in_log.rule("an id that is chosen was never used").gives(checks, "_check_new")
 in_log.rule("tablets are cut and joined as they are").plants(unchecked, TabletsChanged)
@@ -173,7 +169,7 @@ in_log.rule("runs go with their fragments, and can be collected").sets(
     table_state, "without_runs", lambda table, runs, since: table
 )
 in_log.rule("a checkpoint has all of its state").alters(
-    checkpoints, "parts_of", lambda honest, known: honest(replace(known, touched={}))
+    checkpoints, "pack_value", lambda honest, known: honest(replace(known, condemned=frozenset()))
 )
 in_log.rule("the head moves with the entry, in one transaction").sets(tables, "MOVE_HEAD", "SELECT 1")
 in_log.rule("an append whose answer was lost is looked for by its id").gives(Tx, "is_there", False)

@@ -20,7 +20,6 @@ from elasticscan.catalog import (
     transaction,
     verifying,
 )
-from elasticscan.catalog.files import FileSet
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.catalog.store_time import Times
 from elasticscan.metadata import SecretChanged, StoreAdopted, TimeObserved
@@ -58,7 +57,7 @@ def heads_are_not_compared(patch: Patch) -> None:
 
 
 @fault("damaged log", "values are dropped only up to what all kept checkpoints cover")
-@found_by("lost_part_of_a_checkpoint")
+@found_by("damaged_checkpoint")
 @replacing(Catalog, "drop_payloads")
 def values_are_dropped_up_to_the_newest_checkpoint(honest: Any, self: Catalog, older_than: float) -> Any:
     newest = checkpoints.all_checkpoints(self.home)[0]
@@ -97,26 +96,12 @@ def what_was_seen_is_forgotten(honest: Any, self: Catalog) -> Any:
     return honest(self)
 
 
-# --------------------------------------------------------------------------------------- files and times
-
-
-@fault("scenarios", "objects that were made of an Arrow table are those of no other one")
-@found_by("test_a_set_of_files_is_what_a_dict_of_them_is_however_often_it_is_merged[0]")
-@replacing(FileSet, "_with")
-def files_are_decoded_once(honest: Any, self: Any, *given: Any) -> Any:
-    changed = honest(self, *given)
-    return FileSet(changed.kind, changed.base, changed.changed, self._decoded)
-
-
 # Rules that one function keeps, and what stands in its place.
 exchanged_rows = Finder("damaged log", "exchanged_rows")
 exchanged_rows.rule("a value is the one that was appended").gives(entries, "check_part")
 exchanged_rows.rule("rows in the log are the rows that were appended").gives(transaction, "is_sealed", True)
 exchanged_rows.rule("statistics are the ones that came with their record").gives(transaction, "check_part")
 exchanged_rows.rule("while a lease is damaged no horizon is given").gives(leases, "row_digest", b"")
-Finder("damaged log", "damaged_statistics").rule(
-    "statistics of a damaged checkpoint are read from their records"
-).gives(checkpoints, "_is_sealed", True)
 altered_value = Finder("damaged log", "altered_value")
 altered_value.rule("a row of the topology history is the one that its record brought").alters(
     topology_history,
@@ -137,9 +122,9 @@ in_log.rule("a removed file is as old as its removal").sets(fold, "_since", lamb
 in_log.rule("a commit is found by its time").alters(
     Tx, "commit_before", lambda honest, self, at: honest(self, at + 10)
 )
-lost_part = Finder("damaged log", "lost_part_of_a_checkpoint")
-lost_part.rule("a part of a checkpoint is the one that was written").gives(checkpoints, "_is_sealed", True)
-lost_part.rule("two checkpoints are kept").sets(checkpoints, "KEPT", 1)
+damaged_checkpoint = Finder("damaged log", "damaged_checkpoint")
+damaged_checkpoint.rule("a checkpoint is the one that was written").gives(checkpoints, "row_digest", b"")
+damaged_checkpoint.rule("two checkpoints are kept").sets(checkpoints, "KEPT", 1)
 Finder("log", STORE).rule("leases whose answer was lost are looked for").alters(
     Tx, "is_there", lambda honest, self: self._first is None or honest(self)
 )

@@ -228,7 +228,7 @@ def test_a_connection_in_use_while_the_idle_ones_are_closed_is_closed_before_a_f
     with home.reading() as transaction:
         transaction.execute(tables.HEAD)
         home.close()  # as `verify` and `gc` do in other threads
-        opened = home._pool.held
+        opened = home.held
     assert ended_well(forked(lambda: None))
     with pytest.raises(apsw.ConnectionClosedError):
         opened.total_changes()

@@ -106,8 +106,8 @@ def counts(store: Store) -> dict[str, int]:
     tx = store.context.catalog.newest()
     state, (table,) = tx.state, tx.state.tables.values()
     found = {name: len(getattr(table, name)) for name in ("removed", "overwrites")}
-    found |= {"fragments": len(table.fragments.by_id()), "runs": len(table.runs.by_id())}
-    found |= {name: len(getattr(state, name)) for name in ("condemned", "touched", "secrets", "dropped")}
+    found |= {"fragments": len(table.fragments.by_id), "runs": len(table.runs.by_id)}
+    found |= {name: len(getattr(state, name)) for name in ("condemned", "secrets", "dropped")}
     small_tables = ("checkpoint", "topology_history", "lease")
     return found | {name: tx.execute(f"SELECT count(*) FROM {name}")[0][0] for name in small_tables}
 

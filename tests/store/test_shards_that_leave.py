@@ -58,7 +58,7 @@ class LetsIn(FaultyDisk):
             return True
         finally:
             os.close(directory)
-        return bool(self.store.context.catalog.home._pool._held)
+        return bool(self.store.context.catalog.home._held)
 
 
 def rows(value: int) -> pa.Table:

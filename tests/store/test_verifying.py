@@ -85,25 +85,20 @@ def test_damage_of_an_index_costs_no_row(store: Store) -> None:
 
 # Of what is known of the values in files: no row depends on it.
 DAMAGE_OF_STATISTICS = {
-    "a byte": "UPDATE {} SET bytes = CAST(substr(bytes, 1, 9) || x'07' AS BLOB) WHERE {}",
-    "gone": "DELETE FROM {} WHERE {}",
+    "a byte": "UPDATE payload SET bytes = CAST(substr(bytes, 1, 9) || x'07' AS BLOB)",
+    "gone": "DELETE FROM payload",
 }
 
 
-def _with_damaged_statistics(place: Path, damage: str, checkpoint: bool) -> None:
+def _with_damaged_statistics(place: Path, damage: str) -> None:
     with Store.create(place, ["a", "b"], tablets=4, slots=16, upkeep="off") as store:
         for name in ("t", "u"):
             table = store.create_table(name, {"id": range(2_000), "v": range(2_000)}, primary_key="id")
             table.upsert(pa.table({"id": range(100), "v": [7] * 100}))
             table.create_index("by_v", ["v"])
-        if checkpoint:
-            store.context.catalog.write_checkpoint()
-    change = DAMAGE_OF_STATISTICS[damage]
     with closing(apsw.Connection(str(place / "catalog.db"))) as catalog:
-        catalog.execute(change.format("payload", "part = 'statistics'"))
+        catalog.execute(f"{DAMAGE_OF_STATISTICS[damage]} WHERE part = 'statistics'")
         assert catalog.changes() > 0
-        catalog.execute(change.format("checkpoint", "part LIKE 'statistics/%'"))
-        assert bool(catalog.changes()) == checkpoint
 
 
 def _check_rows(store: Store) -> None:
@@ -115,11 +110,10 @@ def _check_rows(store: Store) -> None:
     assert store.verify() == []
 
 
-@pytest.mark.parametrize("checkpoint", [False, True])
 @pytest.mark.parametrize("damage", DAMAGE_OF_STATISTICS)
-def test_damaged_statistics_stop_nothing(tmp_path: Path, damage: str, checkpoint: bool) -> None:
+def test_damaged_statistics_stop_nothing(tmp_path: Path, damage: str) -> None:
     place = tmp_path / "s"
-    _with_damaged_statistics(place, damage, checkpoint)
+    _with_damaged_statistics(place, damage)
     with Store.open(place, upkeep="off", read_only=True) as store:
         _check_rows(store)
         store.backup(tmp_path / "b")
