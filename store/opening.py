@@ -11,7 +11,7 @@ from elasticscan.base.redaction import shown
 from elasticscan.catalog import open_catalog
 from elasticscan.protocol import Cluster
 from elasticscan.storage import Disk
-from elasticscan.store.context import Checkpoint, Context
+from elasticscan.store.context import Context
 from elasticscan.store.context.shards import CatalogPlacements, LocalShards
 from elasticscan.store.roots import Location
 from elasticscan.store.upkeep.after_commit import AfterCommit
@@ -22,7 +22,6 @@ def open_context(
     clock: Clock,
     disks: Callable[[str], Disk],
     read_only: bool,
-    checkpoint: Checkpoint,
     follows: bool,
 ) -> Context:
     """Open what the handles of a store share in this process; with `follows` upkeep follows commits."""
@@ -31,8 +30,8 @@ def open_context(
     except (StoreNotFound, OSError):
         location.check_not_bereft()  # no `create` where shards of a store are
         raise
-    reopen = partial(open_context, location, clock, disks, read_only, checkpoint, follows)
-    context = Context(catalog, catalog.home.clock, location, disks, checkpoint, reopen)
+    reopen = partial(open_context, location, clock, disks, read_only, follows)
+    context = Context(catalog, catalog.home.clock, location, disks, reopen)
     context.cluster = Cluster(CatalogPlacements(context), LocalShards(context))
     if follows and catalog.read_only is None:
         context.upkeep = AfterCommit(context)

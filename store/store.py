@@ -26,7 +26,7 @@ from elasticscan.storage import open_disk
 from elasticscan.store import arguments, verifying
 from elasticscan.store.arguments import Columns, Names, Said, Shards
 from elasticscan.store.backend import EmbeddedBackend
-from elasticscan.store.context import Checkpoint, Context
+from elasticscan.store.context import Context
 from elasticscan.store.context.high_water_marks import Adopted
 from elasticscan.store.context.sealing import rotate_secrets
 from elasticscan.store.copies.backup import BackedUp, back_up, restore_backup
@@ -119,7 +119,6 @@ class Store:
         disks: Disks = open_disk,
         *,
         read_only: bool = False,
-        checkpoint: Checkpoint = lambda _: None,
         upkeep: str = AUTO,
     ) -> Store:
         """Open a store.
@@ -132,7 +131,6 @@ class Store:
             uri: a directory, a database's URL, or `env:NAME` for one that an environment variable holds.
             clock, disks: as in `create`.
             read_only: write nothing, even if that would be possible.
-            checkpoint: called between two steps, for tests.
             upkeep: "auto": after a commit, this process merges too many fragments, as far as bounded work
                 allows; "off": it does not, because keepers do (`elasticscan keep`).
 
@@ -140,7 +138,7 @@ class Store:
         """
         location = Location.of(arguments.place("uri", uri))
         follows = arguments.choice("upkeep", upkeep, UPKEEP) == AUTO
-        return cls(open_context(location, clock or SystemClock(), disks, read_only, checkpoint, follows))
+        return cls(open_context(location, clock or SystemClock(), disks, read_only, follows))
 
     def close(self) -> None:
         """Close database connections and open files."""

@@ -47,7 +47,7 @@ from elasticscan.topology import Placement, Topology
 # Finds a table and its indexes, as a transaction sees them.
 Find = Callable[[Tx], tuple[TableInfo, tuple[IndexInfo, ...]]]
 
-# For tests: called with a point's name wherever another process could come in, or this one be killed.
+# Tests set it: called with a point's name wherever another process could come in, or this one be killed.
 Checkpoint = Callable[[str], None]
 
 
@@ -84,12 +84,12 @@ class Context:
         clock: Clock,
         location: Location,
         open_disk: Callable[[str], Disk],
-        checkpoint: Checkpoint,
         reopen: Callable[[], Context],
     ) -> None:
         self._of_processes, self._reopen = {os.getpid(): self}, reopen
         self.cluster: Cluster  # the layer above sets it
-        self.checkpoint, self.catalog, self.clock = checkpoint, catalog, clock
+        self.checkpoint: Checkpoint = lambda _: None
+        self.catalog, self.clock = catalog, clock
         self.location, self.open_disk = location, open_disk
         self.roots = RootMarks(catalog, location, open_disk)
         self.disk_of = self.roots.disk_of  # for reading, see `writable_disk`

@@ -271,7 +271,8 @@ def fast_store(
     uri: Path | str, clock: ManualClock, checkpoint: Callable[[str], None] = lambda _: None, **more: Any
 ) -> Store:
     """A store whose catalog does not wait for the disk: no one pulls the plug on a test."""
-    store = Store.open(uri, clock=clock, checkpoint=checkpoint, upkeep="off", **more)
+    store = Store.open(uri, clock=clock, upkeep="off", **more)
+    store.context.checkpoint = checkpoint
     if isinstance(store.context.catalog.home, SqliteHome):
         prepare_connections(store.context.catalog, _without_waiting)
     return store

@@ -174,7 +174,7 @@ CALLS: dict[str, dict[str, Any]] = {
 # Methods of a truth value alone, for the layers above, or of Arrow's protocol.
 LEFT_OUT = {"Store.rotate_secret", "Scan.part", "Scan.parts"}
 # Parameters that are truth values, or for tests alone, and what other arguments leave unused.
-NOT_CHECKED = {"feed", "keep_missing", "dry_run", "read_only", "clock", "disks", "checkpoint", "how"}
+NOT_CHECKED = {"feed", "keep_missing", "dry_run", "read_only", "clock", "disks", "how"}
 UNUSED = {"Store.load": {"primary_key", "shard_key", "compression"}, "Table.delete": {"parameters"}}
 
 

@@ -162,8 +162,9 @@ class Story:
         """Let other processes go on with the store."""
         self.close()
         place = place or self.place / "a.store"
-        way: dict[str, Any] = {"checkpoint": self.point, "upkeep": self.upkeep}
-        self.stores = [Store.open(place, self.clock, **way) for _ in range(2)]
+        self.stores = [Store.open(place, self.clock, upkeep=self.upkeep) for _ in range(2)]
+        for store in self.stores:
+            store.context.checkpoint = self.point
         return self.do_placement()
 
     def do_from_backup(self, name: str) -> str:
