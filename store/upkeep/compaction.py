@@ -153,8 +153,7 @@ def plan_merge(
         return None
     others = [part for part in parts if part not in taking_part]
     hidden = [o for o in others if o.superseded_at is None and o.max_commit < overwritten]
-    if not any(is_current(part, overwritten) for part in taking_part):
-        hidden = []
+    has_newest = any(is_current(part, overwritten) for part in taking_part)
     return Merging(
         context,
         table.with_dropped(horizon),
@@ -162,7 +161,7 @@ def plan_merge(
         taking_part,
         bounds,
         keep_for(taking_part, others, tx.state.memory(table.id), horizon, overwritten),
-        hidden=tuple(hidden),
+        hidden=tuple(hidden) if has_newest else (),
     )
 
 
