@@ -290,7 +290,7 @@ def test_what_cannot_be_written_is_refused_by_the_driver(
     with pytest.raises(error) as refused:
         make(schema if isinstance(schema, StructType) else spark_schema(schema), way == OVERWRITE)
     assert re.search(message, refused.value.message)
-    assert [table.name for table in store.tables()] == ["t", "texts", "u"]
+    assert [table.name for table in store.tables()] == ["t", "u"]
     assert store.table("t").schema == SCHEMA
 
 
