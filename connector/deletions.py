@@ -89,15 +89,16 @@ class Deletions:
         if self._has_versions:
             rows = newest_only(rows, table.primary_key)
         key_schema = pa.schema([table.schema.field(name) for name in table.primary_key])
-        keys = from_spark(batch.select(key_schema.names).filter(gone), key_schema, table=table)
-        rows = with_tombstones(upserts, tombstones_of(keys, table))
-        if not self._has_versions:
-            return rows
-        versions = batch.column(COMMIT_VERSION)
-        if versions.null_count:
-            raise mismatch(COMMIT_VERSION, f"has {versions.null_count} nulls; fill or drop them")
-        both = pa.concat_arrays([versions.filter(stays), versions.filter(gone)])
-        return rows.append_column(COMMIT_VERSION, both.cast(pa.int64()))
+        for batch in rows:
+            markers = batch.column(self.column)
+            gone = pc.fill_null(pc.equal(markers, DELETE) if self._words else markers, False)
+            living = batch.select(self.stored.names).filter(pc.invert(gone))
+            if self.keys_alone and not living.num_rows:
+                upserts = pa.RecordBatch.from_pylist([], schema=table.schema)
+            else:
+                upserts = from_spark(living, table.schema, fill, table)
+            keys = from_spark(batch.select(key_schema.names).filter(gone), key_schema, table=table)
+            yield upserts if replacing else with_tombstones(upserts, tombstones_of(keys, table))
 
     def _without_preimages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows without `update_preimage`s."""
@@ -106,10 +107,9 @@ class Deletions:
         markers, known = batch.column(self.column), (DELETE, UPDATE_PREIMAGE, *_UPSERTS)
         unknown = markers.filter(pc.invert(pc.is_in(markers, pa.array([*known, None], markers.type))))
         if len(unknown):
-            words = ", ".join((DELETE, UPDATE_PREIMAGE, *_UPSERTS))
-            raise mismatch(self.column, f"has {unknown[0].as_py()!r}, not {words}; use a boolean column")
-        batch = batch.filter(pc.fill_null(pc.not_equal(markers, UPDATE_PREIMAGE), True))
-        return batch, pc.fill_null(pc.equal(batch.column(self.column), DELETE), False)
+            why = f"has {unknown[0].as_py()!r}, not {', '.join(known)}; use a boolean column"
+            raise mismatch(self.column, why)
+        return batch.filter(pc.fill_null(pc.not_equal(markers, UPDATE_PREIMAGE), True))
 
 
 def deletions_of(column: str | None, rows: pa.Schema, table: TableInfo | None = None) -> Deletions | None:
