@@ -103,11 +103,13 @@ def plan_micro_batch(
     columns = [name for name in columns if name in table.schema.names] or [table.primary_key[0]]
     asked = ReadRequest(columns, options.filter, options.batch_rows, feed=options.feed)
     if first.in_changes:
-        commits = [c for c in state.commits if c.number <= last.commit + bool(last.slot)]
-        read = check_readable(table, [c for c in commits if is_change(c, options)], options)
         # Deletes have no new rows: without a change feed, reading across them does no harm.
-        passed = [c.number for c in commits if _has_rows(c, options) and not is_change(c, options)]
-        parts = segments(sorted(c.number for c in read), passed, first, last, slot_count)
+        commits = [c for c in state.commits if _has_rows(c, options)]
+        upto = last.commit + bool(last.slot)
+        read = [c for c in commits if c.number <= upto and is_change(c, options)]
+        read = check_readable(table, read, options)
+        kept = {c.number for c in read}
+        parts = segments([(c.number, c.number in kept) for c in commits], first, last, slot_count)
         scan = store.backend.changes.scan(
             table,
             state.base,

@@ -23,7 +23,7 @@ verify until they are revoked, since a checkpoint may be continued after years.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -150,28 +150,26 @@ def between(start: Offset, end: Offset) -> tuple[Position, Position]:
 
 
 def segments(
-    commits: Sequence[int], passed: Sequence[int], first: Position, last: Position, slots: int
+    commits: Iterable[tuple[int, bool]], first: Position, last: Position, slots: int
 ) -> list[Segment]:
     """Return the changes between two positions in the fewest possible ranges of commits.
 
     Args:
-        commits: the numbers of the commits to read, ascending; those outside of the positions do not count.
-        passed: commits whose changes must not be read.
+        commits: the numbers of the commits with changes, ascending, and which are to be read; those outside
+            of the positions do not count.
     """
     built: list[Segment] = []
-    barred = sorted(passed)
-    for number in commits:
+    goes_on = False
+    for number, is_wanted in commits:
         start = first.slot if number == first.commit + 1 else 0
         end = last.slot if number == last.commit + 1 else slots
-        if not first.commit < number <= last.commit + bool(last.slot) or start >= end:
-            continue
-        before = built[-1] if built else None
-        if before is not None and (before.start, before.end) == (start, end):
-            at = int(np.searchsorted(barred, before.upto))
-            if at == len(barred) or barred[at] > number:
-                built[-1] = Segment(before.after, number, start, end)
-                continue
-        built.append(Segment(number - 1, number, start, end))
+        is_inside = first.commit < number <= last.commit + bool(last.slot) and start < end
+        is_read = is_wanted and is_inside
+        if is_read and goes_on and (built[-1].start, built[-1].end) == (start, end):
+            built[-1] = Segment(built[-1].after, number, start, end)
+        elif is_read:
+            built.append(Segment(number - 1, number, start, end))
+        goes_on = is_read
     return built
 
 
