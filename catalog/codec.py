@@ -9,7 +9,7 @@ what was packed, so its types are not checked again.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, lru_cache
@@ -45,6 +45,15 @@ class Packed(Generic[T]):
     @cached_property
     def packed(self) -> bytes:
         return pack_value(self.by_id)
+
+    def changed(self, values: Mapping[int, T], gone: Collection[int] = ()) -> Packed[T]:
+        """Return these values with some that are new or others, and without those that are gone."""
+        if not values and not gone:
+            return self
+        every = {**self.by_id, **values}
+        for id in gone:  # noqa: A001
+            del every[id]
+        return Packed(self._kind, by_id=every)
 
 
 def pack_value(value: object) -> bytes:

@@ -159,8 +159,8 @@ def _index(state: StoreState, entry: LogEntry, record: IndexDefined) -> Changes:
         newest = _newest(state.newest_ids, "index", [index])
         with_index = replace(table, indexes=(*others, index))
         return _with_table(state, index.table, with_index) | {"newest_ids": newest}
-    gone = [run for run in table.runs.by_id.values() if run.index == index.id]
-    left = without_runs(replace(table, indexes=others), gone, _since(state, entry))
+    table = replace(table, indexes=others)
+    left = without_runs(table, lambda run: run.index == index.id, _since(state, entry))
     return _with_table(state, index.table, left)
 
 

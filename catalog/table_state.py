@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from elasticscan.catalog.codec import Packed
@@ -111,15 +111,13 @@ def with_files(
         runs |= {(id := next(ids)): run.entered(id, fragment.id) for run in added.file.runs}  # noqa: A001
     runs |= {(id := next(ids)): extra.run.entered(id, extra.fragment) for extra in files.runs}  # noqa: A001
     table, memory = with_slots(table, dict(files.slots), time), _unflushed(table.memory, files)
-    if fragments:
-        table = replace(table, fragments=Packed(Fragment, by_id={**table.fragments.by_id, **fragments}))
-    if runs:
-        table = replace(table, runs=Packed(IndexRun, by_id={**table.runs.by_id, **runs}))
     return replace(
         table,
         memory=memory,
         memory_bytes=sum(commit.bytes for commit in memory) if files.flushed else table.memory_bytes,
         removed=not_forgotten(table.removed, files),
+        fragments=table.fragments.changed(fragments),
+        runs=table.runs.changed(runs),
     )
 
 
@@ -132,31 +130,22 @@ def struck(table: TableState, record: MoveSwitched, time: int) -> TableState:
 
 def with_slots(table: TableState, slots: Mapping[int, SlotSet], time: int) -> TableState:
     """Return a table whose fragments serve these slots; of one without any all files are noted as removed."""
-    if not slots:
-        return table
-    fragments, gone = dict(table.fragments.by_id), list[RemovedFile]()
-    for id, left in slots.items():  # noqa: A001
-        file = fragments[id]
-        if left:
-            fragments[id] = replace(file, slots=left)
-        else:
-            gone.append(RemovedFile(table.info.id, id, file.shard, file.path, time))
-            del fragments[id]
-    going = {file.fragment for file in gone}
-    table = without_runs(table, [run for run in table.runs.by_id.values() if run.fragment in going], time)
-    return replace(table, fragments=Packed(Fragment, by_id=fragments), removed=(*table.removed, *gone))
+    files, own = table.fragments.by_id if slots else {}, table.info.id
+    changed = {id: replace(files[id], slots=left) for id, left in slots.items() if left}  # noqa: A001
+    gone = [files[id] for id, left in slots.items() if not left]  # noqa: A001
+    going = {file.id for file in gone}
+    table = without_runs(table, lambda run: run.fragment in going, time) if gone else table
+    removed = (RemovedFile(own, file.id, file.shard, file.path, time) for file in gone)
+    fragments = table.fragments.changed(changed, going)
+    return replace(table, fragments=fragments, removed=(*table.removed, *removed))
 
 
-def without_runs(table: TableState, runs: Collection[IndexRun], time: int) -> TableState:
+def without_runs(table: TableState, is_gone: Callable[[IndexRun], bool], time: int) -> TableState:
     """Return a table without some runs of its indexes, whose files are noted as removed."""
-    if not runs:
-        return table
-    left, files = dict(table.runs.by_id), list[RemovedFile]()
-    for run in runs:
-        shard = table.fragments.by_id[run.fragment].shard
-        files.append(RemovedFile(table.info.id, run.fragment, shard, run.path, time))
-        del left[run.id]
-    return replace(table, runs=Packed(IndexRun, by_id=left), removed=(*table.removed, *files))
+    gone, of = list(filter(is_gone, table.runs.by_id.values())), table.fragments.by_id
+    removed = (RemovedFile(table.info.id, r.fragment, of[r.fragment].shard, r.path, time) for r in gone)
+    runs = table.runs.changed({}, [run.id for run in gone])
+    return replace(table, runs=runs, removed=(*table.removed, *removed))
 
 
 def not_forgotten(removed: tuple[RemovedFile, ...], files: FileChanges) -> tuple[RemovedFile, ...]:

@@ -58,7 +58,7 @@ from elasticscan.catalog import (
 from elasticscan.catalog.codec import pack_value, unpack_value
 from elasticscan.catalog.database import micros
 from elasticscan.catalog.entries import Append, LogEntry, check_chain, record_of
-from elasticscan.catalog.failures import Interrupted, retry
+from elasticscan.catalog.failures import retry
 from elasticscan.catalog.fold import apply, is_commit
 from elasticscan.catalog.leases import ENDLESS
 from elasticscan.catalog.state import StoreState
@@ -621,12 +621,9 @@ class World:
         within = SlotSet.union(state.placement.at(shard) for shard in shards)
         commits = table.memory[: self.draw.choice((1, 3, 1_000))]
         commits = tuple(commit for commit in commits if commit.slots & within)
-        try:
-            rows = Tx(self.home, None).rows_of(table.info.id, commits)
-        except Interrupted:  # flushed since, and dropped
-            return None
         if not commits:
             return None
+        rows = Tx(self.home, None).rows_of(table.info.id, commits)
         flushed = SlotSet.union(commit.slots & within for commit in commits)
         versions = [
             version

@@ -37,7 +37,6 @@ from elasticscan.metadata import FORMATS, StoreCreated, TimeObserved
 from elasticscan.store.context.leases import leases_in
 from elasticscan.topology import Shard, initial_placement
 from tests.base.manual_clock import ManualClock
-from tests.catalog.small_store import add_table, make
 
 CLOCK = ManualClock(1_000.0)
 
@@ -73,8 +72,8 @@ def use(where: Path | str) -> None:
 @pytest.fixture
 def where(tmp_path: Path) -> Path:
     path = tmp_path / "catalog.db"
-    with closing(make(path, CLOCK)) as catalog:
-        add_table(catalog)
+    create(path)
+    use(path)
     return path
 
 

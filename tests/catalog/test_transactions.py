@@ -7,9 +7,11 @@ not repeated here.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import NotFound, NotReady
@@ -17,12 +19,14 @@ from elasticscan.base.limits import KEY_SECONDS, SECRETS_SECONDS
 from elasticscan.catalog import (
     Catalog,
     add_secrets,
+    create_catalog,
     forget_secrets,
     offset_keys,
+    open_catalog,
     seal_keys,
     take_incarnation,
 )
-from elasticscan.metadata import MoveSwitched, ShardDefined
+from elasticscan.metadata import MoveSwitched, ShardDefined, StagedFragment, StoreCreated, TableInfo
 from elasticscan.store.context.leases import kept_seconds, take_lease
 from elasticscan.store.moves.owners import (
     OwnedMove,
@@ -36,11 +40,15 @@ from elasticscan.store.moves.owners import (
     steps_in,
     transition,
 )
-from elasticscan.topology import Event, Move, Phase, Shard
+from elasticscan.store.writing.definitions import enter
+from elasticscan.store.writing.publishing import CommitRequest, commit_of
+from elasticscan.topology import Event, Move, Phase, Shard, initial_placement
 from tests.base.manual_clock import ManualClock
-from tests.catalog.small_store import add_commit, add_table, make, staged
 
 MOVE = Move(1, 1, 2)
+SHARDS = Shard(1, "a", "shards/a"), Shard(2, "b", "shards/b")
+NEW = StoreCreated("s", "spark", 100.0, SHARDS, initial_placement(16, 4, [1, 2]).tablets)
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("Ä b", pa.list_(pa.string()))])
 
 
 @pytest.fixture
@@ -50,9 +58,19 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def catalog(catalog_url: Path | str, clock: ManualClock) -> Iterator[Catalog]:
-    made = make(catalog_url, clock)
-    yield made
-    made.close()
+    create_catalog(catalog_url, clock, NEW)
+    with closing(open_catalog(catalog_url, clock, "here")) as made:
+        yield made
+
+
+def add_table(catalog: Catalog) -> TableInfo:
+    with catalog.writing() as tx:
+        return enter(tx, TableInfo(0, "t", SCHEMA, ("k",), ("k",), "lz4", 0, 0))
+
+
+def add_commit(catalog: Catalog, table: TableInfo, *fragments: StagedFragment) -> int:
+    with catalog.writing() as tx:
+        return tx.append(commit_of(tx.state, table.id, fragments, CommitRequest()))
 
 
 def test_a_snapshot_is_named_by_a_past_time_and_kept_since_the_next_commit(
@@ -76,6 +94,17 @@ def test_a_snapshot_is_named_by_a_past_time_and_kept_since_the_next_commit(
     tx = catalog.newest()
     assert newest > 5
     assert kept_seconds(tx, 3, 15) == pytest.approx(5)
+
+
+def test_a_sign_of_life_of_a_process_behind_is_no_old_one(
+    catalog: Catalog, catalog_url: Path | str, clock: ManualClock
+) -> None:
+    late = ManualClock(clock.now() - 2 * 86_400)
+    with closing(open_catalog(catalog_url, late, "here")) as behind, behind.writing() as tx:
+        enter_moves(tx, [MOVE], "other/machine:1:1:1")
+        beat(tx, "other/machine:1:1:1")
+    tx = catalog.newest()
+    assert moves_in(tx)[0].heartbeat_at == tx.times.expiry
 
 
 def test_who_takes_leases_alone_lets_the_store_know_the_time(catalog: Catalog, clock: ManualClock) -> None:
@@ -109,7 +138,8 @@ def test_a_secret_is_deleted_once_no_key_in_use_can_have_it(catalog: Catalog, cl
 
 def test_files_of_a_removed_shard_are_known_where_a_new_one_took_its_place(catalog: Catalog) -> None:
     table = add_table(catalog)
-    add_commit(catalog, table, replace(staged("x"), slots=catalog.newest().state.tablet(1).slots))
+    slots = catalog.newest().state.tablet(1).slots
+    add_commit(catalog, table, StagedFragment(1, "x", slots, 5, 100, True, 0, False, 60, -(1 << 63)))
     with catalog.writing() as tx:
         for tablet in tx.state.placement.tablets:
             if tablet.shard == 1:
