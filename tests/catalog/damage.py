@@ -415,26 +415,19 @@ def cut_wal(lived: Lived, draw: Random) -> Must:
     return Must.BE_WHOLE if at >= WAL_HEAD + FRAME * frames else Must.NOTHING
 
 
-def no_wal(lived: Lived, draw: Random) -> Must:
-    put(lived.path, {end: lived.moments[-1].files[end] for end in draw.choice((("",), ("", "-shm")))})
-    return Must.NOTHING
+def other_files(lived: Lived, draw: Random) -> Must:
+    """Next to the database: its log and the index of that are gone, or of another record, of any round.
 
-
-def another_index(lived: Lived, draw: Random) -> Must:
-    """It is memory that processes share, not kept for later ones."""
-    files, size = lived.moments[-1].files, len(lived.moments[-1].files["-shm"])
-    of_another = draw.choice(lived.moments).files["-shm"]
-    index = draw.choice([of_another, draw.randbytes(size), b"", bytes(32_768), None])
-    put(lived.path, {"": files[""], "-wal": files["-wal"]} | ({} if index is None else {"-shm": index}))
-    return Must.BE_WHOLE
-
-
-def another_wal(lived: Lived, draw: Random) -> Must:
-    """That of an earlier or a later record, of the same round or another one."""
-    one, other = draw.sample(lived.moments, 2)
+    The index alone is memory that processes share, not kept for later ones.
+    """
+    one, other = draw.choice((lived.moments[-1], draw.choice(lived.moments))), draw.choice(lived.moments)
+    log = draw.choice((one, one, other)).files["-wal"]
     index = draw.choice((one, other)).files["-shm"]
-    put(lived.path, one.files | {"-wal": other.files["-wal"], "-shm": index})
-    return Must.NOTHING
+    index = draw.choice((index, draw.randbytes(len(index)), b"", bytes(32_768), None))
+    files = {"": one.files[""], "-wal": draw.choice((log, log, None)), "-shm": index}
+    put(lived.path, {end: content for end, content in files.items() if content is not None})
+    newest = lived.moments[-1].files
+    return Must.BE_WHOLE if (files[""], files["-wal"]) == (newest[""], newest["-wal"]) else Must.NOTHING
 
 
 def torn_checkpoint(lived: Lived, draw: Random) -> Must:
@@ -462,7 +455,7 @@ OF_ROWS: tuple[Damage, ...] = (
 )  # fmt: skip
 RARE: tuple[Damage, ...] = (checkpoints_of_another_log,)
 OF_FILES: tuple[Damage, ...] = (
-    flipped_bits, older_copy, cut_wal, no_wal, another_index, another_wal, torn_checkpoint,
+    flipped_bits, older_copy, cut_wal, other_files, torn_checkpoint,
 )  # fmt: skip
 DAMAGES = {damage.__name__: damage for damage in (*OF_ROWS, *RARE, *OF_FILES)}
 
