@@ -58,4 +58,8 @@ def lease_rows(home: LogHome, id: str | None = None) -> list[Row]:  # noqa: A002
 
 
 def lease_of(kind: type[T], row: Row) -> Lease[T]:
-    return Lease(row[0].partition("/")[2], unpack_value(kind, row[1]), row[2])
+    """Return the lease of a row. Raises `StoreDamaged` where another release gave its class other fields."""
+    try:
+        return Lease(row[0].partition("/")[2], unpack_value(kind, row[1]), row[2])
+    except (TypeError, ValueError) as error:
+        raise damaged_log(f"lease {row[0]} cannot be decoded ({error})") from error
