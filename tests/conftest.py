@@ -15,6 +15,7 @@ from elasticscan.base import limits
 from tests.base.at_server import begin
 from tests.base.postgres import Server, start_server
 from tests.base.s3 import S3Server, start_s3
+from tests.base.severed_line import SeveredLine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,6 +129,13 @@ def postgres() -> Iterator[Server]:
     """A server of this session's own: `tests/base/postgres.py`."""
     with start_server() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def line(postgres: Server) -> Iterator[SeveredLine]:
+    """A line to that server which breaks where a test says."""
+    with SeveredLine(postgres.socket) as line:
+        yield line
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])

@@ -65,12 +65,6 @@ def database(postgres: Server) -> Iterator[str]:
         yield name
 
 
-@pytest.fixture(scope="module")
-def line(postgres: Server) -> Iterator[SeveredLine]:
-    with SeveredLine(postgres.socket) as line:
-        yield line
-
-
 @pytest.fixture
 def store(database: str, line: SeveredLine, tmp_path: Path) -> Iterator[Store]:
     line.cut_at()
