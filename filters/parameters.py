@@ -48,10 +48,7 @@ def with_parameters(text: str, parameters: Mapping[str, Any]) -> str:
                 f"the parameter :{name} has no value; add it to parameters, which has {_listed(parameters)}",
                 filter=text,
             )
-        literal = _written(name, parameters[name])
-        if _stands_alone(tokens, number) and _items(parameters[name]) is not None:
-            literal = literal[1:-1]  # the parentheses of `IN (:name)` are those of the list
-        pieces += [text[end : token.start], literal]
+        pieces += [text[end : token.start], _written(name, parameters[name])]
         end = tokens[number + 1].end + 1
         used.add(name)
     unused = [name for name in parameters if name not in used]
@@ -73,14 +70,6 @@ def parameter_at(tokens: list[Token], number: int, text: str) -> str | None:
     name = text[after.start : after.end + 1]
     is_apart = before is None or before.end + 1 < token.start or not (before.text[-1:].isalnum())
     return name if is_apart and after.start == token.end + 1 and name.isidentifier() else None
-
-
-def _stands_alone(tokens: list[Token], number: int) -> bool:
-    """Return True if the parameter that begins at a token is alone in the parentheses of an IN."""
-    around = [
-        token.token_type for token in (*tokens[max(number - 2, 0) : number], *tokens[number + 2 : number + 3])
-    ]
-    return around == [TokenType.IN, TokenType.L_PAREN, TokenType.R_PAREN]
 
 
 def _listed(names: Any) -> str:

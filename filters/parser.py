@@ -261,7 +261,10 @@ class _TreeBuilder:
         return condition("AND", nodes.compare(">=", child, low), nodes.compare("<=", child, high))
 
     def membership(self, node: exp.Expr) -> Expression:
-        values = [self.read(value) for value in node.expressions]
+        listed = node.expressions
+        if len(listed) == 1 and isinstance(listed[0], exp.Tuple):  # `IN (:name)`, of a list
+            listed = listed[0].expressions
+        values = [self.read(value) for value in listed]
         if not values:
             raise FilterError("IN needs at least one value")
         return nodes.member(self.read(node.this), values)

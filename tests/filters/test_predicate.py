@@ -18,6 +18,7 @@ from elasticscan.base.limits import MAX_FILTER_BYTES
 from elasticscan.filters.aggregates import Aggregate
 from elasticscan.filters.assignment import Assignment
 from elasticscan.filters.casts import cast_array
+from elasticscan.filters.parameters import with_parameters
 from elasticscan.filters.parser import FilterSql
 from elasticscan.filters.predicate import Predicate
 from tests.base.examples import examples
@@ -316,6 +317,12 @@ def test_errors_show_numbers_without_the_suffixes_of_their_types() -> None:
     assert (
         read.shown() == "a * 10000000000 > 5 AND ```5L``` > 100000000.00 AND '7L' <> '8D' AND a / 2.0 > 0.5"
     )
+
+
+def test_a_list_is_that_of_an_in_with_parentheses_and_without() -> None:
+    for text in ("n IN :some", "n IN (:some)"):
+        written = with_parameters(text, {"some": range(1, 3)})
+        assert str(Predicate.parse(written, ROWS.schema)) == "n IN (1, 2)"
 
 
 def test_an_error_of_a_row_shows_what_the_user_wrote() -> None:
