@@ -37,28 +37,21 @@ _VALID_PATTERN = re.compile(r"(?:[^\\]|\\[%_\\])*", re.DOTALL)
 _WHOLE = re.compile(r"[+-]?[0-9]{1,8}\Z")
 _INT32_BOUND = 1 << 31
 _INT64_BOUND = 1 << 63
-_INT64_DIGITS = 19
 
 
 def number(text: str) -> Expression:
     """Return a number as Spark types it: INT, BIGINT or DECIMAL by size, DOUBLE with an exponent."""
-    digits = text.lstrip("-")
-    # Longer ones fit no integer; Python refuses to read very long ones at all.
-    if digits.isascii() and digits.isdigit() and len(digits) <= _INT64_DIGITS:
-        whole = int(text)
-        if -_INT32_BOUND <= whole < _INT32_BOUND:
-            return literal(whole, pa.int32())
-        if -_INT64_BOUND <= whole < _INT64_BOUND:
-            return literal(whole, pa.int64())
     try:
         exact, value = Decimal(text), float(text)
     except (InvalidOperation, ValueError):
         raise FilterError(f"{text[:40]} is no number") from None
-    if "e" not in text.lower():
+    if "e" in text.lower():
+        if math.isinf(value):
+            raise FilterError(f"{text} is out of the range of DOUBLE")
+        return literal(value, pa.float64())
+    if "." in text or not -_INT64_BOUND <= exact < _INT64_BOUND:
         return literal(exact, decimal_literal_type(exact))
-    if math.isinf(value):
-        raise FilterError(f"{text} is out of the range of DOUBLE")
-    return literal(value, pa.float64())
+    return literal(int(exact), pa.int32() if -_INT32_BOUND <= exact < _INT32_BOUND else pa.int64())
 
 
 def convert(value: Expression, kind: pa.DataType, *, implicit: bool = True) -> Expression:
