@@ -339,7 +339,7 @@ def _refuse_zero(operation: str, compute: Callable[[Datum, Datum], Datum]) -> Ca
 
     def checked(left: Datum, right: Datum) -> Datum:
         zero = pc.and_(pc.equal(right, pa.scalar(0, right.type)), pc.is_valid(left))
-        if pc.any(zero).as_py() if isinstance(zero, pa.Array) else zero.as_py():
+        if pc.any(zero).as_py():
             raise FilterError(f"{operation} by zero; guard it with a condition, as in NULLIF(divisor, 0)")
         return compute(left, right)
 
