@@ -17,7 +17,7 @@ import pyarrow.types as pt
 
 from elasticscan.base.errors import FilterError
 from elasticscan.base.key_encoding import END, NULL, VALUES, can_be_encoded, encode_value, successor, value_of
-from elasticscan.filters.casts import cast_array, has_digits_for, may_fail
+from elasticscan.filters.casts import cast_array, may_fail
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, computed_type, is_integer, is_number
 from elasticscan.filters.key_sets import KeySet
 
@@ -33,11 +33,8 @@ _KEEP_ORDER = {
 
 def keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
     """Return True if a conversion fails for no value, and a < b never becomes a > b."""
-    if pt.is_boolean(source) or is_number(source):
-        if pt.is_decimal128(target):
-            return has_digits_for(source, target)
-        if is_number(target):
-            return not may_fail(source, target)
+    if (pt.is_boolean(source) or is_number(source)) and is_number(target):
+        return not may_fail(source, target)
     return (source, target) in _KEEP_ORDER
 
 

@@ -53,25 +53,21 @@ def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
 
 def may_fail(source: pa.DataType, target: pa.DataType) -> bool:
     """Return True if there are values that the conversion refuses."""
+    if pt.is_decimal128(target):
+        return not _has_digits_for(source, target)
     if is_integer(source) and is_integer(target):
         return bool(target.bit_width < source.bit_width)
-    pair = (_family(source), _family(target))
-    return (
-        pair[0] in ("string", "binary")
-        or pair[1] == "decimal"
-        or (pair[1] == "integer" and pair[0] != "boolean")
-    )
+    family = _family(source)
+    return family in ("string", "binary") or (is_integer(target) and family != "boolean")
 
 
 def always_fits(source: pa.DataType, target: pa.DataType) -> bool:
     """Return True if the conversion refuses and rounds no value, also by the digits of decimals."""
-    if not pt.is_decimal128(target):
-        return not may_fail(source, target)
-    places = source.scale if pt.is_decimal128(source) else 0
-    return places <= target.scale and has_digits_for(source, target)
+    rounds = pt.is_decimal128(source) and pt.is_decimal128(target) and source.scale > target.scale
+    return not rounds and not may_fail(source, target)
 
 
-def has_digits_for(source: pa.DataType, target: pa.DataType) -> bool:
+def _has_digits_for(source: pa.DataType, target: pa.DataType) -> bool:
     """Return True if a decimal type has enough digits before the point for all numbers of a type, rounded."""
     if pt.is_decimal128(source):
         # Rounding may carry into one more digit.
