@@ -22,15 +22,12 @@ from tests.base.examples import examples
 from tests.storage.versions import (
     PLENTY,
     SEEDS,
-    WIDE,
     Scenario,
     Shelf,
     addresses,
-    newest,
     read_all,
     shelf_of,
     together,
-    varying,
     visible,
 )
 
@@ -38,30 +35,6 @@ from tests.storage.versions import (
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
-
-
-@pytest.mark.parametrize("bound", [{}, {"BATCH_ROWS": 3}, {"BATCH_ROWS": 9}, {"BATCH_BYTES": 9_000}], ids=str)
-@settings(max_examples=examples(30), deadline=None)
-@given(SEEDS)
-def test_rows_laid_over_a_large_fragment_are_the_visible_ones_in_order(
-    bound: dict[str, float], seed: int
-) -> None:
-    """Rows are merged for more or fewer batches at once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fragment_module, "BATCH_ROWS", 1 + seed % 8)
-        for name, value in bound.items():
-            patch.setattr(overlay_module, name, value)
-        layered = Scenario(seed, style="layered", wide=True)
-        shelf, rng, snapshot = layered.shelf, layered.rng, layered.snapshot()
-        versions = {v.key: v for v in newest(shelf.versions(), 0, snapshot) if v.value is not None}
-        ordered = sorted(versions.values(), key=lambda v: (v.slot, v.key))
-        for names in ([*layered.columns(), *WIDE], ["v"]):
-            pages = read_all(read_page, shelf.source(), shelf.everything(), snapshot, names, varying(rng))
-            assert [v for page in pages for v in page.rows["v"].to_pylist()] == [v.value for v in ordered]
-            if len(names) > 1:
-                assert together(pages, shelf) == layered.rows(snapshot)
-                wide = [row for page in pages for row in page.rows.select(list(WIDE)).to_pylist()]
-                assert repr([tuple(row.values()) for row in wide]) == repr([v.wide for v in ordered])
 
 
 @pytest.mark.parametrize("style", ["layered", "followed"])

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from elasticscan.base.errors import StoreDamaged
 from elasticscan.base.key_encoding import END, NULL, encode_value
@@ -34,7 +33,7 @@ from elasticscan.protocol import (
     RowRequest,
 )
 from elasticscan.storage import fragment_writer as fragment_module
-from elasticscan.storage import key_filter, lookup, merge, point_reads, ranges
+from elasticscan.storage import key_filter, lookup, merge, overlay, point_reads, ranges
 from elasticscan.storage.disk import LocalDisk
 from elasticscan.storage.fragment import UNTIL, FragmentReader, fragment_schema
 from elasticscan.storage.fragment_writer import Contents, Destination, write_fragment
@@ -56,6 +55,7 @@ from tests.storage.versions import (
     ORIGIN,
     PLENTY,
     SEEDS,
+    WIDE,
     Key,
     Row,
     Scenario,
@@ -63,6 +63,7 @@ from tests.storage.versions import (
     Version,
     addresses,
     keys_of,
+    newest,
     read_all,
     request_of,
     rows_of,
@@ -169,6 +170,7 @@ def test_each_way_of_reading_gives_each_visible_row_that_it_is_asked_for_once_an
     """In pages of any limits, from any cursors: keys are sought alone, together, or denied by a filter."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fragment_module, "BATCH_ROWS", 1 + seed % 8)
+        patch.setattr(overlay, "BATCH_ROWS", (3, 9, 1 << 17)[seed % 3])  # more is merged
         patch.setattr(ranges, "LEAST_ROWS", (1, 2, 3, 64)[seed % 4])  # cut, or slices
         patch.setattr(ranges, "_SLICED_ROWS", 1 + seed % 5)
         patch.setattr(lookup, "FEW_KEYS", 100 if seed % 3 == 1 else 0)
@@ -176,10 +178,12 @@ def test_each_way_of_reading_gives_each_visible_row_that_it_is_asked_for_once_an
         patch.setattr(merge, "_SPARE_ROWS", 16 * (seed % 2))
         if seed % 2:  # keys of several columns do not fit into one integer
             patch.setattr(merge, "_MOST_BITS", 1)
-        scenario = Scenario(seed, style="layered" if way is by_ranges and seed % 3 else None)
+        style = "layered" if way in (in_pages, by_ranges) and seed % 3 else None
+        scenario = Scenario(seed, style=style, wide=way is in_pages)
         snapshot, (cursors, beyond) = scenario.snapshot(), scenario.cursors()
         how, limits, names = way(scenario, snapshot), varying(scenario.rng), scenario.columns()
-        pages = read_all(how.read, how.source, cursors, snapshot, names, limits, **how.asked)
+        wide = list(WIDE) if scenario.wide else []
+        pages = read_all(how.read, how.source, cursors, snapshot, [*names, *wide], limits, **how.asked)
         visible_now = scenario.rows(snapshot)
         found, rows = together(pages, scenario.shelf), beyond(visible_now)
         given_rows = [row for row in rows if how.gives(row)]
@@ -192,6 +196,20 @@ def test_each_way_of_reading_gives_each_visible_row_that_it_is_asked_for_once_an
         assert most == len(visible_now) if is_exact else most >= len(visible_now), "known without a file"
         if way is by_list:
             check_rows(how.source, snapshot, how.asked["keys"], scenario)
+        if scenario.wide:
+            check_other_columns(scenario, snapshot, pages)
+            alone = read_all(how.read, how.source, cursors, snapshot, ["v"], limits)
+            values = [value for page in alone for value in page.rows["v"].to_pylist()]
+            assert values == [value for _, _, value in rows], "also without the columns of the key"
+
+
+def check_other_columns(scenario: Scenario, snapshot: int, pages: Sequence[PageRows]) -> None:
+    versions = newest(scenario.shelf.versions(), scenario.floor(snapshot), snapshot)
+    wide = {version.key: version.wide for version in versions}
+    for page in pages:
+        found = [tuple(row.values()) for row in page.rows.select(list(WIDE)).to_pylist()]
+        keys = keys_of(page.rows, scenario.shelf.table)
+        assert repr(found) == repr([wide[key] for key in keys])
 
 
 def check_rows(source: PageSource, snapshot: int, keys: KeyList, scenario: Scenario) -> None:
@@ -203,20 +221,6 @@ def check_rows(source: PageSource, snapshot: int, keys: KeyList, scenario: Scena
     assert [values[place] for place in answer.places] == [now.get(key) for key in asked]
     nothing_more = read_rows(source, replace(request, columns=()))
     assert ((nothing_more.places >= 0) == (answer.places >= 0)).all()
-
-
-@settings(max_examples=examples(80), deadline=None)
-@given(SEEDS, st.sampled_from([1, 2, 3, 5, 7, 30, 100]))
-def test_pages_without_the_columns_of_the_key_end_where_those_with_them_do(seed: int, rows: int) -> None:
-    scenario = Scenario(seed)
-    snapshot, (cursors, _) = scenario.snapshot(), scenario.cursors()
-    alone, whole = (
-        read_all(read_page, scenario.source(snapshot), cursors, snapshot, names, repeat((rows, 1 << 30)))
-        for names in (["v"], scenario.columns())
-    )
-    assert [(page.after, page.rows["v"]) for page in alone] == [
-        (page.after, page.rows["v"]) for page in whole
-    ]
 
 
 def loaded(count: int, value: str = "v") -> list[tuple[int, int, str | None]]:
