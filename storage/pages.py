@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -80,7 +80,9 @@ class PageBuilder:
             self.rows += batch.num_rows
             self.bytes += batch.nbytes
 
-    def fill(self, rows: pa.RecordBatch, key_at: KeyAt, start: Place) -> Place | None:
+    def fill(
+        self, rows: pa.RecordBatch, key_at: KeyAt, start: Place, are_slice: bool = False
+    ) -> Place | None:
         """Add the rows, in order, that fit, or fewer where that ends the page between two slots.
 
         A page that ends inside a slot leaves a position in the continuation key; one that ends between two
@@ -90,20 +92,24 @@ class PageBuilder:
             rows: with a `_slot` column.
             key_at: gives the key of one of them.
             start: where reading began before them.
+            are_slice: they are a part of a batch; then two pages rather have half of them each.
 
         Returns:
             Where to go on if not all of them were added.
         """
         slots, count = rows.column(SLOT), self.fitting(rows)
         numbers = slots.to_numpy()
-        if not self.rows and max(count, _HALVED_ROWS) < len(numbers) < 2 * count:
-            count = -(-len(numbers) // 2)  # two pages, each a slice of one batch
+        if are_slice and not self.rows and max(count, _HALVED_ROWS) < len(numbers) < 2 * count:
+            count = -(-len(numbers) // 2)
         if count < len(numbers):
             begin = rows_below(numbers, int(numbers[count]))
             if begin > 0 and 2 * (self.rows + begin) >= self.rows + count:
                 count = begin
+        if count == len(numbers):
+            self.add(rows, slots, key_at)
+            return None
         self.add(rows.slice(0, count), slots.slice(0, count), key_at)
-        return None if count == len(numbers) else self.before(int(numbers[count]), start)
+        return self.before(int(numbers[count]), start)
 
     def before(self, slot: int, start: Place) -> Place:
         """Return where to go on before a row of a slot, the first that was not added."""
@@ -244,7 +250,7 @@ def _read_slices(
     def key_of(batch: int, numbers: Sequence[int] | NDArray[np.int64], at: int) -> bytes:
         return keys_of(keyed().batch(batch), primary_key)(int(numbers[at]))
 
-    edges = piece.slots.edges
+    edges = _edges_of(piece.slots)
     index, row = (keyed() if piece.low else run).seek(*piece.start)
     while index < run.batch_count:
         if skips(index):  # if the page ends before the next batch, the next page skips the same ones again
@@ -259,16 +265,22 @@ def _read_slices(
                 return page.before(first, piece.start)
             is_slice, before = isinstance(numbers, range), page.rows
             rows = batch.slice(numbers[0], len(numbers)) if is_slice else batch.take(pa.array(numbers))
-            stop = page.fill(rows, partial(key_of, index, numbers), piece.start)
+            stop = page.fill(rows, partial(key_of, index, numbers), piece.start, are_slice=True)
             page.scanned += page.rows - before
             if stop is not None:
                 return stop
-        passed = int(edges.searchsorted(slots[-1], "right")) if len(slots) else 1
+        passed = int(edges.searchsorted(int(slots[-1]), "right")) if len(slots) else 1
         if passed == len(edges):
             return None
         beyond = run.seek(int(edges[passed]), b"") if passed % 2 == 0 else (0, 0)  # other slots are between
         index, row = max((index + 1, 0), beyond)
     return None
+
+
+@lru_cache(maxsize=256)
+def _edges_of(slots: SlotSet) -> NDArray[np.int64]:
+    """Return start and end of each range of slots, which the pages of a scan ask for again and again."""
+    return slots.edges
 
 
 def _rows_within(
@@ -278,13 +290,13 @@ def _rows_within(
 
     Where there are others between them, no more are returned than show that the page is full.
     """
-    cuts = np.full(len(edges), max(row, rows_below(slots, int(edges[-1]))))
-    cuts[:-1] = np.maximum(slots.searchsorted(edges[:-1].astype(np.uint16)), row)
+    cuts = [*slots.searchsorted(edges[:-1].astype(np.uint16)).tolist(), rows_below(slots, int(edges[-1]))]
+    if row:
+        cuts = [max(cut, row) for cut in cuts]
     begins, ends = cuts[::2], cuts[1::2]
-    (filled,) = (begins < ends).nonzero()
-    if not len(filled) or (ends - begins).sum() == ends[filled[-1]] - begins[filled[0]]:
-        return range(int(begins[filled[0]]), int(ends[filled[-1]])) if len(filled) else range(0)
-    numbers = [np.arange(begins[at], ends[at]) for at in filled]
+    if sum(ends) - sum(begins) == cuts[-1] - cuts[0]:
+        return range(cuts[0], cuts[-1])
+    numbers = [np.arange(*span) for span in zip(begins, ends, strict=True)]
     return np.concatenate(numbers)[: max(room, 0) + 1]
 
 

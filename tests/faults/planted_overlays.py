@@ -50,5 +50,7 @@ in_programs.rule("an overlaid batch serves only snapshots that have the same new
     overlay, "_digest", lambda index, newer: 1 + index
 )
 in_programs.rule("rows of slots between two requested slots stay where they are").alters(
-    pages, "_rows_within", lambda honest, slots, row, edges, room: honest(slots, row, edges[[0, -1]], room)
+    pages,
+    "_rows_within",
+    lambda honest, slots, row, edges, room: honest(slots, row, edges[[0, -1]], room),
 )

@@ -292,14 +292,6 @@ def test_hashes_of_keys_side_by_side_differ() -> None:
         assert len(np.unique(hashes)) > 99_990
 
 
-def test_older_fragments_are_not_asked_for_what_newer_ones_have() -> None:
-    layers = [[(n, commit, f"{commit}") for n in range(8 - commit)] for commit in (1, 2, 3)]
-    shelf = shelf_of(*layers, slots=4)
-    asked = list_of(shelf, [(n,) for n in range(9)])
-    page = read_listed(shelf.source(), request_of(shelf.everything(), 9, ["k", "v"], PLENTY, keys=asked))
-    assert (page.rows.num_rows, page.scanned, page.after) == (7, 7, ())
-
-
 def test_history_that_a_snapshot_has_left_behind_does_not_count() -> None:
     """Also where what took its place, a tombstone, is not there any more."""
     shelf = shelf_of(slots=4)
