@@ -329,7 +329,7 @@ class Scenario:
     """A table of some commits: writes, deletes, overwrites and compactions, in fragments that overlap.
 
     Of the style "layered" it has a large fragment with each key once, and a few with other versions of some
-    keys, older and newer; of the style "followed" commits that mostly change rows of a large fragment.
+    keys, older and newer.
 
     Attributes:
         oldest: the first snapshot of which all rows are there.
@@ -353,7 +353,7 @@ class Scenario:
         sizes = (1, 3, 12, 30) if style == "mixed" else (20, 50)
         pool = sorted({self.kind.make(rng, n) for n in range(rng.choice(sizes))})
         self.slots = {key: self.shelf.slot_of(key) for key in pool}
-        {"mixed": self._mix, "layered": self._lay, "followed": self._follow}[style](pool)
+        {"mixed": self._mix, "layered": self._lay}[style](pool)
 
     # How it came to be
 
@@ -391,15 +391,6 @@ class Scenario:
                     versions += self._versions(again, 20 + commit, 0.3)
                 self._add(versions)
         self.commits = max(version.commit for rows in self.shelf.contents.values() for version in rows)
-
-    def _follow(self, pool: Sequence[Key]) -> None:
-        rng, self.commits = self.rng, 11
-        large = rng.sample(pool, max(1, len(pool) * 3 // 4))
-        self.shelf.add(self._versions(large, 1, 0.0))
-        for commit in range(2, 12):
-            of = large if rng.random() < 0.8 else pool
-            few, deleting = rng.sample(of, rng.randint(1, min(6, len(of)))), rng.choice((0.0, 0.0, 0.0, 0.3))
-            self.shelf.add(self._versions(few, commit, deleting))
 
     def _versions(self, keys: Sequence[Key], commit: int, deleting: float) -> list[Version]:
         rng, few = self.rng, self.rng.random() < 0.5  # the same values again and again
