@@ -45,7 +45,7 @@ from elasticscan.storage.view import Layers
 # For a batch: its forms, one for each snapshot that sees it with others, and the newer rows of each.
 _MOST_KEPT = 6
 _numbers = count(-1, -1)  # of overlays; digests are positive
-_ROW, _REPLACES = "_row", "_replaces"  # columns of newer rows: what a `Patch` knows of them
+_ROW, _REPLACES = "\1row", "\1replaces"  # what a `Patch` knows of newer rows; no column has such a name
 
 
 class Overlay:

@@ -58,6 +58,7 @@ WIDE: dict[str, tuple[pa.DataType, Values]] = {
     "t": (pa.string(), (None, "", "a", "a\0", "a\0b", "b", "ba", "ä", "\U0001f600", "b" * 80, "b" * 81)),
     "i": (pa.int16(), (None, -300, -1, 0, 1, 2, 300)),
     "l": (pa.list_(pa.int8()), (None, [], [1], [2, None])),
+    "_row": (pa.int8(), (None, 1)),  # a name that is the store's own in other places
 }
 
 
