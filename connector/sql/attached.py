@@ -42,7 +42,7 @@ from elasticscan.connector.sql.tokens import NotUnderstoodError
 from elasticscan.connector.sql.views import FORMAT, TableViews
 from elasticscan.connector.store_cache import open_store
 from elasticscan.metadata import TableInfo
-from elasticscan.store import until_unchanged
+from elasticscan.store import Store, Table, until_unchanged
 
 # Settings that change how Spark reads a text, each with the only value that is supported here.
 _USUAL = {
@@ -79,7 +79,7 @@ class AttachedStore:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Return the store's tables as the last statement found them, without a prefix."""
+        """Return the store's tables by name as the last statement found them, without a prefix."""
         return tuple(table.name for table in self._views.tables.values())
 
     def table(self, name: str) -> TableRead:
@@ -130,47 +130,40 @@ class AttachedStore:
         return self._run_unchanged(text, args)
 
     def _execute(self, statement: Statement, session: Session) -> DataFrame:
+        view, store = statement.view, open_store(self._uri)
         if statement.kind == "CREATE TABLE":
-            return self._create(statement)
-        if statement.kind == "DROP TABLE":
-            return self._drop(statement)
+            if not view.startswith(self._prefix):
+                raise NotUnderstoodError(
+                    f"the name must begin with {self._prefix}, as all views of this store"
+                )
+            create(self._uri, view.removeprefix(self._prefix), statement, self.sql)
+            self._views.look()
+            return nothing(self._spark)
+        table = store.table(self._views.tables[view].name)
         if statement.kind in CHANGES:
-            done = self._change(statement, session)
+            done = self._change(statement, store, table, session)
         else:
-            table = open_store(self._uri).table(self._views.tables[statement.view].name)
             done = maintain(self._spark, table, statement)
-        self._views.make([statement.view])
+        if view in self._views.look()[0]:
+            self._views.make([view])
         return done
 
-    def _change(self, statement: Statement, session: Session) -> DataFrame:
-        kind, store, name = statement.kind, open_store(self._uri), self._views.tables[statement.view].name
-        change = read_change(kind, statement.reader, statement.view, store.table(name).definition)
+    def _change(self, statement: Statement, store: Store, table: Table, session: Session) -> DataFrame:
+        kind, change = statement.kind, read_change(statement, table.definition)
 
         def attempt() -> Counter[str]:
             tables, snapshot = self._views.look()
-            plan, info = plan_query(change.query, tables, session), store.table(name).definition
+            plan, info = plan_query(change.query, tables, session), table.definition
             with own_errors_raised():
                 rows = self._run_plan(plan, snapshot)
                 return write_changes(rows, self._uri, info, kind, change, snapshot, session.ansi)
 
         plan = plan_query(change.query, self._views.tables, session)
-        done = changed_in_store(store, name, kind, change, plan, session)
+        done = changed_in_store(store, table, kind, change, plan, session)
         if done is None:
-            done = until_unchanged(store.context, attempt, f"rows of table {name!r}", f"repeat the {kind}")
+            rows = f"rows of table {table.name!r}"
+            done = until_unchanged(store.context, attempt, rows, f"repeat the {kind}")
         return change_counts(self._spark, kind, done)
-
-    def _create(self, statement: Statement) -> DataFrame:
-        if not statement.view.startswith(self._prefix):
-            raise NotUnderstoodError(f"the name must begin with {self._prefix}, as all views of this store")
-        create(self._uri, statement.view.removeprefix(self._prefix), statement, self.sql)
-        self._views.look()
-        return nothing(self._spark)
-
-    def _drop(self, drop: Statement) -> DataFrame:
-        drop.reader.takes("PURGE")
-        drop.reader.expect_end()
-        open_store(self._uri).table(self._views.tables[drop.view].name).drop()
-        return self._views.drop(drop.view)
 
     def explain(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> str:
         """Explain which rows and columns `sql` would read for a query, and why it leaves others to Spark."""

@@ -18,6 +18,7 @@ from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from elasticscan.connector.sql.joins import conjuncts
+from elasticscan.connector.sql.statements import Statement
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, quoted
 from elasticscan.filters import STUMBLES, FilterSql
 from elasticscan.metadata import TableInfo
@@ -46,15 +47,14 @@ class RowChange:
     set: Mapping[str, str] | None = None
 
 
-def read_change(statement: str, reader: StatementReader, view: str, table: TableInfo) -> RowChange:
+def read_change(statement: Statement, table: TableInfo) -> RowChange:
     """Read a DELETE, UPDATE or MERGE from behind the table's name.
 
     Raises:
         NotUnderstoodError: the text is no such statement, or changes a key.
     """
-    reading = _ChangeReading(reader, view, table)
-    change = CHANGES[statement](reading)
-    reader.expect_end()
+    change = CHANGES[statement.kind](_ChangeReading(statement.reader, statement.view, table))
+    statement.reader.expect_end()
     return change
 
 

@@ -140,6 +140,10 @@ def maintain(spark: SparkSession, table: Table, statement: Statement) -> DataFra
     if statement.kind == "TRUNCATE TABLE":
         reader.expect_end()
         table.overwrite(table.schema.empty_table())
+    elif statement.kind == "DROP TABLE":
+        reader.takes("PURGE")
+        reader.expect_end()
+        table.drop()
     else:
         _alter(table, reader)
     return nothing(spark)

@@ -38,7 +38,7 @@ from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.tokens import quoted
 from elasticscan.filters import parse_value
 from elasticscan.metadata import TableInfo
-from elasticscan.store import Store, delete_rows, update_rows
+from elasticscan.store import Store, Table, delete_rows, update_rows
 
 _OWN_ERROR = re.compile(r"elasticscan\.base\.errors\.(?P<kind>\w+): \[ES_\w+\] (?P<message>.*)")
 _DELETES = f"{OWN}deletes"
@@ -46,15 +46,15 @@ _TIMES = (DateType, TimestampType, TimestampNTZType)
 
 
 def changed_in_store(
-    store: Store, table: str, kind: str, change: RowChange, plan: QueryPlan, session: Session
+    store: Store, table: Table, kind: str, change: RowChange, plan: QueryPlan, session: Session
 ) -> Counter[str] | None:
     """Carry out a DELETE or UPDATE that the store can evaluate; return how many rows changed, else None."""
     if kind == "MERGE" or len(plan.scans) != 1 or not plan.scans[0].complete:
         return None
-    selection = store.backend.selection(table, plan.scans[0].filter, {"statement": kind})
+    selection = store.backend.selection(table.name, plan.scans[0].filter, {"statement": kind})
     if change.set is None:
         return Counter({DELETE: delete_rows(selection).rows})
-    if session.utc and session.ansi and _are_stored(change.set, store.table(table).schema):
+    if session.utc and session.ansi and _are_stored(change.set, table.schema):
         with suppress(FilterError, NotFound):  # such as a function that only Spark has
             return Counter({UPDATE: update_rows(selection, change.set).rows})
     return None

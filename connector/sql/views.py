@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from elasticscan.base.errors import SchemaMismatch
 from elasticscan.connector.conversion import spark_schema
@@ -46,7 +46,7 @@ class TableViews:
             there = {self._prefix + info.name: info for info in infos if _fits_spark(info)}
             known = {view: info.id for view, info in self.tables.items()}
             for view in known.keys() - there.keys():
-                self.drop(view)
+                self._spark.sql(f"DROP VIEW IF EXISTS {quoted(view)}")
             self.make([view for view, info in there.items() if known.get(view) != info.id])
             self.tables, self._seen = there, infos  # a new dict: other threads may go through the old one
         return self.tables, snapshot
@@ -59,11 +59,6 @@ class TableViews:
             table = view.removeprefix(self._prefix)
             reader = self._spark.read.format(FORMAT).options(url=self._uri, table=table)
             reader.load().createOrReplaceTempView(f"`{view}`")
-
-    def drop(self, view: str) -> DataFrame:
-        """Drop the view of a table that is gone."""
-        self.tables = {name: info for name, info in self.tables.items() if name != view}
-        return self._spark.sql(f"DROP VIEW IF EXISTS {quoted(view)}")
 
 
 def _fits_spark(info: TableInfo) -> bool:

@@ -118,7 +118,7 @@ def test_tables_that_others_make_and_drop_are_seen_by_the_next_statement(
     with Store.open(store.uri) as other:
         other.create_table("late", {"id": [1, 2, 3], "x": [1, 2, 3]}, primary_key="id")
         assert shop.sql("SELECT sum(x) FROM seen_late WHERE id > 1").collect() == [(5,)]
-        assert shop.tables == ("t", "late")
+        assert shop.tables == ("late", "t")
         assert spark.sql("SELECT count(*) FROM seen_late").collect() == [(3,)]
         other.table("late").add_columns([pa.field("z", pa.string())])
         assert [row.col_name for row in shop.sql("DESCRIBE TABLE seen_late").collect()] == ["id", "x", "z"]

@@ -56,7 +56,7 @@ def statement_plan(text: str) -> str:
             lenient = " if missing" * statement.is_lenient
             return f"{statement.view}{lenient} of {columns or rows} with {options}"
         if statement.kind in CHANGES:
-            change = read_change(statement.kind, statement.reader, statement.view, TARGETS[statement.view])
+            change = read_change(statement, TARGETS[statement.view])
             return f"{', '.join(change.actions)} by {change.query}"
         return f"{statement.kind} of {statement.view}{' if it exists' * statement.is_lenient}"
     except (NotUnderstoodError, NotSupported) as why:
