@@ -119,7 +119,7 @@ def _tokens(text: str, session: Session) -> list[Token]:
     if not tokens or tokens[0].token_type not in _BEGINNINGS:
         raise NotUnderstoodError("it is no query")
     for token in tokens:
-        if token.text == "|>":
+        if keyword(token) == "|>":
             raise NotUnderstoodError("it is written with pipes")
         if keyword(token) in _DYNAMIC_WORDS:
             raise NotUnderstoodError(f"it uses {keyword(token)}")

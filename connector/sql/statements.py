@@ -156,7 +156,7 @@ def insertion(
         columns = tuple(each for each in tables[view] if each.lower() in lower)
         if not len(listed) == len(columns) < len(tables[view]):
             continue  # Spark knows what is wrong, or nothing is left out
-        if by_query or tokens[0].text.upper() not in _ALONE or found is not None:
+        if by_query or keyword(tokens[0]) not in _ALONE or found is not None:
             hint = "list the columns" if by_query else "give all columns, or run it by itself"
             raise NotSupported(
                 f"INSERT INTO {view} might empty columns that it leaves out; {hint}",

@@ -142,7 +142,7 @@ class StatementReader:
         """Return the text up to one of these words outside of parentheses and CASE, or to the end."""
         first, depth = self.at, 0
         while not self.at_end:
-            is_part = self.at > 0 and self._tokens[self.at - 1].text == "."  # of a name
+            is_part = self.at > 0 and keyword(self._tokens[self.at - 1]) == "."  # of a name
             word = "" if is_part else keyword(self._tokens[self.at])
             if depth == 0 and word in stops:
                 break
