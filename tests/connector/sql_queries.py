@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -63,62 +63,48 @@ SUMMED = ["i8", "u32", "i32", "i64", "f32", "f64", "d5", "d20", "d38"]
 AVERAGED = [name for name in SUMMED if not name.startswith("d")]
 
 
-def _rows() -> dict[str, pa.Table]:
-    chance = random.Random(7)
+CHOICES: dict[str, dict[str, Sequence[Any]]] = {
+    "flights": {
+        "a": range(8), "b": [0.5, 1.5, 2.5, math.nan, 4.0], "s": ["ab", "b", "Abc", "", "it's"],
+        "d": [date(2024, 1, day) for day in range(1, 6)], "g": [True, False],
+        "st": [{"x": x, "y": y} for x in (None, 0, 1, 2, 3) for y in (None, "y")],
+        "arr": [[], [0], [1, 4], [3, 2]], "current_date": range(3),
+        "at": [datetime(2024, 1, 1, tzinfo=UTC) + timedelta(hours=hour) for hour in range(48)],
+    },
+    "ports": {
+        "id": range(40), "a": range(8), "name": ["ab", "b", "c"],
+        "m": [Decimal(cents) / 100 for cents in range(-300, 300, 7)],
+    },
+    "tiny": {"note": ["n"], "a": range(2, 12, 2)},
+    "wide": {name: values for name, (_, values) in VALUES.items()},
+}  # fmt: skip
 
-    def maybe(value: Any) -> Any:
-        return None if chance.random() < 0.2 else value
 
-    flights = [
+def _rows(draw: random.Random, table: str, keys: Iterable[Any]) -> pa.Table:
+    """Rows of some keys, each other value one of `CHOICES`, or null."""
+    rows = [
         {
-            "id": i,
-            "a": maybe(chance.randrange(8)),
-            "b": maybe(chance.choice([0.5, 1.5, 2.5, math.nan, 4.0])),
-            "s": maybe(chance.choice(["ab", "b", "Abc", "", "it's"])),
-            "d": maybe(date(2024, 1, 1) + timedelta(days=chance.randrange(5))),
-            "g": maybe(chance.random() < 0.5),
-            "st": maybe({"x": maybe(chance.randrange(4)), "y": maybe("y")}),
-            "arr": maybe([chance.randrange(5) for _ in range(chance.randrange(3))]),
-            "at": maybe(datetime(2024, 1, 1, tzinfo=UTC) + timedelta(hours=chance.randrange(48))),
-            "current_date": maybe(chance.randrange(3)),
+            name: None if draw.random() < 0.2 else draw.choice(values)
+            for name, values in CHOICES[table].items()
         }
-        for i in range(60)
+        | {KEYS[table]: key}
+        for key in keys
     ]
-    ports = [
-        {
-            "code": f"p{i}",
-            "id": maybe(chance.randrange(40)),
-            "a": maybe(chance.randrange(8)),
-            "name": maybe(chance.choice(["ab", "b", "c"])),
-            "m": maybe(Decimal(chance.randrange(-300, 300)) / 100),
-        }
-        for i in range(20)
-    ]
-    tiny = [{"id": i, "note": maybe("n"), "a": maybe(i)} for i in range(0, 12, 2)]
-    rows = {"flights": (flights, FLIGHTS), "ports": (ports, PORTS), "tiny": (tiny, TINY)}
-    return {name: pa.Table.from_pylist(found, schema=schema) for name, (found, schema) in rows.items()}
-
-
-def _wide_rows(draw: random.Random, ids: list[int]) -> pa.Table:
-    columns = [
-        pa.array([None if draw.random() < 0.25 else draw.choice(values) for _ in ids], kind)
-        for kind, values in VALUES.values()
-    ]
-    return pa.Table.from_arrays([pa.array(ids, pa.int64()), *columns], schema=WIDE)
+    columns = [pa.array([row[field.name] for row in rows], field.type) for field in SCHEMAS[table]]
+    return pa.Table.from_arrays(columns, schema=SCHEMAS[table])
 
 
 def fill(store: Store) -> None:
     """Make the tables; `wide` in several commits, with rows written again and rows deleted."""
+    draw = random.Random(7)
+    keys = {"flights": range(60), "ports": [f"p{at}" for at in range(20)], "tiny": range(0, 12, 2)}
     for name, schema in SCHEMAS.items():
-        store.create_table(name, schema, [KEYS[name]])
+        table = store.create_table(name, schema, [KEYS[name]])
         for column in INDEXES[name]:
-            store.table(name).create_index(f"by_{column}", [column])
-    for name, rows in _rows().items():
-        store.table(name).upsert(rows)
-    draw, wide = random.Random(5), store.table("wide")
-    wide.upsert(_wide_rows(draw, list(range(90))))
-    wide.upsert(_wide_rows(draw, draw.sample(range(120), 40)))
-    wide.delete(draw.sample(range(120), 20))
+            table.create_index(f"by_{column}", [column])
+        table.upsert(_rows(draw, name, keys.get(name, range(90))))
+    store.table("wide").upsert(_rows(draw, "wide", draw.sample(range(120), 40)))
+    store.table("wide").delete(draw.sample(range(120), 20))
 
 
 SCHEMAS = {"flights": FLIGHTS, "ports": PORTS, "tiny": TINY, "wide": WIDE}
