@@ -8,22 +8,24 @@
 Only the aggregates change, and the WHERE goes, all of which is tested where the table is read. What groups,
 filters and sorts stays as it was written: partial rows have every column that is named outside of aggregates,
 so they are groups as fine as Spark's or finer. `count(DISTINCT a)` thus stays, too, over partial rows by `a`.
-What is not certain is left alone.
+Where one reader folded everything, each group is there once: then nothing is left to add up, the GROUP BY
+goes as well, and Spark has a projection of rows at hand in place of a job with an exchange. What is not
+certain is left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.types as pt
-from sqlglot import exp
+from sqlglot import TokenType, exp
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.limits import MAX_DECIMAL_DIGITS
 from elasticscan.connector.options import PartialAggregates
 from elasticscan.connector.sql.limits import PLAIN_NODES, is_of, reads_alone
-from elasticscan.connector.sql.query import Query, Reference, Session, call_at, shown, where_behind
+from elasticscan.connector.sql.query import Edit, Query, Reference, Session, call_at, clauses_behind, shown
 from elasticscan.connector.sql.tokens import NotUnderstoodError
 from elasticscan.filters import FUNCTIONS, Aggregate, quote_name
 
@@ -45,16 +47,15 @@ _FOLDABLE = (
     pt.is_binary, pt.is_large_binary, pt.is_date, pt.is_timestamp,
 )  # fmt: skip
 
-# Of each aggregate, what merges partial ones, and these.
-_MERGES = {
-    "count": ("coalesce(sum({}), 0L)", "count"),
-    "sum": ("sum({})", "sum"),
-    "min": ("min({})", "min"),
-    "max": ("max({})", "max"),
-    "avg": ("(sum({}) / sum({}))", "avg", "count"),
+# Of each aggregate its text over partial ones, what merges these, and which they are. Where a group has one
+# row alone, nothing is merged.
+_MERGED = {
+    "count": ("coalesce({merge}({0}), 0L)", "sum", "count"),
+    "sum": ("({merge}({0}))", "sum", "sum"),
+    "min": ("{merge}({0})", "min", "min"),
+    "max": ("{merge}({0})", "max", "max"),
+    "avg": ("({merge}({0}) / {add}({1}))", "sum", "avg", "count"),
 }
-
-Edit = tuple[int, int, str]  # where, and the text to put there
 
 
 def is_aggregated(select: exp.Select) -> bool:
@@ -84,8 +85,8 @@ class AggregateRewriting:
         }
         self._partial: dict[str, str] = {}  # the text of each partial aggregate, by its column
 
-    def result(self) -> tuple[PartialAggregates, tuple[Edit, ...]]:
-        """Return the partial rows, and the changes of the text.
+    def result(self) -> tuple[PartialAggregates, tuple[Edit, ...], tuple[Edit, ...] | None]:
+        """Return the partial rows, and two sets of changes as in `TableScan`.
 
         It is for the callers to see that all conditions of the SELECT are tested where the table is read.
 
@@ -97,20 +98,38 @@ class AggregateRewriting:
         group = self._select.args.get("group")
         if group is not None and {key for key, value in group.args.items() if value} - {"expressions", "all"}:
             raise NotUnderstoodError("it groups in several ways")
-        by = dict[str, None]()
-        edits: list[Edit] = [(*where_behind(self._query.tokens, self._reference.start), "")]
+        clauses = clauses_behind(self._query.tokens, self._reference.start)
+        where, grouped = (
+            [(*clauses[clause], "")] if clause in clauses else []
+            for clause in (TokenType.WHERE, TokenType.GROUP_BY)
+        )
+        by, edits, whole = dict[str, None](), list[Edit](where), list[Edit]([*where, *grouped])
         for part in _parts(self._select):
             self._check_nodes(part)
             columns = (self._group(node) for node in part.find_all(exp.Column))
             by |= dict.fromkeys(column for column in columns if column is not None)
-            calls = (node for node in part.find_all(*_AGGREGATES) if not _is_distinct(node))
-            edits += [self._edit(node) for node in calls]
+            calls = [self._edits(node) for node in part.find_all(*_AGGREGATES) if not _is_distinct(node)]
+            edits += [adding for adding, _ in calls]
+            whole += [alone for _, alone in calls]
         if not by and not self._partial:
             raise NotUnderstoodError("it has no groups and no aggregates")
         for name in self._partial:
             if name.lower() in {*self._columns, *self._aliases}:
                 raise NotUnderstoodError(f"something has the name {name}")
-        return PartialAggregates(tuple(self._partial.values()), tuple(by)), tuple(edits)
+        partial = PartialAggregates(tuple(self._partial.values()), tuple(by))
+        return partial, tuple(edits), tuple(whole) if self._groups_are(by) else None
+
+    def _groups_are(self, by: Iterable[str]) -> bool:
+        """Return True if Spark's groups are those of some columns, and nothing else looks at several rows."""
+        parts, group = self._select.args, self._select.args.get("group")
+        terms = [] if group is None else group.expressions
+        if parts.get("distinct") or parts.get("having") or self._select.find(exp.Distinct):
+            return False
+        if not all(isinstance(node, exp.Column) for node in terms) or (group is not None and not terms):
+            return False
+        # Floats stay: Spark makes 0.0 of the -0.0 that a group may have.
+        is_exact = not any(pt.is_floating(self._schema.field(name).type) for name in by)
+        return is_exact and {self._columns.get(node.name.lower()) for node in terms} == set(by)
 
     def _check_nodes(self, part: exp.Expr) -> None:
         for node in part.walk():
@@ -144,8 +163,8 @@ class AggregateRewriting:
             raise NotUnderstoodError(f"{shown(node)} is computed with, and 0.0 and -0.0 are one group")
         return column
 
-    def _edit(self, node: exp.Expr) -> Edit:
-        """Return what stands in the place of an aggregate."""
+    def _edits(self, node: exp.Expr) -> tuple[Edit, Edit]:
+        """Return what stands in the place of an aggregate: over a group's rows, and over its one row."""
         function, argument = FUNCTIONS[type(node)], node.args.get("this")
         others = any(value for key, value in node.args.items() if key not in ("this", "big_int"))
         counts_rows = function == "count" and (
@@ -158,7 +177,8 @@ class AggregateRewriting:
         if place is None:
             raise NotUnderstoodError(f"the place of {shown(node)} is unknown")
         column = "*" if counts_rows else self._columns[written.lower()]
-        return *place, f"{self._merged(function, column)}{self._name(node, f'{function}({written})')}"
+        (adding, alone), name = self._merged(function, column), self._name(node, f"{function}({written})")
+        return (*place, adding + name), (*place, alone + name)
 
     def _name(self, node: exp.Expr, name: str) -> str:
         """Return the words that give an aggregate Spark's name; none where the query names or hides it."""
@@ -173,8 +193,8 @@ class AggregateRewriting:
             raise NotUnderstoodError(f"a column has the name {name}")
         return f" AS {quote_name(name)}"
 
-    def _merged(self, function: str, name: str) -> str:
-        """Return an aggregate of a column or of rows, `*`, as one of partial rows."""
+    def _merged(self, function: str, name: str) -> tuple[str, str]:
+        """Return an aggregate of a column or of rows, `*`, of partial rows, and of a group's only one."""
         if name != "*" and not is_foldable(self._schema.field(name).type):
             raise NotUnderstoodError(f"{name} has a type that is not folded here")
         column = "*" if name == "*" else quote_name(name)
@@ -183,11 +203,14 @@ class AggregateRewriting:
             raise NotUnderstoodError(f"the average of {column}, a decimal, is left to Spark")
         if function == "sum" and not self._session.ansi and not pt.is_floating(kind):
             raise NotUnderstoodError("sums that overflow are no errors in this session")
-        merge, *needed = _MERGES[function]
-        merged = merge.format(*(self._of(f"{each}({column})") for each in needed))
+        text, merge, *needed = _MERGED[function]
+        partial = [self._of(f"{each}({column})") for each in needed]
+        zero = "0.0D + " if pt.is_floating(kind) and merge == "sum" else ""  # Spark's sum of -0.0 is 0.0
+        adding = text.format(*partial, merge=merge, add="sum")
+        alone = text.format(*partial, merge=zero, add="")
         if function == "sum" and pt.is_decimal(kind) and kind.precision < MAX_DECIMAL_DIGITS:
-            return f"CAST({merged} AS DECIMAL({kind.precision}, {kind.scale}))"
-        return merged
+            adding = f"CAST({adding} AS DECIMAL({kind.precision}, {kind.scale}))"
+        return adding, alone
 
     def _of(self, text: str) -> str:
         """Return the column of partial rows that has this aggregate."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ from elasticscan.connector.options import URL, parse_options
 from elasticscan.connector.reading import check_snapshot
 from elasticscan.connector.sql.changing import CHANGES, read_change
 from elasticscan.connector.sql.definitions import create, maintain, nothing
-from elasticscan.connector.sql.driver_reads import FewRows, read_few
+from elasticscan.connector.sql.driver_reads import FewRows, are_groups, read_few
 from elasticscan.connector.sql.parameters import with_literals
 from elasticscan.connector.sql.plan import QueryPlan, plan_query
 from elasticscan.connector.sql.query import Session
@@ -173,12 +174,15 @@ class AttachedStore:
             plan = _plan(with_literals(text, args) if args else text, tables, session)
         except NotUnderstoodError as why:
             return f"given to Spark as it is, over the plain views: {why}\n\n{text.strip()}"
-        reads = self._reads(plan, snapshot)
+        plan, reads = self._reads(plan, snapshot)
         return plan.explained(snapshot, [few.rows.num_rows if few else None for _, few in reads])
 
-    def _reads(self, plan: QueryPlan, snapshot: int) -> list[tuple[dict[str, str], FewRows | None]]:
-        """Return the options of each read of a plan, and its rows if it is made alongside the driver."""
-        reads, found = list[Any](), dict[tuple[object, ...], FewRows | None]()
+    def _reads(
+        self, plan: QueryPlan, snapshot: int
+    ) -> tuple[QueryPlan, list[tuple[dict[str, str], FewRows | None]]]:
+        """Return the options of each read of a plan, in its order, with its rows if they were read already;
+        and the plan with what is complete by these."""
+        reads, scans, found = list[Any](), [], dict[tuple[object, ...], FewRows | None]()
         for scan in plan.scans:
             options = {URL: self._uri, "table": scan.table.name, **scan.options(snapshot)}
             parsed, key = parse_options(options), tuple(options.items())
@@ -186,8 +190,11 @@ class AttachedStore:
                 check_snapshot(parsed)
             if key not in found:
                 found[key] = read_few(parsed, scan.limit)
-            reads.append((options, found[key]))
-        return reads
+            few = found[key]
+            reads.append((options, few))
+            is_complete = few is not None and are_groups(few.rows, scan.partial)
+            scans.append(scan.completed() if is_complete else scan)
+        return replace(plan, scans=tuple(scans)), reads
 
     def _run_plan(self, plan: QueryPlan, snapshot: int) -> DataFrame:
         """Run a query over the rows themselves where they are few, else over relations that tasks read.
@@ -196,7 +203,7 @@ class AttachedStore:
         this query alone: a Connect session analyses a query again with each action, when temporary views
         would be gone.
         """
-        reads = self._reads(plan, snapshot)
+        plan, reads = self._reads(plan, snapshot)
         unique, every = uuid.uuid4().hex, [options for options, _ in reads]
         names = [f"elasticscan_{unique}_{every.index(options)}" for options in every]
         text = plan.rewritten(names).replace("{", "{{").replace("}", "}}")  # Spark formats the text

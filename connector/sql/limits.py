@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from sqlglot import exp
+from sqlglot import TokenType, exp
 
 from elasticscan.connector.sql.joins import SelectBlock
-from elasticscan.connector.sql.query import Reference
+from elasticscan.connector.sql.query import Edit, Query, Reference, clauses_behind
 from elasticscan.store import MOST_FIRST, can_be_sorted
 
 _SELECT_PARTS = frozenset({"with_", "expressions", "from_", "where", "order", "limit", "offset"})
@@ -61,6 +61,17 @@ def row_limit(block: SelectBlock, reference: Reference, schema: pa.Schema) -> Ro
     terms = tuple(_term(node, items, reference, columns) for node in order.expressions)
     certain = all(terms) and rows <= MOST_FIRST and can_be_listed(terms)
     return RowLimit(rows, terms) if certain and can_be_sorted(terms, schema) else None
+
+
+def ordered_tail(query: Query, select: exp.Select, reference: Reference) -> tuple[Edit, ...] | None:
+    """Return what takes `ORDER BY … LIMIT n` from the end of a query that is this SELECT; None without it.
+
+    Without them a relation of the first n rows, in their order, is the answer.
+    """
+    if select is not query.tree or not select.args.get("order") or select.args.get("offset"):
+        return None
+    clauses = clauses_behind(query.tokens, reference.start)
+    return ((clauses[TokenType.ORDER_BY][0], clauses[TokenType.LIMIT][1], ""),)
 
 
 def reads_alone(select: exp.Select, reference: Reference, understood: frozenset[str]) -> bool:

@@ -7,24 +7,25 @@
 Each reference of a table is given the name of a relation of its own. Every condition stays where it was, so
 what a relation leaves out can only be rows and columns that the query had not used. Nothing else of the text
 changes, but where a relation gives partial rows: there the aggregates add these up, and no condition is left
-(`aggregates`).
+(`aggregates`); and where it gives the very rows that an `ORDER BY … LIMIT n` at the query's end asks for,
+in that order: there these words go, and with them a sort.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from elasticscan.connector.options import PartialAggregates
-from elasticscan.connector.sql.aggregates import AggregateRewriting, Edit, is_aggregated
+from elasticscan.connector.sql.aggregates import AggregateRewriting, is_aggregated
 from elasticscan.connector.sql.conditions import push_conditions
 from elasticscan.connector.sql.joins import SelectBlock, blocks_of
-from elasticscan.connector.sql.limits import RowLimit, can_be_listed, row_limit
-from elasticscan.connector.sql.query import Query, Reference, Session, read_query
+from elasticscan.connector.sql.limits import RowLimit, can_be_listed, ordered_tail, row_limit
+from elasticscan.connector.sql.query import Edit, Query, Reference, Session, read_query
 from elasticscan.connector.sql.tokens import NotUnderstoodError, quoted
 from elasticscan.metadata import TableInfo
 
@@ -43,6 +44,8 @@ class TableScan:
         partial: aggregates that tasks can compute of their own rows; None where Spark needs the rows.
         stayed: (condition, why) of conditions that Spark alone tests, and of aggregates that it computes.
         edits: (start, end, text) of places to replace where Spark gets partial rows.
+        ended: the same where the relation is complete, so that nothing is left to Spark of the query's last
+            words, ORDER BY … LIMIT n, or of its groups; None where something always is.
     """
 
     reference: Reference
@@ -55,6 +58,7 @@ class TableScan:
     partial: PartialAggregates | None
     stayed: tuple[tuple[str, str], ...]
     edits: tuple[Edit, ...] = ()
+    ended: tuple[Edit, ...] | None = None
 
     def options(self, newest: int) -> dict[str, str]:
         """Return the options of a read by tasks, each of which gives the first rows of a limit; of the newest
@@ -70,6 +74,10 @@ class TableScan:
             "partialAggregates": None if self.partial is None else self.partial.text(),
         }
         return {name: value for name, value in choices.items() if value is not None}
+
+    def completed(self) -> TableScan:
+        """Return the scan over a complete relation; itself where something is left to Spark all the same."""
+        return self if self.ended is None else replace(self, edits=self.ended)
 
     def explained(self, name: str, rows_here: int | None) -> str:
         """Describe the read for people, as `QueryPlan.explained`."""
@@ -87,7 +95,8 @@ class TableScan:
             lines.append(f"  limit    {self.limit.rows:,}{order}")
         if self.partial is not None:
             by = f" by {', '.join(self.partial.by)}" if self.partial.by else ""
-            lines.append(f"  folded   {', '.join(self.partial.values) or 'rows'}{by}, added up by Spark")
+            rest = "each group once" if self.edits is self.ended else "partial rows, added up by Spark"
+            lines.append(f"  folded   {', '.join(self.partial.values) or 'rows'}{by}: {rest}")
         if rows_here is not None:
             lines.append(f"  read     alongside the driver: {rows_here:,} rows")
         lines += [f"  stays    {condition}: {why}" for condition, why in self.stayed]
@@ -147,22 +156,21 @@ def _scans(
     filters, left, is_complete = push_conditions(query, block, schemas, session)
     for reference in block.references:
         table, stayed = tables[reference.table], tuple(left[reference])
-        limit, partial, edits = None, None, tuple[Edit, ...]()
+        limit, partial, edits, ended = None, None, tuple[Edit, ...](), None
         if is_aggregated(block.select):
             try:
                 if len(block.references) == 1 and not is_complete:
                     raise NotUnderstoodError("Spark tests a condition first")
                 rewriting = AggregateRewriting(query, block.select, reference, table.schema, session)
-                partial, edits = rewriting.result()
+                partial, edits, ended = rewriting.result()
             except NotUnderstoodError as error:
                 stayed = (*stayed, ("aggregates", str(error)))
-        elif is_complete:
-            limit = row_limit(block, reference, table.schema)
+        elif is_complete and (limit := row_limit(block, reference, table.schema)) is not None:
+            ended = ordered_tail(query, block.select, reference)
         columns, why_all = _columns(query, block, reference, table)
         pushed = filters[reference]
-        yield TableScan(
-            reference, table, columns, why_all, pushed, is_complete, limit, partial, stayed, edits
-        )
+        asked = (columns, why_all, pushed, is_complete, limit, partial)
+        yield TableScan(reference, table, *asked, stayed, edits, ended)
 
 
 def _columns(

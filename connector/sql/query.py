@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from sqlglot.tokenizer_core import Token
 
 Place = tuple[int, int]  # the first character, and that behind the last one
+Edit = tuple[int, int, str]  # a place, and the text to put there
 
-# What may stand behind a WHERE.
-_ENDS = (
-    TokenType.GROUP_BY, TokenType.HAVING, TokenType.ORDER_BY, TokenType.LIMIT, TokenType.OFFSET,
-    TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT,
+_CLAUSES = (
+    TokenType.WHERE, TokenType.GROUP_BY, TokenType.HAVING, TokenType.ORDER_BY, TokenType.LIMIT,
+    TokenType.OFFSET,
 )  # fmt: skip
+_ENDS = (TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT)
 _DEPTHS = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
 _BEGINNINGS = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN)
 # Words that name tables or columns in ways that a syntax tree does not show.
@@ -211,22 +212,21 @@ def shown(node: exp.Expr) -> str:
 # Places in the text
 
 
-def where_behind(tokens: Sequence[Token], table: int) -> Place:
-    """Return the place of the WHERE behind the table of a FROM; an empty one where there is none."""
-    start, depth, end = None, 0, table
+def clauses_behind(tokens: Sequence[Token], table: int) -> dict[TokenType, Place]:
+    """Return the place of each clause of a SELECT behind the table of its FROM, up to the next clause."""
+    starts: list[tuple[TokenType, int]] = []
+    depth, end = 0, table
     for token in tokens:
         if token.start < table:
             continue
         depth += _DEPTHS.get(token.token_type, 0)
-        if depth < 0:
+        if depth < 0 or (not depth and token.token_type in _ENDS):
             break
-        if not depth and token.token_type in _ENDS:
-            end = token.start
-            break
-        if not depth and token.token_type == TokenType.WHERE:
-            start = token.start
+        if not depth and token.token_type in _CLAUSES:
+            starts.append((token.token_type, token.start))
         end = token.end + 1
-    return (end if start is None else start), end
+    stops = [*(start for _, start in starts), end][1:]
+    return {clause: (start, stop) for (clause, start), stop in zip(starts, stops, strict=True)}
 
 
 def call_at(tokens: Sequence[Token], function: str, start: int | None) -> Place | None:

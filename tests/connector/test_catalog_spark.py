@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
 from pyspark.errors import AnalysisException, ArithmeticException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import FilterError, InvalidOption, NotFound, NotSupported
 from elasticscan.connector import AttachedStore, attach
@@ -41,6 +42,10 @@ def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
         yield
     finally:
         spark.conf.set(name, str(before))
+
+
+def executed(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())  # type: ignore[operator]
 
 
 def made(spark: SparkSession, place: Path, rows: pa.Table) -> AttachedStore:
@@ -222,11 +227,34 @@ def test_explain_shows_limits_and_what_is_read_alongside_the_driver(
     catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "SELECT id FROM tiny WHERE a >= 0 ORDER BY a DESC LIMIT 3"
-    by_driver = catalog.explain(text).splitlines()
-    assert by_driver[-3:-1] == ["  read     alongside the driver: 3 rows", ""]
+    shown = [
+        "tiny#1",
+        "  columns  id, a (2 of 3)",
+        "  filter   a >= 0",
+        "  limit    3 in the order of a DESC",
+    ]
+    assert catalog.explain(text).splitlines()[2:-2] == [*shown, "  read     alongside the driver: 3 rows"]
+    assert catalog.explain(text).splitlines()[-1] == "SELECT id FROM `tiny#1` AS `tiny` WHERE a >= 0"
     by_tasks(monkeypatch)
-    assert catalog.explain(text).splitlines() == [*by_driver[:-3], *by_driver[-2:]]
-    assert by_driver[-4] == "  limit    3 in the order of a DESC"
+    assert catalog.explain(text).splitlines()[2:-2] == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT a, id FROM flights ORDER BY a DESC, id LIMIT 9",
+        "SELECT * FROM flights WHERE a > 1 ORDER BY d, s DESC, id LIMIT 12",
+        "SELECT count(*), sum(i32) AS n, avg(i8), min(s) AS least, sum(d5) FROM wide WHERE id > 3",
+        "SELECT s, count(*) AS c, b AS t FROM wide GROUP BY b, s",
+    ],
+)
+def test_spark_neither_sorts_nor_groups_again_what_one_reader_has_done(
+    catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    assert "LocalTableScan" in executed(catalog.sql(text))
+    assert not re.search("Sort|TakeOrdered|Exchange|Aggregate", executed(catalog.sql(text)))
+    by_tasks(monkeypatch)
+    assert re.search("TakeOrdered|Aggregate", executed(catalog.sql(text)))
 
 
 # Aggregates

@@ -205,7 +205,7 @@ def _anti_is_semi(patch: Patch) -> None:
 
 def _merged(right: str, wrong: str) -> Callable[[Patch], None]:
     def changed(*given: Any) -> Any:
-        return MERGED(*given).replace(right, wrong)
+        return tuple(text.replace(right, wrong) for text in MERGED(*given))
 
     return _put(aggregates.AggregateRewriting, "_merged", changed)
 
