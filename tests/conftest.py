@@ -84,6 +84,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, "PYSPARK_PYTHON", sys.executable)
         patch.setitem(os.environ, "PYSPARK_DRIVER_PYTHON", sys.executable)
+        daemons = str(Path(__file__).parent / "base" / "daemons")
+        patch.setenv("PYTHONPATH", daemons, prepend=os.pathsep)
         with warnings.catch_warnings():
             # PySpark warns of a pandas that is newer than itself; nothing here uses pandas.
             warnings.simplefilter("ignore")

@@ -42,7 +42,7 @@ def new_shards_are_told_to_few(honest: Any, self: RootMarks, *committed: Any) ->
 
 @fault("scenarios", "files are removed without the catalog's lock")
 @found_by("test_a_file_that_is_about_to_be_deleted_cannot_be_committed")
-@replacing(collector._Collection, "_delete")
+@replacing(collector._Collection, "_delete", let=lambda patch: patch.setattr(sqlite, "BUSY_SECONDS", 0.5))
 def files_are_removed_under_the_lock(honest: Any, self: Any, *arguments: Any) -> Any:
     with self._context.catalog.writing():
         return honest(self, *arguments)
