@@ -210,7 +210,7 @@ class Catalog:
 
         def is_there() -> bool:
             with self.home.writing():  # one under way is waited for
-                return transaction is not None and transaction.is_there()
+                return transaction is not None and transaction.was_committed()
 
         try:
             with self.home.writing():

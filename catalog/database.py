@@ -141,7 +141,7 @@ class LogHome(ABC):
         """The connection that this thread has; raises `ScanConsumed` in a child that was forked meanwhile."""
         process, connection = self._held.get(get_ident(), (os.getpid(), None))
         if process != os.getpid():
-            raise _forked_amid_use()
+            raise _forked_during_use()
         return connection
 
     @contextmanager
@@ -154,7 +154,7 @@ class LogHome(ABC):
         process, thread = os.getpid(), get_ident()
         with _LOCK:
             if self._is_barred and self.file is not None:
-                raise _forked_amid_use()
+                raise _forked_during_use()
             if not self._returned.wait_for(lambda: len(self._held) < MOST, BUSY_SECONDS):
                 raise CatalogUnavailable(
                     "too many threads of this process use the catalog at once; try again, or use fewer"
@@ -170,7 +170,7 @@ class LogHome(ABC):
             if os.getpid() != process:  # the parent ends what was begun
                 self._held.pop(thread, None)
                 _never_free(connection)
-                raise _forked_amid_use()
+                raise _forked_during_use()
             self._give_back(thread, closings)
 
     def _give_back(self, thread: int, closings: int) -> None:
@@ -229,7 +229,7 @@ def head_in(rows: Sequence[Row]) -> Row:
     raise damaged_log(f"it has {len(rows)} heads")
 
 
-def _forked_amid_use() -> ScanConsumed:
+def _forked_during_use() -> ScanConsumed:
     return ScanConsumed(
         "this process was forked during a transaction of its parent; fork while the parent rests, or start "
         "processes with 'spawn'",

@@ -22,10 +22,10 @@ from elasticscan.catalog.table_state import (
     InlineCommit,
     TableState,
     Tag,
-    not_forgotten,
-    struck,
+    still_on_disk,
     with_files,
     with_slots,
+    without_moved_slots,
     without_runs,
 )
 from elasticscan.metadata import (
@@ -187,7 +187,7 @@ def _rows(state: StoreState, entry: LogEntry, record: RowsCommitted) -> Changes:
 def _replace(state: StoreState, entry: LogEntry, record: FragmentsReplaced) -> Changes:
     if record.table in state.dropped:
         dropped = state.dropped[record.table]
-        left = replace(dropped, files=not_forgotten(dropped.files, record.files))
+        left = replace(dropped, files=still_on_disk(dropped.files, record.files))
         return {"dropped": {**state.dropped, record.table: left}}
     table, number = state.tables[record.table], entry.number
     changed = with_files(table, record.files, number, file_ids(number), _since(state, entry))
@@ -197,7 +197,7 @@ def _replace(state: StoreState, entry: LogEntry, record: FragmentsReplaced) -> C
 def _move(state: StoreState, entry: LogEntry, record: MoveSwitched) -> Changes:
     moved = moved_tablet(record)
     time, ids = _since(state, entry), file_ids(entry.number)
-    tables = {number: struck(table, record, time) for number, table in state.tables.items()}
+    tables = {number: without_moved_slots(table, record, time) for number, table in state.tables.items()}
     for table, files in sorted(record.tables.items()):
         tables[table] = with_files(tables[table], files, entry.number, ids, time)
     placement = state.placement.replaced((record.tablet,), (moved,))

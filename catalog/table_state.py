@@ -115,13 +115,13 @@ def with_files(
         table,
         memory=memory,
         memory_bytes=sum(commit.bytes for commit in memory) if files.flushed else table.memory_bytes,
-        removed=not_forgotten(table.removed, files),
+        removed=still_on_disk(table.removed, files),
         fragments=table.fragments.changed(fragments),
         runs=table.runs.changed(runs),
     )
 
 
-def struck(table: TableState, record: MoveSwitched, time: int) -> TableState:
+def without_moved_slots(table: TableState, record: MoveSwitched, time: int) -> TableState:
     """Return a table whose fragments at the source of a move serve its slots no longer."""
     there = (f for f in table.fragments.by_id.values() if f.shard == record.tablet.shard)
     slots = record.tablet.slots
@@ -148,7 +148,7 @@ def without_runs(table: TableState, is_gone: Callable[[IndexRun], bool], time: i
     return replace(table, runs=runs, removed=(*table.removed, *removed))
 
 
-def not_forgotten(removed: tuple[RemovedFile, ...], files: FileChanges) -> tuple[RemovedFile, ...]:
+def still_on_disk(removed: tuple[RemovedFile, ...], files: FileChanges) -> tuple[RemovedFile, ...]:
     """Return the removed files that may still be on their disks."""
     forgotten = set(files.forgotten)
     return tuple(f for f in removed if (f.shard, f.path) not in forgotten) if forgotten else removed

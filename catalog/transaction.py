@@ -149,7 +149,7 @@ class Tx:
             before = GENESIS if self._begun is None else self._begun.digest
             self.execute(tables.MOVE_HEAD, values | {"before": before})
 
-    def is_there(self) -> bool:
+    def was_committed(self) -> bool:
         """Return whether it was committed, as seen by the transaction in which this thread is now."""
         if self._first is not None:
             after = -1 if self._begun is None else self._begun.number
@@ -212,8 +212,8 @@ class Tx:
             raise damaged_log(f"table {table} has no commits up to {upto}")
         return found[0]
 
-    def behind(self, table: int, after: int) -> tuple[int, int, float | None]:
-        """Return (commits, rows, time of the oldest) of a table beyond a commit: a stream's lag."""
+    def lag(self, table: int, after: int) -> tuple[int, int, float | None]:
+        """Return (commits, rows, time of the oldest) of a table beyond a commit."""
         if after >= self.state.tables[table].newest:
             return 0, 0, None
         asked = {"table": table, "after": after, "upto": self.state.number}
@@ -233,7 +233,7 @@ class Tx:
             return None
         number = int(rows[0][0])
         (entry,) = self.entries(tables.ENTRIES, first=number, last=number)
-        content = _said(entry).get("content")
+        content = _metadata_of(entry).get("content")
         if None not in (content, txn.content) and content != txn.content:
             raise ContinuationKeyError(
                 f"micro-batch {txn.version} was committed before by commit {number}, with another "
@@ -251,7 +251,7 @@ class Tx:
         asked = [{"table": number, "app_id": application} for number in same_name]
         return any(self.execute(tables.OF_APP, values) for values in asked)
 
-    def commit_before(self, timestamp: float) -> int:
+    def newest_commit_at(self, timestamp: float) -> int:
         """Return the newest commit made at or before a time; 0 when there is none."""
         time = micros(timestamp)
         time -= time / 1e6 > timestamp  # rounded down: the next float before a commit's time is before it
@@ -260,7 +260,7 @@ class Tx:
         return found[0].number if found else 0
 
     def commit_at(self, timestamp: float) -> int:
-        """As `commit_before`, of a time that a user gave for a snapshot.
+        """As `newest_commit_at`, of a time that a user gave for a snapshot.
 
         Raises:
             NotFound: the time is still to come, and what will be the newest then is not known.
@@ -275,7 +275,7 @@ class Tx:
                 now=now,
                 kind="snapshot",
             )
-        return self.commit_before(timestamp)
+        return self.newest_commit_at(timestamp)
 
     def made_at(self, snapshot: int) -> float | None:
         """Return the time of the newest commit of a snapshot; None where there is none."""
@@ -355,8 +355,8 @@ class Tx:
         self.execute(tables.DELETE_LEASE, {"id": id})
         self._leases[id] = []
 
-    def lasts(self, lease: Lease[Any]) -> bool:
-        """Return whether the time of a lease is not over."""
+    def is_valid(self, lease: Lease[Any]) -> bool:
+        """Return whether a lease has not expired."""
         return lease.until >= micros(self.times.expiry)
 
     def end_expired_leases(self) -> int:
@@ -382,14 +382,14 @@ def time_after(state: StoreState | None, clock: int) -> int:
     return clock if state is None else max(clock, state.time + 1)
 
 
-def _said(entry: LogEntry) -> dict[str, Any]:
+def _metadata_of(entry: LogEntry) -> dict[str, Any]:
     """Return what a commit's writer said with it: `user` metadata, and the `content` of its `txn`."""
     said: dict[str, Any] = json.loads(entry.row.metadata or "{}")
     return said
 
 
 def _commit(entry: LogEntry) -> Commit:
-    row, said = entry.row, _said(entry)
+    row, said = entry.row, _metadata_of(entry)
     assert row.operation is not None, "a commit has one"
     made = entry.time / 1e6
     return Commit(entry.number, row.table, row.operation, row.rows, row.size, made, said.get("user", {}))

@@ -197,7 +197,7 @@ def commit_before_start(store: Store, table: TableInfo, options: Options) -> int
     """
     if options.start_time is not None:
         store.backend.changes.commit_at(options.start_time)  # else a slip of a year would be an empty feed
-        return store.backend.changes.commit_before(math.nextafter(options.start_time, -math.inf))
+        return store.backend.changes.newest_commit_at(math.nextafter(options.start_time, -math.inf))
     if options.start == EARLIEST:
         return table.oldest_snapshot
     assert isinstance(options.start, int), "checked before"

@@ -159,7 +159,7 @@ def _used(file: LocalFile) -> None:
         while len(_open_files) > OPEN_FILES:
             _, oldest = _open_files.popitem(last=False)
             if (least_used := oldest()) is not None:
-                least_used.let_go()
+                least_used.release()
 
 
 class LocalFile(OpenFile):
@@ -176,7 +176,7 @@ class LocalFile(OpenFile):
         self.size = state.st_size
         _used(self)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Drop the descriptor; a thread that reads at this moment holds it, too."""
         self._descriptor = None
 

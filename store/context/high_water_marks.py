@@ -58,9 +58,9 @@ class RootMarks:
         self._seen_afar: dict[int, Marker] = {}  # in object storage, before a write
         self._next_look = self._next_note = 0.0  # for small commits
         self._store, self._place = self._catalog.seen().store_id, place_of_catalog(catalog.file)
-        self._noted_at = self.local_shards()  # when a mark was left last
+        self._noted_shards = self.local_shards()  # when a mark was left last
         self._pending: StoreState | None = None  # of small commits, not left at the roots yet
-        self._known_newest = False
+        self._compared = False  # markers with the catalog, once
 
     def local_shards(self) -> tuple[int, ...]:
         """Return the active shards whose roots are directories: to look at these costs no network."""
@@ -94,8 +94,8 @@ class RootMarks:
         state = self._catalog.state()
         return Claims(self._location, self._open_disk, self._store, state.incarnation, state.shards)
 
-    def check(self, shard: int, look: Callable[[], StoreState]) -> Disk:
-        """Return a shard's disk once its root is proven, and knows no more than the catalog by a later look.
+    def check(self, shard: int, read_state: Callable[[], StoreState]) -> Disk:
+        """Return a shard's disk once its root is proven, and knows no more than the catalog as read after it.
 
         Raises:
             ShardUnavailable: the shard's disk is not mounted.
@@ -105,7 +105,7 @@ class RootMarks:
         root = self.root(shard)
         for _ in range(2):  # an adoption writes markers first
             found = root.marker()
-            expected = self.marker_of(shard, look())  # in this order, since versions only grow
+            expected = self.marker_of(shard, read_state())  # in this order, since versions only grow
             if found is not None and found.owner == expected.owner:
                 break
         found = check_owner(found, root, expected)
@@ -114,18 +114,18 @@ class RootMarks:
             self._seen_afar[shard] = found
         return root.disk
 
-    def check_all(self, shards: Collection[int], look: Callable[[], StoreState]) -> dict[int, Disk]:
+    def check_all(self, shards: Collection[int], read_state: Callable[[], StoreState]) -> dict[int, Disk]:
         """As `check`, for each of some shards at once."""
         order = sorted(shards)
-        checked = parallel(lambda shard: self.check(shard, look), order, SHARDS_AT_ONCE)
+        checked = parallel(lambda shard: self.check(shard, read_state), order, SHARDS_AT_ONCE)
         return dict(zip(order, checked, strict=True))
 
     # Marks: how far the catalog has got, as its roots know
 
-    def note_newest(self, shards: Iterable[int], again: bool = False) -> set[int]:
+    def note_newest(self, shards: Iterable[int], touch: bool = False) -> set[int]:
         """Let shards know the newest number of the catalog, if possible; return those reached."""
         with suppress(ElasticScanError):
-            return self._note(shards, self._catalog.state(), again)
+            return self._note(shards, self._catalog.state(), touch)
         return set()
 
     def note_committed(self, committed: StoreState, files_at: frozenset[int], is_small: bool) -> None:
@@ -138,8 +138,8 @@ class RootMarks:
             return
         self._next_note, self._pending = monotonic() + MARK_SECONDS, None
         with suppress(ElasticScanError):
-            local, before = self.local_shards(), self._noted_at
-            self._noted_at = local
+            local, before = self.local_shards(), self._noted_shards
+            self._noted_shards = local
             active = self._catalog.seen().shards.keys()
             written = files_at & active or active - set(local)
             if before == local:
@@ -158,13 +158,13 @@ class RootMarks:
         some_written = [shard for shard in local[WITNESSES:] if shard in written][:WITNESSES]
         self._note({*local[:WITNESSES], *some_written, *set(written).difference(local)}, state)
 
-    def _note(self, shards: Iterable[int], state: StoreState, again: bool = False) -> set[int]:
-        """Raise the markers of shards, with `again` also where nothing is new; returns the shards reached."""
+    def _note(self, shards: Iterable[int], state: StoreState, touch: bool = False) -> set[int]:
+        """Raise the markers of shards, with `touch` also where nothing is new; returns the shards reached."""
 
         def reached(shard: int) -> set[int]:
             with suppress(ElasticScanError):
-                seen = None if again else self._seen_afar.pop(shard, None)
-                self.root(shard).raise_marker(self.marker_of(shard, state), seen, again)
+                seen = None if touch else self._seen_afar.pop(shard, None)
+                self.root(shard).raise_marker(self.marker_of(shard, state), seen, touch)
                 return {shard}
             return set()
 
@@ -181,7 +181,7 @@ class RootMarks:
         """
         found, looked_at = dict[int, Marker](), monotonic()
         for shard in self.local_shards():
-            if len(found) == WITNESSES and self._known_newest:
+            if len(found) == WITNESSES and self._compared:
                 break
             with suppress(ElasticScanError):  # the shard is away: writing there raises
                 marker = self.root(shard).marker()
@@ -198,7 +198,7 @@ class RootMarks:
                     check_not_ahead(marker, root, expected)
                 if writing:
                     check_same_copy(marker, root, expected)
-            self._known_newest = True
+            self._compared = True
             if writing:
                 self._next_look = looked_at + MARK_SECONDS
 
@@ -207,9 +207,9 @@ class RootMarks:
     def check_newest(self) -> None:
         """Raise `CatalogOutdated` where shards know a newer commit; costs nothing once none did."""
         # A standby of a database server follows its server with a delay, which proves nothing.
-        if not self._known_newest and not self._catalog.home.is_follower:
+        if not self._compared and not self._catalog.home.is_follower:
             self.look_at_marks()(self._catalog.state())
-        self._known_newest = True
+        self._compared = True
 
     # Adoption: a copy becomes a store of its own, or a store goes on from an older catalog. Both begin a new
     # *incarnation*: with other secrets, so that keys and offsets of the other copy are refused, and with
@@ -226,7 +226,7 @@ class RootMarks:
             WrongRoot, StoreDamaged: a root is another shard's, or the catalog is not as it was written.
         """
         seen = self._catalog.seen().versions  # also beyond what the shards know
-        self._known_newest, self._next_look = False, 0.0
+        self._compared, self._next_look = False, 0.0
         self._catalog.forget()
         self._catalog.check_whole()
         with self._catalog.leasing() as tx:

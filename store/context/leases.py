@@ -45,7 +45,7 @@ class Hold:
 
 def holds_in(tx: Tx) -> list[Lease[Hold]]:
     """Return the leases that last. Raises `StoreDamaged` where any lease is damaged."""
-    return [lease for lease in tx.leases(Hold) if tx.lasts(lease)]
+    return [lease for lease in tx.leases(Hold) if tx.is_valid(lease)]
 
 
 def leases_in(tx: Tx) -> list[dict[str, Any]]:

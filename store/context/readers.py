@@ -19,9 +19,9 @@ class Readers:
 
     def __init__(self, disk_of: Callable[[int], Disk]) -> None:
         self._disk_of = disk_of
-        self.let_go()
+        self.release()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Close all files and drop their cached batches; a scan that goes on opens them again."""
         self._batches = BatchCache()
         self._fragments: LruCache[Hashable, FragmentReader] = LruCache(MOST_KEPT_BYTES)

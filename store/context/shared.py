@@ -115,7 +115,7 @@ class Context:
             here = self.here()
             here.roots.note_pending()
             here.catalog.close()
-            here.readers.let_go()
+            here.readers.release()
 
     @property
     def sealer(self) -> StoreSealer:

@@ -124,9 +124,9 @@ class CommitReads:
         self.context.check_newest()
         return self.context.ask(lambda tx: tx.commit_at(timestamp))
 
-    def commit_before(self, timestamp: float) -> int:
+    def newest_commit_at(self, timestamp: float) -> int:
         """Return the newest commit made at or before a time, in seconds since 1970; 0 when there is none."""
-        return self.context.ask(lambda tx: tx.commit_before(timestamp))
+        return self.context.ask(lambda tx: tx.newest_commit_at(timestamp))
 
     def floor(self, table_id: int, snapshot: int, seen_from: int) -> int:
         """Return a table's newest overwrite; `seen_from`: the newest commit whose overwrites count."""
@@ -152,7 +152,7 @@ class CommitReads:
 
 
 def _lag(tx: Tx, table: TableInfo, after: int) -> tuple[int, int, float]:
-    commits, rows, oldest = tx.behind(table.id, max(after, table.created_commit))
+    commits, rows, oldest = tx.lag(table.id, max(after, table.created_commit))
     return commits, rows, 0.0 if oldest is None else round(max(tx.now - oldest, 0.0), 3)
 
 

@@ -97,15 +97,15 @@ class Root:
         with self.disk.create(MARKER) as file:
             file.write(_pack(marker))
 
-    def raise_marker(self, wanted: Marker, seen: Marker | None = None, again: bool = False) -> None:
-        """Let the root know the versions in its owner's marker, if these are newer, or write it `again`.
+    def raise_marker(self, wanted: Marker, seen: Marker | None = None, touch: bool = False) -> None:
+        """Let the root know the versions in its owner's marker, if these are newer, or with `touch` anyway.
 
         `seen` is the marker of a root in object storage, if it was just read. Raises as `check_owner`.
         """
         with alone_at(self.place):
             stored = check_owner(seen or self.marker(), self, wanted)
             raised = wanted.raised(stored)
-            if again or raised != stored:
+            if touch or raised != stored:
                 self.disk.note(MARKER, _pack(raised))
 
 

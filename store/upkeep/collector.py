@@ -142,7 +142,7 @@ class _Collection:
     ) -> RootState:
         disk = self._context.check_root(shard.id)
         # The marker's file is written again, for its time says what time it is at the shard now.
-        is_noted = not self._dry_run and self._context.roots.note_newest([shard.id], again=True)
+        is_noted = not self._dry_run and self._context.roots.note_newest([shard.id], touch=True)
         files, seconds = dict(disk.list()), self.ages(removed)
         seen_at = files.get(MARKER, 0.0)
         if not is_noted:  # as near as may be: by this machine's clock, unless something there is newer

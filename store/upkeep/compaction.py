@@ -71,16 +71,16 @@ def compact(context: Context, table: TableInfo) -> int:
     """
     gone = 0
     for shard, here in sorted(by_shard(context.state().fragments(table.id)).items()):
-        again = _is_alone_and_otherwise(context, table, here)
+        rewrite_single = _needs_recompression(context, table, here)
         ids, tx = {fragment.id for fragment in here}, context.catalog.newest()
-        merging = plan_merge(context, tx, table.id, shard, ids, again=again)
+        merging = plan_merge(context, tx, table.id, shard, ids, rewrite_single=rewrite_single)
         if merging is not None:
             merged = merging.carry_out()
             gone += merged.gone - merged.added
     return gone
 
 
-def _is_alone_and_otherwise(context: Context, table: TableInfo, fragments: Sequence[Fragment]) -> bool:
+def _needs_recompression(context: Context, table: TableInfo, fragments: Sequence[Fragment]) -> bool:
     """If one fragment holds all current rows of a shard and is compressed otherwise: several merge anyway."""
     current = [fragment for fragment in fragments if fragment.superseded_at is None]
     if len(current) == 1:
@@ -126,14 +126,14 @@ def plan_merge(
     tx: Tx,
     table_id: int,
     shard: int,
-    fragments: Collection[int],
+    fragment_ids: Collection[int],
     slots: SlotSet | None = None,
-    again: bool = False,
+    rewrite_single: bool = False,
 ) -> Merging | None:
     """Plan a merge of some of the fragments that a shard serves; None if it is not worth it.
 
     Fragments that are not there are left out. With `slots`, fragments go on to serve their others. With
-    `again` a single fragment is written, too, which would stay as it is.
+    `rewrite_single` one fragment is written, too, which would stay as it is.
     """
     # The table as of the list of fragments, which may have values in a column that was just added.
     table = tx.state.info(table_id)
@@ -147,8 +147,8 @@ def plan_merge(
     if slots is not None:
         cut = ((fragment, fragment.slots & slots) for fragment in parts)
         parts = [replace(fragment, slots=own) for fragment, own in cut if own]
-    asked = tuple(part for part in parts if part.id in fragments)
-    taking_part = asked if again else worth_merging(asked, bounds, overwritten)
+    asked = tuple(part for part in parts if part.id in fragment_ids)
+    taking_part = asked if rewrite_single else worth_merging(asked, bounds, overwritten)
     if not taking_part:
         return None
     others = [part for part in parts if part not in taking_part]
@@ -396,4 +396,4 @@ def _tagged(tx: Tx, table: int) -> list[int]:
 
 def _retained(tx: Tx, seconds: float) -> int:
     """Return the oldest snapshot that a retention period keeps by itself."""
-    return tx.state.commit if seconds <= 0 else tx.commit_before(tx.times.expiry - seconds)
+    return tx.state.commit if seconds <= 0 else tx.newest_commit_at(tx.times.expiry - seconds)

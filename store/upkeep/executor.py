@@ -160,7 +160,7 @@ def pending_flush(state: StoreState, table_id: int) -> list[Site]:
 
 def _pending_tables(tx: Tx) -> list[TableInfo]:
     """Return the tables that have much in the log, or had it there for long."""
-    old, pending = tx.commit_before(tx.times.stamp - FLUSH_SECONDS), list[TableInfo]()
+    old, pending = tx.newest_commit_at(tx.times.stamp - FLUSH_SECONDS), list[TableInfo]()
     for table in tx.state.infos():
         oldest = tx.state.memory(table.id)[:1]
         if has_much(tx.state, table.id) or any(commit.number <= old for commit in oldest):

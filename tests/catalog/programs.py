@@ -833,7 +833,7 @@ class World:
         draw, commits = self.random, [entry for entry, record in self.history if is_commit(record)]
         moment = draw.choice(self.history)[0].time + draw.choice((-1, 0, 1))
         before = [entry.number for entry in commits if entry.time <= moment]
-        assert tx.commit_before(moment / 1e6) == max(before, default=0)
+        assert tx.newest_commit_at(moment / 1e6) == max(before, default=0)
         newest, is_published = tx.state.topology
         kept = {n: made for n, made in self.topologies.items() if n >= self.oldest_topology}
         number, most = draw.randrange(newest + 2), draw.randrange(4)
@@ -859,7 +859,7 @@ class World:
         newest = [commit.number for commit in tx.commits(table, most=most, newest=True)]
         assert newest == numbers[max(len(numbers) - most, 0) :]
         oldest = beyond[0].time / 1e6 if beyond else None
-        assert tx.behind(table, snapshot) == (len(beyond), sum(e.row.rows for e in beyond), oldest)
+        assert tx.lag(table, snapshot) == (len(beyond), sum(e.row.rows for e in beyond), oldest)
         refused = self._is_gone(tx.state.tables[table], snapshot)
         with pytest.raises(refused) if refused else nullcontext():
             tx.state.check_snapshot(tx.state.tables[table].info, snapshot)
@@ -869,7 +869,7 @@ class World:
         # The oldest snapshot that retention, a lease or a tag asks for, or the commit that made its rows.
         lasting = [hold for hold, until in self.leases.values() if until >= micros(tx.times.expiry)]
         held = [*model.tags.values(), *(hold.snapshot for hold in lasting if hold.table == table)]
-        needed = min([tx.commit_before(tx.times.expiry - seconds), *held])
+        needed = min([tx.newest_commit_at(tx.times.expiry - seconds), *held])
         rows_of = max((number for number in numbers if number <= needed), default=0)
         assert horizon_of(tx, table, seconds) == max(model.horizon, rows_of)
 

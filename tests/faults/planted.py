@@ -773,7 +773,7 @@ in_simulation.rule("a move carries every version that a scan may still need").al
 )
 in_programs = Finder("programs")
 in_programs.rule("fragments of the source no longer serve a tablet that left").sets(
-    fold, "struck", lambda table, record, since: table
+    fold, "without_moved_slots", lambda table, record, since: table
 )
 in_programs.rule("the layout grows with every move").plants(
     _with_the_layout_before, lambda record: isinstance(record, MoveSwitched)

@@ -160,7 +160,7 @@ in_log.rule("what was condemned stays so until it is lifted").plants(
     _folding, FilesCondemned, lambda record: replace(record, files=record.files[1:])
 )
 in_log.rule("the source of a move serves the tablet no longer").sets(
-    fold, "struck", lambda table, record, since: table
+    fold, "without_moved_slots", lambda table, record, since: table
 )
 in_log.rule("rows that were flushed are read from their files alone").sets(
     table_state, "_unflushed", lambda memory, files: memory
@@ -172,7 +172,7 @@ in_log.rule("a checkpoint has all of its state").alters(
     checkpoints, "pack_value", lambda honest, known: honest(replace(known, condemned=frozenset()))
 )
 in_log.rule("the head moves with the entry, in one transaction").sets(tables, "MOVE_HEAD", "SELECT 1")
-in_log.rule("an append whose answer was lost is looked for by its id").gives(Tx, "is_there", False)
+in_log.rule("an append whose answer was lost is looked for by its id").gives(Tx, "was_committed", False)
 in_log.rule("a small commit whose answer was lost is looked for by its id").gives(Catalog, "_found")
 in_log.rule("times grow with the numbers").sets(transaction, "time_after", lambda _, clock: clock)
 in_log.rule("a change of the placement enters the topology history in its transaction").sets(
@@ -190,7 +190,7 @@ in_log.rule("a file that serves no slot is known until it is gone from its disk"
     lambda honest, table, *rest: replace(honest(table, *rest), removed=table.removed),
 )
 in_log.rule("a file that is gone from its disk is forgotten").alters(
-    (table_state, fold), "not_forgotten", lambda _, removed, files: removed
+    (table_state, fold), "still_on_disk", lambda _, removed, files: removed
 )
 in_log.rule("rows of slots that were not flushed stay in memory").sets(
     table_state,

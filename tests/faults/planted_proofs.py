@@ -113,20 +113,20 @@ altered_value.rule("an entry that is read alone follows the one before").gives(e
 in_log = Finder("log")
 in_log.rule("an application's commit is made once").gives(Tx, "commit_of_txn")
 in_log.rule("an application's version stands for the same rows when it is repeated").alters(
-    transaction, "_said", lambda honest, entry: {**honest(entry), "content": None}
+    transaction, "_metadata_of", lambda honest, entry: {**honest(entry), "content": None}
 )
 in_log.rule("a file is removed between the time that the store trusts and that of its writer's clock").sets(
     fold, "_since", lambda known, entry: entry.time
 )
 in_log.rule("a removed file is as old as its removal").sets(fold, "_since", lambda known, entry: 0)
 in_log.rule("a commit is found by its time").alters(
-    Tx, "commit_before", lambda honest, self, at: honest(self, at + 10)
+    Tx, "newest_commit_at", lambda honest, self, at: honest(self, at + 10)
 )
 damaged_checkpoint = Finder("damaged log", "damaged_checkpoint")
 damaged_checkpoint.rule("a checkpoint is the one that was written").gives(checkpoints, "row_digest", b"")
 damaged_checkpoint.rule("two checkpoints are kept").sets(checkpoints, "KEPT", 1)
 Finder("log", STORE).rule("leases whose answer was lost are looked for").alters(
-    Tx, "is_there", lambda honest, self: self._first is None or honest(self)
+    Tx, "was_committed", lambda honest, self: self._first is None or honest(self)
 )
 Finder("scenarios", "test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away").rule(
     "what ends with time ends when the store believes that it is over"

@@ -36,7 +36,7 @@ def marker_of_any_shard_will_do(honest: Any, found: Marker | None, root: str, wa
 @fault("scenarios", "new shards are reported to all roots", style="test_new_shards_are_reported_to_all")
 @replacing(RootMarks, "note_committed")
 def new_shards_are_told_to_few(honest: Any, self: RootMarks, *committed: Any) -> None:
-    self._noted_at = self.local_shards()
+    self._noted_shards = self.local_shards()
     honest(self, *committed)
 
 

@@ -31,7 +31,7 @@ def test_all_that_fit_are_kept_however_many_they_are(tmp_path: Path, monkeypatch
         assert max(files) <= SMALL_FILE_BYTES and len(files) == 2 * COMMITS
         for most, found in ((sum(files), COMMITS), (min(files) * (COMMITS - 1), 0)):
             monkeypatch.setattr(readers, "MOST_KEPT_BYTES", most)
-            context.readers.let_go()
+            context.readers.release()
             open_fragment = context.readers.opener(of)
             for opened in (
                 [[open_fragment(fragment, ("v",)) for fragment in state.fragments] for _ in range(2)],
