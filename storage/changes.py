@@ -136,7 +136,7 @@ class _ChangePage:
         """Add the changes of a piece that fit; returns where to go on if the page is full."""
         bounds = self.both if self.span.feed and self.span.overwrite else self.within
         page, touching = self.filling, self.source.view.within(bounds).fragments
-        if page.room <= 0:
+        if page.rows_left <= 0:
             return piece.start
         inputs = self.source.inputs(touching, self.needed, piece.slots)
         fragments = [one.fragment for one in inputs]
@@ -145,7 +145,7 @@ class _ChangePage:
         is_mixed = not all(map(bounds.wholly_hold, fragments))  # perhaps few of the rows count
 
         def window_rows() -> int:
-            fitting = max(min(page.room, page.space // row_bytes + 16), _LEAST_ROWS)
+            fitting = max(min(page.rows_left, page.bytes_left // row_bytes + 16), _LEAST_ROWS)
             return BATCH_ROWS if is_mixed else min(fitting, BATCH_ROWS)
 
         def add(versions: Versions, start: Place) -> Place | None:
@@ -188,10 +188,10 @@ class _ChangePage:
         keys = np.cumsum(histories.first)[events.versions]
         ends: Numbers = np.r_[0, np.flatnonzero(np.diff(keys)) + 1, len(keys)]  # of each key's events
         least = 0 if page.rows else 1
-        count = int(ends[max(int(ends.searchsorted(page.room, "right")) - 1, least)])
+        count = int(ends[max(int(ends.searchsorted(page.rows_left, "right")) - 1, least)])
         rows, slots = self._rows(histories.rows, before, events, count), histories.slots[events.versions]
-        if rows.nbytes > page.space:
-            fitting = int(ends.searchsorted(rows_within(rows, page.space), "right")) - 1
+        if rows.nbytes > page.bytes_left:
+            fitting = int(ends.searchsorted(rows_within(rows, page.bytes_left), "right")) - 1
             count = int(ends[max(fitting, least)])
         page.add(rows.slice(0, count), pa.array(slots[:count]), key_at)
         return None if count == len(keys) else page.before(int(slots[count]), start)

@@ -301,7 +301,7 @@ class Search:
         rows = rows - self._starts[batches]
         less, same = np.zeros(len(rows), dtype=bool), np.ones(len(rows), dtype=bool)
         for number, target in enumerate(targets):
-            below, equal = _compare(
+            below, equal = _less_equal(
                 _concat([_take(columns[number], rows[at]) for columns, at in parts]), target
             )
             less |= same & below
@@ -324,7 +324,7 @@ def _take(values: Comparable, rows: Rows) -> Comparable:
     return values.take(pa.array(rows))
 
 
-def _compare(left: Comparable, right: Comparable) -> tuple[Mask, Mask]:
+def _less_equal(left: Comparable, right: Comparable) -> tuple[Mask, Mask]:
     """(less, equal), row by row."""
     if isinstance(left, np.ndarray):
         return left < right, left == right

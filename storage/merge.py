@@ -151,13 +151,13 @@ def first_of_keys(order: Array, codes: Array) -> Array:
 
 
 def key_order(
-    rows: pa.RecordBatch, primary_key: Sequence[str], slots: Array, *then: Array
+    rows: pa.RecordBatch, primary_key: Sequence[str], slots: Array, then: Array | None = None
 ) -> tuple[Array, Array]:
-    """Return the order of rows by slot, key and `then`, one more code, and marks of the first of each key."""
+    """Return the order of rows by slot, key and `then`, if given, and marks of the first of each key."""
     codes = [sort_codes(rows.column(name)) for name in primary_key]
-    packed, bits = pack((slots, *codes, *then))
+    packed, bits = pack((slots, *codes) if then is None else (slots, *codes, then))
     order = np.argsort(packed, kind="stable")  # which merges sorted parts
-    return order, first_of_keys(order, packed >> bits if then else packed)
+    return order, first_of_keys(order, packed if then is None else packed >> bits)
 
 
 def _system(part: InputRows, name: str, otherwise: int | bool) -> Array:

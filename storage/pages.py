@@ -48,14 +48,14 @@ class PageBuilder:
         self._last: tuple[int, Callable[[], bytes]] = -1, bytes  # the last row's slot and key
 
     @property
-    def space(self) -> int:
+    def bytes_left(self) -> int:
         """Count how many more bytes fit."""
         return self.page_bytes - self.bytes
 
     @property
-    def room(self) -> int:
+    def rows_left(self) -> int:
         """Count how many more rows fit."""
-        return 0 if self.space <= 0 else self.page_rows - self.rows
+        return 0 if self.bytes_left <= 0 else self.page_rows - self.rows
 
     @property
     def worth_returning(self) -> bool:
@@ -64,9 +64,9 @@ class PageBuilder:
 
     def fitting(self, batch: pa.RecordBatch) -> int:
         """Count how many rows from the front of `batch` still fit; at least one in an empty page."""
-        count: int = min(batch.num_rows, self.room)
-        if count > 0 and batch.slice(0, count).nbytes > self.space:
-            count = rows_within(batch, self.space)
+        count: int = min(batch.num_rows, self.rows_left)
+        if count > 0 and batch.slice(0, count).nbytes > self.bytes_left:
+            count = rows_within(batch, self.bytes_left)
         return max(count, min(batch.num_rows, 1)) if self.rows == 0 else count
 
     def add(self, batch: pa.RecordBatch, slots: pa.Array, key_at: KeyAt | None = None) -> None:
@@ -209,14 +209,14 @@ def _read_part(
     matching = pruner.matching(fragments, piece.slots) if pruner else fragments
     if not matching:
         return None
-    if page.room <= 0:
+    if page.rows_left <= 0:
         return piece.start
     names, primary_key = tuple(page.schema.names), source.table.primary_key
     source.expect(fragments)
     run = run_of(layers, source.open, names, bounds)
     if run is None or layers.base is None:
         return _read_merged(source, page, fragments, piece, bounds)
-    base, hides = layers.base, any(fragment is not layers.base for fragment in matching)
+    base, others_may_match = layers.base, any(fragment is not layers.base for fragment in matching)
 
     def keyed() -> FragmentReader | Overlay:
         """Return the same batches with the columns of the key: few pages cut a slot, and need it."""
@@ -227,7 +227,7 @@ def _read_part(
 
     def skips(batch: int) -> bool:
         """Return whether a batch, and what is laid over it, cannot match."""
-        is_laid_over = hides and isinstance(run, Overlay) and run.touches(batch)
+        is_laid_over = others_may_match and isinstance(run, Overlay) and run.touches(batch)
         return pruner is not None and not is_laid_over and pruner.prunes(base, batch)
 
     return _read_slices(page, run, keyed, primary_key, piece, skips)
@@ -258,7 +258,7 @@ def _read_slices(
             continue
         batch = run.batch(index)
         slots = batch.column(SLOT).to_numpy(zero_copy_only=True)
-        numbers = _rows_within(slots, row, edges, page.room)
+        numbers = _rows_within(slots, row, edges, page.rows_left)
         if len(numbers):
             first = int(slots[numbers[0]])
             if page.rows and numbers[0] == 0 and page.worth_returning:
@@ -311,7 +311,7 @@ def _read_merged(
     """Add the newest rows of several fragments, or of one with several versions."""
     needed = tuple(dict.fromkeys((*page.schema.names, *source.table.primary_key)))
     inputs = source.inputs(fragments, needed, piece.slots)
-    walked = windows(inputs, piece, bounds, lambda: page.room)
+    walked = windows(inputs, piece, bounds, lambda: page.rows_left)
     return fill_from(page, walked, piece.start, partial(add_newest, page))
 
 
@@ -327,7 +327,7 @@ def fill_from(
         stop = add(versions, start)
         if stop is not None or after is None:
             return stop
-        if page.room <= 0 or page.worth_returning:
+        if page.rows_left <= 0 or page.worth_returning:
             return after
         start = after
     return None

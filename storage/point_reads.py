@@ -46,9 +46,9 @@ def read_listed(source: PageSource, request: PageRequest) -> PageRows:
             key_at = keys_of(listed.keys, listed.keys.schema.names)
             numbers = numbers[bisect_left(numbers, piece.low, key=lambda number: key_at(int(number))) :]
         while len(numbers):
-            if page.room <= 0:
+            if page.rows_left <= 0:
                 return page.before(int(listed.slots[numbers[0]]), piece.start)
-            asked, numbers = np.split(numbers, [max(page.room, LEAST_KEYS)])
+            asked, numbers = np.split(numbers, [max(page.rows_left, LEAST_KEYS)])
             slots, keys = listed.slots[asked], listed.keys.take(pa.array(asked))
             found = rows_of_keys(source, slots, keys.columns, request.columns, bounds)
             page.scanned += int(np.count_nonzero(found.versions))

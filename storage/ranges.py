@@ -35,7 +35,7 @@ def read_ranges(source: PageSource, request: PageRequest) -> PageRows:
     wanted = tuple(dict.fromkeys((*page.schema.names, *names)))
 
     def read(piece: Piece) -> Place | None:
-        if page.room <= 0:
+        if page.rows_left <= 0:
             return piece.start
         fragments = source.view.within(bounds).fragments
         searched, inputs = (source.inputs(fragments, some, piece.slots) for some in (names, wanted))
@@ -69,7 +69,7 @@ def _versions(
     for slot, low, high in spans:
         left: Extents = [_extent(one, slot, low, high) for one in searched]
         while any(begin < end for begin, end in left):
-            most = max(page.room, LEAST_ROWS)
+            most = max(page.rows_left, LEAST_ROWS)
             extents, _ = cut(searched, left, slot, most)
             left = [(stop, end) for (_, stop), (_, end) in zip(extents, left, strict=True)]
             rows = sum(end - begin for begin, end in extents)

@@ -25,7 +25,7 @@ from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.limits import MAX_DECIMAL_DIGITS
 from elasticscan.connector.options import PartialAggregates
 from elasticscan.connector.sql.limits import PLAIN_NODES, is_of, reads_alone
-from elasticscan.connector.sql.query import Edit, Query, Reference, Session, call_at, clauses_behind, shown
+from elasticscan.connector.sql.query import Edit, Query, Reference, Session, call_at, clause_spans, shown
 from elasticscan.connector.sql.tokens import NotUnderstoodError
 from elasticscan.filters import FUNCTIONS, Aggregate, quote_name
 
@@ -98,7 +98,7 @@ class AggregateRewriting:
         group = self._select.args.get("group")
         if group is not None and {key for key, value in group.args.items() if value} - {"expressions", "all"}:
             raise NotUnderstoodError("it groups in several ways")
-        clauses = clauses_behind(self._query.tokens, self._reference.start)
+        clauses = clause_spans(self._query.tokens, self._reference.start)
         where, grouped = (
             [(*clauses[clause], "")] if clause in clauses else []
             for clause in (TokenType.WHERE, TokenType.GROUP_BY)

@@ -80,7 +80,7 @@ class _ChangeReading:
 
     def select(self, columns: Sequence[str]) -> str:
         """Return the query of rows of the table, with the statement's WHERE."""
-        where = f" WHERE {_value(self.reader.until())}" if self.reader.takes("WHERE") else ""
+        where = f" WHERE {_value(self.reader.until())}" if self.reader.accept("WHERE") else ""
         shown = ", ".join([*columns, f"0 AS {ACTION}"])
         return f"SELECT {shown} FROM {quoted(self.view)} AS {quoted(self.alias)}{where}"
 
@@ -99,7 +99,7 @@ class _ChangeReading:
     def assignments(self, stop: str) -> dict[str, str]:
         new: dict[str, str] = {}
         for _ in self.reader.items():
-            name = self.column(self.reader.listed("."))
+            name = self.column(self.reader.name_list("."))
             if name in new:
                 raise NotUnderstoodError(f"column {name} is set twice")
             self.reader.expect("=")
@@ -125,7 +125,7 @@ class _ChangeReading:
         equal, nothing_else = self.equal_keys(on)
         kinds, choice, actions = set[str](), list[str](), list[str]()
         values: dict[str, list[str]] = {name: [] for name in self.columns}
-        while reader.takes("WHEN"):
+        while reader.accept("WHEN"):
             kind, condition, action, new = self.clause(alias)
             if action == UPDATE:
                 self.check_keys_stay(new, equal)
@@ -163,19 +163,19 @@ class _ChangeReading:
     def source(self) -> tuple[str, str]:
         """Return the text of the source, and the name that qualifies its columns."""
         reader, alias, start = self.reader, None, self.reader.at
-        if reader.takes("("):
+        if reader.accept("("):
             reader.until(")")
             reader.expect(")")
         else:
-            alias = reader.listed(".")[-1]
-            reader.takes("FOR")
+            alias = reader.name_list(".")[-1]
+            reader.accept("FOR")
             if reader.choice(*_SNAPSHOTS) and not reader.at_end:
                 reader.at += 1  # a number or a string
         alias = reader.alias(_NO_ALIAS) or alias
         if alias is None:
             raise reader.wrong("a name for the source")
-        if reader.sees("("):
-            reader.names()  # of its columns
+        if reader.peek("("):
+            reader.names_in_parentheses()  # of its columns
         return reader.text_since(start), alias
 
     def clause(self, source: str) -> tuple[str, str, str, dict[str, str]]:
@@ -189,7 +189,7 @@ class _ChangeReading:
         seen = {_BY_SOURCE: self.alias, _BY_TARGET: source}.get(kind)
         marks = [f"{_SOURCE} IS {'NOT ' * (kind != _BY_SOURCE)}NULL"]
         marks.append(f"{self.own(self.key[0])} IS {'NOT ' * (kind != _BY_TARGET)}NULL")
-        if reader.takes("AND"):
+        if reader.accept("AND"):
             marks.append(_value(self.qualified(reader.until("THEN"), seen)))
         reader.expect("THEN")
         action, new = self.action(source, kind)
@@ -200,15 +200,17 @@ class _ChangeReading:
         reader = self.reader
         whole = {name: f"{quoted(source)}.{quoted(name)}" for name in self.columns}
         if kind != _BY_TARGET:
-            if reader.takes("DELETE"):
+            if reader.accept("DELETE"):
                 return DELETE, {}
-            if not reader.takes("UPDATE", "SET"):
+            if not reader.accept("UPDATE", "SET"):
                 raise reader.wrong("UPDATE SET or DELETE")
-            return UPDATE, whole if reader.takes("*") else self.assignments("WHEN")
+            return UPDATE, whole if reader.accept("*") else self.assignments("WHEN")
         reader.expect("INSERT")
-        if reader.takes("*"):
+        if reader.accept("*"):
             return INSERT, whole
-        names = [self.column([name]) for name in reader.names()] if reader.sees("(") else self.columns
+        names = self.columns
+        if reader.peek("("):
+            names = [self.column([name]) for name in reader.names_in_parentheses()]
         reader.expect("VALUES", "(")
         values = [reader.until(",", ")") for _ in reader.items(end=")")]
         if not len(set(names)) == len(names) == len(values):

@@ -31,15 +31,15 @@ def read_creation(reader: StatementReader) -> tuple[str | None, str | None, dict
         NotUnderstoodError: the statement is incomplete, or has clauses that tables lack.
     """
     keys = list[str]()
-    columns = _columns(reader, keys) if reader.takes("(") else None
+    columns = _columns(reader, keys) if reader.accept("(") else None
     options: dict[str, str] = {}
     query = None
     while not reader.at_end and query is None:
-        if reader.takes("USING"):
+        if reader.accept("USING"):
             reader.expect("ELASTICSCAN")
         elif reader.choice("TBLPROPERTIES", "OPTIONS"):
             options |= properties_of(reader, PRIMARY_KEY, SHARD_KEY, COMPRESSION)
-        elif reader.takes("AS") or reader.sees("SELECT") or reader.sees("WITH"):
+        elif reader.accept("AS") or reader.peek("SELECT") or reader.peek("WITH"):
             query = reader.until()
         else:
             raise reader.wrong("USING elasticscan, TBLPROPERTIES or AS")
@@ -57,11 +57,11 @@ def _columns(reader: StatementReader, keys: list[str]) -> str:
     """Read the definitions of columns; primary keys among them are added to `keys`."""
     columns: list[str] = []
     for _ in reader.items(end=")"):
-        if reader.takes("CONSTRAINT"):
+        if reader.accept("CONSTRAINT"):
             reader.identifier()
-        if reader.takes("PRIMARY KEY"):
-            keys.append(",".join(reader.names()))
-            reader.takes("NOT", "ENFORCED")
+        if reader.accept("PRIMARY KEY"):
+            keys.append(",".join(reader.names_in_parentheses()))
+            reader.accept("NOT", "ENFORCED")
         else:
             columns.append(_without_key(reader.until(",", ")"), keys))
     return ", ".join(columns)
@@ -101,10 +101,10 @@ def properties_of(reader: StatementReader, *known: str) -> dict[str, str]:
     by_name = {name.lower(): name for name in known}
     reader.expect("(")
     for _ in reader.items(end=")"):
-        name = reader.string() if reader.sees("") else ".".join(reader.listed("."))
+        name = reader.string() if reader.peek("") else ".".join(reader.name_list("."))
         if name.lower() not in by_name:
             raise NotUnderstoodError(f"unknown property {name}; use {', '.join(known)}")
-        reader.takes("=")
+        reader.accept("=")
         properties[by_name[name.lower()]] = reader.string()
     return properties
 
@@ -141,7 +141,7 @@ def maintain(spark: SparkSession, table: Table, statement: Statement) -> DataFra
         reader.expect_end()
         table.overwrite(table.schema.empty_table())
     elif statement.kind == "DROP TABLE":
-        reader.takes("PURGE")
+        reader.accept("PURGE")
         reader.expect_end()
         table.drop()
     else:
@@ -154,10 +154,10 @@ def _alter(table: Table, reader: StatementReader) -> None:
         columns = reader.until()
         table.add_columns(columns_of(columns[1:-1] if columns.startswith("(") else columns))
     elif reader.choice("DROP COLUMN", "DROP COLUMNS"):
-        names = reader.names() if reader.sees("(") else reader.listed()
+        names = reader.names_in_parentheses() if reader.peek("(") else reader.name_list()
         reader.expect_end()
         table.drop_columns(spell(names, table.schema))
-    elif reader.takes("RENAME", "COLUMN"):
+    elif reader.accept("RENAME", "COLUMN"):
         (old,) = spell([reader.identifier()], table.schema)
         reader.expect("TO")
         new = reader.identifier()
@@ -168,7 +168,7 @@ def _alter(table: Table, reader: StatementReader) -> None:
         reader.expect("TYPE")
         (field,) = columns_of(f"c {reader.until()}")
         table.widen_column(name, field.type)
-    elif reader.takes("SET", "TBLPROPERTIES"):
+    elif reader.accept("SET", "TBLPROPERTIES"):
         (form,) = properties_of(reader, COMPRESSION).values()
         reader.expect_end()
         table.set_compression(form)

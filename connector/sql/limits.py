@@ -14,7 +14,7 @@ import pyarrow as pa
 from sqlglot import TokenType, exp
 
 from elasticscan.connector.sql.joins import SelectBlock
-from elasticscan.connector.sql.query import Edit, Query, Reference, clauses_behind
+from elasticscan.connector.sql.query import Edit, Query, Reference, clause_spans
 from elasticscan.store import MOST_FIRST, can_be_sorted
 
 _SELECT_PARTS = frozenset({"with_", "expressions", "from_", "where", "order", "limit", "offset"})
@@ -70,7 +70,7 @@ def ordered_tail(query: Query, select: exp.Select, reference: Reference) -> tupl
     """
     if select is not query.tree or not select.args.get("order") or select.args.get("offset"):
         return None
-    clauses = clauses_behind(query.tokens, reference.start)
+    clauses = clause_spans(query.tokens, reference.start)
     return ((clauses[TokenType.ORDER_BY][0], clauses[TokenType.LIMIT][1], ""),)
 
 

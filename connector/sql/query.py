@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 from sqlglot import TokenType, exp, parse_one
 from sqlglot.errors import SqlglotError
 
-from elasticscan.connector.sql.tokens import VALUES, NotUnderstoodError, first_line, keyword, tokens_of
+from elasticscan.connector.sql.tokens import LITERALS, NotUnderstoodError, first_line, keyword, tokens_of
 from elasticscan.filters import STUMBLES, FilterSql, shortened
 
 if TYPE_CHECKING:
     from sqlglot.tokenizer_core import Token
 
-Place = tuple[int, int]  # the first character, and that behind the last one
-Edit = tuple[int, int, str]  # a place, and the text to put there
+Span = tuple[int, int]  # the first character, and that behind the last one
+Edit = tuple[int, int, str]  # a span, and the text to put there
 
 _CLAUSES = (
     TokenType.WHERE, TokenType.GROUP_BY, TokenType.HAVING, TokenType.ORDER_BY, TokenType.LIMIT,
@@ -133,7 +133,7 @@ def _words(tokens: Sequence[Token]) -> frozenset[str]:
     return frozenset(
         token.text.lower()
         for token, after in zip(tokens, following, strict=True)
-        if token.token_type not in VALUES and (after is None or after.token_type != TokenType.L_PAREN)
+        if token.token_type not in LITERALS and (after is None or after.token_type != TokenType.L_PAREN)
     )
 
 
@@ -154,13 +154,13 @@ def _references(
             raise NotUnderstoodError(f"{node.name} is named in a way that may mean something else")
         (start, end), as_of = _place(text, node.this), _as_of(node, session)
         if as_of is not None:
-            values = (token for token in tokens if token.start > start and token.token_type in VALUES)
+            values = (token for token in tokens if token.start > start and token.token_type in LITERALS)
             end = next(values).end + 1
         references.append(Reference(meant, node.alias_or_name, node, start, end, as_of))
     return tuple(sorted(references, key=lambda reference: reference.start))
 
 
-def _place(text: str, name: exp.Identifier) -> tuple[int, int]:
+def _place(text: str, name: exp.Identifier) -> Span:
     """Return where a name stands; checked, since the text is cut there."""
     start, end = name.meta.get("start"), name.meta.get("end")
     if isinstance(start, int) and isinstance(end, int):
@@ -209,11 +209,11 @@ def shown(node: exp.Expr) -> str:
     return shortened(node.sql(dialect=FilterSql, comments=False), 120)
 
 
-# Places in the text
+# Spans of the text
 
 
-def clauses_behind(tokens: Sequence[Token], table: int) -> dict[TokenType, Place]:
-    """Return the place of each clause of a SELECT behind the table of its FROM, up to the next clause."""
+def clause_spans(tokens: Sequence[Token], table: int) -> dict[TokenType, Span]:
+    """Return the span of each clause of a SELECT behind the table of its FROM, up to the next clause."""
     starts: list[tuple[TokenType, int]] = []
     depth, end = 0, table
     for token in tokens:
@@ -229,8 +229,8 @@ def clauses_behind(tokens: Sequence[Token], table: int) -> dict[TokenType, Place
     return {clause: (start, stop) for (clause, start), stop in zip(starts, stops, strict=True)}
 
 
-def call_at(tokens: Sequence[Token], function: str, start: int | None) -> Place | None:
-    """Return the place of the call of a function that begins there, to the parenthesis that closes it."""
+def call_at(tokens: Sequence[Token], function: str, start: int | None) -> Span | None:
+    """Return the span of the call of a function that begins there, to the parenthesis that closes it."""
     depth = 0
     behind = [token for token in tokens if start is not None and token.start >= start]
     if not behind or behind[0].start != start or behind[0].text.lower() != function:

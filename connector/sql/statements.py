@@ -68,11 +68,11 @@ def statement_about(text: str, views: Iterable[str]) -> Statement | None:
     try:
         tokens = tokens_of(text)
         reader = StatementReader(text, tokens)
-        if reader.takes("CREATE"):
+        if reader.accept("CREATE"):
             return _creation(reader, tokens)
         kind = reader.choice(*_KINDS)
-        is_lenient = reader.takes("IF", "EXISTS")
-        view = None if kind is None else _view_of(reader.listed("."), views)
+        is_lenient = reader.accept("IF", "EXISTS")
+        view = None if kind is None else _view_of(reader.name_list("."), views)
     except NotUnderstoodError:
         return None
     if kind is None or view is None:
@@ -82,11 +82,11 @@ def statement_about(text: str, views: Iterable[str]) -> Statement | None:
 
 def _creation(reader: StatementReader, tokens: Sequence[Token]) -> Statement | None:
     """Return a CREATE TABLE of a table of the store."""
-    replaces = reader.takes("OR", "REPLACE")
-    reader.takes("EXTERNAL")
+    replaces = reader.accept("OR", "REPLACE")
+    reader.accept("EXTERNAL")
     reader.expect("TABLE")
-    is_lenient = reader.takes("IF", "NOT", "EXISTS")
-    name = reader.listed(".")
+    is_lenient = reader.accept("IF", "NOT", "EXISTS")
+    name = reader.name_list(".")
     if not _is_of_the_store(name, tokens[reader.at :]):
         return None
     made = Statement("CREATE TABLE", name[-1], is_lenient, reader)
@@ -140,14 +140,14 @@ def insertion(
     found = None
     for at in range(len(tokens)):
         reader = StatementReader(text, tokens, at)
-        if not reader.takes("INSERT", "INTO"):
+        if not reader.accept("INSERT", "INTO"):
             continue
         try:
-            reader.takes("TABLE")
+            reader.accept("TABLE")
             name = reader.at
-            view, behind = _view_of(reader.listed("."), tables), reader.at
-            by_query = reader.takes("BY", "NAME")
-            listed = [] if by_query else reader.names()
+            view, behind = _view_of(reader.name_list("."), tables), reader.at
+            by_query = reader.accept("BY", "NAME")
+            listed = [] if by_query else reader.names_in_parentheses()
         except NotUnderstoodError:
             continue
         if view is None or reader.at_end:

@@ -16,9 +16,8 @@ from elasticscan.filters import STUMBLES, FilterSql
 if TYPE_CHECKING:
     from sqlglot.tokenizer_core import Token
 
-_STRINGS = (kind for kind in TokenType if kind.name.endswith("_STRING"))
-VALUES = frozenset({TokenType.STRING, TokenType.NUMBER, *_STRINGS})
-_DEEPER, _HIGHER = ("(", "[", "{", "CASE"), (")", "]", "}", "END")
+LITERALS = frozenset(k for k in TokenType if k.name in ("STRING", "NUMBER") or k.name.endswith("_STRING"))
+_OPENING, _CLOSING = ("(", "[", "{", "CASE"), (")", "]", "}", "END")
 
 
 class NotUnderstoodError(Exception):
@@ -47,7 +46,7 @@ def first_line(error: Exception) -> str:
 
 def keyword(token: Token) -> str:
     """Return a word in upper case; an empty text for quoted names and strings."""
-    is_quoted = token.token_type == TokenType.IDENTIFIER or token.token_type in VALUES
+    is_quoted = token.token_type == TokenType.IDENTIFIER or token.token_type in LITERALS
     return "" if is_quoted else token.text.upper()
 
 
@@ -73,23 +72,23 @@ class StatementReader:
     def at_end(self) -> bool:
         return self.at >= len(self._tokens)
 
-    def sees(self, *words: str) -> bool:
+    def peek(self, *words: str) -> bool:
         """Return True if these words, in upper case, come next."""
         following = self._tokens[self.at : self.at + len(words)]
         return [keyword(token) for token in following] == list(words)
 
-    def takes(self, *words: str) -> bool:
+    def accept(self, *words: str) -> bool:
         """Go past these words if they come next."""
-        is_there = self.sees(*words)
+        is_there = self.peek(*words)
         self.at += len(words) * is_there
         return is_there
 
     def choice(self, *choices: str) -> str | None:
         """Go past the first of these choices, each of one word or more, that comes next, and return it."""
-        return next((choice for choice in choices if self.takes(*choice.split())), None)
+        return next((choice for choice in choices if self.accept(*choice.split())), None)
 
     def expect(self, *words: str) -> None:
-        if not self.takes(*words):
+        if not self.accept(*words):
             raise self.wrong(" ".join(words))
 
     def expect_end(self) -> None:
@@ -110,23 +109,22 @@ class StatementReader:
     def items(self, separator: str = ",", end: str | None = None) -> Iterator[None]:
         """Yield before each item of a list, which the caller reads; then go past its end."""
         yield
-        while self.takes(separator):
+        while self.accept(separator):
             yield
         if end is not None:
             self.expect(end)
 
-    def listed(self, separator: str = ",") -> list[str]:
+    def name_list(self, separator: str = ",") -> list[str]:
         """Return several names; with the separator `.` the parts of one."""
         return [self.identifier() for _ in self.items(separator)]
 
-    def names(self) -> list[str]:
-        """Return names in parentheses."""
+    def names_in_parentheses(self) -> list[str]:
         self.expect("(")
         return [self.identifier() for _ in self.items(end=")")]
 
     def alias(self, but: Collection[str]) -> str | None:
         """Return an alias, with or without AS, if there is one; words of `but` are none."""
-        if self.takes("AS"):
+        if self.accept("AS"):
             return self.identifier()
         is_alias = not self.at_end and is_name(self._tokens[self.at])
         return self.identifier() if is_alias and keyword(self._tokens[self.at]) not in but else None
@@ -146,9 +144,9 @@ class StatementReader:
             word = "" if is_part else keyword(self._tokens[self.at])
             if depth == 0 and word in stops:
                 break
-            depth += (word in _DEEPER) - (word in _HIGHER)
+            depth += (word in _OPENING) - (word in _CLOSING)
             if depth < 0:
-                raise self.wrong("more")
+                raise NotUnderstoodError(f"unbalanced {self._tokens[self.at].text!r}")
             self.at += 1
         if self.at == first:
             raise self.wrong("an expression")

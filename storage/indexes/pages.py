@@ -179,7 +179,7 @@ class _IndexPage:
                 return page.finish(self._advance(stop))
             if reached is None:
                 break
-            if page.room <= 0 or page.scanned >= (most if page.rows else _EMPTY_PAGE_FACTOR * most):
+            if page.rows_left <= 0 or page.scanned >= (most if page.rows else _EMPTY_PAGE_FACTOR * most):
                 return page.finish(self._advance(reached))
             self.target = self._next_target()
         return page.finish(())
@@ -253,7 +253,7 @@ class _IndexPage:
         page, most = self.filling, min(4 * self.target, _LARGEST_ROUND)
         if not page.rows:
             return most
-        room = min(page.room, page.space * page.rows // max(1, page.bytes))
+        room = min(page.rows_left, page.bytes_left * page.rows // max(1, page.bytes))
         return max(16, min(most, room * page.scanned // page.rows))
 
     # ------------------------------------------------------------------------------- one round
@@ -264,7 +264,7 @@ class _IndexPage:
         entries = self._sorted(self._visible(np.concatenate(of_runs)))
         if not len(entries):
             return None
-        rows = self._fetch(entries[: self.filling.room])
+        rows = self._fetch(entries[: self.filling.rows_left])
         count = self.filling.fitting(rows)
         self.filling.add(rows.slice(0, count), pa.array(entries["slot"][:count]))
         if count:
