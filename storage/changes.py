@@ -17,7 +17,7 @@ from elasticscan.base.key_encoding import encode_row
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds
 from elasticscan.protocol import ChangeSpan, PageRequest, PageRows
-from elasticscan.storage.merge import Piece, Place, Versions, taken, windows
+from elasticscan.storage.merge import Piece, SeekKey, Versions, taken, windows
 from elasticscan.storage.pages import PageSource, fill_from, read_pieces, rows_within
 from elasticscan.storage.point_reads import rows_of_keys
 
@@ -116,7 +116,7 @@ def read_changes(source: PageSource, request: PageRequest) -> PageRows:
     """
     assert request.changes is not None, "a request for changes says of which commits"
     page = _ChangePage(source, request, request.changes)
-    return read_pieces(page.filling, request.cursors, page.read)
+    return read_pieces(page.builder, request.cursors, page.read)
 
 
 class _ChangePage:
@@ -127,15 +127,15 @@ class _ChangePage:
         self.needed = tuple(dict.fromkeys((*request.columns, *source.table.primary_key)))
         kind = pa.field(CHANGE_TYPE, pa.string(), nullable=False)
         commit = pa.field(COMMIT_VERSION, pa.int64(), nullable=False)
-        self.filling = source.page(request, *([kind] if span.feed else []), commit)
+        self.builder = source.page(request, *([kind] if span.feed else []), commit)
         self.within = Bounds(span.after + 1, span.upto, since=span.after)
         self.both = Bounds(span.floor, span.upto, since=span.after)
         self.before = Bounds(span.floor, span.after, since=span.after)
 
-    def read(self, piece: Piece) -> Place | None:
+    def read(self, piece: Piece) -> SeekKey | None:
         """Add the changes of a piece that fit; returns where to go on if the page is full."""
         bounds = self.both if self.span.feed and self.span.overwrite else self.within
-        page, touching = self.filling, self.source.view.within(bounds).fragments
+        page, touching = self.builder, self.source.view.within(bounds).fragments
         if page.rows_left <= 0:
             return piece.start
         inputs = self.source.inputs(touching, self.needed, piece.slots)
@@ -148,7 +148,7 @@ class _ChangePage:
             fitting = max(min(page.rows_left, page.bytes_left // row_bytes + 16), _LEAST_ROWS)
             return BATCH_ROWS if is_mixed else min(fitting, BATCH_ROWS)
 
-        def add(versions: Versions, start: Place) -> Place | None:
+        def add(versions: Versions, start: SeekKey) -> SeekKey | None:
             histories = Histories(versions)
             return self._fill(histories, *self._events(histories), start)
 
@@ -175,8 +175,8 @@ class _ChangePage:
         return _emit(versions, histories.commits, new, (places, was_alive)), found.rows
 
     def _fill(
-        self, histories: Histories, events: Events, before: pa.RecordBatch | None, start: Place
-    ) -> Place | None:
+        self, histories: Histories, events: Events, before: pa.RecordBatch | None, start: SeekKey
+    ) -> SeekKey | None:
         """Add the keys that fit, with all of their events; returns where to go on if some do not fit."""
         if not len(events.values):
             return None
@@ -184,7 +184,7 @@ class _ChangePage:
         def key_at(event: int) -> bytes:
             return encode_row(histories.keys, int(histories.places[events.versions[event]]))
 
-        page = self.filling
+        page = self.builder
         keys = np.cumsum(histories.first)[events.versions]
         ends: Numbers = np.r_[0, np.flatnonzero(np.diff(keys)) + 1, len(keys)]  # of each key's events
         least = 0 if page.rows else 1
@@ -210,4 +210,4 @@ class _ChangePage:
         if events.kinds is not None:
             columns.append(pa.array(_KINDS).take(pa.array(events.kinds[:count])))
         columns.append(pa.array(events.commits[:count]))
-        return pa.RecordBatch.from_arrays(columns, schema=self.filling.schema)
+        return pa.RecordBatch.from_arrays(columns, schema=self.builder.schema)

@@ -24,7 +24,7 @@ from elasticscan.storage.key_filter import Comparable, KeyHashes, comparable, ke
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-Places: TypeAlias = Rows | slice  # in an array of rows
+Indices: TypeAlias = Rows | slice  # in an array of rows
 
 FEW_KEYS = 6  # up to so many are sought one by one
 _OPENED_AT_ONCE = 16
@@ -45,9 +45,9 @@ def gather(
 
 
 def fetch_by_group(
-    groups: NDArray[np.intp], fetch: Callable[[int, Places], pa.RecordBatch]
+    groups: NDArray[np.intp], fetch: Callable[[int, Indices], pa.RecordBatch]
 ) -> pa.RecordBatch:
-    """Call `fetch(group, places)` for each group; returns the rows at the places of the groups' members."""
+    """Call `fetch(group, indices)` for each group, with those of its members; returns all rows in order."""
     if (groups[1:] >= groups[:-1]).all():
         return joined([fetch(int(groups[begin]), slice(begin, end)) for begin, end in equal_ranges(groups)])
     order = np.argsort(groups, kind="stable")
@@ -137,8 +137,8 @@ class Sought:
             asked = asked[reader.key_filter.may_have(self.hashes[asked], own)]
         if not len(asked):
             return asked, asked, asked
-        places = pa.array(asked)
-        keys = [key.take(places) for key in self.keys]
+        indices = pa.array(asked)
+        keys = [key.take(indices) for key in self.keys]
         rows, commits = find(fragment, reader, self.slots[asked], keys, bounds.snapshot)
         there = rows >= 0
         return asked[there], rows[there], commits[there]
@@ -148,7 +148,7 @@ class Sought:
 class FoundVersions:
     """A version of each of some keys: its fragment's number, its row and its commit; -1 for none."""
 
-    owners: NDArray[np.intp]
+    fragment_numbers: NDArray[np.intp]
     rows: Rows
     commits: Rows
 
@@ -158,7 +158,7 @@ def find_newest(
     fragments: Sequence[Fragment],
     bounds: Bounds,
     known: FoundVersions,
-    expect: Callable[[Sequence[Fragment]], None] = lambda _: None,
+    prefetch: Callable[[Sequence[Fragment]], None] = lambda _: None,
 ) -> FoundVersions:
     """Return the newest version in `bounds` of each key, tombstones too.
 
@@ -168,25 +168,25 @@ def find_newest(
     Args:
         fragments: that may have them; what one of them holds of slots that it does not serve is no version.
         known: a version of each key, if one is known.
-        expect: hears which fragments are opened next.
+        prefetch: asks for fragments that are opened next.
     """
-    owners, rows, newest = known.owners.copy(), known.rows.copy(), known.commits.copy()
+    numbers, rows, newest = known.fragment_numbers.copy(), known.rows.copy(), known.commits.copy()
     newest_first = sorted(range(len(fragments)), key=lambda number: -fragments[number].max_commit)
     for nth, number in enumerate(newest_first):
         fragment = fragments[number]
         if nth and nth % _OPENED_AT_ONCE == 1:  # the newest alone may have all keys
-            expect([fragments[number] for number in newest_first[nth : nth + _OPENED_AT_ONCE]])
+            prefetch([fragments[number] for number in newest_first[nth : nth + _OPENED_AT_ONCE]])
         if not bounds.touch(fragment):
             continue
         is_asked = newest < fragment.max_commit
         if not is_asked.any():
             break  # the following ones are older
-        asked = np.flatnonzero(is_asked & ~(fragment.unique & (owners == number)))
-        asked, places, commits = sought.find_in(fragment, asked, bounds)
+        asked = np.flatnonzero(is_asked & ~(fragment.unique & (numbers == number)))
+        asked, found, commits = sought.find_in(fragment, asked, bounds)
         newer = (commits > newest[asked]) & (commits >= bounds.floor)
         asked = asked[newer]
-        owners[asked], rows[asked], newest[asked] = number, places[newer], commits[newer]
-    return FoundVersions(owners, rows, newest)
+        numbers[asked], rows[asked], newest[asked] = number, found[newer], commits[newer]
+    return FoundVersions(numbers, rows, newest)
 
 
 def find(
@@ -215,9 +215,9 @@ def find(
     search = Search(reader.starts, columns, keys, snapshot if versioned else None)
     numbers = slots.astype(np.int64)
     low, high = np.split(reader.rows_below(np.concatenate([numbers, numbers + 1])), 2)
-    places, equal = search.first_rows(low, high)
-    rows, commits = np.where(equal, places, -1), np.full(len(slots), -1)
-    commits[equal] = commits_of(fragment, reader, places[equal])
+    first, equal = search.first_rows(low, high)
+    rows, commits = np.where(equal, first, -1), np.full(len(slots), -1)
+    commits[equal] = commits_of(fragment, reader, first[equal])
     return rows, commits
 
 

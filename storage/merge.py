@@ -181,7 +181,7 @@ def _within(part: InputRows, bounds: Bounds) -> InputRows:
     return part if counts.all() else InputRows(part.fragment, part.rows.filter(pa.array(counts)))
 
 
-Place: TypeAlias = tuple[int, bytes]  # a slot, and from which of its keys on
+SeekKey: TypeAlias = tuple[int, bytes]  # a slot, and from which of its keys on
 
 
 class Piece(NamedTuple):
@@ -191,18 +191,18 @@ class Piece(NamedTuple):
     low: bytes = b""
 
     @property
-    def start(self) -> Place:
+    def start(self) -> SeekKey:
         return (self.slots.bits & -self.slots.bits).bit_length() - 1, self.low
 
-    def rest(self, place: Place) -> Piece:
-        """Return what is left from a place on; there may be no slot in it."""
-        return Piece(SlotSet(self.slots.bits >> place[0] << place[0]), place[1])
+    def rest(self, seek: SeekKey) -> Piece:
+        """Return what is left from a key on; there may be no slot in it."""
+        return Piece(SlotSet(self.slots.bits >> seek[0] << seek[0]), seek[1])
 
 
 def windows(
     inputs: Sequence[MergeInput], piece: Piece, bounds: Bounds, room: Callable[[], int]
-) -> Iterator[tuple[Versions, Place | None]]:
-    """Walk a piece over several inputs in windows of about `room()` rows, each with the place after it.
+) -> Iterator[tuple[Versions, SeekKey | None]]:
+    """Walk a piece over several inputs in windows of about `room()` rows, each with the key after it.
 
     Args:
         inputs: the fragments to merge; rows in slots that one of them does not serve are left out.
@@ -220,7 +220,7 @@ def windows(
         stop = max(start + 1, int(first) + fitting - 1)
         while _count(extents := _upto(inputs, begins, stop)) > 2 * most and stop > start + 1:
             stop = max(start + 1, min(piece.slots.ranges[0][1], (start + stop) // 2))
-        after: Place = stop, b""
+        after: SeekKey = stop, b""
         if _count(extents) > 2 * most:
             extents, after = cut(inputs, extents, start, most)
         pairs = list(zip(inputs, extents, strict=True))
@@ -254,7 +254,7 @@ def _count(extents: Extents) -> int:
     return sum(end - begin for begin, end in extents)
 
 
-def cut(inputs: Sequence[MergeInput], extents: Extents, slot: int, count: int) -> tuple[Extents, Place]:
+def cut(inputs: Sequence[MergeInput], extents: Extents, slot: int, count: int) -> tuple[Extents, SeekKey]:
     """Cut extents of rows in one slot to about `count` rows of each input: to all versions of the same keys.
 
     Returns:

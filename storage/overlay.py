@@ -184,13 +184,13 @@ def _digest(index: int, newer: pa.RecordBatch) -> int:
     return int.from_bytes(digest.digest(), "big")
 
 
-def run_of(
+def sorted_batches_of(
     layers: Layers,
     open_fragment: Callable[[Fragment, tuple[str, ...]], FragmentReader],
     columns: tuple[str, ...],
     bounds: Bounds,
 ) -> FragmentReader | Overlay | None:
-    """Return the rows of layers as one sorted run of batches.
+    """Return the rows of layers as sorted batches.
 
     It is None without a base, and where too many rows belong to one batch. An overlay is kept as long as its
     large fragment is open and its layers are there, of which there are some for each of the bounds.

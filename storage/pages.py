@@ -17,8 +17,8 @@ from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
 from elasticscan.storage.fragment import SLOT, FragmentReader, rows_below
 from elasticscan.storage.lookup import joined
-from elasticscan.storage.merge import MergeInput, Piece, Place, Versions, taken, windows
-from elasticscan.storage.overlay import Overlay, run_of
+from elasticscan.storage.merge import MergeInput, Piece, SeekKey, Versions, taken, windows
+from elasticscan.storage.overlay import Overlay, sorted_batches_of
 from elasticscan.storage.pruning import PagePruner, StatisticsOf
 from elasticscan.storage.view import Layers, View
 from elasticscan.topology import SlotSet
@@ -81,8 +81,8 @@ class PageBuilder:
             self.bytes += batch.nbytes
 
     def fill(
-        self, rows: pa.RecordBatch, key_at: KeyAt, start: Place, are_slice: bool = False
-    ) -> Place | None:
+        self, rows: pa.RecordBatch, key_at: KeyAt, start: SeekKey, are_slice: bool = False
+    ) -> SeekKey | None:
         """Add the rows, in order, that fit, or fewer where that ends the page between two slots.
 
         A page that ends inside a slot leaves a position in the continuation key; one that ends between two
@@ -111,7 +111,7 @@ class PageBuilder:
         self.add(rows.slice(0, count), slots.slice(0, count), key_at)
         return self.before(int(numbers[count]), start)
 
-    def before(self, slot: int, start: Place) -> Place:
+    def before(self, slot: int, start: SeekKey) -> SeekKey:
         """Return where to go on before a row of a slot, the first that was not added."""
         last, key = self._last
         if last == slot:
@@ -136,7 +136,7 @@ class PageSource:
         open: opens a fragment for some columns.
         floor: as seen from the snapshot that is read, everything before this commit was overwritten.
         statistics: what is known of the values in a fragment; None where nothing is.
-        expect: hears which fragments are opened next, so that what is far is asked for at once.
+        prefetch: asks for fragments that are opened next, remote ones at once.
     """
 
     table: TableInfo
@@ -144,14 +144,14 @@ class PageSource:
     open: OpenFragment
     floor: int = 0
     statistics: StatisticsOf = lambda _: None
-    expect: Callable[[Sequence[Fragment]], None] = lambda _: None
+    prefetch: Callable[[Sequence[Fragment]], None] = lambda _: None
 
     def inputs(
         self, fragments: Iterable[Fragment], columns: tuple[str, ...], slots: SlotSet
     ) -> list[MergeInput]:
         """Return those of some fragments that serve some slots, opened to be merged."""
         serving = [fragment for fragment in fragments if not fragment.slots.isdisjoint(slots)]
-        self.expect(serving)
+        self.prefetch(serving)
         return [MergeInput(fragment, self.open(fragment, columns)) for fragment in serving]
 
     def page(self, request: PageRequest, *fields: pa.Field, pruner: PagePruner | None = None) -> PageBuilder:
@@ -176,7 +176,7 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
     pruner = PagePruner(source.statistics, request.key_sets) if request.key_sets else None
     page, bounds = source.page(request, pruner=pruner), source.bounds(request.snapshot)
 
-    def read(piece: Piece) -> Place | None:
+    def read(piece: Piece) -> SeekKey | None:
         for slots, layers in source.view.within(bounds).parts:
             if not slots.isdisjoint(piece.slots):
                 own = slots if slots <= piece.slots else slots & piece.slots
@@ -188,7 +188,7 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
     return read_pieces(page, request.cursors, read)
 
 
-def read_pieces(page: PageBuilder, cursors: Cursors, read: Callable[[Piece], Place | None]) -> PageRows:
+def read_pieces(page: PageBuilder, cursors: Cursors, read: Callable[[Piece], SeekKey | None]) -> PageRows:
     """Fill a page with the pieces of cursors of a direct scan, in their order.
 
     `read` adds rows of a piece; it returns where to go on if the page is full.
@@ -203,7 +203,7 @@ def read_pieces(page: PageBuilder, cursors: Cursors, read: Callable[[Piece], Pla
 
 def _read_part(
     source: PageSource, page: PageBuilder, layers: Layers, piece: Piece, bounds: Bounds
-) -> Place | None:
+) -> SeekKey | None:
     """Add rows of slots over the same layers; returns where to go on if the page is full."""
     pruner, fragments = page.pruner, layers.fragments
     matching = pruner.matching(fragments, piece.slots) if pruner else fragments
@@ -212,35 +212,35 @@ def _read_part(
     if page.rows_left <= 0:
         return piece.start
     names, primary_key = tuple(page.schema.names), source.table.primary_key
-    source.expect(fragments)
-    run = run_of(layers, source.open, names, bounds)
-    if run is None or layers.base is None:
+    source.prefetch(fragments)
+    batches = sorted_batches_of(layers, source.open, names, bounds)
+    if batches is None or layers.base is None:
         return _read_merged(source, page, fragments, piece, bounds)
     base, others_may_match = layers.base, any(fragment is not layers.base for fragment in matching)
 
     def keyed() -> FragmentReader | Overlay:
         """Return the same batches with the columns of the key: few pages cut a slot, and need it."""
         has_keys = layers.others and set(primary_key) <= set(names)
-        keys = run if has_keys else run_of(layers, source.open, primary_key, bounds)
+        keys = batches if has_keys else sorted_batches_of(layers, source.open, primary_key, bounds)
         assert keys is not None, "of the same files all columns are laid over, or none"
         return keys
 
     def skips(batch: int) -> bool:
         """Return whether a batch, and what is laid over it, cannot match."""
-        is_laid_over = others_may_match and isinstance(run, Overlay) and run.touches(batch)
+        is_laid_over = others_may_match and isinstance(batches, Overlay) and batches.touches(batch)
         return pruner is not None and not is_laid_over and pruner.prunes(base, batch)
 
-    return _read_slices(page, run, keyed, primary_key, piece, skips)
+    return _read_slices(page, batches, keyed, primary_key, piece, skips)
 
 
 def _read_slices(
     page: PageBuilder,
-    run: FragmentReader | Overlay,
+    batches: FragmentReader | Overlay,
     keyed: Callable[[], FragmentReader | Overlay],
     primary_key: Sequence[str],
     piece: Piece,
     skips: Callable[[int], bool],
-) -> Place | None:
+) -> SeekKey | None:
     """Add slices of sorted batches, uncopied; returns where to go on if the page is full.
 
     It ends between two batches where that is cheaper. Rows of other slots are left out: few batches have
@@ -251,12 +251,12 @@ def _read_slices(
         return keys_of(keyed().batch(batch), primary_key)(int(numbers[at]))
 
     edges = _edges_of(piece.slots)
-    index, row = (keyed() if piece.low else run).seek(*piece.start)
-    while index < run.batch_count:
+    index, row = (keyed() if piece.low else batches).seek(*piece.start)
+    while index < batches.batch_count:
         if skips(index):  # if the page ends before the next batch, the next page skips the same ones again
             index, row = index + 1, 0
             continue
-        batch = run.batch(index)
+        batch = batches.batch(index)
         slots = batch.column(SLOT).to_numpy(zero_copy_only=True)
         numbers = _rows_within(slots, row, edges, page.rows_left)
         if len(numbers):
@@ -272,7 +272,7 @@ def _read_slices(
         passed = int(edges.searchsorted(int(slots[-1]), "right")) if len(slots) else 1
         if passed == len(edges):
             return None
-        beyond = run.seek(int(edges[passed]), b"") if passed % 2 == 0 else (0, 0)  # other slots are between
+        beyond = batches.seek(int(edges[passed]), b"") if passed % 2 == 0 else (0, 0)  # others are between
         index, row = max((index + 1, 0), beyond)
     return None
 
@@ -307,7 +307,7 @@ def keys_of(rows: pa.RecordBatch, primary_key: Sequence[str]) -> Callable[[int],
 
 def _read_merged(
     source: PageSource, page: PageBuilder, fragments: Sequence[Fragment], piece: Piece, bounds: Bounds
-) -> Place | None:
+) -> SeekKey | None:
     """Add the newest rows of several fragments, or of one with several versions."""
     needed = tuple(dict.fromkeys((*page.schema.names, *source.table.primary_key)))
     inputs = source.inputs(fragments, needed, piece.slots)
@@ -317,10 +317,10 @@ def _read_merged(
 
 def fill_from(
     page: PageBuilder,
-    walked: Iterable[tuple[Versions, Place | None]],
-    start: Place,
-    add: Callable[[Versions, Place], Place | None],
-) -> Place | None:
+    walked: Iterable[tuple[Versions, SeekKey | None]],
+    start: SeekKey,
+    add: Callable[[Versions, SeekKey], SeekKey | None],
+) -> SeekKey | None:
     """Add windows by `add` until the page is full; returns where to go on then."""
     for versions, after in walked:
         page.scanned += versions.scanned
@@ -333,7 +333,7 @@ def fill_from(
     return None
 
 
-def add_newest(page: PageBuilder, versions: Versions, start: Place) -> Place | None:
+def add_newest(page: PageBuilder, versions: Versions, start: SeekKey) -> SeekKey | None:
     """Add the newest version of each key, in order; returns where to go on if not all of them fit."""
     chosen = versions.order[versions.first]
     chosen = chosen[versions.alive[chosen]]

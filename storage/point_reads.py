@@ -18,15 +18,15 @@ from elasticscan.protocol import KeyList, PageRequest, PageRows, RowAnswer, RowR
 from elasticscan.storage.fragment import DELETED, SLOT, UNTIL
 from elasticscan.storage.lookup import (
     FoundVersions,
+    Indices,
     Mask,
-    Places,
     Rows,
     Sought,
     fetch_by_group,
     find_newest,
     rows_at,
 )
-from elasticscan.storage.merge import Piece, Place
+from elasticscan.storage.merge import Piece, SeekKey
 from elasticscan.storage.pages import PageSource, keys_of, read_pieces
 
 LEAST_KEYS = 256  # so many are looked up together, however few rows a page may hold
@@ -40,7 +40,7 @@ def read_listed(source: PageSource, request: PageRequest) -> PageRows:
     assert isinstance(request.keys, KeyList), "a request for keys lists them"
     listed, bounds, page = request.keys, source.bounds(request.snapshot), source.page(request)
 
-    def read(piece: Piece) -> Place | None:
+    def read(piece: Piece) -> SeekKey | None:
         numbers = np.flatnonzero(piece.slots.mask(listed.slots))
         if piece.low:  # all are of one slot
             key_at = keys_of(listed.keys, listed.keys.schema.names)
@@ -98,17 +98,17 @@ def rows_of_keys(
     fragments = source.view.fragments
     sought = Sought(slots, keys, lambda fragment: source.open(fragment, source.table.primary_key))
     nothing = np.full(len(slots), -1, dtype=np.int64)
-    found = find_newest(sought, fragments, bounds, FoundVersions(nothing, nothing, nothing), source.expect)
-    owners, rows, versions = found.owners, found.rows, found.owners >= 0
-    there, places = np.flatnonzero(versions), np.full(len(owners), -1, dtype=np.int64)
+    found = find_newest(sought, fragments, bounds, FoundVersions(nothing, nothing, nothing), source.prefetch)
+    numbers, rows, versions = found.fragment_numbers, found.rows, found.fragment_numbers >= 0
+    there, places = np.flatnonzero(versions), np.full(len(numbers), -1, dtype=np.int64)
     if not len(there):
         empty = [pa.array([], source.table.schema.field(name).type) for name in columns]
         return FoundRows(places, pa.RecordBatch.from_arrays(empty, names=list(columns)), versions)
-    owners, rows, alive = owners[there], rows[there], np.ones(len(there), dtype=bool)
+    numbers, rows, alive = numbers[there], rows[there], np.ones(len(there), dtype=bool)
     opened = tuple(columns) or source.table.primary_key  # a reader of the keys is there already
 
-    def fetch(owner: int, at: Places) -> pa.RecordBatch:
-        reader = source.open(fragments[owner], opened)
+    def fetch(number: int, at: Indices) -> pa.RecordBatch:
+        reader = source.open(fragments[number], opened)
         more = [name for name in (DELETED, UNTIL) if name in reader.columns]
         picked = rows_at(reader, rows[at], (*columns, *more))
         if DELETED in more:
@@ -118,7 +118,7 @@ def rows_of_keys(
         # Of tombstones every column may be null, so schemas differ from one fragment to another.
         return pa.RecordBatch.from_arrays([picked.column(name) for name in columns], names=list(columns))
 
-    picked = fetch_by_group(owners, fetch)
+    picked = fetch_by_group(numbers, fetch)
     if not alive.all():
         picked = picked.filter(pa.array(alive)) if columns else picked
     places[there[alive]] = np.arange(np.count_nonzero(alive))

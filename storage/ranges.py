@@ -17,7 +17,7 @@ from elasticscan.metadata import Bounds
 from elasticscan.protocol import KeyRanges, PageRequest, PageRows
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.storage.lookup import rows_at
-from elasticscan.storage.merge import Extents, InputRows, MergeInput, Piece, Place, Versions, cut
+from elasticscan.storage.merge import Extents, InputRows, MergeInput, Piece, SeekKey, Versions, cut
 from elasticscan.storage.pages import PageBuilder, PageSource, add_newest, read_pieces
 
 LEAST_ROWS = 256  # so many versions are looked at together, however few rows a page may hold
@@ -34,7 +34,7 @@ def read_ranges(source: PageSource, request: PageRequest) -> PageRows:
     names = source.table.primary_key
     wanted = tuple(dict.fromkeys((*page.schema.names, *names)))
 
-    def read(piece: Piece) -> Place | None:
+    def read(piece: Piece) -> SeekKey | None:
         if page.rows_left <= 0:
             return piece.start
         fragments = source.view.within(bounds).fragments

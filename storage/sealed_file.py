@@ -229,10 +229,10 @@ class SealedFile:
             self._file.read_into(start + at, piece)
             self._prove(piece, (start + at) // SEGMENT_BYTES)
 
-    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Say that ascending ranges of the data are read next; see `OpenFile.expect`."""
+    def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Prefetch ascending ranges of the data; see `OpenFile.prefetch`."""
         if self._whole is None:
-            self._file.expect([(begin, min(end, self._data_bytes)) for begin, end in ranges])
+            self._file.prefetch([(begin, min(end, self._data_bytes)) for begin, end in ranges])
 
     def read_segments(self, room: NDArray[np.uint8], first: int, chosen: NDArray[np.bool_]) -> None:
         """Put some segments of the data, proven, into their places in a range of the file.
@@ -263,7 +263,7 @@ class SealedFile:
         """Read the whole file, also what was read before. Raises `FragmentDamaged` where it has changed."""
         self._whole = None
         for start in range(0, self._data_bytes, AHEAD_BYTES):
-            self._file.expect([(start, start + 2 * AHEAD_BYTES)])
+            self._file.prefetch([(start, start + 2 * AHEAD_BYTES)])
             self.read(start, min(AHEAD_BYTES, self._data_bytes - start))
 
     def arrow_footer(self) -> tuple[pa.Schema, int]:

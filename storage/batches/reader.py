@@ -265,7 +265,7 @@ class BatchReader:
             self._ahead = range(begin, bisect_right(self._ends, self._ends[begin - 1] + AHEAD_BYTES))
             numbers += [at for at in self._ahead if at != number]
         self._last = number
-        self._file.expect([place for at in numbers for place in self._bytes_of(at, stored)])
+        self._file.prefetch([place for at in numbers for place in self._bytes_of(at, stored)])
 
     def _bytes_of(self, number: int, stored: tuple[str, ...]) -> list[tuple[int, int]]:
         begin, end = self._span(number)

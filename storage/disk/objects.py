@@ -4,7 +4,7 @@ An object is cut into blocks of `BLOCK_BYTES`; neighbouring blocks come with one
 used last stay in memory, those of all objects of the process together, up to a bound. A block that is on its
 way is among them, so threads that want the same bytes wait for one request.
 
-A reader says which ranges it reads next (`expect`): the first one is fetched at once, the others by threads
+A reader says which ranges it reads next (`prefetch`): the first one is fetched at once, the others by threads
 ahead of time. Ranges that lie near each other come as one run of blocks.
 """
 
@@ -136,7 +136,7 @@ class Object(OpenFile):
             blocks.keep_end(self.name, end, size)
         self.size = size
 
-    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+    def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
         self._request(ranges)
 
     def forget(self) -> bool:
@@ -241,7 +241,7 @@ class ObjectDisk:
         blocks = shared_blocks() if self._cached and path.endswith(_UNCHANGING) else BlockCache()
         return Object(self._bucket, self._prefix + path, blocks)
 
-    def expect(self, paths: Sequence[str]) -> None:
+    def prefetch(self, paths: Sequence[str]) -> None:
         """Fetch the ends of objects that are opened next, some at once."""
 
         def fetch(path: str) -> None:

@@ -40,8 +40,8 @@ class OpenFile(Protocol):
         self.read_into(offset, memoryview(buffer).cast("B"))
         return buffer
 
-    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Hear that ascending ranges [begin, end) are read next: what is far may get them ahead of time."""
+    def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Fetch ascending ranges [begin, end), which are read next, ahead of time if they are far."""
         return
 
     def forget(self) -> bool:
@@ -74,8 +74,8 @@ class Disk(Protocol):
     def open(self, path: str) -> OpenFile:
         """Raise `FragmentDamaged` when the file is gone, `ShardUnavailable` when the root is."""
 
-    def expect(self, paths: Sequence[str]) -> None:
-        """Hear that files are opened next; what is far may ask for all of them at once.
+    def prefetch(self, paths: Sequence[str]) -> None:
+        """Fetch what opening some files needs, of all at once, if they are far.
 
         Raises `ShardUnavailable`.
         """

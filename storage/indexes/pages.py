@@ -27,8 +27,8 @@ from elasticscan.storage.fragment import SLOT, UNTIL
 from elasticscan.storage.indexes.run import ROW, RunReader, key_columns, run_columns
 from elasticscan.storage.lookup import (
     FoundVersions,
+    Indices,
     Mask,
-    Places,
     Rows,
     Sought,
     commits_of,
@@ -71,69 +71,69 @@ def read_index_page(source: IndexSource, request: PageRequest) -> PageRows:
     return _IndexPage(source, request, request.order).page()
 
 
-# Entries of runs: the iterator that gave it, its number in the run, its slot and its row.
-_ENTRY = np.dtype([("iterator", np.intp), ("number", np.int64), ("slot", np.uint16), ("row", np.int64)])
+# Entries of runs: the number of its run, its own in the run, its slot and its row.
+_ENTRY = np.dtype([("run", np.intp), ("number", np.int64), ("slot", np.uint16), ("row", np.int64)])
 _Entries: TypeAlias = NDArray[np.void]
 _NO_ENTRIES = np.empty(0, _ENTRY)
 
 Numbers = TypeVar("Numbers", int, Rows)
-_Places: TypeAlias = Sequence[tuple[int, int]]  # [begin, end) in each run
-_Spans: TypeAlias = Sequence[_Places]
+_Ranges: TypeAlias = Sequence[tuple[int, int]]  # [begin, end) of ordinals in each run
+_Spans: TypeAlias = Sequence[_Ranges]
 
 
-class RunIterator:
-    """The way through the entries of one run that are still to be read, in either direction.
+class DirectedRun:
+    """The entries of one run that are still to be read, in either direction.
 
-    It counts its entries in the order in which it meets them: place 0 is the first entry, or the
-    last one when it descends. What ranges and positions mean is then the same in both directions.
-    A position covers the order keys up to it; those of a descending iterator are inverted, byte by byte.
+    Entries have ordinals in the order of reading: 0 is the first one, or the last when it descends. So
+    ranges and positions mean the same in both directions. A position covers the order
+    keys up to it, inverted byte by byte when descending.
 
     Args:
-        fragment, run: the run, and whose it is.
+        fragment, run: the run, and its fragment.
         cursors: the slots that are read, and the positions beyond which they are.
         descending: the direction.
     """
 
     def __init__(self, fragment: Fragment, run: RunReader, cursors: Cursors, descending: bool) -> None:
-        self.fragment, self.run, self._descending = fragment, run, descending
+        self.fragment, self.reader, self._descending = fragment, run, descending
         end = fragment.slots.ranges[-1][1]
-        self._first_places = np.full(end + 1, run.entries, dtype=np.int64)  # the last is that of all beyond
+        self._firsts = np.full(end + 1, run.entry_count, dtype=np.int64)  # the last is that of all beyond
         for cursor in cursors:
             if slots := cursor.slots & fragment.slots:
                 first = 0 if cursor.position is None else self.past(cursor.position)
                 for start, end in slots:
-                    self._first_places[start:end] = first
-        self._begin = int(self._first_places.min())
+                    self._firsts[start:end] = first
+        self._begin = int(self._firsts.min())
 
     def find(self, low: bytes, high: bytes) -> tuple[int, int]:
-        """[first, end) of the places of a range, without those before all positions."""
-        if self._begin == self.run.entries:
+        """[first, end) of the ordinals of a range, without those before all positions."""
+        if self._begin == self.reader.entry_count:
             return 0, 0
-        first, end = self.run.range_of(low, high)
+        first, end = self.reader.range_of(low, high)
         if self._descending:
-            first, end = self.run.entries - end, self.run.entries - first
+            first, end = self.reader.entry_count - end, self.reader.entry_count - first
         return max(first, self._begin), max(first, self._begin, end)
 
-    def entries(self, places: Numbers) -> Numbers:
-        """Return the numbers of the entries at some places."""
-        return self.run.entries - 1 - places if self._descending else places
+    def entry_numbers(self, ordinals: Numbers) -> Numbers:
+        """Return the numbers of the entries at some ordinals."""
+        return self.reader.entry_count - 1 - ordinals if self._descending else ordinals
 
     def selects(self, entries: NDArray[np.int64], slots: NDArray[np.uint16]) -> NDArray[np.bool_]:
         """Return a mask of the entries whose slots are read, and that lie beyond their slot's cursor."""
-        firsts = self._first_places[np.minimum(slots, len(self._first_places) - 1)]
-        mask: NDArray[np.bool_] = firsts <= self.entries(entries)  # which turns numbers into places, too
+        firsts = self._firsts[np.minimum(slots, len(self._firsts) - 1)]
+        mask: NDArray[np.bool_] = firsts <= self.entry_numbers(entries)  # its own inverse
         return mask
 
     def position(self, entry: int) -> bytes:
         """Return the position of an entry, which covers it."""
-        key = self.run.key(entry)
+        key = self.reader.key(entry)
         return inverted(key) if self._descending else key
 
     def past(self, position: bytes) -> int:
-        """Return the first place beyond a position."""
+        """Return the first ordinal beyond a position."""
         if self._descending:
-            return self.run.entries - self.run.lower_bound(inverted(position))
-        return self.run.lower_bound(position + b"\0")  # the lowest bytes above it
+            return self.reader.entry_count - self.reader.lower_bound(inverted(position))
+        return self.reader.lower_bound(position + b"\0")  # the lowest bytes above it
 
 
 class _IndexPage:
@@ -144,7 +144,7 @@ class _IndexPage:
         self.source, self.descending = source, order.descending
         self.cursors = tuple(cursor for cursor in request.cursors if cursor.slots)
         self.bounds = bounds = source.bounds(request.snapshot)
-        self.filling = source.page(request)
+        self.builder = source.page(request)
         self.reached = b""  # the position of its last row
         covered = run_columns(table, source.index)
         self.covered = tuple(dict.fromkeys(name for name in columns if name in covered))
@@ -153,27 +153,26 @@ class _IndexPage:
         self.fragments, self.shared = sections.fragments, sections.shared
         slots = SlotSet.union(cursor.slots for cursor in self.cursors)
         self.ranges = order.ranges[::-1] if order.descending else order.ranges
-        self.iterators = [
-            RunIterator(fragment, run, self.cursors, order.descending)
+        self.runs = [
+            DirectedRun(fragment, run, self.cursors, order.descending)
             for fragment in self.fragments
             if not fragment.slots.isdisjoint(slots)
             for run in source.runs(fragment)
             if len(self.ranges) > 1 or any(len(range(*run.range_of(*ends))) for ends in self.ranges)
         ]
         numbers = {fragment.id: number for number, fragment in enumerate(self.fragments)}
-        self.owners = np.array([numbers[iterator.fragment.id] for iterator in self.iterators], dtype=np.intp)
-        self.is_mixed = np.array(
-            [not (f.unique and bounds.wholly_hold(f)) for f in self.fragments], dtype=bool
-        )
+        self.fragment_numbers = np.array([numbers[run.fragment.id] for run in self.runs], dtype=np.intp)
+        is_mixed = [not (f.unique and bounds.wholly_hold(f)) for f in self.fragments]
+        self.is_mixed = np.array(is_mixed, dtype=bool)
         # How many entries to look at; not too many at first, for their rows may be large.
         rows, size = sum(f.rows for f in self.fragments), sum(f.bytes for f in self.fragments)
         fitting = request.page_bytes // max(1, size // max(1, rows)) + 16
         self.target = min(request.page_rows, _FIRST_ROUND, fitting)
 
     def page(self) -> PageRows:
-        page = self.filling
+        page = self.builder
         most = max(4 * page.page_rows, LEAST_ENTRIES)
-        for spans, reached in self._rounds() if self.iterators else ():
+        for spans, reached in self._rounds() if self.runs else ():
             stop = self._add(spans)
             if stop is not None:
                 return page.finish(self._advance(stop))
@@ -185,25 +184,25 @@ class _IndexPage:
         return page.finish(())
 
     def _rounds(self) -> Iterator[tuple[_Spans, bytes | None]]:
-        """Yield about `target` places of each round, and the position up to which these are all.
+        """Yield about `target` entries of each round, and the position up to which these are all.
 
         Ranges are read one after another, each in all runs, as many in a round as the target allows. One with
-        more places is cut. The last position is None.
+        more entries is cut. The last position is None.
         """
-        found, count = list[_Places](), 0
+        found, count = list[_Ranges](), 0
         for low, high in self.ranges[self._first_range() :]:
-            left = [iterator.find(low, high) for iterator in self.iterators]
-            while count + (places := sum(end - begin for begin, end in left)) > self.target:
-                cut = self._cut(left, max(self.target - count, 1) / places)
+            left = [run.find(low, high) for run in self.runs]
+            while count + (entries := sum(end - begin for begin, end in left)) > self.target:
+                cut = self._cut(left, max(self.target - count, 1) / entries)
                 stops = self._stops(left, cut)
                 if stops == [begin for begin, _ in left]:
                     raise self._disorder()
                 yield [*found, [(at, stop) for (at, _), stop in zip(left, stops, strict=True)]], cut
                 found, count = [], 0
                 left = [(stop, end) for stop, (_, end) in zip(stops, left, strict=True)]
-            if places:
+            if entries:
                 found.append(left)
-            count += places
+            count += entries
         yield found, None
 
     def _first_range(self) -> int:
@@ -214,15 +213,15 @@ class _IndexPage:
         reached = inverted(lowest)
         return bisect_left(self.ranges, True, key=lambda ends: ends[0] < reached)
 
-    def _cut(self, left: _Places, share: float) -> bytes:
-        """Return a position up to which about a share of some places lie, and never above twice that many.
+    def _cut(self, left: _Ranges, share: float) -> bytes:
+        """Return a position up to which about a share of some entries lie, and never above twice that many.
 
         Of each run its own share is looked at: where keys are spread alike, all come to about the same key.
         """
         most = 2 * share * sum(end - begin for begin, end in left)
         positions = sorted(
-            iterator.position(iterator.entries(begin + int(share * (end - 1 - begin))))
-            for iterator, (begin, end) in zip(self.iterators, left, strict=True)
+            run.position(run.entry_numbers(begin + int(share * (end - 1 - begin))))
+            for run, (begin, end) in zip(self.runs, left, strict=True)
             if begin < end
         )
 
@@ -231,15 +230,15 @@ class _IndexPage:
 
         return positions[max(bisect_right(positions, most, key=count) - 1, 0)]
 
-    def _stops(self, left: _Places, position: bytes) -> list[int]:
+    def _stops(self, left: _Ranges, position: bytes) -> list[int]:
         """Return where each run is beyond a position."""
         return [
-            min(max(iterator.past(position), begin), end) if begin < end else begin
-            for iterator, (begin, end) in zip(self.iterators, left, strict=True)
+            min(max(run.past(position), begin), end) if begin < end else begin
+            for run, (begin, end) in zip(self.runs, left, strict=True)
         ]
 
     def _disorder(self) -> FragmentDamaged:
-        run = self.iterators[0].run
+        run = self.runs[0].reader
         return run.damaged("its entries, or those of another run of the index, are not in order")
 
     def _advance(self, position: bytes) -> Cursors:
@@ -250,7 +249,7 @@ class _IndexPage:
 
     def _next_target(self) -> int:
         """Count how many more entries fill the page, going by those so far; growing step by step."""
-        page, most = self.filling, min(4 * self.target, _LARGEST_ROUND)
+        page, most = self.builder, min(4 * self.target, _LARGEST_ROUND)
         if not page.rows:
             return most
         room = min(page.rows_left, page.bytes_left * page.rows // max(1, page.bytes))
@@ -259,32 +258,32 @@ class _IndexPage:
     # ------------------------------------------------------------------------------- one round
 
     def _add(self, spans: _Spans) -> bytes | None:
-        """Add the rows of some places; the position of the page's last one if not all of them fit."""
-        of_runs = [self._entries(n, [span[n] for span in spans]) for n in range(len(self.iterators))]
+        """Add the rows of some entries; the position of the page's last one if not all of them fit."""
+        of_runs = [self._read_entries(n, [span[n] for span in spans]) for n in range(len(self.runs))]
         entries = self._sorted(self._visible(np.concatenate(of_runs)))
         if not len(entries):
             return None
-        rows = self._fetch(entries[: self.filling.rows_left])
-        count = self.filling.fitting(rows)
-        self.filling.add(rows.slice(0, count), pa.array(entries["slot"][:count]))
+        rows = self._fetch(entries[: self.builder.rows_left])
+        count = self.builder.fitting(rows)
+        self.builder.add(rows.slice(0, count), pa.array(entries["slot"][:count]))
         if count:
             last = entries[count - 1]
-            self.reached = self.iterators[int(last["iterator"])].position(int(last["number"]))
+            self.reached = self.runs[int(last["run"])].position(int(last["number"]))
         return None if count == len(entries) else self.reached
 
-    def _entries(self, number: int, spans: _Places) -> _Entries:
-        """Return the entries of an iterator in some spans of places, of the slots that it reads."""
-        iterator = self.iterators[number]
-        places = [np.arange(*span, dtype=np.int64) for span in spans if span[0] < span[1]]
-        if not places:
+    def _read_entries(self, number: int, spans: _Ranges) -> _Entries:
+        """Return the entries of a run in some ranges of ordinals, of the slots that it reads."""
+        run = self.runs[number]
+        ordinals = [np.arange(*span, dtype=np.int64) for span in spans if span[0] < span[1]]
+        if not ordinals:
             return _NO_ENTRIES
-        numbers = iterator.entries(np.concatenate(places))
-        self.filling.scanned += len(numbers)
+        numbers = run.entry_numbers(np.concatenate(ordinals))
+        self.builder.scanned += len(numbers)
         entries = np.empty(len(numbers), _ENTRY)
-        columns = iterator.run.take(numbers, (SLOT, ROW)).columns
-        entries["iterator"], entries["number"] = number, numbers
+        columns = run.reader.take(numbers, (SLOT, ROW)).columns
+        entries["run"], entries["number"] = number, numbers
         entries["slot"], entries["row"] = (column.to_numpy() for column in columns)
-        return entries[iterator.selects(numbers, entries["slot"])]
+        return entries[run.selects(numbers, entries["slot"])]
 
     def _visible(self, entries: _Entries) -> _Entries:
         """Return the entries that count; all that are doubtful are looked up together.
@@ -292,20 +291,21 @@ class _IndexPage:
         Of a fragment with each key once, all of whose commits count, an entry is doubtful where another
         fragment serves its slot, too.
         """
-        owners = self.owners[entries["iterator"]]
-        (doubtful,) = (self.is_mixed[owners] | self.shared.mask(entries["slot"])).nonzero()
+        numbers = self.fragment_numbers[entries["run"]]
+        (doubtful,) = (self.is_mixed[numbers] | self.shared.mask(entries["slot"])).nonzero()
         if not len(doubtful):
             return entries
-        asked, owners, primary_key = entries[doubtful], owners[doubtful], self.source.table.primary_key
+        asked, numbers, primary_key = entries[doubtful], numbers[doubtful], self.source.table.primary_key
         commits, counts = np.empty(len(asked), dtype=np.int64), np.ones(len(entries), dtype=bool)
         alive = np.empty(len(asked), dtype=bool)
-        for owner in np.unique(owners).tolist():
-            here = np.flatnonzero(owners == owner)
-            commits[here], alive[here] = self._versions(self.fragments[owner], asked["row"][here])
-        keys = self._carried(asked, primary_key).columns
+        for number in np.unique(numbers).tolist():
+            here = np.flatnonzero(numbers == number)
+            commits[here], alive[here] = self._versions(self.fragments[number], asked["row"][here])
+        keys = self._run_columns(asked, primary_key).columns
         sought = Sought(asked["slot"], keys, lambda fragment: self.source.open(fragment, primary_key))
-        found = find_newest(sought, self.fragments, self.bounds, FoundVersions(owners, asked["row"], commits))
-        counts[doubtful] = alive & (found.owners == owners) & (found.rows == asked["row"])
+        known = FoundVersions(numbers, asked["row"], commits)
+        found = find_newest(sought, self.fragments, self.bounds, known)
+        counts[doubtful] = alive & (found.fragment_numbers == numbers) & (found.rows == asked["row"])
         return entries[counts]
 
     def _versions(self, fragment: Fragment, rows: Rows) -> tuple[Rows, Mask]:
@@ -326,36 +326,36 @@ class _IndexPage:
         return commits, alive
 
     def _sorted(self, entries: _Entries) -> _Entries:
-        """Return entries in the order of their keys, as those of one iterator are."""
-        if (entries["iterator"] == entries["iterator"][:1]).all():
+        """Return entries in the order of their keys, as those of one run are."""
+        if (entries["run"] == entries["run"][:1]).all():
             return entries
         names = key_columns(self.source.table, self.source.index)
-        keys = self._carried(entries, tuple(dict.fromkeys(names)))
+        keys = self._run_columns(entries, tuple(dict.fromkeys(names)))
         codes = [code for name in names for code in value_sort_codes(keys.column(name))]
         order = np.lexsort(codes[::-1])
         return entries[order[::-1] if self.descending else order]
 
-    def _carried(self, entries: _Entries, columns: Sequence[str]) -> pa.RecordBatch:
+    def _run_columns(self, entries: _Entries, columns: Sequence[str]) -> pa.RecordBatch:
         """Return columns of entries that their runs have."""
 
-        def part(iterator: int, at: Places) -> pa.RecordBatch:
-            return self.iterators[iterator].run.take(entries["number"][at], columns)
+        def part(run: int, at: Indices) -> pa.RecordBatch:
+            return self.runs[run].reader.take(entries["number"][at], columns)
 
-        return fetch_by_group(entries["iterator"], part)
+        return fetch_by_group(entries["run"], part)
 
     def _fetch(self, entries: _Entries) -> pa.RecordBatch:
         """Return the wanted columns: from the index where it has them, else from the rows."""
 
-        def missing(fragment: int, at: Places) -> pa.RecordBatch:
+        def missing(fragment: int, at: Indices) -> pa.RecordBatch:
             reader = self.source.open(self.fragments[fragment], self.missing)
             return rows_at(reader, entries["row"][at], self.missing)
 
         columns: dict[str, pa.Array] = {}
         if self.covered:
-            columns.update(zip(self.covered, self._carried(entries, self.covered).columns, strict=True))
+            columns.update(zip(self.covered, self._run_columns(entries, self.covered).columns, strict=True))
         if self.missing:
-            batch = fetch_by_group(self.owners[entries["iterator"]], missing)
+            batch = fetch_by_group(self.fragment_numbers[entries["run"]], missing)
             columns.update(zip(self.missing, batch.columns, strict=True))
         return pa.RecordBatch.from_arrays(
-            [columns[name] for name in self.filling.schema.names], schema=self.filling.schema
+            [columns[name] for name in self.builder.schema.names], schema=self.builder.schema
         )

@@ -213,7 +213,7 @@ class RunReader(BatchReader):
         self._schema = run_schema(table, index)
         self._key = key_columns(table, index)
         self._is_sought = can_be_sought(self._schema.field(self._key[0]).type)
-        self.entries = run.rows
+        self.entry_count = run.rows
         self._ranges: dict[tuple[bytes, bytes], tuple[int, int]] = {}
         super().__init__(disk, run.path, run.seal, cache, label)
 
@@ -225,12 +225,12 @@ class RunReader(BatchReader):
         self._starts: list[int] = self.starts.tolist()  # a single look-up is faster there
         self._keys = [key for _, key, _ in batches]
         self._ends = [end for *_, end in batches]
-        if len(batches) != self._batches_in_file or self._starts[-1] != self.entries:
-            raise ValueError(f"it has {self._starts[-1]} entries instead of {self.entries}")
+        if len(batches) != self._batches_in_file or self._starts[-1] != self.entry_count:
+            raise ValueError(f"it has {self._starts[-1]} entries instead of {self.entry_count}")
         return {field.name: (field.name, field) for field in self._schema}
 
     def lower_bound(self, key: bytes) -> int:
-        """Return the first entry whose order key is not below `key`; `entries` for none."""
+        """Return the first entry whose order key is not below `key`; `entry_count` for none."""
         for index in range(bisect_left(self._keys, key) - 1, -1, -1):
             # Keys that were cut, and equal ones, may have led beyond the place; then it is before.
             batch = self.batch(index)

@@ -11,7 +11,7 @@ from elasticscan.store.context.lookups import LruCache
 # Readers are kept by what they take: their own objects, what each column of the table adds, and the file,
 # where that is held in memory. A scan opens all of a table in turn: if fewer are kept, none is found again.
 MOST_KEPT_BYTES, READER_BYTES, COLUMN_BYTES = 64 << 20, 18_000, 750
-MOST_EXPECTED = 16_384
+MOST_PREFETCHED = 16_384
 
 
 class Readers:
@@ -25,23 +25,23 @@ class Readers:
         """Close all files and drop their cached batches; a scan that goes on opens them again."""
         self._batches = BatchCache()
         self._fragments: LruCache[Hashable, FragmentReader] = LruCache(MOST_KEPT_BYTES)
-        self._expected: set[tuple[int, str]] = set()  # files that were asked for once
+        self._prefetched: set[tuple[int, str]] = set()  # files that were asked for once
         self._runs: LruCache[tuple[int, str], RunReader] = LruCache(MOST_KEPT_BYTES)
 
     def opener(self, table: TableInfo) -> OpenFragment:
         """Return a function that opens fragments of a table for some columns."""
         return lambda fragment, columns: self._open(table, fragment, columns)
 
-    def expect(self, fragments: Sequence[Fragment]) -> None:
-        """Hear that fragments are opened next: the ends of remote ones are fetched at once."""
-        new = [fragment for fragment in fragments if (fragment.shard, fragment.path) not in self._expected]
+    def prefetch(self, fragments: Sequence[Fragment]) -> None:
+        """Fetch the ends of remote fragments, which are opened next, at once."""
+        new = [fragment for fragment in fragments if (fragment.shard, fragment.path) not in self._prefetched]
         if len(new) < 2:
             return
-        if len(self._expected) > MOST_EXPECTED:
-            self._expected.clear()
-        self._expected.update((fragment.shard, fragment.path) for fragment in new)
+        if len(self._prefetched) > MOST_PREFETCHED:
+            self._prefetched.clear()
+        self._prefetched.update((fragment.shard, fragment.path) for fragment in new)
         for shard in {fragment.shard for fragment in new}:
-            self._disk_of(shard).expect([fragment.path for fragment in new if fragment.shard == shard])
+            self._disk_of(shard).prefetch([fragment.path for fragment in new if fragment.shard == shard])
 
     def _open(self, table: TableInfo, fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
         def make() -> FragmentReader:

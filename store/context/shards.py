@@ -122,7 +122,7 @@ class LocalShards:
         if request.definition is not None:
             table = table.named_as(request.definition)
         return PageSource(
-            table, view, self._context.readers.opener(table), floor, expect=self._context.readers.expect
+            table, view, self._context.readers.opener(table), floor, prefetch=self._context.readers.prefetch
         )
 
     def _page(self, request: PageRequest, state: KnownTable) -> PageRows:
@@ -146,7 +146,7 @@ class LocalShards:
             return [self._context.readers.open_run(rows.table, index, fragment.shard, run) for run in runs]
 
         return IndexSource(
-            rows.table, rows.view, rows.open, rows.floor, expect=rows.expect, index=index, runs=runs_of
+            rows.table, rows.view, rows.open, rows.floor, prefetch=rows.prefetch, index=index, runs=runs_of
         )
 
 

@@ -141,7 +141,7 @@ class Mover:
             fragments = [f for f in here if f.slots & slots and bounds.touch(f)]
             if fragments:
                 whole = table.with_dropped(table.oldest_snapshot)
-                source = PageSource(whole, View(fragments), readers.opener(whole), expect=readers.expect)
+                source = PageSource(whole, View(fragments), readers.opener(whole), prefetch=readers.prefetch)
                 in_files = all(commit.slots.isdisjoint(slots) for commit in tx.state.memory(table.id))
                 floor = max(tx.state.overwrites(table.id), default=0)
                 # What the first round copies is all there is in files; a later one brings what is newer.

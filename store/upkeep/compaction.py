@@ -287,7 +287,7 @@ class Merging:
             slots, origin = self.targets[shard], context.origin(FLUSH)
         else:
             slots, origin = _slots_of(sources), context.origin(COMPACT, replaced)
-        source = PageSource(self.table, View(sources), readers.opener(self.table), expect=readers.expect)
+        source = PageSource(self.table, View(sources), readers.opener(self.table), prefetch=readers.prefetch)
         to = Destination(context.writable_disk(shard), shard, origin)
         return copy_slots(source, slots, self.bounds, keep, to)
 

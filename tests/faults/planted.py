@@ -565,7 +565,7 @@ def garbage_collection_takes_runs(honest: Any, self: StoreState) -> frozenset[tu
 
 
 @fault("programs", "entries serve only the slots of their fragment")
-@replacing(index_pages.RunIterator, "__init__")
+@replacing(index_pages.DirectedRun, "__init__")
 def entries_of_tablets_that_left_count(honest: Any, self: Any, fragment: Any, run: Any, *rest: Any) -> None:
     honest(self, replace(fragment, slots=SlotSet.span(0, 64)), run, *rest)
     self.fragment = fragment
@@ -575,16 +575,16 @@ def entries_of_tablets_that_left_count(honest: Any, self: Any, fragment: Any, ru
 @replacing(index_pages, "find_newest")
 def other_fragments_are_not_asked(honest: Any, sought: Any, fragments: Any, bounds: Any, known: Any) -> Any:
     found = honest(sought, fragments, bounds, known)
-    rows = np.where(found.owners == known.owners, found.rows, known.rows)
+    rows = np.where(found.fragment_numbers == known.fragment_numbers, found.rows, known.rows)
     return replace(known, rows=rows)
 
 
 @fault("programs", "in a page of an index each slot goes on behind its own position")
 @found_by("merged scans alongside movers")
-@replacing(index_pages.RunIterator, "selects")
+@replacing(index_pages.DirectedRun, "selects")
 def slots_go_on_behind_the_lowest_position(_: Any, self: Any, entries: Any, slots: Any) -> Any:
-    firsts = self._first_places[np.minimum(slots, len(self._first_places) - 1)]
-    return firsts < self.run.entries
+    firsts = self._firsts[np.minimum(slots, len(self._firsts) - 1)]
+    return firsts < self.reader.entry_count
 
 
 # ------------------------------------------------------------------------------------- reads by key
@@ -607,7 +607,7 @@ def only_the_newest_fragment_is_asked_for_keys(
 ) -> Any:
     first = max(range(len(fragments)), key=lambda number: fragments[number].max_commit, default=0)
     found = honest(sought, fragments[first : first + 1], *rest)
-    return replace(found, owners=np.where(found.owners >= 0, first, -1))
+    return replace(found, fragment_numbers=np.where(found.fragment_numbers >= 0, first, -1))
 
 
 @fault("programs", "the key of a merged scan says how far rows have left, not how far they were read")
@@ -628,7 +628,7 @@ def newer_fragments_are_passed_over(patch: Patch) -> None:
         return honest(source, page, kept, *rest)
 
     patch.setattr(pages, "_read_merged", hasty)
-    patch.setattr(pages, "run_of", lambda *_: None)  # then all is merged
+    patch.setattr(pages, "sorted_batches_of", lambda *_: None)  # then all is merged
 
 
 @fault("programs", "NOT leaves what is null unknown")

@@ -169,8 +169,8 @@ class _FaultyReads(OpenFile):
                 data = _flipped(data, offset, flips[path], once)
         return data
 
-    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        self._file.expect(ranges)
+    def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self._file.prefetch(ranges)
 
     def forget(self) -> bool:
         return self._file.forget()

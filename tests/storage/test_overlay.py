@@ -15,7 +15,7 @@ from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage import fragment_writer as fragment_module
 from elasticscan.storage import overlay as overlay_module
 from elasticscan.storage.batches.reader import BatchCache
-from elasticscan.storage.overlay import run_of
+from elasticscan.storage.overlay import sorted_batches_of
 from elasticscan.storage.pages import PageSource, read_page
 from elasticscan.storage.view import View
 from tests.base.examples import examples
@@ -66,7 +66,7 @@ def laid_over(shelf: Shelf, source: PageSource, count: int, snapshot: int) -> li
     """The batches of the first fragment with the next ones laid over; none where they are merged."""
     bounds = Bounds(0, snapshot, snapshot)
     ((_, layers),) = View(shelf.fragments[:count]).within(bounds).parts
-    run = run_of(layers, source.open, ("k", "v"), bounds)
+    run = sorted_batches_of(layers, source.open, ("k", "v"), bounds)
     return [run.batch(index) for index in range(run.batch_count)] if run else []
 
 

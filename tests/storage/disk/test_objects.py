@@ -67,7 +67,7 @@ def test_what_is_expected_comes_with_few_requests_and_nothing_twice(
     for begin in range(0, len(CONTENT), FETCHED_BYTES):
         if trouble == "a run ahead fails" and begin == 2 * FETCHED_BYTES:
             line.fault = first(["denied"])
-        file.expect([(begin, begin + 2 * FETCHED_BYTES)])
+        file.prefetch([(begin, begin + 2 * FETCHED_BYTES)])
         for offset in range(begin, begin + FETCHED_BYTES, 100_000):
             assert part(file, offset, min(100_000, len(CONTENT) - offset))
     again = trouble == "a run ahead fails"
@@ -78,7 +78,7 @@ def test_what_is_expected_comes_with_few_requests_and_nothing_twice(
 
 def test_ranges_near_each_other_come_as_one(opened: Callable[[], Object], s3_server: S3Server) -> None:
     file, line = opened(), s3_server.line
-    file.expect([(0, 10), (3 * BLOCK_BYTES, 4 * BLOCK_BYTES), (9 * BLOCK_BYTES + 5, 10 * BLOCK_BYTES)])
+    file.prefetch([(0, 10), (3 * BLOCK_BYTES, 4 * BLOCK_BYTES), (9 * BLOCK_BYTES + 5, 10 * BLOCK_BYTES)])
     assert part(file, 9 * BLOCK_BYTES + 5, 1_000) and part(file, 5, 4 * BLOCK_BYTES - 5)
     assert len(line.requests) == 3 and line.answered == 6 * BLOCK_BYTES
 

@@ -183,7 +183,7 @@ class Shuffled(RunReader):
 
     def __init__(self, *of: Any) -> None:
         super().__init__(*of)
-        self._shuffled = np.random.default_rng(1).permutation(self.entries)
+        self._shuffled = np.random.default_rng(1).permutation(self.entry_count)
 
     def take(self, entries: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
         return super().take(self._shuffled[entries], columns)
