@@ -22,6 +22,6 @@ shards     the scan protocol in one process: placements from the catalog, pages 
 Reads, writes and moves use a context, which does not know them.
 """
 
-from elasticscan.store.context.shared import Checkpoint, Context, Find, Upkeep
+from elasticscan.store.context.shared import Context, Find, SyncPoint, Upkeep
 
-__all__ = ["Checkpoint", "Context", "Find", "Upkeep"]
+__all__ = ["Context", "Find", "SyncPoint", "Upkeep"]

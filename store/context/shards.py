@@ -99,10 +99,10 @@ class LocalShards:
         after: int | None = None,
     ) -> Answer:
         failed, layout = 0, request.layout
-        self._context.checkpoint("page asked for")
+        self._context.sync_point("page asked for")
         while True:
             state = self._context.table_state(request.table, request.snapshot, after, layout)
-            self._context.checkpoint("page looked up")
+            self._context.sync_point("page looked up")
             try:
                 answer = read(state)
             except FragmentDamaged:
@@ -113,7 +113,7 @@ class LocalShards:
                     raise
                 failed, layout = state.layout, None
             else:
-                self._context.checkpoint("page read")
+                self._context.sync_point("page read")
                 return answer
 
     def _rows_of(self, state: KnownTable, request: PageRequest | RowRequest) -> PageSource:

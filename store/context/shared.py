@@ -48,7 +48,7 @@ from elasticscan.topology import Placement, Topology
 Find = Callable[[Tx], tuple[TableInfo, tuple[IndexInfo, ...]]]
 
 # Tests set it: called with a point's name wherever another process could come in, or this one be killed.
-Checkpoint = Callable[[str], None]
+SyncPoint = Callable[[str], None]
 
 
 Answer = TypeVar("Answer")
@@ -88,7 +88,7 @@ class Context:
     ) -> None:
         self._of_processes, self._reopen = {os.getpid(): self}, reopen
         self.cluster: Cluster  # the layer above sets it
-        self.checkpoint: Checkpoint = lambda _: None
+        self.sync_point: SyncPoint = lambda _: None
         self.catalog, self.clock = catalog, clock
         self.location, self.open_disk = location, open_disk
         self.roots = RootMarks(catalog, location, open_disk)

@@ -98,7 +98,7 @@ def back_up(context: Context, target: str) -> BackedUp:
             )
     for attempt in range(1, MOST_ATTEMPTS + 1):
         backup = _look(context)
-        context.checkpoint("backup begun")
+        context.sync_point("backup begun")
         try:
             for file in backup.files:
                 if file.path not in copied:

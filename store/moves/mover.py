@@ -21,7 +21,7 @@ from elasticscan.base.errors import (
 from elasticscan.catalog import Tx, append_topology, retry_interrupted
 from elasticscan.metadata import AddedFragment, Bounds, FileChanges, MoveSwitched
 from elasticscan.storage import Destination, Keep, PageSource, View, copy_slots, discard
-from elasticscan.store.context import Checkpoint, Context
+from elasticscan.store.context import Context, SyncPoint
 from elasticscan.store.moves.owners import transition
 from elasticscan.store.writing.indexing import indexed
 from elasticscan.topology import Event, Move, Tablet
@@ -50,9 +50,9 @@ class Mover:
     tablet: Tablet
 
     def __init__(
-        self, context: Context, owner: str, move: Move, checkpoint: Checkpoint = lambda _: None
+        self, context: Context, owner: str, move: Move, sync_point: SyncPoint = lambda _: None
     ) -> None:
-        self._context, self.owner, self.move, self._checkpoint = context, owner, move, checkpoint
+        self._context, self.owner, self.move, self._sync_point = context, owner, move, sync_point
         self.copied_to = 0
         self.copies: list[tuple[int, StagedFragment]] = []
 
@@ -89,7 +89,7 @@ class Mover:
         for _ in range(MOST_ROUNDS):
             sources, upto = self._context.ask(lambda tx: (self._sources(tx), tx.state.commit))
             self._copy(sources, upto, self._destination())
-            self._checkpoint("copied")
+            self._sync_point("copied")
             if self._context.ask(self._rest_rows) <= SMALL_REST_ROWS:
                 break
         self._advance(Event.COPIED)
@@ -100,7 +100,7 @@ class Mover:
         with self._context.catalog.writing() as tx:
             after = self._after(tx, event)
         self.move = after
-        self._checkpoint(str(after.phase))
+        self._sync_point(str(after.phase))
 
     def _after(self, tx: Tx, event: Event) -> Move:
         """Let something happen to the move. While it is ours, nothing else happens to its tablet."""
@@ -163,7 +163,7 @@ class Mover:
             if tx.state.commit > self.copied_to:
                 self._copy(self._sources(tx), tx.state.commit, to)
             self._context.check_not_collected(tx, (copied for _, copied in self.copies))
-            self._checkpoint("switching")
+            self._sync_point("switching")
             files = dict[int, FileChanges]()
             for table in tx.state.infos({of for of, _ in self.copies}):  # else it was dropped
                 copies = [copied for of, copied in self.copies if of == table.id]
@@ -175,7 +175,7 @@ class Mover:
             after = self._after(tx, Event.SWITCHED)
         self.move = after
         self._context.roots.note_newest((move.source,))
-        self._checkpoint(str(after.phase))
+        self._sync_point(str(after.phase))
 
     def _undo(self) -> bool:
         """Let the source go on serving; true if the target serves, which cannot be undone.

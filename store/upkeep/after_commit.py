@@ -76,7 +76,7 @@ class AfterCommit(Upkeep):
                 executor = Executor(self.context, owner)
                 for site, here in states:
                     for merge in plan_scattered(here.current, self.policy):
-                        executor.merge(site, merge)
+                        executor.carry_out(site, merge)
         except Exception as error:
             self.problem = str(error) or type(error).__name__
 
@@ -93,7 +93,7 @@ class AfterCommit(Upkeep):
                 self._retry[site] = self._commits + RETRY_EVERY  # unless something comes of it
                 if site.shard != MEMORY:
                     self._merge(site, executor)
-                elif executor.merge(site).gone:
+                elif executor.carry_out(site).gone:
                     state = self.context.state()
                     sites += self._crowded(state, site.table)
                     if not has_much(state, site.table):  # else a tablet is being moved, or a shard is away
@@ -112,7 +112,7 @@ class AfterCommit(Upkeep):
             if merge.bytes > self._allowance and depth <= OVERDUE * self.policy.slot_fragments:
                 break
             self._allowance -= merge.bytes
-            if gone := executor.merge(site, merge).gone:
+            if gone := executor.carry_out(site, merge).gone:
                 self._gone += gone
                 self._retry.pop(site, None)
         if self._gone >= GARBAGE_EVERY:

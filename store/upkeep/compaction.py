@@ -227,7 +227,7 @@ class Merging:
         with self.context.noticing_collection():
             try:
                 problem = self._stage(copies)
-                self.context.checkpoint("rows flushed" if self.commits else "fragments merged")
+                self.context.sync_point("rows flushed" if self.commits else "fragments merged")
                 if copies:
                     with self.context.catalog.writing() as tx:
                         merged = self._enter(tx, copies)

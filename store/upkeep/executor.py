@@ -181,15 +181,15 @@ class Executor:
         mine = claim(self._context.catalog, target, self._owner)
         try:
             if mine:
-                self._context.checkpoint("step begun")
+                self._context.sync_point("step begun")
             yield mine
         finally:
             if mine:
                 end_step(self._context.catalog, target, self._owner)
 
     @retry_interrupted
-    def merge(self, site: Site, merge: Merge | None = None) -> Merged:
-        """Carry out a merge, or a flush; nothing if it is of no use any more, or others are at the site."""
+    def carry_out(self, site: Site, merge: Merge | None = None) -> Merged:
+        """Carry out a merge, or at `MEMORY` a flush; nothing if that is of no use, or others are at it."""
         context, merged = self._context, Merged()
         tx = context.catalog.newest()
         if merge is None:
@@ -224,7 +224,7 @@ def keep(context: Context, policy: Policy | None = None) -> RoundDone:
         done = executor.done
         for table in context.ask(_pending_tables):
             with done.noting(f"flushing table {table.name!r}"):
-                executor.merge(Site(table.id, MEMORY))
+                executor.carry_out(Site(table.id, MEMORY))
         with done.noting("looking for merges"):
             for table in context.state().infos():
                 for site in plan_sites(context, context.catalog.newest(), table.id, policy, tidy=True):
@@ -249,7 +249,7 @@ def _forget_dead(context: Context) -> None:
 def _merge_at(context: Context, site: Site, policy: Policy, executor: Executor) -> None:
     for _ in range(MOST_ROUNDS):
         planned = plan_sites(context, context.catalog.newest(), site.table, policy, site.shard, tidy=True)
-        merged = [executor.merge(site, merge) for merges, _ in planned.values() for merge in merges]
+        merged = [executor.carry_out(site, merge) for merges, _ in planned.values() for merge in merges]
         if not any(map(any, merged)):
             return
 

@@ -264,7 +264,7 @@ def _build(
                 raise
             return
         built.append((fragment, runs))
-        context.checkpoint("runs built")
+        context.sync_point("runs built")
 
 
 def _are_there(context: Context, shard: int, runs: Iterable[StagedRun]) -> bool:

@@ -264,7 +264,7 @@ class _Publication:
 
     def commit(self) -> CommitNumber:
         context = self._context
-        context.checkpoint("rows staged")
+        context.sync_point("rows staged")
         with removed_on_error(context, self._made), context.noticing_collection():
             if earlier_commit(context, self._table.id, self._request.txn) is None:
                 self._prepare()
@@ -311,7 +311,7 @@ class _Publication:
             at_last = attempt >= ATTEMPTS_WITHOUT_LOCK
             if check is not None and earlier_commit(context, table.id, txn) is None:
                 check.compare(context.catalog.newest(), self._fragments)
-                context.checkpoint("keys compared")
+                context.sync_point("keys compared")
             with context.catalog.writing(is_small=self._rows is not None and not at_last) as tx:
                 earlier = None if txn is None else tx.commit_of_txn(table.id, txn)
                 if earlier is not None:  # and these very files may have been handed in to it

@@ -93,7 +93,7 @@ def of_rows(store: Store, by: tuple[str, ...]) -> dict[Any, dict[str, Any]]:
 def test_partial_rows_hold_every_row_once_while_tablets_move_under_the_pages(tmp_path: Path) -> None:
     store, moves = made(tmp_path), iter([(1, "s2"), (1, "s1"), (3, "s1"), (2, "s2"), (1, "s2"), (3, "s2")])
     reading, pages = open_store(store.uri).context, 0
-    usual = reading.checkpoint
+    usual = reading.sync_point
 
     def moving(point: str) -> None:
         nonlocal pages
@@ -105,7 +105,7 @@ def test_partial_rows_hold_every_row_once_while_tablets_move_under_the_pages(tmp
                     store.move(*move)
         usual(point)
 
-    reading.checkpoint = moving
+    reading.sync_point = moving
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(folding, "FOLDED_ROWS", 64)
         patch.setattr(folding, "LEAST_MERGED_ROWS", 4)
@@ -114,7 +114,7 @@ def test_partial_rows_hold_every_row_once_while_tablets_move_under_the_pages(tmp
             rows = partial_rows(store, PartialAggregates(VALUES, by), batchSize="40", numPartitions="3")
             assert added_up(rows, by) == of_rows(store, by)
     assert next(moves, None) is None
-    reading.checkpoint = usual
+    reading.sync_point = usual
 
 
 @pytest.fixture

@@ -386,7 +386,7 @@ def strike_in_a_transaction_of_its_own(honest: Any, self: Mover) -> None:
     with self._context.catalog.writing() as tx:
         self._copy(self._sources(tx), tx.state.commit, self._destination())
         _strike(tx, self.move.source, self.tablet.slots)
-    self._checkpoint("struck")
+    self._sync_point("struck")
     honest(self)
 
 

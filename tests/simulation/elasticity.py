@@ -65,7 +65,7 @@ def suspended_move(world: World) -> None:
     stop_at = world.random.choice(POINTS)
     world.say(f"tablet {tablet.id} to {target}, {fate} at {stop_at}")
 
-    def checkpoint(point: str) -> None:
+    def sync_point(point: str) -> None:
         world.writers_wait = point == "switching"
         try:
             world.let_others_in(noise=0.7)
@@ -79,7 +79,7 @@ def suspended_move(world: World) -> None:
         if move_of(tx, tablet.id) is not None:
             return  # left behind by a process that died: a matter of `resume_moves`
         enter_moves(tx, [plan], owner)
-    carrier = Mover(world.store.context, owner, plan, checkpoint)
+    carrier = Mover(world.store.context, owner, plan, sync_point)
     if fate == "dies":
         carrier._undo = lambda: False  # type: ignore[method-assign]
     world.under_way += [] if fate == "dies" else [plan]

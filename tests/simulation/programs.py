@@ -268,11 +268,11 @@ def set_large_limits(patch: pytest.MonkeyPatch, rng: random.Random, in_files: bo
 
 
 def fast_store(
-    uri: Path | str, clock: ManualClock, checkpoint: Callable[[str], None] = lambda _: None, **more: Any
+    uri: Path | str, clock: ManualClock, sync_point: Callable[[str], None] = lambda _: None, **more: Any
 ) -> Store:
     """A store whose catalog does not wait for the disk: no one pulls the plug on a test."""
     store = Store.open(uri, clock=clock, upkeep="off", **more)
-    store.context.checkpoint = checkpoint
+    store.context.sync_point = sync_point
     if isinstance(store.context.catalog.home, SqliteHome):
         prepare_connections(store.context.catalog, _without_waiting)
     return store

@@ -161,7 +161,7 @@ class Case:
                 paths.append((info.name, None, False))
         for index, order, descending in paths:
             self._check_path(condition, wanted, index, order, descending, moving)
-        self.store.context.checkpoint = self._let_a_tablet_move if moving else lambda _: None
+        self.store.context.sync_point = self._let_a_tablet_move if moving else lambda _: None
         for at in (len(self.past) - 1, self.chance.randrange(len(self.past))):
             number, then = self.past[at]
             counted = self.store.table("t").aggregate("count(*)", snapshot=number)
@@ -171,7 +171,7 @@ class Case:
             self._check_aggregates(condition, at)
             self._check_first_rows(condition, at)
             self._check_rows_by_key(at)
-        self.store.context.checkpoint = lambda _: None
+        self.store.context.sync_point = lambda _: None
 
     def _check_path(
         self,
@@ -223,9 +223,9 @@ class Case:
 
     def _let_a_tablet_move(self, point: str) -> None:
         if point.startswith("page") and self.chance.random() < 0.1:
-            interrupt, self.store.context.checkpoint = self.store.context.checkpoint, lambda _: None
+            interrupt, self.store.context.sync_point = self.store.context.sync_point, lambda _: None
             self._move()
-            self.store.context.checkpoint = interrupt
+            self.store.context.sync_point = interrupt
 
     def _check_aggregates(self, condition: str, at: int) -> None:
         number, by = self.past[at][0], self.chance.choice(GROUPS)

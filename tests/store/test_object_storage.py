@@ -170,7 +170,7 @@ def test_a_commit_looks_whether_a_collection_took_its_objects(store: Store) -> N
             collected.append(store.collect_garbage(grace_seconds=0, orphan_seconds=0).removed)
 
     with Store.open(store.uri) as other:
-        other.context.checkpoint = collect
+        other.context.sync_point = collect
         with pytest.raises(WriteConflict, match="collected before it ended"):
             other.table("t").upsert(rows(np.arange(100), "b"))
         assert collected == [2]

@@ -46,7 +46,7 @@ def at_page(store: Store, number: int, happens: Callable[[], object]) -> None:
         if point == "page read" and next(pages, None) == number - 1:
             happens()
 
-    store.context.checkpoint = interrupt
+    store.context.sync_point = interrupt
 
 
 def fail() -> None:
@@ -85,7 +85,7 @@ class Readers:
         except ShardUnavailable:
             assert self.fails
             self.failed += [] if stream is None else [stream]
-        self.store.context.checkpoint, self.fails = lambda _: None, False
+        self.store.context.sync_point, self.fails = lambda _: None, False
 
     def step(self, step: str, at: int) -> None:
         scan, left = self.scan, [key for key in range(ROWS) if key not in self.taken]

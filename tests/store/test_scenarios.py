@@ -73,14 +73,14 @@ def tablets_at(store: Store, shard: str) -> list[int]:
 
 def while_reading(store: Store, happens: Callable[[], object], after: bool = True) -> None:
     """Let something happen after (or before) the next page's rows are read, before the second look."""
-    quiet = store.context.checkpoint
+    quiet = store.context.sync_point
 
     def interrupt(point: str) -> None:
         if point == ("page read" if after else "page asked for"):
-            store.context.checkpoint = quiet
+            store.context.sync_point = quiet
             happens()
 
-    store.context.checkpoint = interrupt
+    store.context.sync_point = interrupt
 
 
 PATHS: dict[str, dict[str, Any]] = {

@@ -112,7 +112,7 @@ def test_a_small_commit_is_checked_against_an_index_that_was_made_meanwhile(stor
             store.table("texts").create_index("by_s", ["s"])
 
     with Store.open(store.uri) as other:
-        other.context.checkpoint = make_index
+        other.context.sync_point = make_index
         with pytest.raises(InvalidKey):
             other.table("texts").upsert([{"id": 1, "v": 1, "s": "x" * (MAX_KEY_BYTES + 1)}])
     assert indexed

@@ -290,7 +290,7 @@ def test_a_scan_that_sorts_has_no_key_before_its_page_and_begins_anew_after_an_e
         if point == "page read" and fails:
             raise fails.pop()
 
-    store.context.checkpoint = fail_once
+    store.context.sync_point = fail_once
     with pytest.raises(ZeroDivisionError):
         next(scan)
     assert next(scan).rows.num_rows == 2

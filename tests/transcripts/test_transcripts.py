@@ -164,7 +164,7 @@ class Story:
         place = place or self.place / "a.store"
         self.stores = [Store.open(place, self.clock, upkeep=self.upkeep) for _ in range(2)]
         for store in self.stores:
-            store.context.checkpoint = self.point
+            store.context.sync_point = self.point
         return self.do_placement()
 
     def do_from_backup(self, name: str) -> str:

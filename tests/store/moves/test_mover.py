@@ -21,13 +21,13 @@ from tests.base.manual_clock import ManualClock
 ROWS = [{"k": number, "v": number} for number in range(40)]
 
 
-def carry_out(store: Store, checkpoint: Callable[[str], None]) -> None:
+def carry_out(store: Store, sync_point: Callable[[str], None]) -> None:
     """Move the first tablet from `a` to `b`."""
     move = Move(1, source=1, target=2)
     with owning() as owner:
         with store.context.catalog.writing() as tx:
             enter_moves(tx, [move], owner)
-        Mover(store.context, owner, move, checkpoint).carry_out()
+        Mover(store.context, owner, move, sync_point).carry_out()
     assert {tablet["shard"] for tablet in store.status()["tablets"]} == {"b"}
     assert store.status()["moves"] == []
     assert store.verify() == []

@@ -93,6 +93,6 @@ def test_the_newest_snapshot_may_expire_while_it_is_read(store: Store, trips: Ta
             for tablet in store.context.placement().tablets:  # so that it is read again
                 store.move(tablet.id, "s1" if tablet.shard == 2 else "s2")
 
-    store.context.checkpoint = others
+    store.context.sync_point = others
     assert trips.get([2], ["km"]).column("km").to_pylist() == [18.0]
     assert commits

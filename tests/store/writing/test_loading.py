@@ -100,11 +100,11 @@ def test_a_job_that_was_killed_goes_on_and_repeats_nothing(
         if turns["rows staged"] > killed_at:
             raise _Killed
 
-    turns, store.context.checkpoint = Counter[str](), kill
+    turns, store.context.sync_point = Counter[str](), kill
     load = {"primary_key": "id", "job": "june", "nulls": [""], "mode": "insert"}
     with pytest.raises(_Killed):
         store.load("t", f"{tmp_path}/*.csv", **load)
-    store.context.checkpoint = lambda _: None
+    store.context.sync_point = lambda _: None
     assert len(store.tables()) == bool(killed_at), "a load that was killed leaves no table without rows"
     if killed_at:
         store.table("t").update({"name": "'changed'"}, where="id = 3")

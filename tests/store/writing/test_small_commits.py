@@ -178,7 +178,7 @@ def test_a_flush_that_leaves_rows_is_not_tried_after_each_commit(
     monkeypatch.setattr(executor, "FLUSH_COMMITS", 5)
     root, flushed = Path(store.uri) / "shards" / "s1", list[str]()
     root.rename(root.with_name("away"))
-    store.context.checkpoint = lambda point: flushed.append(point) if point == "rows flushed" else None
+    store.context.sync_point = lambda point: flushed.append(point) if point == "rows flushed" else None
     for n in range(20):
         store.table("t").upsert(rows(n, n + 1))
     assert 1 <= len(flushed) <= 5

@@ -119,12 +119,12 @@ def at(store: Store, point: str, happens: Callable[[], object]) -> list[str]:
     """Let something happen once, where another process could come in; returns the points that were passed."""
     passed: list[str] = []
 
-    def checkpoint(name: str) -> None:
+    def sync_point(name: str) -> None:
         passed.append(name)
         if passed.count(point) == 1 and name == point:
             happens()
 
-    store.context.checkpoint = checkpoint
+    store.context.sync_point = sync_point
     return passed
 
 
