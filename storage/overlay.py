@@ -12,9 +12,8 @@ A row of another fragment belongs to the batch in which its key would be: from t
 batch on, up to that of the next one; the first batch begins, and the last one ends, with the fragment. What
 was laid over is sorted as all batches are, so pages are slices of it, and kept as a batch that was read is.
 
-The rows of the others are merged batch by batch. These newer rows, with their places, are kept like batches,
-too: where they stay in the cache, each scan but the first pays for copies alone. Only the columns of the page
-are copied and kept.
+The rows of the others are merged batch by batch. These newer rows are kept like batches, too. Only the
+columns of the page are copied and kept.
 
 Nothing but the newer rows says what becomes of a batch. So it is kept by their digest: where two snapshots
 find the same rows, in whatever files, they share the batch, and a commit costs copies of the batches that it
@@ -45,7 +44,6 @@ from elasticscan.storage.view import Layers
 # For a batch: its forms, one for each snapshot that sees it with others, and the newer rows of each.
 _MOST_KEPT = 6
 _numbers = count(-1, -1)  # of overlays; digests are positive
-_ROW, _REPLACES = "\1row", "\1replaces"  # what a `Patch` knows of newer rows; no column has such a name
 
 
 class Overlay:
@@ -131,7 +129,7 @@ class Overlay:
         return overlaid.get(key, lambda _: make())
 
     def _merge(self, index: int) -> pa.RecordBatch:
-        """Return the newer rows of others within a batch, each with its place there, in order."""
+        """Return the newest row of each key of the others within a batch, in order, with tombstones."""
         begin = self._begin(index) if index else (0, b"")
         end = self._begin(index + 1) if index + 1 < self.batch_count else (1 << 16, b"")
         parts = [
@@ -144,15 +142,7 @@ class Overlay:
             return pa.RecordBatch.from_arrays([], names=[])
         versions = Versions(parts, self._names, self._bounds)
         columns = versions.columns(versions.order[versions.first])
-        newer = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-        rows, replaces = self._places(index, newer)
-        counts = replaces | ~newer.column(DELETED).to_numpy(zero_copy_only=False)
-        if not self._is_older:
-            replaced = rows[replaces] + self._reader.starts[index]
-            theirs = commits_of(self._large, self._reader, replaced)
-            counts[replaces] = theirs < newer.column(COMMIT).to_numpy()[replaces]
-        newer = newer.append_column(_ROW, pa.array(rows)).append_column(_REPLACES, pa.array(replaces))
-        return newer.filter(pa.array(counts))
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def _places(self, index: int, newer: pa.RecordBatch) -> tuple[Rows, Mask]:
         """Return the rows of a batch before which newer rows belong, and whether these replace them."""
@@ -164,10 +154,17 @@ class Overlay:
         return Search(np.array([0, batch.num_rows]), lambda _: own, keys).first_rows(low, high)
 
     def _lay_over(self, index: int, newer: pa.RecordBatch) -> pa.RecordBatch:
+        rows, replaces = self._places(index, newer)
+        deleted = newer.column(DELETED).to_numpy(zero_copy_only=False)
+        counts = replaces | ~deleted
+        if not self._is_older:
+            replaced = rows[replaces] + self._reader.starts[index]
+            theirs = commits_of(self._large, self._reader, replaced)
+            counts[replaces] = theirs < newer.column(COMMIT).to_numpy()[replaces]
+        newer = newer if counts.all() else newer.filter(pa.array(counts))
         columns, batch = self._columns, self._columns.batch(index)
         is_full = not columns.cache.has_room(batch.nbytes)
-        fields = (newer.column(name).to_numpy(zero_copy_only=False) for name in (_ROW, _REPLACES, DELETED))
-        patch = Patch(batch.num_rows, *fields)
+        patch = Patch(batch.num_rows, rows[counts], replaces[counts], deleted[counts])
         # Keys that stay are shared, unless the batch is to leave memory.
         same = (SLOT, *self._names) if patch.keep_keys and not is_full else ()
         arrays = {name: batch.column(name) for name in batch.schema.names}
