@@ -211,6 +211,8 @@ def windows(
         room: how many rows the next window may hold; asked before each. A window holds at least
             one key all the same.
     """
+    if not piece.slots:
+        return
     held: list[pa.RecordBatch] = []  # until the next window, so that no batch is read twice
     first, rows_before = piece.slots.edges[0], _rows_before(inputs, piece.slots)
     while piece.slots:
