@@ -75,8 +75,8 @@ class Manifest(Origin):
         min_commit, max_commit: bounds of its rows' commits; 0 for what a write staged, whose commit
             was not made yet.
         not_null: the columns that allow no nulls, by their names in the file.
-        complete: it has all rows of its slots up to the newest commit of its rows, except history and rows
-            that no snapshot needs.
+        complete: it, with the current file of the same write, has all rows of its slots up to the newest
+            commit of its rows, except history and rows that no snapshot needs.
         superseded_at: of history: the snapshot from which on none needs a row of it.
         index: of an index run its definition (name, kind, columns, include) and its fragment's path.
         definition: the number of the table's definition by which it was written.

@@ -26,9 +26,8 @@ batch over which nothing that may match is laid; among merged fragments, only al
 version that does not match hides an older one that does.
 
 What merges and moves write (`copying`) keeps the newest rows apart from history, in fragments of their own:
-a scan of the newest snapshot meets slices again. What a table's columns are called in a file
-(`docs/schema-changes.md`) is known to `FragmentReader` and the writer alone. The file format is in
-`docs/formats.md`.
+a scan of the newest snapshot meets slices again. Only `FragmentReader` and the writer know the names of a
+table's columns in a file (`docs/schema-changes.md`). The file format is in `docs/formats.md`.
 
 The modules, from the bottom up:
 

@@ -1,9 +1,9 @@
 """Rows of some slots copied into new fragments: moves, merges and the end of large writes.
 
-History is kept apart. A version is history from the commit on that has the next newer version of its key,
-that overwrote it, or, if it is a tombstone that hides nothing but history, its own. From that snapshot on
-(`_until`) no reader needs it; changes of commits, older snapshots and further copies still need it. It may
-lie in one file with rows whose end comes later, so readers of older snapshots look at each row's own.
+History is kept apart. A version is history from the commit on that has the next newer version of its key or
+overwrote it; a tombstone that hides nothing but history, from its own, or the end of the history that other
+fragments hold, if later. From that snapshot on (`_until`) no reader needs it; changes, older snapshots and
+copies do. A file may also have rows whose end comes later, so readers of older snapshots look at each row's.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ class Keep:
     """The versions that a copy keeps, and which of them are history: that goes into a fragment of its own.
 
     Attributes:
-        horizon: all of commits after it are kept, and of each key the newest up to it; what was history by
-            then is left out.
+        horizon: all of commits after it are kept, and of each key the newest up to it.
         drop_tombstones: a key whose newest version up to the horizon says that it was deleted needs none;
             only right when every fragment that may hold older versions takes part.
         floor: the newest overwrite; all before it is history.
@@ -80,8 +79,8 @@ def copy_slots(
 ) -> list[StagedFragment]:
     """Copy the rows of `slots` that are of commits within `bounds`.
 
-    Memory: a batch of each fragment and a few more, whatever the number of rows. `committed` is false for
-    what is staged for one commit that was not made yet.
+    History that ended by `bounds.since` is left out. `committed` is false for what is staged for one commit
+    that was not made yet. Memory: a batch of each fragment and a few more, whatever the number of rows.
 
     Returns:
         A fragment with the rows that are current, if there are any, and one with history, if there is some.

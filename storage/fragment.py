@@ -1,12 +1,11 @@
 """The fragment file: a sorted, immutable Arrow IPC file. Written and read here and nowhere else.
 
-Rows are sorted by (slot, primary key, newest first). After the user's columns come system
-columns: `_slot` (uint16) always, `_commit` (int64) when rows of several commits are together,
-`_deleted` (bool) when some rows are tombstones, `_until` (int64) in history: versions that only older
-snapshots, changes and copies need, each with the snapshot from which on it does not count. A record batch
-holds up to `BATCH_ROWS` rows and ends between two slots where it can, so that a page of whole slots is one
-slice of one batch. The file is sealed (see `sealed_file`), and its seal also says where each record batch
-begins and which slots it has.
+Rows are sorted by (slot, primary key, newest first). After the user's columns come system columns: `_slot`
+(uint16) always, `_commit` (int64) when rows of several commits are together, `_deleted` (bool) when some rows
+are tombstones, `_until` (int64) in history: versions that only older snapshots, changes and copies need, each
+with the snapshot from which on it does not count. A record batch holds up to `BATCH_ROWS` rows and ends
+between two slots where it can, so that a page of whole slots is one slice of one batch. The file is sealed
+(see `sealed_file`), and its seal also says where each record batch begins and which slots it has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Rows of several fragments brought into one order, version by version. All vectorised."""
+"""Rows of several fragments brought into one order, version by version. All vectorised.
+
+Some slots are a range of rows in each fragment. `windows` sorts such ranges one after another: memory holds
+one, however many rows there are. How many slots make a window is estimated by the mean rows of a slot, then
+counted by bisection. Up to twice the wanted rows are taken as they are; of more the slots are halved, so that
+few windows become less than half full. One slot that is too large is cut between keys, not between versions.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +53,9 @@ class InputRows(NamedTuple):
 class Versions:
     """Rows of several parts sorted by (slot, primary key, newest first).
 
-    Only rows of commits within `bounds` take part. `until` says from which snapshot on each one is history,
-    None if none is. `order` indexes `rows`; `first` marks, in that
-    order, the first (newest) row of each key. `scanned` counts all rows looked at.
+    Only rows of commits within `bounds` take part. `slots`, `commits`, `deleted`, `until` (the snapshot from
+    which on a row is history, None if none is) and `alive` are in the order of `rows`. `order` indexes these;
+    `first` marks, in that order, the first (newest) row of each key. `scanned` counts all rows looked at.
     """
 
     def __init__(self, parts: Sequence[InputRows], primary_key: Sequence[str], bounds: Bounds) -> None:

@@ -113,7 +113,7 @@ class Overlay:
         return begin
 
     def batch(self, index: int) -> pa.RecordBatch:
-        number = self._number * self.batch_count - index
+        number = self._number * self.batch_count - index  # < 0, unique among overlays; digests are not < 0
         newer = self._kept(index, number, lambda: self._merge(index)) if self.touches(index) else None
         if newer is None or not newer.num_rows:
             return self._columns.batch(index)
@@ -189,8 +189,8 @@ def sorted_batches_of(
 ) -> FragmentReader | Overlay | None:
     """Return the rows of layers as sorted batches.
 
-    It is None without a base, and where too many rows belong to one batch. An overlay is kept as long as its
-    large fragment is open and its layers are there, of which there are some for each of the bounds.
+    It is None without a base, and where too many rows belong to one batch. An overlay is kept while its large
+    fragment is open and its `Layers` exist: a view keeps those of a few bounds (`View.within`).
     """
     if layers.base is None:
         return None

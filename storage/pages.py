@@ -169,9 +169,8 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
 
     Where one fragment serves some slots, holds nothing newer than the snapshot and nothing deleted, its rows
     go out as slices of its batches, also with others laid over it; elsewhere versions are merged.
-    What statistics rule out is skipped within the page, however much it is, so a page
-    without rows is still the last one. `scanned` counts versions of rows, but
-    not the ones under an overlay.
+    What statistics rule out is skipped within the page, however much it is, so only the last page of a read
+    can be empty. `scanned` counts versions of rows, but not the ones under an overlay.
     """
     pruner = PagePruner(source.statistics, request.key_sets) if request.key_sets else None
     page, bounds = source.page(request, pruner=pruner), source.bounds(request.snapshot)
@@ -272,14 +271,14 @@ def _read_slices(
         passed = int(edges.searchsorted(int(slots[-1]), "right")) if len(slots) else 1
         if passed == len(edges):
             return None
-        beyond = batches.seek(int(edges[passed]), b"") if passed % 2 == 0 else (0, 0)  # others are between
+        beyond = run.seek(int(edges[passed]), b"") if passed % 2 == 0 else (0, 0)  # even: before a start
         index, row = max((index + 1, 0), beyond)
     return None
 
 
 @lru_cache(maxsize=256)
 def _edges_of(slots: SlotSet) -> NDArray[np.int64]:
-    """Return start and end of each range of slots, which the pages of a scan ask for again and again."""
+    """Return starts and ends of the ranges of slots in turn; the pages of a scan ask for them again."""
     return slots.edges
 
 
@@ -288,7 +287,7 @@ def _rows_within(
 ) -> range | NDArray[np.int64]:
     """Return the numbers of the rows, from one on, in the slots between pairs of edges.
 
-    Where there are others between them, no more are returned than show that the page is full.
+    Where there are others between them, at most `room + 1`: enough to show that the page is full.
     """
     cuts = [*slots.searchsorted(edges[:-1].astype(np.uint16)).tolist(), rows_below(slots, int(edges[-1]))]
     if row:

@@ -1,11 +1,10 @@
 """Reading a page of an index at a shard: rows in the order of the index, at a snapshot.
 
-An index is one run or several for each fragment, each sorted. A page is made in rounds. In a round
-the entries of the next ranges, or of a part of one, are taken from all runs up to the same key, so nothing
-can be missing in between, and only those are sorted together. An entry counts if
-its row is the newest version of its key at the snapshot. That has to be asked only where several
-fragments serve its slot, or where a fragment holds several versions or newer ones; elsewhere an
-index that carries the wanted columns is read without reading rows.
+An index is one run or several for each fragment, each sorted. A page is made in rounds. In a round the
+entries of the next ranges, or of a part of one, are taken from all runs up to the same key, so nothing can be
+missing in between, and only those are sorted together. An entry counts if its row is the newest version of
+its key at the snapshot. That has to be asked only where several fragments serve its slot, or where a fragment
+holds several versions or newer ones; elsewhere a covering index is read without reading rows.
 """
 
 from __future__ import annotations
@@ -186,8 +185,8 @@ class _IndexPage:
     def _rounds(self) -> Iterator[tuple[_Spans, bytes | None]]:
         """Yield about `target` entries of each round, and the position up to which these are all.
 
-        Ranges are read one after another, each in all runs, as many in a round as the target allows. One with
-        more entries is cut. The last position is None.
+        Ranges are read one after another, each in all runs, as many in a round as `target` allows, which
+        `page` changes between rounds. One with more places is cut. The last position is None.
         """
         found, count = list[_Ranges](), 0
         for low, high in self.ranges[self._first_range() :]:
@@ -311,7 +310,8 @@ class _IndexPage:
     def _versions(self, fragment: Fragment, rows: Rows) -> tuple[Rows, Mask]:
         """Return the commits of rows of a fragment, and which rows count as far as it knows.
 
-        Where no other fragment has commits between its own, or the newest of them, that stands for all.
+        Where no other fragment's commits overlap with its own, the newest of these stands for all its rows:
+        comparisons come out the same, and no row is read.
         """
         reader = self.source.open(fragment, self.source.table.primary_key)
         first, last, bounds = fragment.min_commit, fragment.max_commit, self.bounds
