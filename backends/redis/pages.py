@@ -7,9 +7,10 @@ The rule, for slots at one master:
    from whatever lies at the server; but a transaction with a keyed command is refused with MOVED where the
    server does not serve the slot, and with ASK or TRYAGAIN where the slot is being moved away. So the names
    and the statement "the whole slot is here" are one atomic step at the only server that knows.
-2. **Values**, in chunks bounded in bytes. A key that answers ASK is read at the target of the move. Any other
-   error refuses the whole slot: its rows of this page are dropped, and its position stays. A nil is a key
-   that is gone, and only that; but at the target of a move it may also be back: a nil there refuses the slot.
+2. **Values**, in chunks bounded in bytes. A key that answers ASK is read at the target of the move. An error
+   that may pass (`_WAITS`) refuses the whole slot: its rows of this page are dropped, and its position stays.
+   Others (WRONGTYPE, a missing permission) end the scan. A nil is a key that is gone, and only that; but at
+   the target of a move it may also be back: a nil there refuses the slot.
 3. **Positions** are key names: names are sorted, so a position means the same at every master.
 
 A slot that answered ASK is read *open* in the next pass: names at the source, names at the target, names and
