@@ -8,9 +8,8 @@
 The first line of a class's docstring says when it is met, the second what to do: docs/errors.md is
 made of them (`python scripts/errors_page.py`).
 
-The text of an error begins with its code in brackets because Spark keeps only the text of an
-exception that crosses from a Python worker to the driver. Errors carry their details as fields
-too, and survive pickling.
+The text of an error begins with its code in brackets because Spark keeps only the text of an exception that
+crosses from a Python worker to the driver. Errors carry their details as fields too, and survive pickling.
 
 Where a mount, a permission or a network decides, another machine or user might fare otherwise. Such
 an error ends with the user and the host that met it: of many executors one may lack a mount.

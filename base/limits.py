@@ -76,8 +76,8 @@ BATCH_BYTES: Final = 32 << 20
 FAR_BATCH_BYTES: Final = 512 << 10  # in object storage, where batches are read whole
 WRITE_BUFFER_BYTES: Final = 128 << 20
 
-# Rows of small commits stay in the log until a flush, which is due at so many bytes or commits of a table, or
-# after so long. Where a table or the store has more than the last two, commits write files.
+# Rows of small commits stay in the log until a flush: at so many bytes or commits of a table, after so long;
+# of the largest table where all nearly reach the last limit. Beyond the last two, commits write files.
 INLINE_BYTES: int = 64 << 10  # of a commit; tests of files set it to 0
 FLUSH_BYTES: Final = 2 << 20
 FLUSH_COMMITS: Final = 1_000

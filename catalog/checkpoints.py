@@ -62,7 +62,7 @@ def read_state(home: LogHome, checkpoint: Checkpoint) -> StoreState:
 def replay(home: LogHome, state: StoreState | None) -> StoreState:
     """Return the state as of the head, from an earlier one, or from nothing.
 
-    One statement gives the head, what the log has of the state that is known, and the rest.
+    Where the head has moved, one more statement gives it, the log's entry of the known state, and the rest.
 
     Raises:
         CatalogOutdated: an older copy of the log was put back.

@@ -33,7 +33,7 @@ class StoreState:
         layout: the newest number that changed anything but rows.
         commit: the number of the newest commit, which makes the newest snapshot; or of one that was lost.
         time: of the newest record, in microseconds since the epoch, UTC.
-        belief: the time that expiry goes by.
+        belief: the time that expiry goes by, see `store_time`.
         incarnation: of the copy of the store, as `StoreCreated` has it.
         reserved: tables that are not seen yet.
         dropped: tables that are gone.

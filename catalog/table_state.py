@@ -16,7 +16,7 @@ Digest = bytes
 class InlineCommit:
     """A commit whose rows, or those of some slots, lie in the log: a part of the table's memory fragment.
 
-    `digest` is the sha256 of its rows as they lie there.
+    `digest` is the sha256 of its rows as they lie there. A partial flush lowers `slots` and `bytes` alone.
     """
 
     number: int

@@ -1,6 +1,6 @@
 """A transaction of the catalog: one state of the log, and the records that are appended to it.
 
-A reading transaction is a state, and asks the database only for what states do not hold: commits of before,
+A reading transaction is a state, and asks the database only for what states do not hold: older commits,
 statistics, rows, leases. A writing one holds the log's lock; each record that it appends changes its state,
 and all become visible together at its end, or none does.
 """
@@ -168,7 +168,7 @@ class Tx:
         return Times(self.now, observe(self.state.belief, self.now).accepted_at)
 
     def observe_time(self) -> None:
-        """Let the store know what time it is here, if that changes a claim, or its belief by an hour."""
+        """Append the time here if that changes a claim, or the belief by an hour; see `store_time`."""
         if self._first is not None:  # records say what time it is
             return
         before = self.state.belief
@@ -189,7 +189,8 @@ class Tx:
     ) -> tuple[Commit, ...]:
         """Return commits of a table, or of all, with numbers in (after, upto], oldest first.
 
-        Of more than `most` the oldest are returned, or the `newest`.
+        Of more than `most` the oldest are returned, or the `newest`. The state has each table's newest number
+        and sums, so a lost entry shows here. Raises `StoreDamaged` then.
         """
         statement = tables.NEWEST_COMMITS if newest else tables.OLDEST_COMMITS
         asked = {"table": table or 0, "after": after, "upto": min(upto, self.state.number), "most": most}

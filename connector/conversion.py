@@ -5,9 +5,8 @@ each column is brought to exactly the Arrow type that Spark expects: texts and b
 plain form, unsigned integers in the next wider type, timestamps in microseconds (UTC, or without
 a zone). Columns that have that type already pass through untouched.
 
-Nanoseconds are cut off on the way to Spark, which has none. Everything else keeps its value or
-fails: a date that Spark's microseconds cannot hold on the way out, a value that the table's type
-cannot hold on the way in.
+Nanoseconds are cut off on the way to Spark, which has none. Everything else keeps its value or fails: a date
+that Spark's microseconds cannot hold on the way out, a value that the table's type cannot hold on the way in.
 """
 
 from __future__ import annotations

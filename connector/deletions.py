@@ -1,14 +1,13 @@
 """Rows that delete: what the option `deleteColumn` makes of the rows of a write.
 
-The option names a column of the incoming rows. A boolean one is true in rows that delete their
-key; false and null upsert. A text column is a change feed's `_change_type`: "delete" deletes,
-"insert", "update" and "update_postimage" (and null) upsert, "update_preimage" is skipped, and
-any other word is refused rather than guessed. The column itself is only stored where the table has
-one of that name.
+The option names a column of the incoming rows. A boolean one is true in rows that delete their key; false and
+null upsert. A text column is a change feed's `_change_type`: "delete" deletes, "insert", "update" and
+"update_postimage" (and null) upsert, "update_preimage" is skipped, and any other word is refused rather than
+guessed. The column itself is only stored where the table has one of that name.
 
 A change feed may hold several changes of a key. Where the rows have a column `_commit_version`,
-the newest change of each key is written and the others are skipped; that column and
-`_commit_timestamp` are never stored. Without it, a key that occurs twice is an error, as ever.
+the newest change of each key among a task's rows is written and the others are skipped; that column
+and `_commit_timestamp` are never stored. Without it, a key that occurs twice is an error, as ever.
 """
 
 from __future__ import annotations
