@@ -482,7 +482,7 @@ class Table:
         )
 
     def compact(self) -> int:
-        """Merge fragments; return how many were removed."""
+        """Merge fragments; return how many went, less those added: negative where history was split off."""
         self._context.catalog.check_writable()
         flush(self._context, self.definition.id)
         return compact(self._context, self.definition)

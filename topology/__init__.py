@@ -1,9 +1,8 @@
 """The places of rows: slots, tablets, shards, and their changes while scans go on.
 
-Everything here is a frozen value or a function from values to values. There is no clock, no
-randomness, no thread and no I/O, so one seed replays the life of a whole cluster, and every
-process that looks at the same placement draws the same conclusions. Other layers carry out what
-is decided here.
+Everything here is a frozen value or a function from values to values. There is no clock, no randomness, no
+thread and no I/O, so one seed replays the life of a whole cluster, and every process that looks at the same
+placement draws the same conclusions. Other layers carry out what is decided here.
 
 The words, each with one meaning:
 

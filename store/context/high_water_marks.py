@@ -1,10 +1,11 @@
 """Roots of an open store's shards: their disks, their owners, and the high-water marks in their markers.
 
 A store may have hundreds of shards, and a commit touches few. So what is committed is noted at a few shards
-where files were written, and at the first few shards of all, the *witnesses*, which a writer reads. An open
-store has read all once, and where the set of shards changed, all are written. So an older catalog is noticed
-by each process as if it read all markers, unless all witnesses are away or lost, and with them the shards
-that were written since.
+where files were written, and at the first few shards in directories, the *witnesses*, which a writer reads.
+An open store has read all directories once; where the set of shards changed, all are written. So each process
+notices an older catalog as if it read all markers, unless all witnesses are away or lost, and with them the
+shards that were written since. With shards in buckets alone, an older catalog is noticed by commits that
+write files, merges, moves and gc, not by small commits or reads.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ class RootMarks:
                 self._note({*local, *written}, committed)
 
     def note_pending(self) -> None:
-        """Leave the mark that was left out for the last small commit, without asking the catalog."""
+        """Raise the markers in directories for the last small commit, if they were not; asks no catalog."""
         if self._pending is not None:
             with suppress(ElasticScanError):
                 self._note_some(self.local_shards(), (), self._pending)
@@ -175,7 +176,7 @@ class RootMarks:
         return (lambda _: None) if is_small and monotonic() < self._next_look else self.look_at_marks(True)
 
     def look_at_marks(self, writing: bool = False) -> Callable[[StoreState], None]:
-        """Read markers of witnesses, once of all shards; returns a comparison of a later catalog with them.
+        """Read witnesses' markers, once of all directories; return a comparison of a later catalog with them.
 
         That raises `CatalogOutdated`, and before `writing` also `WrongRoot`.
         """

@@ -63,11 +63,11 @@ class CatalogPlacements:
 
 
 class LocalShards:
-    """Reads a shard's own files. What a shard serves is looked up again for each page.
+    """Reads a shard's own files.
 
-    It answers from the fragments that serve the slots *now*, or did when the scan read the placement
-    before, like a server would from what it owns: rows of a tablet that just left may be absent. The scan
-    finds that out by the placement that it reads after the page.
+    It answers from the fragments as of the placement that planned the page, or newer, as a server would from
+    what it owns: rows of a tablet that just left may be absent. The scan finds that out by the placement that
+    it reads after the page.
     """
 
     def __init__(self, context: Context) -> None:
@@ -98,6 +98,7 @@ class LocalShards:
         read: Callable[[KnownTable], Answer],
         after: int | None = None,
     ) -> Answer:
+        """Read as of the request's layout; where a file is damaged or gone, look up the table again."""
         failed, layout = 0, request.layout
         self._context.sync_point("page asked for")
         while True:

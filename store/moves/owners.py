@@ -7,7 +7,7 @@ when the catalog is away while the move is undone; then another process must det
     the owner is of                  it is gone when
     this process                     the operation has ended: a registry says which run
     another process of this machine  there is no such process, or one that started at another time
-    another machine                  it was not heard of for ten minutes; owners give a sign every two
+    another machine                  silent for ten minutes; keepers and plans of moves give a sign every two
 
 A machine is a host name, a boot and a namespace of process ids, so that two containers of one name, which do
 not see each other's processes, take each other for two machines.

@@ -1,11 +1,11 @@
 """The owner of a shard's root: a marker file, which also says what is known there of the catalog.
 
-Each write or delete at a shard reads the marker first (`Context.writable_disk`). It names store, shard and
-incarnation, and the newest (layout, commit) that was known at the root. That is a lower bound: a marker that
-is ahead of the catalog proves that the catalog is an older copy. A marker is replaced as a whole, flushed,
-and under a lock on its directory, so it never goes back within an incarnation, and what an owner of before
-wants to write late finds that the root is another's. Where a file system has no such locks (NFS), a process
-that is late may put back what it has just read there.
+Each write or delete at a shard reads the marker first (`Context.writable_disk`), a commit to a bucket only in
+its transaction. It names store, shard and incarnation, and the newest (layout, commit) that was known at the
+root. That is a lower bound: a marker that is ahead of the catalog proves that the catalog is an older copy. A
+marker is replaced as a whole, flushed, and under a lock on its directory, so it never goes back within an
+incarnation, and a late write of an earlier owner finds that the root is another's. Where a file system has no
+such locks (NFS), a process that is late may put back what it has just read there.
 """
 
 from __future__ import annotations

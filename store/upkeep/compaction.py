@@ -4,7 +4,7 @@ A merge writes two fragments. One has the newest version of each key, so that sc
 give out slices of it. The other has history: the versions that only older snapshots, changes and moves need.
 What a lease or the retention period may need stays. A tombstone goes, or becomes history, only when all
 fragments take part that may hold what it deleted. A flush is a merge of memory fragments, which writes to
-every shard where their slots live, and drops no version.
+every shard where their slots live. It raises no horizon: it drops only what no kept snapshot can read.
 
 Nothing is visible before one transaction, which puts the new fragments in for what their sources still serve
 then: a process that comes second, or dies before, has changed nothing. Left out are slots of tablets that
@@ -52,18 +52,18 @@ _Copies = dict[int, list[AddedFragment]]  # by shard
 
 
 class Merged(NamedTuple):
-    """The outcome: how many sources serve no slots any more, and how many fragments took their place."""
+    """The outcome: how many sources went, and how many fragments took their place."""
 
-    gone: int = 0
+    gone: int = 0  # they serve no slots any more; of a flush, commits of which some slots were flushed
     added: int = 0
 
 
 @retry_interrupted
 def compact(context: Context, table: TableInfo) -> int:
-    """Merge all of a table's fragments at each shard; returns how many fragments went away.
+    """Merge all of a table's fragments at each shard; return how many went away, less those that came.
 
     A single fragment is written again where the table is compressed otherwise by now. Reads, writes and moves
-    go on.
+    go on. The number is negative where one fragment became two: current rows, and history.
 
     Raises:
         DiskFull, ShardUnavailable, FragmentDamaged: a disk or a file. Nothing has changed there.
@@ -292,7 +292,7 @@ class Merging:
         return copy_slots(source, slots, self.bounds, keep, to)
 
     def _enter(self, tx: Tx, copies: _Copies) -> Merged:
-        """Make the copies visible, in place of what all sources still serve, and forget those that are.
+        """Make copies visible for what all sources still serve, and remove the entered ones from `copies`.
 
         Where others came first only the horizon is raised; nothing is done where a lease keeps older rows.
         """
@@ -358,8 +358,8 @@ def _slots_of(fragments: Sequence[Fragment]) -> SlotSet:
 def being_copied(tx: Tx) -> SlotSet:
     """Return the slots of tablets that a mover has begun to copy.
 
-    It copies commit by commit: were a deletion merged away between two of its rounds, the row that
-    it deleted would come back at the target.
+    It copies commit by commit: were a deletion merged away between two of its rounds, the row that it deleted
+    would come back at the target; and the target would lack what a flush wrote of commits that it has passed.
     """
     copying = {move.tablet for move in moves_in(tx) if move.phase is not Phase.PLANNED}
     tablets = tx.state.placement.tablets if copying else ()

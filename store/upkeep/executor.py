@@ -8,9 +8,9 @@ balance                 splits, joins and moves of tablets
 garbage                 a collection of garbage
 
 Any number of processes may be at work, writers and keepers. A step is a lease without an end, entered before
-it begins, so that two never do the same, and what it changes becomes visible in one transaction. So a process
-that is killed leaves the store as it was before the step, or after it, and files that garbage collection
-removes; the next process takes the step over.
+it begins, so two never do the same, unless one was declared dead (a writer's step gives no heartbeat): then
+its transaction, which makes all of a step visible, finds its sources gone. A process that is killed leaves
+the store as before the step, or after it, and files for garbage collection; the next one takes the step over.
 
 A writer carries out some steps after a commit (`after_commit`). A keeper's round, `keep`, looks at everything
 once: flushes, merges at every table's every shard until nothing is pending, splits, joins and moves, then

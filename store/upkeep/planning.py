@@ -10,9 +10,8 @@ that arrived have fragments of their own. In each range of slots that the same f
                             └─── merged ──┘   the next one is more than `TIER_RATIO` times their sum
 
 What is merged leaves a fragment that is denser than all its sources, and the next one above it is denser by
-the ratio: so rows are written again only when the fragments alongside them have grown by that ratio, a
-number of times that grows with the logarithm of the data. What the plans promise, each tested with random
-histories:
+the ratio: so rows are written again only when the fragments alongside them have grown by that ratio, a number
+of times that grows with the logarithm of the data. What the plans promise, each tested with random histories:
 
 - Once they are carried out, no slot is read from more than `slot_fragments` fragments, and small fragments
   count for all slots, since each is a file to open.

@@ -12,9 +12,8 @@ What this room promises:
 
 How a write goes: `stage` writes files that nothing refers to, with runs of every index; `publish` refers to
 them in one transaction, under a precondition if need be. Few rows are staged in memory, and become part of
-the commit's record. Deletes are tombstones (`elasticscan.store.rows`);
-updates, merges and overwrites read (`elasticscan.store.reading`), stage, and require that what they read
-still holds.
+the commit's record. Deletes are tombstones (`elasticscan.store.rows`); updates, merges and overwrites read
+(`elasticscan.store.reading`), stage, and require that what they read still holds.
 
 The modules, from the bottom up:
 

@@ -330,7 +330,7 @@ class _Publication:
     def _small_commit(self, tx: Tx) -> Append | None:
         """Return the commit if it can be appended without a transaction: it relies on nothing that was read.
 
-        Now and then it needs one all the same, which finds the maintenance that is due.
+        Now and then it needs one all the same, which finds pending upkeep.
         """
         request, table = self._request, self._table
         if self._rows is None or self._check is not None or request.txn is not None:

@@ -17,7 +17,7 @@ from tests.simulation.reading import advance, check_changes, check_tag
 from tests.simulation.tables import DOMAINS
 from tests.simulation.world import World
 
-MOST_ROUNDS = 12  # of the last keeper, until nothing is due
+MOST_ROUNDS = 12  # of the last keeper, until nothing is pending
 
 
 def check_end(world: World) -> None:

@@ -251,7 +251,7 @@ def test_a_scan_and_a_commit_wait_for_few_answers_of_the_server(store: Store, li
     assert trips(store.backend.versions) == 1
     assert trips(lambda: table.delete([1, 2])) <= 6
     assert trips(lambda: table.upsert(rows(5, 15))) <= 6
-    with Store.open(store.uri) as kept:  # with upkeep, of which none is due
+    with Store.open(store.uri) as kept:  # with upkeep, of which none is pending
         kept.table("t").upsert(rows(0, 10))
         assert trips(lambda: kept.table("t").upsert(rows(0, 10))) <= 6
         kept.table("t").compact()
