@@ -362,7 +362,7 @@ class Store:
     # Upkeep
 
     def compact(self) -> int:
-        """Merge fragments of every table; return how many were removed."""
+        """Merge fragments of every table; return how many were removed, less those added."""
         return sum(table.compact() for table in self.tables())
 
     def keep(self) -> RoundDone:

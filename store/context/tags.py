@@ -63,7 +63,7 @@ def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datet
         table = find(tx)[0]
         asked = snapshot_of(tx, table, snapshot)
         at = tx.state.commit if asked is None else asked
-        # In one transaction with the entry: a merge that lets go of a snapshot looks for tags in its own.
+        # In one transaction with the entry: a merge that releases a snapshot looks for tags in its own.
         tx.state.check_snapshot(table, at)
         there = {tag.name: tag.snapshot for tag in tx.state.tables[table.id].tags}
         if there.get(name, at) != at:
