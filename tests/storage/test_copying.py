@@ -96,8 +96,8 @@ def test_a_key_in_two_fragments_of_one_write_is_refused_by_name(rows: int) -> No
         check_keys_differ(shelf_of(first, second, slots=4).source())
 
 
-def test_fragments_of_one_write_that_share_no_slot_have_no_key_twice() -> None:
-    check_keys_differ(shelf_of([(1, 1, "a")], [], slots=4).source())
+def test_a_write_whose_fragments_share_no_slot_has_no_key_twice() -> None:
+    check_keys_differ(shelf_of([(1, 1, "a")]).source())
 
 
 def test_a_version_that_is_there_twice_is_not_taken_for_history() -> None:
