@@ -122,12 +122,11 @@ def _check_runs(state: StoreState, table: TableState, changes: FileChanges) -> N
 def _check_files(state: StoreState, table: TableState, changes: FileChanges, placement: Placement) -> None:
     """Raise unless fragments lie where their slots live, and have runs of all indexes, and of no others."""
     needed = {index.id for index in table.indexes}
-    if sum(len(added.file.paths) for added in changes.added) > MAX_FILES:
+    if sum(len(file.paths) for file in changes.added) > MAX_FILES:
         raise LimitExceeded(
             f"one commit brings at most {MAX_FILES:,} files; write in several calls", most=MAX_FILES
         )
-    for added in changes.added:
-        file = added.file
+    for file in changes.added:
         if not file.slots <= placement.at(file.shard):
             raise _changed(table, "tablets")
         if needed != {run.index for run in file.runs}:

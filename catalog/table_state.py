@@ -108,7 +108,7 @@ def with_files(
     for added in files.added:
         fragment = added.entered(next(ids), table.info.id, number)
         fragments[fragment.id] = fragment
-        runs |= {(id := next(ids)): run.entered(id, fragment.id) for run in added.file.runs}  # noqa: A001
+        runs |= {(id := next(ids)): run.entered(id, fragment.id) for run in added.runs}  # noqa: A001
     runs |= {(id := next(ids)): extra.run.entered(id, extra.fragment) for extra in files.runs}  # noqa: A001
     table, memory = with_slots(table, dict(files.slots), time), _unflushed(table.memory, files)
     return replace(

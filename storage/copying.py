@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from elasticscan.base.errors import ElasticScanError, InvalidKey, StoreDamaged
 from elasticscan.base.limits import BATCH_ROWS
-from elasticscan.metadata import Bounds, StagedFragment
-from elasticscan.storage.fragment import FOREVER, UNTIL, fragment_schema, rows_in
+from elasticscan.metadata import Bounds, StagedFragment, TableInfo
+from elasticscan.storage.fragment import FOREVER, UNTIL, fragment_schema
 from elasticscan.storage.fragment_writer import Contents, Destination, FragmentWriter
 from elasticscan.storage.merge import Array, Piece, Versions, windows
 from elasticscan.storage.pages import PageSource
@@ -88,7 +88,11 @@ def copy_slots(
     Raises:
         InvalidKey: a key is there twice in what was staged.
     """
-    copies: list[StagedFragment] = []
+    table, copies = source.table, list[StagedFragment]()
+    taking_part = [f for f in source.view.fragments if bounds.touch(f) and f.slots & slots]
+    commits = {c for f in taking_part for c in (f.min_commit, f.max_commit)}
+    versioned, deleted = len(commits) > 1, any(f.tombstones for f in taking_part)
+    form = partial(fragment_schema, table.schema, versioned)
     try:
         with ExitStack() as stack:
             writer = partial(FragmentWriter, stack, to, table, slots=slots)

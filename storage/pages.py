@@ -271,7 +271,7 @@ def _read_slices(
         passed = int(edges.searchsorted(int(slots[-1]), "right")) if len(slots) else 1
         if passed == len(edges):
             return None
-        beyond = run.seek(int(edges[passed]), b"") if passed % 2 == 0 else (0, 0)  # even: before a start
+        beyond = batches.seek(int(edges[passed]), b"") if passed % 2 == 0 else (0, 0)  # even: before a start
         index, row = max((index + 1, 0), beyond)
     return None
 

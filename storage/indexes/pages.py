@@ -186,7 +186,7 @@ class _IndexPage:
         """Yield about `target` entries of each round, and the position up to which these are all.
 
         Ranges are read one after another, each in all runs, as many in a round as `target` allows, which
-        `page` changes between rounds. One with more places is cut. The last position is None.
+        `page` changes between rounds. One with more entries is cut. The last position is None.
         """
         found, count = list[_Ranges](), 0
         for low, high in self.ranges[self._first_range() :]:

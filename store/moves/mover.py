@@ -19,11 +19,11 @@ from elasticscan.base.errors import (
     TryAgain,
 )
 from elasticscan.catalog import Tx, append_topology, retry_interrupted
-from elasticscan.metadata import AddedFragment, Bounds, FileChanges, MoveSwitched
+from elasticscan.metadata import Bounds, FileChanges, MoveSwitched, StagedFragment
 from elasticscan.storage import Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Context, SyncPoint
 from elasticscan.store.moves.owners import transition
-from elasticscan.store.writing.indexing import indexed
+from elasticscan.store.writing.indexing import with_runs
 from elasticscan.topology import Event, Move, Tablet
 
 SMALL_REST_ROWS = 20_000  # what the switch may copy while writers wait
@@ -167,8 +167,8 @@ class Mover:
             files = dict[int, FileChanges]()
             for table in tx.state.infos({of for of, _ in self.copies}):  # else it was dropped
                 copies = [copied for of, copied in self.copies if of == table.id]
-                copies = indexed(self._context, table, tx.state, copies)
-                files[table.id] = FileChanges(added(tx.state, copies))
+                copies = with_runs(self._context, table, tx.state, copies)
+                files[table.id] = FileChanges(tuple(copies))
             tx.append(MoveSwitched(self.tablet, move.target, files))
             reason = f"tablet {move.tablet} moved from shard {move.source} to {move.target}"
             append_topology(tx, reason, published=False)

@@ -21,12 +21,11 @@ from elasticscan.base.errors import (
     WrongRoot,
 )
 from elasticscan.catalog import RemovedFile, forget_secrets, forget_topologies, retry_interrupted, topology_at
-from elasticscan.metadata import FileChanges, FilesCondemned, Manifest
+from elasticscan.metadata import FileChanges, FilesCondemned, FragmentsReplaced, Manifest
 from elasticscan.storage import Disk, read_manifest
 from elasticscan.store.context import Context
 from elasticscan.store.roots.location import MARKER
 from elasticscan.store.upkeep.garbage import Action, Decision, GarbageRules, RootState, plan, too_many_unknown
-from elasticscan.store.writing.entering import replace_files
 from elasticscan.topology import Shard
 
 BATCH_FILES = 256
@@ -112,7 +111,7 @@ class _Collection:
         """Look at all roots that can be reached, those of removed shards too: files may be left there."""
         active, roots, at_root = self.state.shards, list[RootState](), dict[str, list[Shard]]()
         for shard in sorted(self.state.all_shards, key=lambda shard: shard.id in active):
-            at_root.setdefault(self._context.root_of(shard.id), []).append(shard)
+            at_root.setdefault(self._context.roots.root(shard.id).place, []).append(shard)
         known, removed = self.state.known_paths(), sorted(self.state.removed_files(), key=_by_drop)
         for shards in at_root.values():
             owner, ids = shards[-1], frozenset(shard.id for shard in shards)
@@ -210,7 +209,7 @@ class _Collection:
         with self._context.catalog.writing() as tx:
             for table, files in sorted(forgotten.items()):
                 if table in tx.state.tables or table in tx.state.dropped:
-                    replace_files(tx, table, "forget", FileChanges(forgotten=tuple(sorted(files))))
+                    tx.append(FragmentsReplaced(table, "forget", FileChanges(forgotten=tuple(sorted(files)))))
             condemned = tx.state.condemned & {(root.shard.id, path) for path in gone}
             if condemned:
                 tx.append(FilesCondemned(tuple(sorted(condemned)), lifted=True))

@@ -28,6 +28,7 @@ from elasticscan.metadata import (
     Bounds,
     FileChanges,
     Fragment,
+    FragmentsReplaced,
     HorizonRaised,
     StagedFragment,
     TableInfo,
@@ -39,8 +40,7 @@ from elasticscan.store.context.leases import holds_in
 from elasticscan.store.context.lookups import by_shard
 from elasticscan.store.moves.owners import moves_in
 from elasticscan.store.upkeep.planning import is_current
-from elasticscan.store.writing.entering import added, replace_files
-from elasticscan.store.writing.indexing import indexed
+from elasticscan.store.writing.indexing import with_runs
 from elasticscan.topology import Phase, SlotSet
 
 COMPACT, FLUSH = "compact", "flush"
@@ -48,7 +48,7 @@ MOST_AT_ONCE = 32
 MOST_BATCH_BYTES = 8 * BATCH_BYTES  # a merge holds a batch of each fragment
 MOST_COMPRESSED = 8  # so many times the bytes of a compressed file, about, its batches take in memory
 
-_Copies = dict[int, list[AddedFragment]]  # by shard
+_Copies = dict[int, list[StagedFragment]]  # by shard
 
 
 class Merged(NamedTuple):
@@ -232,7 +232,7 @@ class Merging:
                     with self.context.catalog.writing() as tx:
                         merged = self._enter(tx, copies)
             finally:
-                discard((copied.file for here in copies.values() for copied in here), self.context.disk_of)
+                discard((copied for here in copies.values() for copied in here), self.context.disk_of)
             if problem is not None:
                 raise problem
         return merged
@@ -248,22 +248,22 @@ class Merging:
                 problem = error
         return problem
 
-    def _stage_at(self, shard: int) -> list[AddedFragment]:
+    def _stage_at(self, shard: int) -> list[StagedFragment]:
         """Stage the fragments of a shard, with runs of indexes: there is less to do under the lock."""
         in_part = replace(self.keep, drop_tombstones=False, complete=False)
         left, stages, staged = list(self.fragments), list[Fragment](), list[StagedFragment]()
-        copies = list[AddedFragment]()
+        copies = list[StagedFragment]()
         try:
             while len(some := self._at_once(left)) < len(left):
                 left = [fragment for fragment in left if fragment not in some]
                 for copied in self._copy(shard, some, some, in_part):
-                    staged.append(copied.file)
+                    staged.append(copied)
                     stages.append(copied.entered(-len(staged), self.table.id))
                     left.append(stages[-1])
             copies = self._copy(shard, left, (*self.fragments, *stages, *self.hidden), self.keep)
-            return indexed(self.context, self.table, self.context.state(), copies)
+            return with_runs(self.context, self.table, self.context.state(), copies)
         except BaseException:
-            discard((copied.file for copied in copies), self.context.disk_of)
+            discard(copies, self.context.disk_of)
             raise
         finally:
             discard(staged, self.context.disk_of)
@@ -280,7 +280,7 @@ class Merging:
 
     def _copy(
         self, shard: int, sources: Sequence[Fragment], replaced: Sequence[Fragment], keep: Keep
-    ) -> list[AddedFragment]:
+    ) -> list[StagedFragment]:
         """Merge a few fragments into files which say whose place they take."""
         context, readers = self.context, self.context.readers
         if self.commits:
@@ -306,11 +306,11 @@ class Merging:
             tx.append(HorizonRaised(self.table.id, horizon))
         # Where nothing is left, the shard need not be there any more.
         here = {s: slots for s, slots in self._still_served(tx).items() if slots and s in copies}
-        entering = list[AddedFragment]()
+        entering = list[StagedFragment]()
         for shard, slots in here.items():
-            copies[shard] = indexed(self.context, self.table, tx.state, copies[shard])
+            copies[shard] = with_runs(self.context, self.table, tx.state, copies[shard])
             entering += [copied.serving(slots) for copied in copies[shard]]
-        self.context.check_not_collected(tx, (copied.file for copied in entering))
+        self.context.check_not_collected(tx, entering)
         merged = self._swap(tx, entering, SlotSet.union(here.values()))
         for shard in here:
             del copies[shard]  # the commit refers to them, or may do so
@@ -336,18 +336,18 @@ class Merging:
         (shard,) = self.targets
         return {fragment.id: fragment.slots for fragment in tx.state.fragments(self.table.id, shard)}
 
-    def _swap(self, tx: Tx, entering: Sequence[AddedFragment], slots: SlotSet) -> Merged:
+    def _swap(self, tx: Tx, entering: Sequence[StagedFragment], slots: SlotSet) -> Merged:
         """Put the new fragments in for what their sources still serve."""
         if not slots:
             return Merged()
-        served, files = self._served(tx), added(tx.state, entering)
+        served, files = self._served(tx), tuple(entering)
         if self.commits:
             flushed = tuple(c.number for c in self.commits if not c.slots.isdisjoint(slots))
             changes = FileChanges(files, flushed=flushed, flushed_slots=slots)
-            replace_files(tx, self.table.id, FLUSH, changes)
+            tx.append(FragmentsReplaced(self.table.id, FLUSH, changes))
             return Merged(len(flushed), len(files))
         left = {number: served[number] - slots for number in self._sources() if number in served}
-        replace_files(tx, self.table.id, COMPACT, FileChanges(files, slots=tuple(left.items())))
+        tx.append(FragmentsReplaced(self.table.id, COMPACT, FileChanges(files, slots=tuple(left.items()))))
         return Merged(sum(not some for some in left.values()), len(files))
 
 

@@ -93,28 +93,6 @@ def with_runs(
         raise
 
 
-def indexed(
-    context: Context, table: TableInfo, state: StoreState, copies: Sequence[AddedFragment]
-) -> list[AddedFragment]:
-    """Return copies with runs of the indexes, as `with_runs`."""
-    whole = with_runs(context, table, state, [copied.file for copied in copies])
-    return [replace(copied, file=file) for copied, file in zip(copies, whole, strict=True)]
-
-
-def replace_files(tx: Tx, table: int, operation: str, files: FileChanges) -> None:
-    """Enter other files with the same rows, as one record, with its name in the log.
-
-    Raises:
-        WriteConflict: a fragment is not there, or garbage collection has condemned one that is added.
-    """
-    before = tx.state.tables.get(table)
-    if before is None:  # it was dropped, and its files are forgotten
-        tx.append(FragmentsReplaced(table, operation, 0, files))
-    else:
-        horizon, served = before.info.oldest_snapshot, before.served_by(files)
-        tx.append(FragmentsReplaced(table, operation, horizon, files, served))
-
-
 def _defined(
     table: TableInfo, name: str, columns: Sequence[str], kind: str, include: Sequence[str]
 ) -> IndexInfo:
@@ -241,7 +219,7 @@ def _enter_runs(
         }
         if taken:
             added = tuple(AddedRun(fragment, run) for fragment in sorted(taken) for run in taken[fragment])
-            replace_files(tx, index.table, "index", FileChanges(runs=added))
+            tx.append(FragmentsReplaced(index.table, "index", FileChanges(runs=added)))
             tx.files_at |= {part.shard for part, _ in built if part.id in taken}
         missing = without_runs(tx.state, index)
         index = transition_index(tx, index, IndexPhase.BUILDING if missing else IndexPhase.READY)

@@ -170,7 +170,7 @@ def commit_of(
         slots=SlotSet.union(part.slots for part in staged if packed is not None),
         overwrites=kind == "overwrite",
         based_on=request.based_on,
-        files=FileChanges(tuple(AddedFragment(part) for part in staged if packed is None)),
+        files=FileChanges(tuple(staged) if packed is None else ()),
     )
     said = {"content": None if txn is None else txn.content, "user": dict(request.user_metadata or {})}
     metadata = json.dumps(said, sort_keys=True) if any(said.values()) else None
