@@ -13,6 +13,7 @@ import warnings
 
 from pyspark.sql import SparkSession
 
+from tests.base.processes import tell
 from tests.base.quick_java import QUICK_JAVA
 from tests.cluster.jobs import JOBS
 

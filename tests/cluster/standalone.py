@@ -20,7 +20,7 @@ from typing import Any
 import pyspark
 
 from tests.base.processes import Program, command, end_session, ending_with_parent, kill, members, until
-from tests.base.quick_java import quick_java
+from tests.base.quick_java import QUICK_JAVA
 
 JARS = Path(pyspark.__file__).parent / "jars"
 BACKEND = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
@@ -109,7 +109,7 @@ class Cluster:
     def _start(self, name: str, program: list[str], words: str, more: dict[str, str] | None = None) -> str:
         """Start a process of Java's, and wait for a line of its log; what its group matched."""
         log = self._log(name)
-        java = ["java", *quick_java().split(), "-Xmx160m", *self._class_path, *program]
+        java = ["java", *QUICK_JAVA.split(), "-Xmx160m", *self._class_path, *program]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 ending_with_parent(java),

@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.base.quick_java import quick_java
+from tests.base.quick_java import QUICK_JAVA
 from tests.pages import ROOT
 
 
 def run(module: str, *words: object, path: str | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", module, *map(str, words)]
-    environment = (
-        os.environ | {"JAVA_TOOL_OPTIONS": quick_java(make=False)} | ({} if path is None else {"PATH": path})
-    )
+    environment = os.environ | {"JAVA_TOOL_OPTIONS": QUICK_JAVA} | ({} if path is None else {"PATH": path})
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
 
 

@@ -36,6 +36,7 @@ from elasticscan.metadata import (
     Bounds,
     FileChanges,
     Fragment,
+    FragmentsReplaced,
     HorizonRaised,
     IndexInfo,
     IndexPhase,
@@ -68,8 +69,7 @@ from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import OwnedMove
 from elasticscan.store.reading import rows_by_key, scan
 from elasticscan.store.upkeep import compaction, executor
-from elasticscan.store.writing import definitions, indexing, preconditions, publishing, transactions
-from elasticscan.store.writing.entering import added, replace_files
+from elasticscan.store.writing import definitions, indexing, preconditions, publishing
 from elasticscan.store.writing.preconditions import KeyCheck
 from elasticscan.topology import Event, Move, Phase, Placement, SlotSet
 from tests.faults.unchecked import (
@@ -368,8 +368,8 @@ def switch_without_the_last_commits(honest: Any, self: Mover) -> None:
 
 def replace_fragments(tx: Tx, table: int, slots: Mapping[int, SlotSet], copies: Iterable[Any]) -> None:
     """Enter fragments in the place of others; `slots` are what these serve from now on, by their ids."""
-    changes = FileChanges(added(tx.state, copies), slots=tuple(slots.items()))
-    replace_files(tx, table, compaction.COMPACT, changes)
+    changes = FileChanges(tuple(copies), slots=tuple(slots.items()))
+    tx.append(FragmentsReplaced(table, compaction.COMPACT, changes))
 
 
 def _strike(tx: Tx, shard: int, slots: SlotSet) -> None:
@@ -448,7 +448,7 @@ def merge_outlives_its_owner(enter: Any, merging: Any, tx: Tx, copies: Any) -> A
     if merging.commits or there & {fragment.id for fragment in merging.fragments}:
         return enter(merging, tx, copies)
     for shard, slots in merging.targets.items():
-        whole = compaction.indexed(merging.context, merging.table, tx.state, copies.pop(shard))
+        whole = compaction.with_runs(merging.context, merging.table, tx.state, copies.pop(shard))
         merged = slots & tx.state.placement.at(shard)
         replace_fragments(tx, merging.table.id, {}, [c.serving(merged) for c in whole])
     return compaction.Merged(added=len(whole))

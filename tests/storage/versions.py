@@ -456,10 +456,10 @@ class Scenario:
         shelf.fragments = [fragment for fragment in left if fragment.slots]
         self.oldest = horizon
         for copied in reversed(copies):  # history is of its own file, the first one has what is left
-            there = {(v.key, v.commit) for v in versions_in(shelf, copied.file, copied.min_number)}
+            there = {(v.key, v.commit) for v in versions_in(shelf, copied, copied.min_commit)}
             own = [v for v in rows if copied is copies[0] or (v.key, v.commit) in there]
             rows = [v for v in rows if v not in own]
-            shelf.register(copied.file, copied.min_number, copied.max_number, own)
+            shelf.register(copied, rows=own)
 
     # What may be asked of it
 
