@@ -280,7 +280,7 @@ def _rows_of(
                 report.lost.append(loss(plan.name, fragment, error.message, what))
         return len(lost) < reader.batch_count
 
-    numbered = (replace(fragment, id=number) for number, fragment in enumerate(plan.fragments))
+    numbered = (replace(fragment, id=number) for number, fragment in enumerate(plan.fragments, 1))
     fragments = [fragment for fragment in numbered if is_readable(fragment)]
     source = PageSource(info, View(fragments), lru_cache(MOST_READERS)(open_fragment), plan.floor)
     newest = max((fragment.max_commit for fragment in fragments), default=0)
