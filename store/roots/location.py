@@ -119,12 +119,18 @@ class Location:
         return self.uri if self.directory is None else self.directory / CATALOG_FILE
 
     def check_not_bereft(self) -> None:
-        """Raise `StoreNotFound` where this user may not look, or shards lie, whose catalog has no store."""
+        """Raise `StoreNotFound` where this user may not look, or a store's parts lie, without its catalog.
+
+        These are shards, or the newest commits of a process that was killed, next to where the catalog was.
+        """
         directory = Path(self.uri)
         names = () if self.directory is None else (MARKER, "t[0-9]*/*.arrow")
+        catalog, commits = directory / CATALOG_FILE, directory / f"{CATALOG_FILE}-wal"
         try:
-            (directory / CATALOG_FILE).is_file()
-            is_bereft = any(any(directory.glob(f"{SHARDS}/*/{name}")) for name in names)
+            is_lost = not (catalog.is_file() and catalog.stat().st_size)
+            is_bereft = (is_lost and commits.is_file() and commits.stat().st_size > 0) or any(
+                any(directory.glob(f"{SHARDS}/*/{name}")) for name in names
+            )
         except OSError as error:
             raise StoreNotFound(
                 f"{brief(self.uri, 200)} cannot be looked into: {error.strerror}; check the path, "
@@ -133,7 +139,7 @@ class Location:
             ) from error
         if is_bereft:
             raise StoreNotFound(
-                f"{self.uri} holds shards, but {CATALOG_FILE} is missing or has no store; restore it from a "
+                f"{self.uri} holds parts of a store, but {CATALOG_FILE} is missing or has none; restore it from a "
                 f"backup, use `elasticscan repair {self.uri} NEW`, or remove what was never a store",
                 uri=self.uri,
             )

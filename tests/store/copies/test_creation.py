@@ -171,6 +171,27 @@ def test_a_store_whose_making_is_stopped_is_whole_or_is_none(
     assert seen <= {StoreNotFound, StoreDamaged, Store}
 
 
+@pytest.mark.parametrize("is_emptied", [True, False])
+def test_no_store_is_made_where_commits_of_one_wait_for_its_catalog(tmp_path: Path, is_emptied: bool) -> None:
+    """As after a kill, with all shards elsewhere: SQLite would drop what waits next to a new catalog."""
+    alive, killed = tmp_path / "alive", tmp_path / "killed"
+    with Store.create(alive, {"s": str(tmp_path / "root")}) as store:
+        store.create_table("t", pa.schema([("id", pa.int64())]), ["id"]).upsert([{"id": 1}])
+        shutil.copytree(alive, killed)
+    catalog = killed / "catalog.db"
+    saved = catalog.read_bytes()
+    if is_emptied:
+        catalog.write_bytes(b"")
+    else:
+        catalog.unlink()
+    for refused in (Store.open, lambda uri: Store.create(uri, {"s": str(tmp_path / "other")})):
+        with pytest.raises(StoreNotFound, match="holds parts of a store"):
+            refused(killed)
+    catalog.write_bytes(saved)
+    with Store.open(killed) as store:
+        assert store.table("t").scan().count() == 1
+
+
 class Meanwhile(LocalDisk):
     """A disk that lets someone else come in before it makes some file."""
 
