@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.errors import ElasticScanError, InvalidKey, StoreDamaged
+from elasticscan.base.formatting import python_rows
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import Bounds, StagedFragment, TableInfo
 from elasticscan.storage.fragment import FOREVER, UNTIL, fragment_schema
@@ -172,7 +173,7 @@ def check_keys_differ(source: PageSource) -> None:
 
 
 def repeated_key(rows: pa.RecordBatch, row: int, names: Sequence[str]) -> InvalidKey:
-    key = {name: rows.column(name)[row].as_py() for name in names}
+    key = python_rows(rows.select(list(names)).slice(row, 1))[0]
     return InvalidKey(
         f"the primary key {key} occurs more than once in one write; keep one row for each key (in Spark: "
         "df.dropDuplicates)",

@@ -139,8 +139,8 @@ class Location:
             ) from error
         if is_bereft:
             raise StoreNotFound(
-                f"{self.uri} holds parts of a store, but {CATALOG_FILE} is missing or has none; restore it from a "
-                f"backup, use `elasticscan repair {self.uri} NEW`, or remove what was never a store",
+                f"{self.uri} holds parts of a store, but {CATALOG_FILE} is missing or has none; restore it "
+                f"from a backup, use `elasticscan repair {self.uri} NEW`, or remove what was never a store",
                 uri=self.uri,
             )
 

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.errors import AlreadyExists, ElasticScanError, NotFound, RowsChanged
-from elasticscan.base.formatting import brief
+from elasticscan.base.formatting import brief, python_rows
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import IdempotencyKey, Tx, retry_interrupted
 from elasticscan.metadata import Bounds, StagedFragment, TableInfo
@@ -74,7 +74,7 @@ class KeyCheck:
         return self._context.table_in(tx, self._table.id, tx.state.commit)
 
     def _conflict(self, keys: pa.RecordBatch, newest: int) -> ElasticScanError:
-        rows = keys.slice(0, MOST_KEYS_NAMED).to_pylist()
+        rows = python_rows(keys.slice(0, MOST_KEYS_NAMED))
         named: list[Any] = [row if len(row) > 1 else next(iter(row.values())) for row in rows]
         columns, name = ", ".join(keys.schema.names), self._table.name
         listed = f"{columns} = {', '.join(brief(key) for key in named)}"

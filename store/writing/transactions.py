@@ -38,7 +38,7 @@ from elasticscan.base.errors import (
     TableChanged,
     WriteConflict,
 )
-from elasticscan.base.formatting import brief
+from elasticscan.base.formatting import brief, python_rows
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.key_encoding import sort_codes
 from elasticscan.catalog import IdempotencyKey
@@ -296,7 +296,7 @@ def rows_that_meet(
     for batch in batches:
         others = batch.filter(pc.invert(pc.fill_null(predicate.mask(batch), False)))
         if others.num_rows:
-            row = others.select([*table.primary_key]).slice(0, 1).to_pylist()[0]
+            row = python_rows(others.select([*table.primary_key]).slice(0, 1))[0]
             key = ", ".join(f"{name} = {brief(value)}" for name, value in row.items())
             raise InvalidOption(
                 f"row {key} does not meet {option}={brief(where)}, and nothing was written; leave it out",

@@ -144,6 +144,21 @@ def test_a_refused_write_names_keys_of_several_columns_and_leaves_no_file(store:
     assert table.scan().count() == 1
 
 
+def test_keys_that_python_has_no_value_for_are_named_as_texts(store: Store) -> None:
+    rows = pa.table({"at": pa.array([300_000_000_000]).cast(pa.timestamp("s")), "v": [1]})
+    table = store.create_table("far", rows.schema, ["at"])
+    commit = table.upsert(rows)
+    assert table.upsert(rows) > commit
+    for refused, error in (
+        (lambda: table.insert(rows), AlreadyExists),
+        (lambda: table.upsert(rows, if_unchanged_since=commit), RowsChanged),
+        (lambda: table.upsert(pa.concat_tables([rows, rows])), InvalidKey),
+        (lambda: table.overwrite(rows, where="v = 2"), InvalidOption),
+    ):
+        with pytest.raises(error, match="11476-08-15 05:20:00"):
+            refused()
+
+
 @pytest.mark.skipif(AT_SERVER, reason="statements of a catalog in a file")
 def test_a_commit_is_reported_also_where_its_lease_cannot_be_ended(store: Store, table: Table) -> None:
     table.set_retention("0s")
