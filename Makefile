@@ -47,11 +47,10 @@ check: java $(VENV)/installed  ## format, lint, strict types, layers, then all t
 # Tests of what holds whatever the catalog is in; others copy, remove or damage its file, or turn its clock.
 STORES = $(patsubst %,tests/store/test_%.py,column_changes index_changes status \
 	table) \
-	$(patsubst %,tests/store/context/test_%.py,leases tags) \
+	tests/store/context/test_leases.py \
 	$(patsubst %,tests/store/reading/test_%.py,changes rows_by_key) \
 	$(patsubst %,tests/store/writing/test_%.py,publishing transactions)
-CONNECTORS = $(patsubst %,tests/connector/test_%.py,column_changes merge_schema reading stream_writing streaming \
-	transcripts_of_spark writing)
+CONNECTORS = $(patsubst %,tests/connector/test_%.py,reading stream_writing streaming transcripts_of_spark writing)
 
 postgres: java $(VENV)/installed  ## run tests of stores again, with their catalogs at a PostgreSQL server
 	ELASTICSCAN_TESTS_CATALOG=postgresql $(BIN)/python -m pytest -n 3 -m 'not long' $(STORES) $(CONNECTORS) \
