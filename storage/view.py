@@ -61,15 +61,18 @@ def _parts_of(fragments: Sequence[Fragment], bounds: Bounds) -> Iterator[tuple[S
     history = {fragment.id for fragment in fragments if fragment.superseded_at is not None}
     plain = [f for f in fragments if f.unique and not f.tombstones and bounds.wholly_hold(f)]
     density = {fragment.id: fragment.density for fragment in plain}
-    ranges, by_base = list[tuple[int, tuple[int, int]]](), dict[int, dict[int, Fragment]]()
+    ranges, by_base = list[tuple[int | None, tuple[int, int]]](), dict[int | None, dict[int, Fragment]]()
     for interval in intervals_of(fragments):
         served = {fragment.id: fragment for fragment in interval.fragments}
-        # On which the others can be overlaid; 0, which no fragment has, if they must be merged.
+        # On which the others can be overlaid; None if they must be merged.
         fitting = served.keys() & density.keys() if history.isdisjoint(served) else ()
-        base = max(sorted(fitting), key=density.__getitem__, default=0)
+        base = max(sorted(fitting), key=density.__getitem__, default=None)
         by_base.setdefault(base, {}).update(served)
         ranges.append((base, (interval.start, interval.end)))
-    layers = {base: Layers(of.pop(base, None), tuple(of.values())) for base, of in by_base.items()}
+    layers = {
+        base: Layers(None if base is None else of.pop(base), tuple(of.values()))
+        for base, of in by_base.items()
+    }
     for base, neighbours in groupby(ranges, key=itemgetter(0)):
         yield SlotSet.of(ends for _, ends in neighbours), layers[base]
 
