@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from functools import cache, lru_cache
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -13,7 +14,7 @@ from elasticscan.base.errors import TableChanged
 from elasticscan.base.redaction import shown
 from elasticscan.connector.options import Options
 from elasticscan.protocol import Backend
-from elasticscan.store import Store, resolve
+from elasticscan.store import CATALOG_FILE, Store, resolve
 
 _MOST_OPEN = 8
 _DAEMON = "pyspark.daemon"
@@ -34,15 +35,19 @@ def _open_cluster(uri: str, options: tuple[tuple[str, str], ...]) -> Backend:
 def open_store(uri: str, store_id: str | None = None) -> Store:
     """Open the store at `uri`, or return the one that an earlier plan or task of this process has opened.
 
+    Another store may have been made at the same place since, so the catalog's file is part of the key, and
+    the store's id is compared where it is known.
+
     Raises:
         TableChanged: the store at `uri` is not the one that the plan was made for.
     """
-    store = opened(uri := resolve(uri))
+    uri = resolve(uri)
+    store = opened(uri, _identity(uri))
     try:
         store.backend.versions()
-    except TableChanged:  # another store was made here since
+    except TableChanged:  # another store was made here, in a file with the same inode number
         opened.cache_clear()
-        store = opened(uri)
+        store = opened(uri, _identity(uri))
     if store_id is not None and store.backend.identity != store_id:
         raise TableChanged(
             f"the store at {shown(uri)} is another one than when this was planned; nothing was committed: "
@@ -53,8 +58,8 @@ def open_store(uri: str, store_id: str | None = None) -> Store:
 
 
 @lru_cache(_MOST_OPEN)
-def opened(uri: str) -> Store:
-    """Open a store, or return the one that is open."""
+def opened(uri: str, file: object) -> Store:
+    """Open a store whose catalog is this file, or return the one that is open."""
     _freeze_imports()
     return Store.open(uri)
 
@@ -70,3 +75,12 @@ def _freeze_imports() -> None:
     if spec is not None and spec.name == _DAEMON:  # which forked this process, for tasks or to plan
         pa.array([0]).to_numpy()  # with the first one pyarrow imports pandas, where it is installed
         gc.freeze()
+
+
+def _identity(uri: str) -> object:
+    """Return which file the catalog is, where it is one: another one at the same path is another store."""
+    try:
+        status = (Path(uri) / CATALOG_FILE).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
