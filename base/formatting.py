@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow as pa
-
 
 def brief(value: Any, limit: int = 80) -> str:
     """Return `repr(value)` in one line, cut to `limit`; the type where that fails (huge integers, loops)."""
@@ -22,19 +20,6 @@ def brief(value: Any, limit: int = 80) -> str:
     if "\n" in text:  # of frames; texts show theirs as two characters
         text = " ".join(text[: limit * 8].split())
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
-
-
-def python_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return rows for messages; columns with values that Python lacks, as of the year 10000, are texts."""
-
-    def values(column: pa.Array) -> list[Any]:
-        try:
-            return list(column.to_pylist())
-        except (ValueError, OverflowError):
-            return list(column.cast(pa.string()).to_pylist())
-
-    names = rows.schema.names
-    return [dict(zip(names, row, strict=True)) for row in zip(*map(values, rows.columns), strict=True)]
 
 
 def is_whole(text: str) -> bool:

@@ -66,7 +66,7 @@ from elasticscan.storage.conform import (
     conformed,
     parts_of,
 )
-from elasticscan.storage.copying import Keep, check_keys_differ, copy_slots
+from elasticscan.storage.copying import Keep, check_keys_differ, copy_slots, python_rows
 from elasticscan.storage.definition import check_definition, map_leaves, stored_schema
 from elasticscan.storage.disk import (
     OBJECT_SCHEMES,

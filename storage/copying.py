@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.errors import ElasticScanError, InvalidKey, StoreDamaged
-from elasticscan.base.formatting import python_rows
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import Bounds, StagedFragment, TableInfo
 from elasticscan.storage.fragment import FOREVER, UNTIL, fragment_schema
@@ -170,6 +170,19 @@ def check_keys_differ(source: PageSource) -> None:
         again = np.flatnonzero(~versions.first)
         if len(again):
             raise repeated_key(versions.rows, int(versions.order[again[0]]), names)
+
+
+def python_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return rows for messages; columns with values that Python lacks, as of the year 10000, are texts."""
+
+    def values(column: pa.Array) -> list[Any]:
+        try:
+            return list(column.to_pylist())
+        except (ValueError, OverflowError):
+            return list(column.cast(pa.string()).to_pylist())
+
+    names = rows.schema.names
+    return [dict(zip(names, row, strict=True)) for row in zip(*map(values, rows.columns), strict=True)]
 
 
 def repeated_key(rows: pa.RecordBatch, row: int, names: Sequence[str]) -> InvalidKey:

@@ -18,11 +18,11 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.errors import AlreadyExists, ElasticScanError, NotFound, RowsChanged
-from elasticscan.base.formatting import brief, python_rows
+from elasticscan.base.formatting import brief
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import IdempotencyKey, Tx, retry_interrupted
 from elasticscan.metadata import Bounds, StagedFragment, TableInfo
-from elasticscan.storage import PageSource, View, shared_keys, staged_source
+from elasticscan.storage import PageSource, View, python_rows, shared_keys, staged_source
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import end_lease, is_kept, take_lease
 from elasticscan.store.context.lookups import KnownTable, check_kept

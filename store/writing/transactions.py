@@ -38,7 +38,7 @@ from elasticscan.base.errors import (
     TableChanged,
     WriteConflict,
 )
-from elasticscan.base.formatting import brief, python_rows
+from elasticscan.base.formatting import brief
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.key_encoding import sort_codes
 from elasticscan.catalog import IdempotencyKey
@@ -52,6 +52,7 @@ from elasticscan.storage import (
     conform,
     conformed,
     files_of,
+    python_rows,
     read_rows,
     staged_source,
 )
