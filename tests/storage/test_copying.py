@@ -34,12 +34,12 @@ from tests.storage.versions import (
 )
 
 
-@pytest.fixture(autouse=True, params=["in windows", "at once"])
+@pytest.fixture(autouse=True, params=["in many windows", "in one window"])
 def _small_batches(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
     monkeypatch.setattr(merge_module, "_SPARE_ROWS", 0)
-    monkeypatch.setattr(copying_module, "BATCH_ROWS", 4 if request.param == "in windows" else 1_000)
-    if request.param == "at once":  # keys of several columns do not fit into one integer
+    monkeypatch.setattr(copying_module, "BATCH_ROWS", 4 if request.param == "in many windows" else 1_000)
+    if request.param == "in one window":  # keys of several columns do not fit into one integer
         monkeypatch.setattr(merge_module, "_MOST_BITS", 1)
 
 

@@ -93,7 +93,10 @@ def test_each_commit_is_reported_with_its_time_its_size_and_what_its_writer_said
         table.history(-1)
 
 
-def test_what_a_writer_says_is_bounded(table: Table) -> None:
+def test_what_a_writer_says_is_kept_first_and_bounded(table: Table) -> None:
+    first = table.upsert(rows(1), ("job", 1), user_metadata={"try": "1"})
+    assert table.upsert(rows(1), ("job", 1), user_metadata={"try": "2"}) == first
+    assert table.history()[-1].user_metadata == {"try": "1"}
     table.upsert(rows(1), user_metadata={"k": "x" * (4_096 - len('{"k": ""}'))})
     with pytest.raises(LimitExceeded, match="not 4,097;"):
         table.upsert(rows(1), user_metadata={"k": "x" * (4_097 - len('{"k": ""}'))})
