@@ -53,14 +53,15 @@ class ElasticScanError(Exception):
             message = (
                 f"{message[:_BEGIN]} [… {len(message) - _BEGIN - _END:,} characters more …] {message[-_END:]}"
             )
-        if self.names_its_host and "host" not in fields:  # one from another process keeps its own
+        names_its_host = self.names_its_host or fields.get("kind") == "store"
+        if names_its_host and "host" not in fields:  # one from another process keeps its own
             fields |= {"host": os.uname().nodename, "user": _user()}
         super().__init__(message)
         self.message = message
         self.fields: dict[str, Any] = {name: redacted(value) for name, value in fields.items()}
 
     def __str__(self) -> str:
-        if not self.names_its_host:
+        if "host" not in self.fields:
             return f"[{self.code}] {self.message}"
         return f"[{self.code}] {self.message} (user {self.fields['user']} at {self.fields['host']})"
 
@@ -85,24 +86,19 @@ class InvalidOption(UsageError):
     Write it as the message says; it suggests the nearest name."""
 
 
-class InvalidKey(UsageError):
-    """A primary key that is null, repeated within a write, too long, or of other columns.
-    Correct the rows that the message names."""
-
-
 class LimitExceeded(UsageError):
-    """A definition, row or continuation key that is larger than its bound.
+    """A definition, row, key or continuation key that is larger than its bound.
     Make it smaller: docs/limits.md lists the bounds."""
 
 
 class SchemaMismatch(UsageError):
-    """Rows, a file or a change whose columns or types do not fit the table, or a type that no table stores.
-    Add the missing columns, cast the values, or change the table first."""
+    """Rows, a file or a change that do not fit a table: columns, types, or keys that are null or repeated.
+    Correct the rows that the message names, cast their values, or change the table first."""
 
 
-class NotSupported(UsageError):
-    """A SQL statement or a call that this kind of store does not support; a Redis cluster is only read.
-    Use what the message names instead."""
+class InvalidCall(UsageError):
+    """A call or statement that does not fit its subject: a scan that was read, a placement, a Redis cluster.
+    Do what the message names instead: begin a scan for each reader or after a fork, plan a move again."""
 
 
 class FilterError(UsageError, code="ES_INVALID_FILTER"):
@@ -110,24 +106,14 @@ class FilterError(UsageError, code="ES_INVALID_FILTER"):
     Correct it where the message points; docs/filters.md has the grammar."""
 
 
-class ScanConsumed(UsageError):
-    """A scan that was read to its end, closed, or is read elsewhere; or a write that was begun before a fork.
-    Begin a scan for each reader, continue with `Store.resume`, or fork while the store rests."""
-
-
 class ContinuationKeyError(UsageError, code="ES_INVALID_CONTINUATION_KEY"):
     """A page's key or a stream's offset that was altered, cut, or made by another store, stream or secret.
     Use it as it was returned, at its store; else start a new scan, or the stream with a new checkpoint."""
 
 
-class StoreNotFound(UsageError, names_its_host=True):
-    """A place where there is no store, as this user at this host sees it.
-    Check the path or URL, the mount and the permissions; `create` makes a store."""
-
-
 class NotFound(UsageError):
-    """A table, column, index, shard, tablet, topology, snapshot or tag that does not exist (field `kind`).
-    Use the nearest name, which the message suggests; `status` and `history` list what there is."""
+    """A store, table, column, index, shard, tablet, topology, snapshot or tag that is not there (`kind`).
+    Use the nearest name, which the message suggests, or look with `status`; of a store, check the path."""
 
 
 class AlreadyExists(UsageError):
@@ -138,11 +124,6 @@ class AlreadyExists(UsageError):
 class ReadOnlyStore(UsageError, code="ES_READ_ONLY", names_its_host=True):
     """A change of a store that was opened for reading, or cannot be written by this user at this host.
     Open it without `read_only`, or as a user who may write; the message says why it is so."""
-
-
-class InvalidTopologyChange(UsageError):
-    """A move, split, join or change of shards that does not fit the current placement.
-    Look at `status` and plan it again."""
 
 
 class TryAgain(ElasticScanError):
@@ -160,19 +141,14 @@ class CommitUnknown(TryAgain):
     repeated."""
 
 
-class NotReady(TryAgain):
-    """An index that is still being built, or a tablet that another process is moving (field `kind`).
-    Wait; if that process was killed, call `create_index` again or `move --resume`."""
-
-
 class OutOfResources(TryAgain, names_its_host=True):
     """A process or machine without free file handles, memory or threads; the store is well.
     Raise the limit (`ulimit -n`, `ulimit -u`), or run less at once."""
 
 
-class WriteConflict(TryAgain):
-    """A write that other writes preceded for a minute, each time, or whose files were collected meanwhile.
-    Repeat it: nothing was committed."""
+class Busy(TryAgain):
+    """A call that others are in the way of: writes, each time, a move, a build of an index, a collection.
+    Repeat it: nothing was committed. After a killed process, call `create_index` or `move --resume`."""
 
 
 class StartAgain(ElasticScanError):
@@ -213,15 +189,9 @@ class ShardUnavailable(OperatorNeeded, names_its_host=True):
     Mount it, or correct the permission, the network or the device; then try again."""
 
 
-class WrongRoot(OperatorNeeded, names_its_host=True):
-    """A directory or bucket that belongs to another shard, store or copy of the catalog.
-    Mount each disk where it belongs, use the original catalog, or `adopt` the shards for this copy."""
-
-
-class CatalogOutdated(OperatorNeeded):
-    """A catalog that is older than its shards, or does not know most of their files.
-    Put the newest catalog back, or `adopt`, which loses what it does not know; `gc --share 1` removes
-    files."""
+class ShardMismatch(OperatorNeeded, names_its_host=True):
+    """A shard and a catalog that do not belong together: another disk, a copy, a catalog that is older.
+    Mount each disk where it belongs, use the newest catalog, or `adopt`, which loses what it lacks."""
 
 
 class DiskFull(OperatorNeeded, names_its_host=True):
@@ -230,13 +200,8 @@ class DiskFull(OperatorNeeded, names_its_host=True):
 
 
 class FragmentDamaged(OperatorNeeded, names_its_host=True):
-    """A file of rows whose bytes are not what was written, or that is gone.
+    """A file of rows that is gone, or whose bytes are not what was written.
     Run `verify`; restore a backup, or `repair OLD NEW`."""
-
-
-class FragmentMissing(FragmentDamaged, code=FragmentDamaged.code):
-    """A file of rows that is gone.
-    A writer that staged it, or a scan longer than a grace period, may try again; else as above."""
 
 
 class CoverageBroken(OperatorNeeded):

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from elasticscan.base.errors import InvalidKey, SchemaMismatch
+from elasticscan.base.errors import SchemaMismatch
 from elasticscan.base.limits import MAX_SLOTS
 
 Words = NDArray[np.uint32]
@@ -54,8 +54,8 @@ _HASHED = _BYTES | {kind.id for kind in _PLAIN}
 def spark_hash(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPARK_SEED) -> NDArray[np.int32]:
     """Compute Spark's `hash(columns...)` of every row, for one or several columns of equal length.
 
-    Raises `SchemaMismatch` for a type that Spark would not hash as one value, and `InvalidKey` for a
-    timestamp in seconds or milliseconds so far away that Spark's microseconds cannot hold it.
+    Raises `SchemaMismatch` for a type that Spark would not hash as one value, and for a timestamp in
+    seconds or milliseconds so far away that Spark's microseconds cannot hold it.
 
     >>> spark_hash([pa.array([1], pa.int32())]).tolist()
     [-559580957]
@@ -248,7 +248,7 @@ def _microseconds(block: pa.Array) -> Longs:
     try:
         return raw_values(block.cast(pa.timestamp("us", block.type.tz)), np.int64)
     except pa.ArrowInvalid as error:
-        raise InvalidKey(
+        raise SchemaMismatch(
             f"A timestamp is too far away to be counted in microseconds, as its hash needs: {error}. "
             "Mend the row or leave it out.",
             type=str(block.type),

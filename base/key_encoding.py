@@ -38,7 +38,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from elasticscan.base.errors import InvalidKey, SchemaMismatch
+from elasticscan.base.errors import SchemaMismatch
 from elasticscan.base.hashing import raw_values, spark_hash
 
 _PRIMARY_KEY_TYPES = "bool, int8 to int64, date32, timestamp, decimal128, strings and binaries"
@@ -207,10 +207,10 @@ def sort_codes(column: pa.Array) -> NDArray[Any]:
     They compare within this one column only. Integers, dates, timestamps and decimals that fit 64 bits
     come without a copy, the other types as dense ranks.
 
-    Raises `InvalidKey` for a null.
+    Raises `SchemaMismatch` for a null.
     """
     if column.null_count:
-        raise InvalidKey("A column of a key holds a null. Give every row a value in its key columns.")
+        raise SchemaMismatch("A column of a key holds a null. Give every row a value in its key columns.")
     kind = column.type
     if not len(column):
         return np.empty(0, dtype=np.int64)

@@ -24,11 +24,11 @@ from threading import RLock
 
 from elasticscan.base.errors import (
     AlreadyExists,
-    CatalogOutdated,
     CatalogUnavailable,
     CommitUnknown,
     ElasticScanError,
     ReadOnlyStore,
+    ShardMismatch,
     TableChanged,
 )
 from elasticscan.catalog import checkpoints, tables, verifying
@@ -49,7 +49,7 @@ _DROPPED_AT_ONCE = 500
 class Catalog:
     """The log of a store, and transactions over it. For several threads; a child opens its own.
 
-    Everything raises `CatalogOutdated` when the log has become older than this object has seen it.
+    Everything raises `ShardMismatch` when the log has become older than this object has seen it.
 
     Attributes:
         home: the database that keeps the log.
@@ -102,7 +102,7 @@ class Catalog:
         """Return the state as of the head; of a standby, which may fall behind what was seen, what it has.
 
         Raises:
-            CatalogOutdated: an older copy of the log was put back.
+            ShardMismatch: an older copy of the log was put back.
             StoreDamaged: the log is not what was appended.
             TableChanged: it is the log of another store.
         """
@@ -119,7 +119,7 @@ class Catalog:
         known = self.known
         try:
             return self._advance(replay_newest(self.home, known))
-        except CatalogOutdated:
+        except ShardMismatch:
             found = replay_newest(self.home, None)
             assert known is not None, "nothing is older than nothing"
             is_same = (known.store_id, known.incarnation) == (found.store_id, found.incarnation)
@@ -166,7 +166,7 @@ class Catalog:
 
         Raises:
             ReadOnlyStore: the log cannot be written.
-            WrongRoot: it has two names, or is a copy.
+            ShardMismatch: it has two names, or is a copy.
         """
         self.check_writable()
         verify = self.before_writing(is_small)  # outside of the transaction: it reads at the shards
@@ -256,7 +256,7 @@ class Catalog:
         verify = self.before_writing(True)
         try:
             verify(state)
-        except CatalogOutdated:  # others may have gone beyond what is known here
+        except ShardMismatch:  # others may have gone beyond what is known here
             verify(self.follow())
         try:
             check(state, what.record)  # all that it depends on is the layout

@@ -12,7 +12,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import NamedTuple
 
-from elasticscan.base.errors import CatalogOutdated, StoreDamaged, StoreNotFound, StoreTooNew
+from elasticscan.base.errors import NotFound, ShardMismatch, StoreDamaged, StoreTooNew
 from elasticscan.catalog import tables
 from elasticscan.catalog.codec import pack_value, unpack_value
 from elasticscan.catalog.database import LogHome, Row, head_in
@@ -65,7 +65,7 @@ def replay(home: LogHome, state: StoreState | None) -> StoreState:
     Where the head has moved, one more statement gives it, the log's entry of the known state, and the rest.
 
     Raises:
-        CatalogOutdated: an older copy of the log was put back.
+        ShardMismatch: an older copy of the log was put back.
         StoreDamaged: the log is not what was appended, or a value was dropped, which a checkpoint covers.
     """
     if state is not None and head_in(home.execute(tables.HEAD)) == head_of(state):
@@ -75,7 +75,7 @@ def replay(home: LogHome, state: StoreState | None) -> StoreState:
     rows = [row[4:] for row in rows if row[4] is not None]
     if state is not None:
         if [row[2] for row in rows[:1] if row[0] == state.number] != [state.digest]:
-            raise CatalogOutdated(
+            raise ShardMismatch(
                 f"record {state.number} was seen, and the log ends with {head[0]} or has another in its "
                 "place; put the newest log back, or run `elasticscan adopt`",
                 known=state.number,
@@ -83,7 +83,7 @@ def replay(home: LogHome, state: StoreState | None) -> StoreState:
             )
         rows = rows[1:]
     elif not rows and head[0] == -1:
-        raise StoreNotFound("the log has no record yet; create the store again")
+        raise NotFound("the log has no record yet; create the store again", kind="store")
     entries = [entry_of(row) for row in rows]
     check_chain(GENESIS if state is None else state.digest, entries)
     for entry, row in zip(entries, rows, strict=True):

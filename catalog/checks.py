@@ -20,8 +20,8 @@ compared with this very state by those who append them.
     TagChanged          a snapshot that can still be read
     TopologyEntered     the number that follows in the topology history
 
-Raised: `TableChanged` and `RowsChanged` (start again), `WriteConflict` (try again), `SnapshotExpired`,
-`AlreadyExists`, `InvalidTopologyChange`.
+Raised: `TableChanged` and `RowsChanged` (start again), `Busy` (try again), `SnapshotExpired`,
+`AlreadyExists`, `InvalidCall`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from typing import Any, Final
 
 from elasticscan.base.errors import (
     AlreadyExists,
-    InvalidTopologyChange,
+    Busy,
+    InvalidCall,
     LimitExceeded,
     RowsChanged,
     SnapshotExpired,
     TableChanged,
-    WriteConflict,
 )
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import TableState
@@ -76,10 +76,8 @@ def _existing(state: StoreState, id: int) -> TableState:  # noqa: A002
     return table
 
 
-def _changed(table: TableState, what: str) -> WriteConflict:
-    return WriteConflict(
-        f"{what} of table {table.info.name!r} changed meanwhile; nothing was done, try again"
-    )
+def _changed(table: TableState, what: str) -> Busy:
+    return Busy(f"{what} of table {table.info.name!r} changed meanwhile; nothing was done, try again")
 
 
 def _check_rows(state: StoreState, record: RowsCommitted) -> None:
@@ -137,7 +135,7 @@ def _check_files(state: StoreState, table: TableState, changes: FileChanges, pla
 def _check_not_condemned(state: StoreState, files: Iterable[tuple[int, str]]) -> None:
     gone = state.condemned.intersection(files) if state.condemned else ()
     if gone:
-        raise WriteConflict(
+        raise Busy(
             "files of this call were collected before it ended; nothing was changed: try again with a "
             "longer `gc --orphans`",
             path=min(gone)[1],
@@ -147,9 +145,9 @@ def _check_not_condemned(state: StoreState, files: Iterable[tuple[int, str]]) ->
 def _check_move(state: StoreState, record: MoveSwitched) -> None:
     tablet, target = record.tablet, state.shards.get(record.target)
     if state.placement.tablet(tablet.id) != tablet:
-        raise InvalidTopologyChange(f"tablet {tablet.id} was changed meanwhile; plan its move again")
+        raise InvalidCall(f"tablet {tablet.id} was changed meanwhile; plan its move again")
     if target is None or target.draining:
-        raise InvalidTopologyChange(f"shard {record.target} is draining or gone; plan the move again")
+        raise InvalidCall(f"shard {record.target} is draining or gone; plan the move again")
     placement = state.placement.replaced((tablet,), (moved_tablet(record),))
     for table, changes in record.tables.items():
         _check_files(state, _existing(state, table), changes, placement)
@@ -170,7 +168,7 @@ def _check_table(state: StoreState, record: TableDefined) -> None:
 def _check_new(state: StoreState, kind: str, id: int) -> None:  # noqa: A002
     """Raise if an id that a writer chose was used meanwhile, by whatever may be gone again."""
     if id <= state.newest_ids.get(kind, 0):
-        raise WriteConflict(f"another {kind} was made meanwhile; try again")
+        raise Busy(f"another {kind} was made meanwhile; try again")
 
 
 def _check_index(state: StoreState, record: IndexDefined) -> None:
@@ -192,7 +190,7 @@ def _check_index(state: StoreState, record: IndexDefined) -> None:
 def _check_tablets(state: StoreState, record: TabletsChanged) -> None:
     for tablet in record.before:
         if state.placement.tablet(tablet.id) != tablet:
-            raise InvalidTopologyChange(f"tablet {tablet.id} was changed meanwhile; plan it again")
+            raise InvalidCall(f"tablet {tablet.id} was changed meanwhile; plan it again")
     before = {tablet.id for tablet in record.before}
     for tablet in record.after:
         if tablet.id not in before:
@@ -201,7 +199,7 @@ def _check_tablets(state: StoreState, record: TabletsChanged) -> None:
 
 def _check_shard(state: StoreState, record: ShardDefined) -> None:
     if record.removed and state.placement.at(record.shard.id):
-        raise InvalidTopologyChange(f"shard {record.shard.name!r} still serves tablets; move them first")
+        raise InvalidCall(f"shard {record.shard.name!r} still serves tablets; move them first")
     others = (shard.name for shard in state.shards.values() if shard.id != record.shard.id)
     if not record.removed and record.shard.name in others:
         raise AlreadyExists(f"there is a shard {record.shard.name!r} already; choose another name")
@@ -230,7 +228,7 @@ def _check_tag(state: StoreState, record: TagChanged) -> None:
 def _check_topology(state: StoreState, record: TopologyEntered) -> None:
     newest, is_published = state.topology
     if record.topology != newest + int(is_published):
-        raise WriteConflict(f"topology {newest} was entered meanwhile; look again")
+        raise Busy(f"topology {newest} was entered meanwhile; look again")
 
 
 _CHECKS: Final[Mapping[type, Callable[[StoreState, Any], object]]] = {

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Final, Self
 from weakref import WeakSet
 
 from elasticscan.base.clock import Clock
-from elasticscan.base.errors import CatalogUnavailable, ScanConsumed
+from elasticscan.base.errors import CatalogUnavailable, InvalidCall
 from elasticscan.base.limits import BUSY_SECONDS
 from elasticscan.catalog import tables
 from elasticscan.catalog.entries import damaged_log
@@ -138,7 +138,7 @@ class LogHome(ABC):
 
     @property
     def held(self) -> Any:
-        """The connection that this thread has; raises `ScanConsumed` in a child that was forked meanwhile."""
+        """The connection that this thread has; raises `InvalidCall` in a child that was forked meanwhile."""
         process, connection = self._held.get(get_ident(), (os.getpid(), None))
         if process != os.getpid():
             raise _forked_during_use()
@@ -229,8 +229,8 @@ def head_in(rows: Sequence[Row]) -> Row:
     raise damaged_log(f"it has {len(rows)} heads")
 
 
-def _forked_during_use() -> ScanConsumed:
-    return ScanConsumed(
+def _forked_during_use() -> InvalidCall:
+    return InvalidCall(
         "this process was forked during a transaction of its parent; fork while the parent rests, or start "
         "processes with 'spawn'",
         process=os.getpid(),

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from weakref import finalize
 
 from elasticscan.base.clock import Clock
-from elasticscan.base.errors import ElasticScanError, InvalidOption, StoreNotFound
+from elasticscan.base.errors import ElasticScanError, InvalidOption, NotFound
 from elasticscan.base.hashing import HASH
 from elasticscan.base.redaction import as_cause, hides, shown
 from elasticscan.catalog.catalog import Catalog
@@ -51,17 +51,18 @@ def open_home(url: str | Path, clock: Clock | None, where: str, read_only: bool 
 
     Raises:
         InvalidOption: the URL names no database that can hold a log.
-        StoreNotFound: there is no log in it.
+        NotFound: there is no log in it.
     """
     home = _home_of(url, clock)
     try:
         home.why_read_only = "it was opened with read_only=True" if read_only else None
         is_empty = home.file is not None and not (home.file.is_file() and home.file.stat().st_size)
         if is_empty or not home.look():
-            raise StoreNotFound(
+            raise NotFound(
                 f"{where} holds no elasticscan store; "
                 "create one with elasticscan.create or `elasticscan create`",
                 uri=where,
+                kind="store",
             )
     except BaseException:
         home.close()
@@ -124,7 +125,7 @@ def copy_catalog(
 
 def holds_store(url: str | Path) -> bool:
     """Return whether there is a store's log; makes nothing, not even an empty file, and changes none."""
-    with suppress(StoreNotFound), closing(open_home(url, None, "here", read_only=True)) as home:
+    with suppress(NotFound), closing(open_home(url, None, "here", read_only=True)) as home:
         return home.is_begun()
     return False
 

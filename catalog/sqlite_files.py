@@ -20,7 +20,7 @@ from typing import Final
 
 import apsw
 
-from elasticscan.base.errors import ElasticScanError, WrongRoot
+from elasticscan.base.errors import ElasticScanError, ShardMismatch
 from elasticscan.base.limits import BUSY_SECONDS
 from elasticscan.base.permissions import mode_within
 from elasticscan.base.resources import lack_in, lack_of_files, lack_of_memory
@@ -68,14 +68,14 @@ def _state_of(path: str, is_copied: bool) -> tuple[int, ...] | None:
 
 
 def check_one_name(path: Path) -> None:
-    """Raise `WrongRoot` when a log's file is also that of another directory, by a link.
+    """Raise `ShardMismatch` when a log's file is also that of another directory, by a link.
 
     What is written through one name would be the other's as well, and SQLite keeps changes for each name.
     """
     with suppress(OSError):  # using it will tell what is wrong
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode) or status.st_nlink > 1:
-            raise WrongRoot(
+            raise ShardMismatch(
                 f"{path} has {max(2, status.st_nlink)} names (links), and a write would change all of them; "
                 "make a real copy (`cp -r`) in place of one",
                 original=os.path.realpath(path),

@@ -206,8 +206,8 @@ def from_spark(
         table: the table, if its key must be there in every row.
 
     Raises:
-        SchemaMismatch: columns are missing or unknown, or a value does not fit its column.
-        InvalidKey: a column of the key has nulls.
+        SchemaMismatch: columns are missing or unknown, or a value does not fit its column, or a column
+            of the key has nulls.
     """
     fields = {field.name: field for field in schema}
     names, columns = list(batch.schema.names), batch.columns

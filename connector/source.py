@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import InvalidOption, NotSupported
+from elasticscan.base.errors import InvalidCall, InvalidOption
 from elasticscan.connector.options import (
     FEED,
     READ,
@@ -72,7 +72,7 @@ class ElasticScanSource(DataSource):
         # Tasks may run where the variable is not set; their arguments are not shown in plans, as options are.
         options = replace(options, store=absolute(resolve(options.store)))
         if needed is not None and not options.is_embedded:
-            raise NotSupported(f"a Redis or Valkey cluster has no {needed}; read it by spark.read")
+            raise InvalidCall(f"a Redis or Valkey cluster has no {needed}; read it by spark.read")
         return options
 
 
@@ -102,7 +102,7 @@ def attach(spark: SparkSession, uri: str | os.PathLike[str], prefix: str = "") -
         The views: a sequence of their names, whose `sql` reads only the needs of a query.
 
     Raises:
-        StoreNotFound: there is no store at `uri`.
+        NotFound: there is no store at `uri`.
         InvalidOption: a view's name would not be one.
     """
     if prefix and not prefix.replace("_", "a").isalnum():

@@ -35,9 +35,9 @@ from pyspark.sql.types import StructType
 from elasticscan.base.errors import (
     AlreadyExists,
     ElasticScanError,
+    InvalidCall,
     InvalidOption,
     NotFound,
-    NotSupported,
     SchemaMismatch,
     TableChanged,
 )
@@ -244,7 +244,7 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
         for message in messages:
             if message.query:
                 return f"stream:{message.query}"
-        raise NotSupported("Spark did not name the stream of a micro-batch; use foreachBatch with 'txnAppId'")
+        raise InvalidCall("Spark did not name the stream of a micro-batch; use foreachBatch with 'txnAppId'")
 
 
 def messages_of(messages: Iterable[Any]) -> list[StagedMessage]:

@@ -73,6 +73,7 @@ from elasticscan.storage.disk import (
     Disk,
     LocalDisk,
     MemoryFile,
+    MissingFile,
     flush_directory,
     keep_from_group,
     open_disk,

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.errors import InvalidKey, LimitExceeded, SchemaMismatch
+from elasticscan.base.errors import LimitExceeded, SchemaMismatch
 from elasticscan.base.formatting import a_type
 from elasticscan.base.key_encoding import encoded_lengths
 from elasticscan.base.limits import BATCH_ROWS, MAX_KEY_BYTES, MAX_ROW_BYTES
@@ -76,7 +76,7 @@ def conformed(
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows with all columns of a table, or some, as `conform`; with `is_any` others are left out.
 
-    Raises `InvalidKey` where a key column has a null.
+    Raises `SchemaMismatch` where a key column has a null.
     """
     schema = table.schema if columns is None else pa.schema([table.schema.field(name) for name in columns])
     for batch in batches:
@@ -157,11 +157,11 @@ def _lacks_value(column: pa.Array, field: pa.Field) -> bool:
 
 
 def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
-    """Raise `InvalidKey` when a column of the primary key has nulls."""
+    """Raise `SchemaMismatch` when a column of the primary key has nulls."""
     for name in table.primary_key:
         nulls = rows.column(name).null_count if rows.schema.names.count(name) == 1 else 0
         if nulls:
-            raise InvalidKey(
+            raise SchemaMismatch(
                 f"primary key column {name!r} is null in {nulls} rows; fill or drop them", column=name
             )
 
@@ -169,7 +169,7 @@ def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
 def check_key_bytes(
     rows: pa.RecordBatch, names: Sequence[str], kind: str = "primary key", null_bytes: int = 0
 ) -> None:
-    """Raise `InvalidKey` when a key is longer than `MAX_KEY_BYTES`, encoded, with bytes that tell nulls."""
+    """Raise `LimitExceeded` for a key longer than `MAX_KEY_BYTES`, encoded, with bytes that tell nulls."""
     columns = [rows.column(name) for name in names]
     # Seen from the bytes of all together, in which a zero byte takes two.
     if not rows.num_rows or sum(2 * column.nbytes + 24 for column in columns) <= MAX_KEY_BYTES:
@@ -178,7 +178,7 @@ def check_key_bytes(
     row = int(np.argmax(lengths))
     if lengths[row] > MAX_KEY_BYTES:
         column = max(zip(columns, names, strict=True), key=lambda pair: pair[0].slice(row, 1).nbytes)[1]
-        raise InvalidKey(
+        raise LimitExceeded(
             f"a {kind} takes {lengths[row]:,} bytes, most of them in column {column!r}, and may take "
             f"{MAX_KEY_BYTES:,}; use a digest of the value as key",
             column=column,

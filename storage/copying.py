@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from elasticscan.base.errors import ElasticScanError, InvalidKey, StoreDamaged
+from elasticscan.base.errors import ElasticScanError, SchemaMismatch, StoreDamaged
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import Bounds, StagedFragment, TableInfo
 from elasticscan.storage.fragment import FOREVER, UNTIL, fragment_schema
@@ -87,7 +87,7 @@ def copy_slots(
         A fragment with the rows that are current, if there are any, and one with history, if there is some.
 
     Raises:
-        InvalidKey: a key is there twice in what was staged.
+        SchemaMismatch: a key is there twice in what was staged.
     """
     table, copies = source.table, list[StagedFragment]()
     taking_part = [f for f in source.view.fragments if bounds.touch(f) and f.slots & slots]
@@ -161,7 +161,7 @@ def _until(versions: Versions, keep: Keep) -> Array:
 
 
 def check_keys_differ(source: PageSource) -> None:
-    """Raise `InvalidKey` when one key occurs in two fragments of one write, or twice in one."""
+    """Raise `SchemaMismatch` when one key occurs in two fragments of one write, or twice in one."""
     names, fragments = source.table.primary_key, source.view.fragments
     repeating = SlotSet.union(fragment.slots for fragment in fragments if not fragment.unique)
     slots = shared_slots(fragments) | repeating
@@ -185,9 +185,9 @@ def python_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in zip(*map(values, rows.columns), strict=True)]
 
 
-def repeated_key(rows: pa.RecordBatch, row: int, names: Sequence[str]) -> InvalidKey:
+def repeated_key(rows: pa.RecordBatch, row: int, names: Sequence[str]) -> SchemaMismatch:
     key = python_rows(rows.select(list(names)).slice(row, 1))[0]
-    return InvalidKey(
+    return SchemaMismatch(
         f"the primary key {key} occurs more than once in one write; keep one row for each key (in Spark: "
         "df.dropDuplicates)",
         key=str(key),

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.concurrency import parallel
-from elasticscan.base.errors import ElasticScanError, ScanConsumed
+from elasticscan.base.errors import ElasticScanError, InvalidCall
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import SHARDS_AT_ONCE, WRITE_BUFFER_BYTES
 from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
@@ -42,7 +42,7 @@ TabletRows = tuple[list[Range], list[Range]]  # slots of tablets, and where thei
 
 
 def sort_rows(rows: pa.RecordBatch, table: TableInfo, slot_count: int) -> pa.RecordBatch:
-    """Return the rows by (slot, primary key), with the columns of a fragment; raises `InvalidKey`."""
+    """Return the rows by (slot, primary key), with the columns of a fragment; raises `SchemaMismatch`."""
     check_key_bytes(rows, table.primary_key)
     slots = slots_of(rows.select(table.shard_key).columns, slot_count)
     order, first = key_order(rows, table.primary_key, slots)
@@ -69,13 +69,13 @@ def stage_rows(
     with a `_deleted` column, tombstones may be among their rows.
 
     Raises:
-        ScanConsumed: the process is a child that was forked since this began.
+        InvalidCall: the process is a child that was forked since this began.
     """
     staged, process = dict[int, list[StagedFragment]](), os.getpid()
 
     def check_process() -> None:  # rows come from a user's code, which may fork
         if os.getpid() != process:
-            raise ScanConsumed(
+            raise InvalidCall(
                 "a forked process cannot continue its parent's write; call the write in the child itself",
                 process=os.getpid(),
             )

@@ -159,7 +159,7 @@ def memory_runs(
     """Return the runs of an index for a fragment in memory, and their files, which the caller holds.
 
     Raises:
-        InvalidKey: an entry's key is too long.
+        LimitExceeded: an entry's key is too long.
     """
     disk = _HeldFiles()
     staged = build_runs(disk, table, index, fragment, _ORIGIN)

@@ -32,10 +32,10 @@ import xxhash
 from numpy.typing import NDArray
 from pyarrow import ipc
 
-from elasticscan.base.errors import RESTORE, FragmentDamaged, FragmentMissing
+from elasticscan.base.errors import RESTORE, FragmentDamaged
 from elasticscan.metadata import Manifest, Seal
 from elasticscan.storage.disk import AHEAD_BYTES, Disk, OpenFile
-from elasticscan.storage.disk.errors import missing_file
+from elasticscan.storage.disk.errors import MissingFile, missing_file
 from elasticscan.topology import SlotSet
 
 SEGMENT_BYTES = 64 << 10
@@ -163,7 +163,7 @@ class SealedFile:
     def _open(self, disk: Disk, seal: Seal) -> None:
         try:
             self._file: OpenFile = disk.open(self._path)
-        except FragmentMissing as error:
+        except MissingFile as error:
             raise missing_file(str(error.fields["path"]), self._label) from error
         if self._file.size != seal.bytes or not 0 < seal.tail <= seal.bytes:
             raise self.damaged(f"it has {self._file.size} bytes instead of {seal.bytes}")
@@ -193,7 +193,7 @@ class SealedFile:
         """Read again what is damaged: it may have been a copy, nearer than the disk."""
         try:
             read()
-        except FragmentMissing:
+        except MissingFile:
             raise
         except FragmentDamaged:
             if not self._file.forget():

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from elasticscan.base.clock import Clock
-from elasticscan.base.errors import StoreNotFound
+from elasticscan.base.errors import NotFound
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import open_catalog
 from elasticscan.protocol import Cluster
@@ -27,7 +27,7 @@ def open_context(
     """Open what the handles of a store share in this process; with `follows` upkeep follows commits."""
     try:
         catalog = open_catalog(location.catalog_url, clock, shown(location.uri), read_only)
-    except (StoreNotFound, OSError):
+    except (NotFound, OSError):
         location.check_not_bereft()  # no `create` where shards of a store are
         raise
     reopen = partial(open_context, location, clock, disks, read_only, follows)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from elasticscan.base.errors import CatalogOutdated
+from elasticscan.base.errors import ShardMismatch
 from elasticscan.base.limits import BEAT_SECONDS, GC_GRACE_SECONDS, SILENT_SECONDS
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import StoreState, Tx, newest_topology
@@ -50,7 +50,7 @@ def _why_outdated(context: Context) -> str | None:
     """Return why the catalog cannot have the newest snapshot, or None."""
     try:
         context.check_newest()
-    except CatalogOutdated as error:
+    except ShardMismatch as error:
         return str(error)
     return None
 

@@ -134,7 +134,7 @@ class Store:
             upkeep: "auto": after a commit, this process merges too many fragments, as far as bounded work
                 allows; "off": it does not, because keepers do (`elasticscan keep`).
 
-        Raises `StoreNotFound` if there is none, `StoreTooNew` if a newer release made it.
+        Raises `NotFound` if there is none, `StoreTooNew` if a newer release made it.
         """
         location = Location.of(arguments.place("uri", uri))
         follows = arguments.choice("upkeep", upkeep, UPKEEP) == AUTO
@@ -207,7 +207,7 @@ class Store:
         return Table(self.context, self.context.state().table_named(arguments.text("name", name)))
 
     def tables(self) -> tuple[Table, ...]:
-        """List all tables by name. Raises `CatalogOutdated` if the shards know newer ones."""
+        """List all tables by name. Raises `ShardMismatch` if the shards know newer ones."""
         self.context.check_newest()
         return tuple(Table(self.context, info) for info in self.context.state().infos())
 
@@ -248,8 +248,8 @@ class Store:
                 then, and files that the job has committed before are skipped, unless they changed since.
             if_unchanged_since, user_metadata: as in `Table.upsert`.
 
-        Raises `InvalidOption`, `NotFound`, `SchemaMismatch` or `InvalidKey`: mend the call. `AlreadyExists`
-        and `RowsChanged`: as in `Table.insert` and `Table.upsert`.
+        Raises `InvalidOption`, `NotFound` or `SchemaMismatch`: mend the call. `AlreadyExists` and
+        `RowsChanged`: as in `Table.insert` and `Table.upsert`.
 
         Example:
             >>> store.load("flights", "flights/*.csv", primary_key="id", nulls=["NA"])
@@ -396,7 +396,7 @@ class Store:
             share: most of a shard's files (0 to 1) that may go because the catalog does not know them.
 
         Raises:
-            StoreDamaged, CatalogOutdated, WrongRoot: nothing was removed.
+            StoreDamaged, ShardMismatch: nothing was removed.
         """
         rules = GarbageRules(
             arguments.number("grace_seconds", grace_seconds),
@@ -440,7 +440,7 @@ class Store:
             roots: of shards, by name; those left out lie in the store's directory.
             clock, disks: as in `create`.
 
-        Raises `StoreNotFound` if there is no backup; `AlreadyExists` or `InvalidOption` if the new place is
+        Raises `NotFound` if there is no backup; `AlreadyExists` or `InvalidOption` if the new place is
         taken; `FragmentDamaged` or `StoreDamaged` if the backup is not as it was written: nothing was made.
         """
         clock, place = clock or SystemClock(), arguments.place("uri", uri)
@@ -456,8 +456,8 @@ class Store:
         Commits that this catalog does not know are lost, all earlier continuation keys and stream offsets are
         refused, and other copies cannot write to these shards any more.
 
-        Raises `ShardUnavailable` if a shard cannot be reached, `WrongRoot` if a root is another store's, or
-        another shard's, and `StoreDamaged` if the catalog is not as it was written.
+        Raises `ShardUnavailable` if a shard cannot be reached, `ShardMismatch` if a root is another store's
+        or shard's, and `StoreDamaged` if the catalog is not as it was written.
         """
         return self.context.roots.adopt()
 

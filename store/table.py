@@ -50,7 +50,7 @@ class Table:
     raises `NotFound`, or `TableChanged` if another table has the name.
 
     Every write is one commit over all shards, or nothing. It returns the commit's number, a snapshot, whose
-    `rows` is how many rows were changed. Methods that read the newest snapshot raise `CatalogOutdated` if
+    `rows` is how many rows were changed. Methods that read the newest snapshot raise `ShardMismatch` if
     the shards know a newer one than the catalog. Arguments of several methods:
 
     - `rows`: anything that offers an Arrow stream (a pyarrow, Polars or pandas frame, a DuckDB relation, a
@@ -119,8 +119,8 @@ class Table:
     ) -> CommitNumber:
         """Write rows; a row replaces the one with its primary key.
 
-        Raises `SchemaMismatch` or `InvalidKey` if the rows do not fit, `DiskFull` or `ShardUnavailable` if
-        a shard cannot be written; nothing was written then.
+        Raises `SchemaMismatch` if the rows do not fit, `LimitExceeded` if one is too large, `DiskFull` or
+        `ShardUnavailable` if a shard cannot be written; nothing was written then.
         """
         asked = self._transaction(txn, user_metadata, if_unchanged_since)
         table = self.definition
@@ -144,7 +144,7 @@ class Table:
         """Replace all rows, or the rows that meet a condition. Older snapshots keep the old ones.
 
         With `where` the new rows have to meet it as well, else `InvalidOption` is raised; a new row replaces
-        the one with its key in any case. `WriteConflict`: others changed some of the keys at each attempt.
+        the one with its key in any case. `Busy`: others changed some of the keys at each attempt.
         """
         asked = self._transaction(txn, user_metadata, None, where, parameters)
         table = self.definition
@@ -166,8 +166,8 @@ class Table:
         """Delete rows by primary key, or the rows that meet a condition now ("true" for all).
 
         Keys are the key columns as Arrow, or a list of values, or of tuples or dicts if the key has several
-        columns. Keys that do not exist are no error. `SchemaMismatch`, `InvalidKey`, `FilterError`: mend the
-        call. `WriteConflict`: others changed some of the rows at each attempt.
+        columns. Keys that do not exist are no error. `SchemaMismatch`, `FilterError`: mend the call.
+        `Busy`: others changed some of the rows at each attempt.
         """
         asked = self._transaction(txn, user_metadata, if_unchanged_since, where, parameters)
         if (keys is None) == (where is None):
@@ -229,7 +229,7 @@ class Table:
     def restore(self, to: int | str | datetime, *, user_metadata: Said = None) -> int:
         """Make the newest snapshot equal to an older one, `to`; columns that were added since stay.
 
-        The commit's `user_metadata` has `restored_to`. Raises `WriteConflict` if others committed meanwhile.
+        The commit's `user_metadata` has `restored_to`. Raises `Busy` if others committed meanwhile.
         """
         return restore(self._transaction(None, user_metadata), arguments.past("to", to))
 
@@ -450,7 +450,7 @@ class Table:
         return definitions.widen_column(self._context, self._find, name, type).schema
 
     def history(self, limit: int | None = None) -> tuple[Commit, ...]:
-        """List the newest `limit` commits, or all, oldest first. Raises `CatalogOutdated`."""
+        """List the newest `limit` commits, or all, oldest first. Raises `ShardMismatch`."""
         return history(self._context, self._find, arguments.whole_or_none("limit", limit))
 
     def tag(self, name: str, snapshot: Snapshot = None) -> Tag:
@@ -461,7 +461,7 @@ class Table:
         return add_tag(self._context, self._find, name, arguments.snapshot("snapshot", snapshot))
 
     def tags(self) -> tuple[Tag, ...]:
-        """List the tags, the oldest snapshot first. Raises `CatalogOutdated`."""
+        """List the tags, the oldest snapshot first. Raises `ShardMismatch`."""
         return tags_of(self._context, self._find)
 
     def drop_tag(self, name: str) -> None:

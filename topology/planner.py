@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elasticscan.base.errors import InvalidOption, InvalidTopologyChange
+from elasticscan.base.errors import InvalidCall, InvalidOption
 from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.topology.values import Placement, Tablet
 
@@ -38,11 +38,11 @@ def split_tablet(tablet: Tablet, at: int | None, new_ids: tuple[int, int]) -> Ch
     """Return the change of one tablet into `[start, at)` and `[at, end)`, by default halved.
 
     Raises:
-        InvalidTopologyChange: a half would be empty.
+        InvalidCall: a half would be empty.
     """
     middle = (tablet.start + tablet.end) // 2 if at is None else at
     if not tablet.start < middle < tablet.end:
-        raise InvalidTopologyChange(
+        raise InvalidCall(
             f"slot {middle} does not split tablet {tablet.id} [{tablet.start}, {tablet.end}): both halves "
             "need a slot; choose another slot, or move the tablet",
             tablet=tablet.id,
@@ -61,10 +61,10 @@ def join_tablets(left: Tablet, right: Tablet, new_id: int) -> Change:
     Its epoch is beyond both, so that it has grown for every slot.
 
     Raises:
-        InvalidTopologyChange: they are not neighbours in this order, or at different shards.
+        InvalidCall: they are not neighbours in this order, or at different shards.
     """
     if left.end != right.start or left.shard != right.shard:
-        raise InvalidTopologyChange(
+        raise InvalidCall(
             f"tablets {left.id} and {right.id} are not neighbours at one shard, in slot order; `elasticscan "
             "status --tablets` lists them",
             left=left.id,

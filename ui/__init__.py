@@ -32,7 +32,7 @@ def make_server(uri: str, host: str = "127.0.0.1", port: int = 0) -> PageServer:
 
     Raises:
         InvalidOption: the address cannot be had.
-        StoreNotFound: there is no store.
+        NotFound: there is no store.
     """
     from elasticscan.ui.server import PageServer  # commands start without the store  # noqa: PLC0415
 

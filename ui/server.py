@@ -63,7 +63,7 @@ class PageServer(ThreadingHTTPServer):
 
         Raises:
             InvalidOption: the address cannot be had.
-            StoreNotFound: there is no store.
+            NotFound: there is no store.
         """
         Store.open(uri).close()  # a wrong name is an error here, not an empty page
         self._uri, self._lock = uri, Lock()

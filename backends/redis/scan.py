@@ -15,7 +15,7 @@ from elasticscan.backends.redis.cluster_map import is_same_cluster
 from elasticscan.backends.redis.connections import UNREACHABLE, Connections
 from elasticscan.backends.redis.pages import NO_NAMES, SlotProgress, read_page, slot_set
 from elasticscan.backends.redis.values import KeySpace
-from elasticscan.base.errors import NotReady, ShardUnavailable, TableChanged
+from elasticscan.base.errors import Busy, ShardUnavailable, TableChanged
 from elasticscan.filters import Predicate
 from elasticscan.protocol import ContinuationKey, PageRequest, PageRows, slots_of
 from elasticscan.reader import ScanPlan, ScanStats, drive
@@ -92,7 +92,7 @@ class ClusterShards:
         return PageRows(rows, pa.array([], pa.uint16()), (), refused=asked)
 
     def _check_time(self) -> None:
-        """Raise `NotReady` if a slot has been refused for longer than `slot_timeout`.
+        """Raise `Busy` if a slot has been refused for longer than `slot_timeout`.
 
         The time begins with the fifth refusal in a row: passes, and so refusals, may be far apart if other
         slots or the caller take long.
@@ -103,7 +103,7 @@ class ClusterShards:
         self._late = {slot: self._late.get(slot, now) for slot in often}
         late = [slot for slot, since in self._late.items() if now - since > seconds]
         if late:
-            raise NotReady(
+            raise Busy(
                 f"slots {slot_set(late)} could not be read for {seconds:,.0f} s "
                 f"({refusals[late[0]][1]!r:.200}); run redis-cli --cluster check",
                 kind="slots",

@@ -19,7 +19,7 @@ from elasticscan.backends.redis.options import ClusterOptions, Kind, TableOption
 from elasticscan.backends.redis.pages import slot_set
 from elasticscan.backends.redis.scan import ClusterScan
 from elasticscan.backends.redis.values import KeySpace, fields_of_hashes, fields_of_objects
-from elasticscan.base.errors import ContinuationKeyError, InvalidOption, NotFound, NotSupported
+from elasticscan.base.errors import ContinuationKeyError, InvalidCall, InvalidOption, NotFound
 from elasticscan.base.key_encoding import value_of
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
 from elasticscan.filters import Predicate, parts_of, single_values, value_set
@@ -40,14 +40,14 @@ _KEY_BYTES = 1_000  # about what a value takes, to weigh slots
 
 
 class ReadOnly:
-    """Base of a class that lacks methods of the embedded store: they raise `NotSupported`."""
+    """Base of a class that lacks methods of the embedded store: they raise `InvalidCall`."""
 
     _embedded: ClassVar[type]
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_") or not hasattr(self._embedded, name):  # other libraries look for names
             raise AttributeError(f"a Redis or Valkey cluster has no {name!r}", name=name)
-        raise NotSupported(
+        raise InvalidCall(
             f"{name}() is not supported for a Redis or Valkey cluster, which is only read", name=name
         )
 
@@ -185,10 +185,10 @@ class ClusterTable(ReadOnly):
 
         Raises:
             FilterError, NotFound: the filter or a column is wrong.
-            NotSupported: `embedded`, arguments of scans of an embedded store.
+            InvalidCall: `embedded`, arguments of scans of an embedded store.
         """
         for name in (name for name, value in embedded.items() if value is not None):
-            raise NotSupported(f"scan({name}=) is not supported for a Redis or Valkey cluster", name=name)
+            raise InvalidCall(f"scan({name}=) is not supported for a Redis or Valkey cluster", name=name)
         slots = self.slots
         if filter is not None:
             slots &= self._slots_of(Predicate.parse(filter, self.schema))

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from elasticscan.base.errors import NotSupported
+from elasticscan.base.errors import InvalidCall
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.options import URL, parse_options
 from elasticscan.connector.reading import check_snapshot
@@ -104,8 +104,8 @@ class AttachedStore:
         drops a table of the store with its view, `DROP VIEW` the view alone.
 
         Raises:
-            NotSupported: the statement is incomplete, or not one of those above; nothing was done.
-            WriteConflict: other writers changed the rows at each attempt.
+            InvalidCall: the statement is incomplete, or not one of those above; nothing was done.
+            Busy: other writers changed the rows at each attempt.
         """
         session = _session(self._spark)
         tables, snapshot = self._views.look()
@@ -255,7 +255,7 @@ def _session(spark: SparkSession) -> Session:
         return str(spark.conf.get(name, usual)).strip()
 
     if setting(_CASE, "false").lower() == "true":
-        raise NotSupported(
+        raise InvalidCall(
             f"{_CASE}=true is not supported in SQL over a store; set it to false", setting=_CASE
         )
     unusual = [name for name, usual in _USUAL.items() if setting(name, usual).lower() != usual]

@@ -92,7 +92,7 @@ def write_changes(
         ansi: the session follows the ANSI rules.
 
     Raises:
-        InvalidKey: a key would be written twice, or is null.
+        SchemaMismatch: a key would be written twice, or is null.
         RowsChanged: some of its rows were written since the snapshot.
     """
     rows = rows.where(col(ACTION).isNotNull())

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elasticscan.base.errors import NotSupported
+from elasticscan.base.errors import InvalidCall
 from elasticscan.connector.sql.tokens import (
     NotUnderstoodError,
     StatementReader,
@@ -54,16 +54,16 @@ class Statement:
     is_lenient: bool
     reader: StatementReader
 
-    def refused(self, why: str) -> NotSupported:
+    def refused(self, why: str) -> InvalidCall:
         why = f"{self.kind} of table {self.view!r} did nothing: {why}"
-        return NotSupported(why, statement=self.kind, table=self.view)
+        return InvalidCall(why, statement=self.kind, table=self.view)
 
 
 def statement_about(text: str, views: Iterable[str]) -> Statement | None:
     """Return the statement about a table of the views; None for statements that Spark carries out.
 
     Raises:
-        NotSupported: it is a CREATE TABLE with OR REPLACE, or with a schema's name.
+        InvalidCall: it is a CREATE TABLE with OR REPLACE, or with a schema's name.
     """
     try:
         tokens = tokens_of(text)
@@ -131,7 +131,7 @@ def insertion(
         relation: the name that stands in the new text in the place of the table's.
 
     Raises:
-        NotSupported: its columns are unknown, or it stands among other statements; nothing was done.
+        InvalidCall: its columns are unknown, or it stands among other statements; nothing was done.
     """
     try:
         tokens = tokens_of(text)
@@ -158,7 +158,7 @@ def insertion(
             continue  # Spark knows what is wrong, or nothing is left out
         if by_query or keyword(tokens[0]) not in _ALONE or found is not None:
             hint = "list the columns" if by_query else "give all columns, or run it by itself"
-            raise NotSupported(
+            raise InvalidCall(
                 f"INSERT INTO {view} might empty columns that it leaves out; {hint}",
                 statement="INSERT",
                 table=view,

@@ -23,6 +23,7 @@ Object storage needs `botocore` (`pip install 'elasticscan[s3]'`), so it is impo
 for it.
 """
 
+from elasticscan.storage.disk.errors import MissingFile
 from elasticscan.storage.disk.local import (
     OBJECT_SCHEMES,
     LocalDisk,

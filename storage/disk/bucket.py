@@ -24,13 +24,12 @@ from urllib3.exceptions import HTTPError
 
 from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.errors import (
+    Busy,
     DiskFull,
     ElasticScanError,
-    FragmentMissing,
     ShardUnavailable,
-    WriteConflict,
 )
-from elasticscan.storage.disk.errors import collected, missing_file
+from elasticscan.storage.disk.errors import MissingFile, collected, missing_file
 
 ATTEMPTS = 10  # with growing pauses, which are a minute together where a server says that it is busy
 _DROPPED_SECONDS, _PAUSE_SECONDS = 5.0, 0.1
@@ -94,7 +93,7 @@ class Bucket:
         name: the bucket's.
         root: what errors call the place; it holds no secret.
 
-    All methods raise `ShardUnavailable`, which says what to do, and `FragmentMissing` where an object that is
+    All methods raise `ShardUnavailable`, which says what to do, and `MissingFile` where an object that is
     named is not there.
     """
 
@@ -111,7 +110,7 @@ class Bucket:
         self.ask("put_object", key, writing=True, Body=data)
 
     def delete(self, key: str) -> None:
-        with suppress(FragmentMissing):
+        with suppress(MissingFile):
             self.ask("delete_object", key, writing=True)
 
     def list(self, prefix: str) -> Iterator[tuple[str, float]]:
@@ -126,7 +125,7 @@ class Bucket:
 
     def abort(self, key: str, upload: str) -> None:
         """End an upload of which nothing shall stay; fine when it has ended already."""
-        with suppress(WriteConflict, FragmentMissing):
+        with suppress(Busy, MissingFile):
             self.ask("abort_multipart_upload", key, writing=True, UploadId=upload)
 
     def ask(self, request: str, key: str | None, writing: bool = False, **parameters: Any) -> Any:
@@ -231,8 +230,8 @@ class Upload:
         made = {"UploadId": self._id, "MultipartUpload": {"Parts": parts}}
         try:
             self._bucket.ask("complete_multipart_upload", self._key, writing=True, **made)
-        except WriteConflict:  # it was collected; or its answer was lost, and this was asked again
-            with suppress(FragmentMissing):
+        except Busy:  # it was collected; or its answer was lost, and this was asked again
+            with suppress(MissingFile):
                 if int(self._bucket.ask("head_object", self._key)["ContentLength"]) == self._size:
                     return
             raise

@@ -3,8 +3,8 @@
 out of room         ENOSPC EDQUOT EFBIG     DiskFull            free some space
 out of handles …    EMFILE ENFILE ENOMEM    OutOfResources      of the process, not of the store
 not there           ENOENT                  ShardUnavailable    the root is gone: mount it
-                                            FragmentMissing     the root is there, its file is not
-                                            WriteConflict       … and it was being written
+                                            MissingFile     the root is there, its file is not
+                                            Busy       … and it was being written
 not allowed         EACCES EPERM EROFS      ShardUnavailable    permissions, a read-only mount
 all others          ESTALE EIO …            ShardUnavailable    as the system says
 
@@ -18,18 +18,21 @@ import os
 
 from elasticscan.base.errors import (
     RESTORE,
+    Busy,
     DiskFull,
     ElasticScanError,
     FragmentDamaged,
-    FragmentMissing,
     InvalidOption,
     ShardUnavailable,
-    WriteConflict,
 )
 from elasticscan.base.resources import lack_in
 
 # EFBIG: the limit on the size of a file is one more way in which a disk has no room.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class MissingFile(FragmentDamaged, code=FragmentDamaged.code):
+    """A file that is gone, while its root is there: it may have been collected, and others hold its rows."""
 
 
 def disk_error(error: OSError | MemoryError, root: str, path: str | None, writing: bool) -> ElasticScanError:
@@ -91,16 +94,14 @@ def missing_root(root: str, writing: bool = False) -> ShardUnavailable:
     )
 
 
-def missing_file(where: str, label: str = "") -> FragmentMissing:
+def missing_file(where: str, label: str = "") -> MissingFile:
     """Return the error for a file that is gone, although its root is there."""
-    return FragmentMissing(
-        f"{where}{label} is missing although the catalog refers to it; {RESTORE}", path=where
-    )
+    return MissingFile(f"{where}{label} is missing although the catalog refers to it; {RESTORE}", path=where)
 
 
-def collected(where: str) -> WriteConflict:
+def collected(where: str) -> Busy:
     """Return the error for a file that is gone before it was whole."""
-    return WriteConflict(
+    return Busy(
         f"{where} was removed by a garbage collection while it was being written; nothing was committed: "
         "try again with a longer `gc --orphans`",
         path=where,

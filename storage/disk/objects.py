@@ -23,11 +23,11 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from elasticscan.base.concurrency import parallel, renewed_in_child
-from elasticscan.base.errors import FragmentMissing, InvalidOption
+from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BLOCK_CACHE_BYTES
 from elasticscan.base.redaction import shown
 from elasticscan.storage.disk.bucket import Bucket, Upload
-from elasticscan.storage.disk.errors import cut_file
+from elasticscan.storage.disk.errors import MissingFile, cut_file
 from elasticscan.storage.disk.protocol import AHEAD_BYTES, OpenFile
 
 BLOCK_BYTES = 64 << 10  # and the end of an object that is fetched when it is opened
@@ -245,7 +245,7 @@ class ObjectDisk:
         """Fetch the ends of objects that are opened next, some at once."""
 
         def fetch(path: str) -> None:
-            with suppress(FragmentMissing):  # opening it raises the error
+            with suppress(MissingFile):  # opening it raises the error
                 self.open(path)
 
         known = shared_blocks().size_of

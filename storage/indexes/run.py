@@ -104,7 +104,7 @@ def build_runs(
         origin: who builds.
 
     Raises:
-        InvalidKey: an entry's key is too long for a continuation key.
+        LimitExceeded: an entry's key is too long for a continuation key.
         FragmentDamaged, DiskFull, ShardUnavailable: a file or a disk.
         Nothing of what was written so far remains.
     """
@@ -150,7 +150,7 @@ def _entries(rows: pa.RecordBatch, first_row: int, index: IndexInfo, schema: pa.
 
 
 def check_entries(table: TableInfo, index: IndexInfo, rows: pa.RecordBatch) -> None:
-    """Raise `InvalidKey` where the key of an entry for a row would be too long."""
+    """Raise `LimitExceeded` where the key of an entry for a row would be too long."""
     _entries(rows, 0, index, run_schema(table, index))
 
 

@@ -100,8 +100,7 @@ class RootMarks:
 
         Raises:
             ShardUnavailable: the shard's disk is not mounted.
-            WrongRoot: another shard's is, or the catalog is a copy.
-            CatalogOutdated: the catalog is an older copy.
+            ShardMismatch: another shard's is, or the catalog is a copy, or older.
         """
         root = self.root(shard)
         for _ in range(2):  # an adoption writes markers first
@@ -178,7 +177,7 @@ class RootMarks:
     def look_at_marks(self, writing: bool = False) -> Callable[[StoreState], None]:
         """Read witnesses' markers, once of all directories; return a comparison of a later catalog with them.
 
-        That raises `CatalogOutdated`, and before `writing` also `WrongRoot`.
+        That raises `ShardMismatch`: the catalog is older, or, before `writing`, another copy.
         """
         found, looked_at = dict[int, Marker](), monotonic()
         for shard in self.local_shards():
@@ -206,7 +205,7 @@ class RootMarks:
         return compare
 
     def check_newest(self) -> None:
-        """Raise `CatalogOutdated` where shards know a newer commit; costs nothing once none did."""
+        """Raise `ShardMismatch` where shards know a newer commit; costs nothing once none did."""
         # A standby of a database server follows its server with a delay, which proves nothing.
         if not self._compared and not self._catalog.home.is_follower:
             self.look_at_marks()(self._catalog.state())
@@ -224,7 +223,7 @@ class RootMarks:
 
         Raises:
             ShardUnavailable: a shard is away, or has no marker and lacks files that the catalog refers to.
-            WrongRoot, StoreDamaged: a root is another shard's, or the catalog is not as it was written.
+            ShardMismatch, StoreDamaged: a root is another shard's, or the catalog is not as it was written.
         """
         seen = self._catalog.seen().versions  # also beyond what the shards know
         self._compared, self._next_look = False, 0.0

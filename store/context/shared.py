@@ -10,13 +10,11 @@ from typing import Any, TypeVar
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import (
-    CatalogOutdated,
-    FragmentMissing,
+    Busy,
     OperatorNeeded,
+    ShardMismatch,
     ShardUnavailable,
     TableChanged,
-    WriteConflict,
-    WrongRoot,
 )
 from elasticscan.catalog import Catalog, StoreState, Tx, base_topology, retry_interrupted
 from elasticscan.metadata import (
@@ -29,7 +27,7 @@ from elasticscan.metadata import (
     TableInfo,
 )
 from elasticscan.protocol import Cluster
-from elasticscan.storage import Disk
+from elasticscan.storage import Disk, MissingFile
 from elasticscan.store.context.high_water_marks import RootMarks
 from elasticscan.store.context.lookups import (
     KnownTable,
@@ -151,7 +149,7 @@ class Context:
             return disk
         try:
             return self.roots.check(shard, self.catalog.seen)
-        except (ShardUnavailable, WrongRoot, CatalogOutdated):
+        except (ShardUnavailable, ShardMismatch):
             return disk if self.is_succeeded(shard) else self.check_root(shard)
 
     def check_root(self, shard: int) -> Disk:
@@ -173,12 +171,12 @@ class Context:
         """End a step at a shard that leaves the store meanwhile: nothing is wrong then."""
         try:
             yield
-        except (OperatorNeeded, WriteConflict):
+        except (OperatorNeeded, Busy):
             if not self.has_left(shard):
                 raise
 
     def check_newest(self) -> None:
-        """Check that the catalog's newest commit is the newest; raises `CatalogOutdated`."""
+        """Check that the catalog's newest commit is the newest; raises `ShardMismatch`."""
         self.roots.check_newest()
 
     @retry_interrupted
@@ -262,7 +260,7 @@ class Context:
         else:
             check_kept(table, after)
             if snapshot > tx.state.commit:
-                raise CatalogOutdated(
+                raise ShardMismatch(
                     f"the catalog knows commits up to {tx.state.commit}, this scan reads up to {snapshot}; "
                     "put the newest catalog back, or run `elasticscan adopt`",
                     known=snapshot,
@@ -332,16 +330,16 @@ class Context:
 
     @contextmanager
     def noticing_collection(self) -> Iterator[None]:
-        """Raise `WriteConflict` where a collection took files: work may outlast its `orphan_seconds`."""
+        """Raise `Busy` where a collection took files: work may outlast its `orphan_seconds`."""
         try:
             yield
-        except FragmentMissing as error:
+        except MissingFile as error:
             path = str(error.fields["path"])
             for file in self.state().fragments():
                 if path.endswith(file.path):
                     self.check_root(file.shard)  # a disk that is not mounted is no damage
                     raise
-            raise WriteConflict(
+            raise Busy(
                 "files of this call were collected before it ended; nothing was changed: try again with "
                 "longer `gc --grace` and `--orphans`",
                 path=path,

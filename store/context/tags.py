@@ -86,7 +86,7 @@ def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datet
 
 
 def tags_of(context: Context, find: Find) -> tuple[Tag, ...]:
-    """Return the tags of a table, the oldest snapshot first. Raises `CatalogOutdated`."""
+    """Return the tags of a table, the oldest snapshot first. Raises `ShardMismatch`."""
     context.check_newest()
     tx = context.catalog.newest()
     return tx.state.tables[find(tx)[0].id].tags

@@ -22,17 +22,16 @@ import xxhash
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import (
     FragmentDamaged,
-    FragmentMissing,
     InvalidOption,
+    NotFound,
     ShardUnavailable,
     StoreDamaged,
-    StoreNotFound,
     StoreTooNew,
 )
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import Dump, Tx, copy_catalog, retry_interrupted, take_incarnation
 from elasticscan.metadata import Seal
-from elasticscan.storage import Disk, keep_from_group, verify_file
+from elasticscan.storage import Disk, MissingFile, keep_from_group, verify_file
 from elasticscan.store.context import Context
 from elasticscan.store.copies.creation import Disks, place_for_store
 from elasticscan.store.roots import Claims, Location
@@ -82,9 +81,9 @@ def back_up(context: Context, target: str) -> BackedUp:
     """Copy a store to a place where nothing is. Statistics that are damaged are left out of it.
 
     Raises, besides what `Store.backup` does:
-        CatalogOutdated: the catalog is older than its shards: a backup of it would lack what is there.
-        FragmentMissing: files went again and again before they were copied; try again.
-        ShardUnavailable, WrongRoot: a shard's disk is not mounted, or another's is in its place.
+        ShardMismatch: the catalog is older than its shards: a backup of it would lack what is there.
+        MissingFile: files went again and again before they were copied; try again.
+        ShardUnavailable, ShardMismatch: a shard's disk is not mounted, or another's is in its place.
     """
     context.check_newest()
     place, copied = Location.of(target), set[str]()
@@ -105,7 +104,7 @@ def back_up(context: Context, target: str) -> BackedUp:
                     _copy(context.disk_of(file.shard), disk, file)
                     copied.add(file.path)
             break
-        except FragmentMissing:
+        except MissingFile:
             with context.unless_left(file.shard):
                 context.check_root(file.shard)  # a disk that is not mounted is no damage
             # A merge replaced it, and it was collected: the catalog refers to another one by now.
@@ -184,13 +183,14 @@ def _pack(backup: _Backup) -> bytes:
 
 
 def _unpack(disk: Disk, source: str) -> _Backup:
-    """Raise `StoreNotFound` or `StoreDamaged` unless a list is there as it was written."""
+    """Raise `NotFound` or `StoreDamaged` unless a list is there as it was written."""
     try:
         file = disk.open(BACKUP_FILE)
-    except (FragmentMissing, ShardUnavailable) as error:
-        raise StoreNotFound(
+    except (MissingFile, ShardUnavailable) as error:
+        raise NotFound(
             f"{shown(source)} holds no whole backup: {BACKUP_FILE} is missing; name the place of another one",
             uri=shown(source),
+            kind="store",
         ) from error
     content = file.read_at(0, file.size).to_pybytes()
     body, digest = content[:-8], content[-8:]

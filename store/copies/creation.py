@@ -47,7 +47,7 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: StoreCreated
     """Make a store's catalog, and the roots of its first shards its own.
 
     Raises:
-        AlreadyExists, StoreNotFound: as `place_for_store`.
+        AlreadyExists, NotFound: as `place_for_store`.
         InvalidOption: as that, or a root is another shard's.
     """
     claims = Claims(location, disks, new.store_id, new.incarnation)
@@ -67,7 +67,7 @@ def place_for_store(location: Location, roots: Sequence[str]) -> Iterator[None]:
     Raises:
         AlreadyExists: there is a store.
         InvalidOption: a directory cannot be made.
-        StoreNotFound: there are the shards of a store that lost its catalog.
+        NotFound: there are the shards of a store that lost its catalog.
     """
     with suppress(OSError):  # what is wrong is said below
         if holds_store(location.catalog_url):

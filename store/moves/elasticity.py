@@ -15,10 +15,10 @@ from functools import partial
 from elasticscan.base.concurrency import parallel
 from elasticscan.base.errors import (
     AlreadyExists,
+    Busy,
     ElasticScanError,
-    InvalidTopologyChange,
+    InvalidCall,
     NotFound,
-    NotReady,
     TryAgain,
 )
 from elasticscan.base.limits import DRAIN_WAIT_SECONDS, PARALLEL_MOVES
@@ -74,7 +74,7 @@ def contract(context: Context, name: str) -> Topology:
     with context.catalog.writing() as tx:
         shard = tx.state.shard_named(name)
         if not _active(tx) - {shard.id}:
-            raise InvalidTopologyChange(
+            raise InvalidCall(
                 f"{name!r} is the last shard that takes tablets; expand the store first", shard=name
             )
         if not shard.draining:
@@ -90,7 +90,7 @@ def move(context: Context, tablet_id: int, target_name: str) -> Topology:
         tablet, target = tx.state.tablet(tablet_id), tx.state.shard_named(target_name)
         if target.draining or tablet.shard == target.id:
             why = "is being emptied" if target.draining else "has it already"
-            raise InvalidTopologyChange(
+            raise InvalidCall(
                 f"tablet {tablet_id} cannot move to shard {target_name!r}, which {why}; choose another",
                 tablet=tablet_id,
                 shard=target_name,
@@ -163,7 +163,7 @@ def _drain(context: Context, shard: int) -> int:
         if moves:
             continue
         if waited > DRAIN_WAIT_SECONDS:
-            raise NotReady(
+            raise Busy(
                 f"shard {shard} could not be emptied: another process has been moving its tablets for "
                 f"{DRAIN_WAIT_SECONDS:.0f} s; look at `elasticscan status`",
                 shard=shard,
@@ -179,7 +179,7 @@ def _plan_draining(shard: int, tx: Tx) -> list[Move] | None:
     if info is None:
         return None  # another process removed it
     if not info.draining:
-        raise InvalidTopologyChange(
+        raise InvalidCall(
             f"shard {info.name!r} was taken back by an expansion while it was being emptied; it "
             "stays, and nothing is lost",
             shard=info.name,
@@ -218,7 +218,7 @@ def _carry_out(
     With `tolerate` none is raised where another process changed the tablet or its target: the next plan knows
     of that.
     """
-    tolerated: tuple[type[Exception], ...] = (InvalidTopologyChange, TryAgain) if tolerate else ()
+    tolerated: tuple[type[Exception], ...] = (InvalidCall, TryAgain) if tolerate else ()
     errors = list[Exception]()
     with owning() as owner:
         with context.catalog.writing() as tx:
@@ -304,7 +304,7 @@ def split_and_join(
     with context.catalog.writing() as tx:
         new = _new_tablet_id(tx)
         for tablets in (*((tablet,) for tablet in splits), *joins):
-            with suppress(InvalidTopologyChange, NotFound, NotReady):
+            with suppress(InvalidCall, NotFound, Busy):
                 old = [_resting(tx, tablet) for tablet in tablets]
                 if len(old) == 1:
                     made = split_tablet(old[0], None, (new, new + 1))
@@ -319,7 +319,7 @@ def split_and_join(
 
 
 def _resting(tx: Tx, tablet_id: int) -> Tablet:
-    """Return a tablet that stays where it is; raises `NotFound`, or `NotReady` while it is being moved."""
+    """Return a tablet that stays where it is; raises `NotFound`, or `Busy` while it is being moved."""
     tablet = tx.state.tablet(tablet_id)
     forget_dead(tx, tablet_id)
     check_at_rest(tx, {tablet_id})

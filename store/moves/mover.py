@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 from elasticscan.base.errors import (
     CommitUnknown,
     ElasticScanError,
-    InvalidTopologyChange,
+    InvalidCall,
     NotFound,
     OperatorNeeded,
     TryAgain,
@@ -73,7 +73,7 @@ class Mover:
             self._undo()
             shards = (self.move.source, self.move.target) if isinstance(error, OperatorNeeded) else ()
             for shard in filter(self._context.has_left, shards):  # what its disk says is of no interest
-                raise InvalidTopologyChange(
+                raise InvalidCall(
                     f"shard {shard} left the store while tablet {self.move.tablet} was being moved; "
                     "plan the move again",
                     tablet=self.move.tablet,
@@ -106,7 +106,7 @@ class Mover:
         """Let something happen to the move. While it is ours, nothing else happens to its tablet."""
         after = transition(tx, self.move, self.owner, event)
         if after is None:
-            raise InvalidTopologyChange(
+            raise InvalidCall(
                 f"the move of tablet {self.move.tablet} was taken over by another process; plan it again",
                 tablet=self.move.tablet,
             )

@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from elasticscan.base.errors import ElasticScanError, NotReady
+from elasticscan.base.errors import Busy, ElasticScanError
 from elasticscan.base.limits import BEAT_SECONDS, SILENT_SECONDS
 from elasticscan.catalog import Catalog, Lease, Tx, retry_interrupted
 from elasticscan.topology import Event, Move, Phase
@@ -160,10 +160,10 @@ def move_of(tx: Tx, tablet: int) -> OwnedMove | None:
 
 
 def check_at_rest(tx: Tx, tablets: Collection[int]) -> None:
-    """Raise `NotReady` if one of some tablets is being moved."""
+    """Raise `Busy` if one of some tablets is being moved."""
     for move in moves_in(tx):
         if move.tablet in tablets:
-            raise NotReady(
+            raise Busy(
                 f"tablet {move.tablet} is being moved by {move.owner}; wait for it, or run "
                 "`elasticscan move --resume` if that process is gone",
                 tablet=move.tablet,

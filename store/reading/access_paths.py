@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from elasticscan.base.errors import ElasticScanError, NotReady
+from elasticscan.base.errors import Busy, ElasticScanError
 from elasticscan.filters import KeySets, Predicate, column_sets
 from elasticscan.metadata import AUTO, KEY, NONE, Fragment, IndexInfo, IndexRun, TableInfo
 from elasticscan.optimizer import Choice, KeyCondition, bind, bind_key, choose
@@ -60,12 +60,12 @@ def choose_access(
     `key` is the predicate as `bind_to_key` gives it.
 
     Raises:
-        NotFound, NotReady, InvalidOption: what was asked for cannot be done.
+        NotFound, Busy, InvalidOption: what was asked for cannot be done.
     """
     table, indexes, statistics = state.table, state.indexes, context.statistics(state)
     named = next((index for index in indexes if index.name == name), None)
     if named is not None and not named.ready:
-        raise NotReady(
+        raise Busy(
             f"index {name!r} of table {table.name!r} is still being built; wait for it, or call "
             "create_index again if its build was killed",
             index=name,

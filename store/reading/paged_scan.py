@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Self
 import pyarrow as pa
 
 from elasticscan.base.concurrency import cached_property
-from elasticscan.base.errors import InvalidOption, ScanConsumed
+from elasticscan.base.errors import InvalidCall, InvalidOption
 from elasticscan.protocol import ContinuationKey
 from elasticscan.topology import SlotSet
 
@@ -131,7 +131,7 @@ class PagedScan(Iterator[Page]):
         where it stood, when it is asked again.
 
         Raises:
-            ScanConsumed: all pages were given out before.
+            InvalidCall: all pages were given out before.
         """
         self._check_open()
         return self
@@ -147,7 +147,7 @@ class PagedScan(Iterator[Page]):
         After an error the scan stands where it stood, so the same call can be made again.
 
         Raises:
-            ScanConsumed: all rows were given out before, a stream has begun to read the scan, or it is
+            InvalidCall: all rows were given out before, a stream has begun to read the scan, or it is
                 closed, also meanwhile.
         """
         batches = list[pa.RecordBatch]()
@@ -176,7 +176,7 @@ class PagedScan(Iterator[Page]):
         """All remaining rows as a stream of record batches, read as they are asked for.
 
         Raises:
-            ScanConsumed: all rows were given out before, or the scan is closed; from the stream, too, when
+            InvalidCall: all rows were given out before, or the scan is closed; from the stream, too, when
                 that happens before its end, when it is asked again after an error, or when another stream
                 was begun, or pages were taken, before its first batch.
         """
@@ -195,7 +195,7 @@ class PagedScan(Iterator[Page]):
         return self._read_all((), lambda _: None)
 
     def close(self) -> None:
-        """End the scan early, and its lease with it; reading on raises `ScanConsumed`.
+        """End the scan early, and its lease with it; reading on raises `InvalidCall`.
 
         The keys of its pages can still be resumed for as long as retention keeps the snapshot.
         """
@@ -211,9 +211,9 @@ class PagedScan(Iterator[Page]):
         self.close()
 
     def _check_open(self) -> None:
-        """Raise `ScanConsumed` where all rows were given out, or the scan was closed before that."""
+        """Raise `InvalidCall` where all rows were given out, or the scan was closed before that."""
         if self._complete or (self._closed and self.standing.cursors):
-            raise ScanConsumed(
+            raise InvalidCall(
                 f"this scan of table {self._name!r} was closed, or read to its end; begin another one, or "
                 "use Store.resume(key) with the key of a page",
                 table=self._name,
@@ -223,7 +223,7 @@ class PagedScan(Iterator[Page]):
     def _locked(self) -> Iterator[None]:
         """Read in one thread at a time; others wait for its page, or its table."""
         if os.getpid() != self._process:
-            raise ScanConsumed(
+            raise InvalidCall(
                 "a forked process cannot read a scan of its parent; use Store.resume(scan.key) in the child",
                 process=os.getpid(),
             )
@@ -237,14 +237,14 @@ class PagedScan(Iterator[Page]):
                 self._is_read = False
 
     def _check_reader(self, reader: _Stream | None) -> None:
-        """Raise `ScanConsumed` where no rows remain, or they are another reader's."""
+        """Raise `InvalidCall` where no rows remain, or they are another reader's."""
         self._check_open()
         begins = self._reader is None and reader is not None and reader.begin is self.standing
         if self._reader is not reader and not begins:
             raise self._in_use()
 
-    def _in_use(self) -> ScanConsumed:
-        return ScanConsumed(
+    def _in_use(self) -> InvalidCall:
+        return InvalidCall(
             f"another reader takes rows of this scan of table {self._name!r}; begin one for each, "
             "or use Store.resume(scan.key)",
             table=self._name,
@@ -306,14 +306,14 @@ class _Stream(Iterator[pa.RecordBatch]):
 
     def __next__(self) -> pa.RecordBatch:
         if self._failed:
-            raise ScanConsumed(
+            raise InvalidCall(
                 "this stream of a scan failed before, and its reader may have lost rows; begin another scan"
             )
         try:
             while (page := self._scan._next_page(self)) is not None:
                 if page.rows.num_rows:
                     return page.rows
-        except ScanConsumed:  # nothing was read, nor lost
+        except InvalidCall:  # nothing was read, nor lost
             raise
         except BaseException:
             self._failed = True

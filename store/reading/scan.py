@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.concurrency import cached_property
-from elasticscan.base.errors import InvalidOption, NotFound, ScanConsumed, SnapshotExpired
+from elasticscan.base.errors import InvalidCall, InvalidOption, NotFound, SnapshotExpired
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import Interrupted, newest_topology, retry_interrupted
 from elasticscan.metadata import AUTO, DIRECT, KEY, NONE, TableInfo, no_such_column
@@ -59,7 +59,7 @@ class Scan(PagedScan):
     snapshots are kept for longer). Threads may share the pages; `key` is where the scan stands.
 
     `to_table`, `count` and streams read all rows that remain. No row goes to two readers: another reader gets
-    `ScanConsumed`, never a part that looks like the whole. A `to_table` or `count` that failed
+    `InvalidCall`, never a part that looks like the whole. A `to_table` or `count` that failed
     can be called again; a stream that failed or was left cannot. A forked child cannot read its parent's
     scan; it uses `Store.resume(scan.key)`.
 
@@ -234,7 +234,7 @@ class Scan(PagedScan):
 
         Raises:
             InvalidOption: the scan has a limit, which no part could keep alone.
-            ScanConsumed: all rows were given out before, or the scan is closed, or one of changes has begun.
+            InvalidCall: all rows were given out before, or the scan is closed, or one of changes has begun.
         """
         state = self.standing
         self._check_open()
@@ -244,7 +244,7 @@ class Scan(PagedScan):
             )
         is_read = not state.cursors and self.stats.pages > 0
         if is_read or (state.segments and state != state.begin(state.segments)):
-            raise ScanConsumed(
+            raise InvalidCall(
                 "a scan can be divided only before its last page, a scan of changes only before its first; "
                 "begin another one",
                 table=self._table.name,

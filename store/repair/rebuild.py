@@ -26,9 +26,9 @@ from elasticscan.base.errors import (
     ElasticScanError,
     InvalidOption,
     OperatorNeeded,
+    ShardMismatch,
     ShardUnavailable,
     StoreDamaged,
-    WrongRoot,
 )
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, DEFAULT_TABLETS
 from elasticscan.base.redaction import shown
@@ -212,7 +212,7 @@ def _why_not(state: StoreState, files: Mapping[str, int], disks: Mapping[int, Di
         return "it knows none of the files"
     seen = newest_commit_of(state.store_id, ((disks[files[path]], path) for path in unknown))
     for disk in disks.values():
-        with suppress(WrongRoot):  # a marker that is damaged
+        with suppress(ShardMismatch):  # a marker that is damaged
             marker = Root("", disk).marker()
             seen = max(seen, marker.commit if marker else 0)
     if seen > state.commit:

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from elasticscan.base.errors import InvalidOption, StoreNotFound
+from elasticscan.base.errors import InvalidOption, NotFound
 from elasticscan.base.formatting import brief
 from elasticscan.base.permissions import mode_within
 from elasticscan.base.redaction import as_cause, shown, without
@@ -119,7 +119,7 @@ class Location:
         return self.uri if self.directory is None else self.directory / CATALOG_FILE
 
     def check_not_bereft(self) -> None:
-        """Raise `StoreNotFound` where this user may not look, or a store's parts lie, without its catalog.
+        """Raise `NotFound` where this user may not look, or a store's parts lie, without its catalog.
 
         These are shards, or the newest commits of a process that was killed, next to where the catalog was.
         """
@@ -132,16 +132,18 @@ class Location:
                 any(directory.glob(f"{SHARDS}/*/{name}")) for name in names
             )
         except OSError as error:
-            raise StoreNotFound(
+            raise NotFound(
                 f"{brief(self.uri, 200)} cannot be looked into: {error.strerror}; check the path, "
                 "or let its owner open it to a group (docs/security.md)",
                 uri=self.uri,
+                kind="store",
             ) from error
         if is_bereft:
-            raise StoreNotFound(
+            raise NotFound(
                 f"{self.uri} holds parts of a store, but {CATALOG_FILE} is missing or has none; restore it "
                 f"from a backup, use `elasticscan repair {self.uri} NEW`, or remove what was never a store",
                 uri=self.uri,
+                kind="store",
             )
 
     def stored_root(self, shard: str, root: str | None) -> str:

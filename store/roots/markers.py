@@ -19,13 +19,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from elasticscan.base.errors import (
-    CatalogOutdated,
     CommitUnknown,
     ElasticScanError,
     FragmentDamaged,
     InvalidOption,
+    ShardMismatch,
     ShardUnavailable,
-    WrongRoot,
 )
 from elasticscan.base.file_locks import locked
 from elasticscan.base.redaction import shown
@@ -79,14 +78,14 @@ class Root:
         return shown(self.place)
 
     def marker(self) -> Marker | None:
-        """Return its marker; None where there is none. Raises `WrongRoot` where it makes no sense."""
+        """Return its marker; None where there is none. Raises `ShardMismatch` where it makes no sense."""
         try:
             file = self.disk.open(MARKER)
             return _unpack(bytes(file.read_at(0, min(file.size, MOST_BYTES))))
         except FragmentDamaged:  # there is no such file
             return None
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise WrongRoot(
+            raise ShardMismatch(
                 f"the marker {MARKER} in {self} is damaged ({error}); restore it, or remove it and "
                 "run `elasticscan adopt` if the files are this store's",
                 root=str(self),
@@ -114,7 +113,7 @@ def check_owner(marker: Marker | None, root: Root, expected: Marker) -> Marker:
 
     Raises:
         ShardUnavailable: it has no marker: what is mounted there is not the shard's disk.
-        WrongRoot: it is another store's, another shard's, or that of another copy of the store.
+        ShardMismatch: it is another store's, another shard's, or that of another copy of the store.
     """
     if marker is None:
         raise ShardUnavailable(
@@ -124,7 +123,7 @@ def check_owner(marker: Marker | None, root: Root, expected: Marker) -> Marker:
             shard=expected.name,
         )
     if (marker.store, marker.shard) != (expected.store, expected.shard):
-        raise WrongRoot(
+        raise ShardMismatch(
             f"{root} should be {expected}, but it is {marker}; mount each disk where its shard is, "
             "and let no two shards name one directory",
             root=str(root),
@@ -136,13 +135,13 @@ def check_owner(marker: Marker | None, root: Root, expected: Marker) -> Marker:
 
 
 def check_same_copy(marker: Marker, root: Root, expected: Marker) -> None:
-    """Raise `WrongRoot` when a root belongs to another copy of the store, or to a catalog elsewhere."""
+    """Raise `ShardMismatch` when a root belongs to another copy of the store, or to a catalog elsewhere."""
     is_elsewhere = (
         marker.catalog and expected.catalog and not is_same_catalog(marker.catalog, expected.catalog)
     )
     if marker.incarnation != expected.incarnation or is_elsewhere:
         original = marker.catalog.split(":", 2)[-1]
-        raise WrongRoot(
+        raise ShardMismatch(
             f"this catalog is a copy of {original or 'another one'}, which {root} ({marker}) belongs "
             "to; use that one, or run `elasticscan adopt` to make this one the owner",
             root=str(root),
@@ -151,9 +150,9 @@ def check_same_copy(marker: Marker, root: Root, expected: Marker) -> None:
 
 
 def check_not_ahead(marker: Marker, root: Root, expected: Marker) -> None:
-    """Raise `CatalogOutdated` when a root knows more than the catalog, whose versions were read later."""
+    """Raise `ShardMismatch` when a root knows more than the catalog, whose versions were read later."""
     if marker.layout > expected.layout or marker.commit > expected.commit:
-        raise CatalogOutdated(
+        raise ShardMismatch(
             f"the catalog is older than its shards: {root} knows commit {marker.commit} (layout "
             f"{marker.layout}), the catalog {expected.commit} (layout {expected.layout}); put the newest "
             "back, or run `elasticscan adopt`",
@@ -240,7 +239,7 @@ class Claims:
         return root.disk
 
     def check_held(self) -> None:
-        """Raise `WrongRoot` where another process has claimed one of the roots meanwhile."""
+        """Raise `ShardMismatch` where another process has claimed one of the roots meanwhile."""
         for root, marker in self._taken:
             check_owner(root.marker(), root, marker)
 

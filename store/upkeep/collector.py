@@ -14,11 +14,10 @@ from functools import partial
 
 from elasticscan.base.clock import SystemClock
 from elasticscan.base.errors import (
-    CatalogOutdated,
     FragmentDamaged,
     OperatorNeeded,
+    ShardMismatch,
     ShardUnavailable,
-    WrongRoot,
 )
 from elasticscan.catalog import RemovedFile, forget_secrets, forget_topologies, retry_interrupted, topology_at
 from elasticscan.metadata import FileChanges, FilesCondemned, FragmentsReplaced, Manifest
@@ -69,7 +68,7 @@ class _Collection:
         self.state, self.now = context.ask(lambda tx: (tx.state, tx.times.expiry))
         self.skipped: list[tuple[str, str]] = []
         self.away: list[RootState] = []  # of removed shards
-        self.refusal: CatalogOutdated | None = None
+        self.refusal: ShardMismatch | None = None
 
     # Looking
 
@@ -83,7 +82,7 @@ class _Collection:
                 decisions, newest = plan(root, self._rules, read, self.state.store_id, doubt)
                 self._check(root, decisions, newest)
                 plans.append((root, decisions))
-            except (ShardUnavailable, WrongRoot) as error:
+            except (ShardUnavailable, ShardMismatch) as error:
                 self._skip(root.shard, error)
         return plans
 
@@ -91,7 +90,7 @@ class _Collection:
         """Note why nothing may be removed, as files of a root tell; the catalog is read after them."""
         name = root.shard.name
         if newest > self._context.state().commit:
-            self.refusal = CatalogOutdated(
+            self.refusal = ShardMismatch(
                 f"the catalog is older than its shards: a file of shard {name!r} knows commit "
                 f"{newest}; put the newest catalog back, or run `elasticscan adopt`",
                 shard=name,
@@ -100,7 +99,7 @@ class _Collection:
         # A removed shard may have come back with forgotten files.
         unknown = too_many_unknown(root, self._rules, decisions)
         if unknown and root.shard.id in self.state.shards:
-            self.refusal = self.refusal or CatalogOutdated(
+            self.refusal = self.refusal or ShardMismatch(
                 f"the catalog does not know {unknown:,} files of shard {name!r}, most of all; look at them "
                 "with `elasticscan gc --dry-run`, then collect with --share 1",
                 shard=name,
@@ -131,7 +130,7 @@ class _Collection:
 
         Another disk mounted in the place of a shard is an error.
         """
-        is_succeeded = isinstance(error, WrongRoot) and self._context.is_succeeded(shard.id)
+        is_succeeded = isinstance(error, ShardMismatch) and self._context.is_succeeded(shard.id)
         if not isinstance(error, ShardUnavailable) and not is_succeeded:
             raise error
         self.skipped.append((shard.name, str(error)))
@@ -176,7 +175,7 @@ class _Collection:
                 finally:
                     gone |= deleted
                     self.book(root, deleted)
-        except (ShardUnavailable, WrongRoot) as error:
+        except (ShardUnavailable, ShardMismatch) as error:
             self._skip(root.shard, error)
         return [each for each in decisions if each.action is Action.KEEP or each.path in gone]
 
@@ -239,8 +238,7 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
 
     Raises:
         StoreDamaged: the catalog is not as it was written.
-        CatalogOutdated: it is an older copy, or too much would go at once.
-        WrongRoot: a root is not the shard's.
+        ShardMismatch: it is an older copy, a root is not the shard's, or too much would go at once.
     """
     if not dry_run:
         context.catalog.check_writable()

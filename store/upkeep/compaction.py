@@ -67,7 +67,7 @@ def compact(context: Context, table: TableInfo) -> int:
 
     Raises:
         DiskFull, ShardUnavailable, FragmentDamaged: a disk or a file. Nothing has changed there.
-        WriteConflict: files of the merge were collected before it ended. Nothing has changed there.
+        Busy: files of the merge were collected before it ended. Nothing has changed there.
     """
     gone = 0
     for shard, here in sorted(by_shard(context.state().fragments(table.id)).items()):

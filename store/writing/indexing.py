@@ -17,7 +17,6 @@ from typing import TypeAlias
 from elasticscan.base.concurrency import parallel
 from elasticscan.base.errors import (
     FragmentDamaged,
-    InvalidKey,
     InvalidOption,
     LimitExceeded,
 )
@@ -159,7 +158,7 @@ def create_index(
                 parallel(partial(_build, context, table, index, built), left[:most], BUILDERS)
             finally:
                 index, left = _enter_runs(context, index, built)
-    except (InvalidKey, LimitExceeded):  # rows that are there cannot be in it, so it would never be ready
+    except LimitExceeded:  # rows that are there cannot be in it, so it would never be ready
         with context.catalog.writing() as tx:
             if any(own.id == index.id and not own.ready for own in tx.state.indexes(table.id)):
                 transition_index(tx, index, IndexPhase.DROPPED)

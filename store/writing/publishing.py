@@ -55,7 +55,7 @@ TRANSACTION_EVERY = 64
 def fits_in_log(state: StoreState, table: TableInfo, rows: StagedInMemory, size: int) -> bool:
     """Return whether rows of a commit, of so many bytes, may be put into the log of a store in this state.
 
-    Raises `InvalidKey`: a key is too long for an index, and after the commit a flush could not refuse it.
+    Raises `LimitExceeded`: a key is too long for an index, and after the commit a flush could not refuse it.
     """
     now = state.info(table.id) or table
     if now.definition != rows.table.definition or not has_room(state, table.id, size):
@@ -117,7 +117,7 @@ def remove_staged(context: Context, files: Set[File]) -> None:
 
 
 def check_no_key_twice(context: Context, table: TableInfo, staged: Sequence[StagedFragment]) -> None:
-    """For a write that several tasks staged: raises `InvalidKey` when two of them had the same key."""
+    """For a write that several tasks staged: raises `SchemaMismatch` when two of them had the same key."""
     with context.noticing_collection():
         check_keys_differ(staged_source(table, staged, context.disk_of))
 

@@ -30,13 +30,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elasticscan.base.errors import (
+    Busy,
     FilterError,
     InvalidOption,
     NotFound,
     RowsChanged,
     SnapshotExpired,
     TableChanged,
-    WriteConflict,
 )
 from elasticscan.base.formatting import brief
 from elasticscan.base.hashing import slots_of
@@ -102,7 +102,7 @@ def until_unchanged(
         is_final: the caller named the commit of the rows, so a later change of them is an error.
 
     Raises:
-        WriteConflict: they were written each time, for a minute and ten attempts.
+        Busy: they were written each time, for a minute and ten attempts.
     """
     context.catalog.check_writable()
     began, conflict = context.clock.now(), None
@@ -122,7 +122,7 @@ def until_unchanged(
             break
         bound = _MOST_PAUSE_SECONDS * 2.0 ** (min(attempts, _DOUBLINGS) - _DOUBLINGS)
         context.clock.sleep(random.uniform(0, bound))
-    raise WriteConflict(
+    raise Busy(
         f"{rows} were written by others each of the {attempts} times that they were read; nothing was "
         f"written: {advice}",
         **({} if conflict is None else conflict.fields),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.errors import StoreNotFound
+from elasticscan.base.errors import NotFound
 from elasticscan.base.redaction import as_cause, hides, redact, shown, without
 from tests.base.examples import examples
 
@@ -117,7 +117,7 @@ def test_errors_redact_their_text_and_their_fields_however_deep() -> None:
     deep: list[object] = [uri, uri, uri]
     for _ in range(100_000):
         deep = [[deep[0]], {"a": deep[1]}, (deep[2],)]
-    error = StoreNotFound(f"{uri} holds no store", uri=uri, more={"roots": [uri, (uri, 3)]}, deep=deep)
+    error = NotFound(f"{uri} holds no store", uri=uri, more={"roots": [uri, (uri, 3)]}, deep=deep)
     for each in (error, pickle.loads(pickle.dumps(error))):
         assert "hunter2" not in f"{each} {each!r} {each.args} {each.fields}"
         assert each.fields["more"]["roots"][1] == ("postgresql://ann:***@db/x", 3)

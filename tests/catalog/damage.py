@@ -26,8 +26,8 @@ import apsw
 import pytest
 
 from elasticscan.base.errors import (
-    CatalogOutdated,
     ElasticScanError,
+    ShardMismatch,
     SnapshotExpired,
     StoreDamaged,
     StoreTooNew,
@@ -44,7 +44,7 @@ from tests.catalog.programs import World, picture
 
 TABLES = ("head", "log", "payload", "checkpoint", "topology_history", "lease")
 KEYS = {"number", "id", "app_id", "part", "table_id"}
-TYPED = (StoreDamaged, CatalogOutdated, StoreTooNew, SnapshotExpired)
+TYPED = (StoreDamaged, ShardMismatch, StoreTooNew, SnapshotExpired)
 REFUSED = (apsw.ConstraintError, apsw.MismatchError)  # by SQLite: no row can be like that
 PAGE, WAL_HEAD = 4_096, 32
 FRAME = 24 + PAGE  # of the write-ahead log, behind its own head
@@ -385,7 +385,7 @@ def older_copy(lived: Lived, draw: Random) -> Must:
             append(Catalog(home), Append(TimeObserved()))
     for ask in (lived.log.follow, lambda: append(lived.log, Append(TimeObserved()))):
         if lived.known > older.number:
-            with pytest.raises(CatalogOutdated):
+            with pytest.raises(ShardMismatch):
                 ask()
     lived.log.home.close()
     put(lived.path, lived.sound)

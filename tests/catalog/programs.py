@@ -35,14 +35,14 @@ import pytest
 
 from elasticscan.base.errors import (
     AlreadyExists,
+    Busy,
     CommitUnknown,
     ContinuationKeyError,
     DiskFull,
-    InvalidTopologyChange,
+    InvalidCall,
     NotFound,
     SnapshotExpired,
     StartAgain,
-    WriteConflict,
 )
 from elasticscan.base.limits import STREAM_LEASE_SECONDS, TRUSTED_JUMP_SECONDS
 from elasticscan.catalog import (
@@ -112,7 +112,7 @@ from tests.catalog.logs import (
 from tests.simulation.engine import Engine, Step
 
 SLOTS, KEYS = 12, 30
-REFUSED = (WriteConflict, StartAgain, AlreadyExists, InvalidTopologyChange, NotFound)
+REFUSED = (Busy, StartAgain, AlreadyExists, InvalidCall, NotFound)
 SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.int64())])
 INFO = TableInfo(1, "t", SCHEMA, ("key",), ("key",), None, 0, 0)
 _ROWS = pa.schema([("_slot", pa.uint16()), *SCHEMA])

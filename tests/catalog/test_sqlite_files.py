@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 from elasticscan.base.clock import SystemClock
-from elasticscan.base.errors import CatalogOutdated, CatalogUnavailable
+from elasticscan.base.errors import CatalogUnavailable, ShardMismatch
 from elasticscan.catalog import Catalog, open_catalog
 from elasticscan.catalog.failures import Interrupted
 from elasticscan.catalog.opening import make_home, open_home
@@ -88,7 +88,7 @@ def test_an_older_file_that_is_put_back_is_refused(path: Path, tmp_path: Path) -
             tx.append(TimeObserved())
         replace(path, older)
         for use in (lambda: catalog.writing().__enter__(), catalog.check_whole):
-            with pytest.raises(CatalogOutdated):
+            with pytest.raises(ShardMismatch):
                 use()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import NotFound, NotReady
+from elasticscan.base.errors import Busy, NotFound
 from elasticscan.base.limits import KEY_SECONDS, SECRETS_SECONDS
 from elasticscan.catalog import (
     Catalog,
@@ -161,7 +161,7 @@ def test_moves_and_steps_belong_to_one_owner_until_they_are_over(
     claim(catalog, "balance", "you")
     with catalog.writing() as tx:
         beat(tx, "me")
-        with pytest.raises(NotReady, match="by me"):
+        with pytest.raises(Busy, match="by me"):
             enter_moves(tx, [Move(4, 1, 2), MOVE], "you")
         assert transition(tx, MOVE, "you", Event.START_COPY) is None
         assert transition(tx, MOVE, "me", Event.START_COPY) is not None

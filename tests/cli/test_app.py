@@ -95,7 +95,7 @@ def test_with_json_an_error_is_json_on_stderr(
     code, out, err = shell.run(*(word.format(tmp_path) for word in words), "--json")
     error = json.loads(err)["error"]
     assert (code, out, error["exit_code"]) == (2, "", 2)
-    assert error["code"] in ("ES_INVALID_OPTION", "ES_STORE_NOT_FOUND")
+    assert error["code"] in ("ES_INVALID_OPTION", "ES_NOT_FOUND")
     assert message in error["message"]
 
 

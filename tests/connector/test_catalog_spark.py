@@ -14,7 +14,7 @@ from chispa import assert_df_equality
 from pyspark.errors import AnalysisException, ArithmeticException
 from pyspark.sql import DataFrame, SparkSession
 
-from elasticscan.base.errors import FilterError, InvalidOption, NotFound, NotSupported
+from elasticscan.base.errors import FilterError, InvalidCall, InvalidOption, NotFound
 from elasticscan.connector import AttachedStore, attach
 from elasticscan.connector.sql import driver_reads
 from elasticscan.store import Store
@@ -84,7 +84,7 @@ def test_names_that_differ_by_case_alone_are_not_supported(
 ) -> None:
     with setting(spark, "spark.sql.caseSensitive", "true"):
         for ask in (catalog.sql, catalog.explain):
-            with pytest.raises(NotSupported, match=r"spark.sql.caseSensitive=true is not supported"):
+            with pytest.raises(InvalidCall, match=r"spark.sql.caseSensitive=true is not supported"):
                 ask("SELECT id FROM flights")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import NotSupported
+from elasticscan.base.errors import InvalidCall
 from elasticscan.connector.sql.changing import CHANGES, read_change
 from elasticscan.connector.sql.definitions import read_creation
 from elasticscan.connector.sql.plan import plan_query
@@ -64,7 +64,7 @@ def statement_plan(text: str) -> str:
             change = read_change(statement, TARGETS[statement.view])
             return f"{', '.join(change.actions)} by {change.query}"
         return f"{statement.kind} of {statement.view}{' if it exists' * statement.is_lenient}"
-    except (NotUnderstoodError, NotSupported) as why:
+    except (NotUnderstoodError, InvalidCall) as why:
         return f"refused: {why}"
 
 

@@ -19,7 +19,6 @@ from elasticscan.base.errors import (
     InvalidOption,
     NotFound,
     SchemaMismatch,
-    StoreNotFound,
     TableChanged,
 )
 from elasticscan.base.hashing import slots_of
@@ -229,7 +228,7 @@ def test_what_was_made_again_is_not_read_by_an_old_plan(store: Store, what: str)
     ("options", "error", "message"),
     [
         ({"table": "tt"}, NotFound, "has no table 'tt'"),
-        ({"store": "/nowhere/shop.store"}, StoreNotFound, "nowhere"),
+        ({"store": "/nowhere/shop.store"}, NotFound, "nowhere"),
         ({"column": "id"}, InvalidOption, "did you mean 'columns'"),
         ({"table": "odd"}, SchemaMismatch, "'odd'"),
         ({"explain": "true", "columns": "nope"}, NotFound, "nope"),

@@ -20,13 +20,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import (
     AlreadyExists,
+    Busy,
     ElasticScanError,
-    InvalidKey,
+    InvalidCall,
     InvalidOption,
     NotFound,
-    NotSupported,
     SchemaMismatch,
-    WriteConflict,
 )
 from elasticscan.connector import AttachedStore, attach
 from elasticscan.store import Store
@@ -215,7 +214,7 @@ def test_what_others_write_meanwhile_is_read_again(
     monkeypatch.setattr(transactions, "FEWEST_ATTEMPTS", 2)
     monkeypatch.setattr(transactions, "ATTEMPTS_SECONDS", 0)
     notes.write_text("99")
-    with pytest.raises(WriteConflict, match="each of the 2 times"):
+    with pytest.raises(Busy, match="each of the 2 times"):
         catalog.sql(text)
     assert row(store, 1) == [(1, "theirs", 0, 99.0, None)]
     notes.write_text("1")
@@ -233,13 +232,13 @@ REFUSED: list[tuple[type[Exception], str]] = [
     (AnalysisException, "INSERT INTO t (id, v) VALUES (1, 2, 3)"),
     (PySparkException, "INSERT INTO t (id, v) VALUES (1, 'x')"),
     (AnalysisException, "INSERT INTO t (id, v) SELECT id, v FROM nowhere"),
-    (NotSupported, "INSERT INTO t BY NAME SELECT 1L AS id, 'x' AS name"),
-    (InvalidKey, "INSERT INTO t VALUES (99, 'a', 1, 1.0, 0), (99, 'b', 2, 2.0, 0)"),
-    (InvalidKey, "INSERT INTO t (id, v) VALUES (99, 1.0), (99, 2.0)"),
+    (InvalidCall, "INSERT INTO t BY NAME SELECT 1L AS id, 'x' AS name"),
+    (SchemaMismatch, "INSERT INTO t VALUES (99, 'a', 1, 1.0, 0), (99, 'b', 2, 2.0, 0)"),
+    (SchemaMismatch, "INSERT INTO t (id, v) VALUES (99, 1.0), (99, 2.0)"),
     (SchemaMismatch, "INSERT INTO t (v) VALUES (1.0)"),
-    (NotSupported, "DELETE FROM t WHERE id > 50 LIMIT 3"),
-    (NotSupported, "ALTER TABLE t ADD CONSTRAINT c CHECK (n > 0)"),
-    (NotSupported, "TRUNCATE TABLE t WHERE id = 1"),
+    (InvalidCall, "DELETE FROM t WHERE id > 50 LIMIT 3"),
+    (InvalidCall, "ALTER TABLE t ADD CONSTRAINT c CHECK (n > 0)"),
+    (InvalidCall, "TRUNCATE TABLE t WHERE id = 1"),
     (NotFound, "SELECT * FROM t VERSION AS OF 'none'"),
     (NotFound, "SELECT * FROM t VERSION AS OF 99999"),
     (NotFound, "SELECT * FROM t TIMESTAMP AS OF '2020-01-01'"),
@@ -250,8 +249,8 @@ REFUSED: list[tuple[type[Exception], str]] = [
     (PySparkException, "UPDATE t SET d = 12345.678"),
     (SchemaMismatch, f"MERGE INTO t USING {TEXT} s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *"),
     # Two rows of the source are for one key.
-    (InvalidKey, f"MERGE INTO t USING {TWICE} s ON t.id = s.id WHEN MATCHED THEN UPDATE SET *"),
-    (InvalidKey, f"MERGE INTO t USING {TWICE} s ON t.id = s.id {DELETES} WHEN NOT MATCHED THEN INSERT *"),
+    (SchemaMismatch, f"MERGE INTO t USING {TWICE} s ON t.id = s.id WHEN MATCHED THEN UPDATE SET *"),
+    (SchemaMismatch, f"MERGE INTO t USING {TWICE} s ON t.id = s.id {DELETES} WHEN NOT MATCHED THEN INSERT *"),
     (SchemaMismatch, f"{OF_DAYS} WHEN NOT MATCHED THEN INSERT *"),
     # Fields of structs are not in the order of the column's.
     (SchemaMismatch, f"UPDATE people SET p = {SWAPPED} WHERE id = 1"),
@@ -317,7 +316,7 @@ def test_parameters_are_values(store: Store, catalog: AttachedStore) -> None:
         assert row(store, 6)[0][1] == value
     catalog.sql("WITH x AS (SELECT 7 AS k) INSERT INTO t (id, v) SELECT k, ? FROM x", [0.5])
     assert row(store, 7) == [(7, "n0", 7, 0.5, Decimal("-3.25"))]
-    with pytest.raises(NotSupported, match="a parameter has no literal here"):
+    with pytest.raises(InvalidCall, match="a parameter has no literal here"):
         catalog.sql("DELETE FROM t WHERE name = ?", [object()])
     assert counts(catalog.sql("DELETE FROM t /* a /* of */ b */ WHERE id = ? -- ?", [6])) == (1,)
 
@@ -400,10 +399,10 @@ def test_tables_are_made_by_sql(spark: SparkSession, store: Store) -> None:
     assert store.table("few").definition.compression == "lz4"
     wrong: list[tuple[str, type[Exception]]] = [
         (text, AlreadyExists),
-        ("ALTER TABLE my_trips SET TBLPROPERTIES ('owner' = 'me')", NotSupported),
+        ("ALTER TABLE my_trips SET TBLPROPERTIES ('owner' = 'me')", InvalidCall),
         ("ALTER TABLE my_trips SET TBLPROPERTIES ('compression' = 'snappy')", InvalidOption),
-        ("CREATE TABLE u (id INT, PRIMARY KEY (id)) USING elasticscan", NotSupported),
-        ("CREATE TABLE my_u (STRING, PRIMARY KEY (id))", NotSupported),
+        ("CREATE TABLE u (id INT, PRIMARY KEY (id)) USING elasticscan", InvalidCall),
+        ("CREATE TABLE my_u (STRING, PRIMARY KEY (id))", InvalidCall),
     ]
     kinds = ("VARCHAR(3)", "CHAR(3) NOT NULL", "ARRAY<VARCHAR(3)>")  # whose length a table does not check
     wrong += [(f"CREATE TABLE my_u (id BIGINT PRIMARY KEY, c {kind})", SchemaMismatch) for kind in kinds]

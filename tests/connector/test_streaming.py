@@ -19,7 +19,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from elasticscan.base.errors import (
     ContinuationKeyError,
-    InvalidTopologyChange,
+    InvalidCall,
 )
 from elasticscan.base.hashing import slots_of
 from elasticscan.connector import ElasticScanSource
@@ -57,7 +57,7 @@ def disturb(history: History, rng: random.Random) -> None:
     """Something that changes where rows are, but not which there are."""
     match rng.choice(["move", "move", "move", "compact", "collect"]):
         case "move":
-            with contextlib.suppress(InvalidTopologyChange):
+            with contextlib.suppress(InvalidCall):
                 change_topology(history.store, rng, f"n{rng.getrandbits(32)}")
         case "compact":
             history.store.table("t").compact()

@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from elasticscan.base.errors import (
-    CatalogOutdated,
     ElasticScanError,
     InvalidOption,
     ReadOnlyStore,
+    ShardMismatch,
 )
 from elasticscan.connector import store_cache as access
 from elasticscan.connector.options import parse_options
@@ -106,7 +106,7 @@ def test_plans_and_tasks_notice_that_the_catalog_was_put_back_to_an_older_copy(s
 
     with older_catalog(store, work):
         for options in ({}, FEED, {"timestampAsOf": "2100-01-01T00:00:00Z"}):
-            with pytest.raises(CatalogOutdated, match="elasticscan adopt"):
+            with pytest.raises(ShardMismatch, match="elasticscan adopt"):
                 planned(uri, **options)
         assert ids(*planned(uri, versionAsOf="3")) == list(range(120))
         for task in tasks:
@@ -115,7 +115,7 @@ def test_plans_and_tasks_notice_that_the_catalog_was_put_back_to_an_older_copy(s
         stream = source(uri).streamReader(source(uri).schema())
         assert isinstance(stream, ElasticScanStreamReader)
         for look in (stream.initialOffset, stream.prepareForTriggerAvailableNow):
-            with pytest.raises(CatalogOutdated):
+            with pytest.raises(ShardMismatch):
                 look()
 
 

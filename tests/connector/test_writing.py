@@ -29,9 +29,8 @@ from elasticscan.base.errors import (
     AlreadyExists,
     ElasticScanError,
     FilterError,
-    InvalidKey,
+    InvalidCall,
     InvalidOption,
-    InvalidTopologyChange,
     NotFound,
     RowsChanged,
     SchemaMismatch,
@@ -130,11 +129,11 @@ def test_a_write_is_one_commit_of_the_rows_that_spark_names_or_nothing(store: St
             changed = {*draw.sample(range(1_200), 30)}
             store.table("t").upsert([{"id": key, **nothing} for key in changed])
             state |= dict.fromkeys(changed, nothing)
-        with suppress(InvalidTopologyChange):
+        with suppress(InvalidCall):
             change_topology(store, draw, f"n{number}")
         commits = len(kinds(store))
         refusals = {
-            InvalidKey: twice,
+            SchemaMismatch: twice,
             AlreadyExists: "insertOnly" in options and not state.keys().isdisjoint(keys),
             RowsChanged: ("ifUnchangedSince" in options or keeps) and not changed.isdisjoint(keys),
         }
@@ -175,7 +174,7 @@ def test_what_is_refused_or_given_up_leaves_no_file(store: Store) -> None:
         write.commit(messages)
     write.abort(messages)
     broken = rows(0, 10).set_column(0, SCHEMA.field("id"), pa.array([None] * 10, pa.int64()))
-    with pytest.raises(InvalidKey, match="'id' is null in 10 rows"):
+    with pytest.raises(SchemaMismatch, match="'id' is null in 10 rows"):
         staged(writer(store), rows(2_000, 2_010), broken)
     write = writer(store, overwrite=True, replaceWhere="id < 100")
     with pytest.raises(InvalidOption, match=r"row id = 100 does not meet replaceWhere='id < 100'"):

@@ -15,7 +15,7 @@ import apsw
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import ScanConsumed
+from elasticscan.base.errors import InvalidCall
 from elasticscan.catalog import sqlite, tables
 from elasticscan.storage.disk import local
 from elasticscan.store import Scan, Store
@@ -104,7 +104,7 @@ def test_a_forked_child_opens_the_store_again_and_its_parent_goes_on(anywhere: S
 
     def work() -> None:
         for read in reads:
-            with pytest.raises(ScanConsumed, match=r"Store.resume\(scan.key\)"):
+            with pytest.raises(InvalidCall, match=r"Store.resume\(scan.key\)"):
                 read(scan)
         scan.close()
         tx = anywhere.context.catalog.newest()
@@ -148,7 +148,7 @@ def test_a_child_forked_by_the_input_of_a_write_leaves_its_parents_files_alone(
                         raise way
             yield pa.RecordBatch.from_pydict({"id": range(start, start + 100)}, table.schema)
 
-    with child_ends_with(way or ScanConsumed):
+    with child_ends_with(way or InvalidCall):
         rows = pa.RecordBatchReader.from_batches(table.schema, batches())
         table.upsert(rows)
     assert ids(store) == list(range(ROWS + 1_000))
@@ -172,11 +172,11 @@ def test_what_a_child_writes_after_its_parent_closed_the_store_is_there(store: S
 def test_a_child_forked_by_a_thread_in_a_transaction_is_refused_and_leaves_it_alone(
     anywhere: Store,
 ) -> None:
-    with child_ends_with(ScanConsumed), anywhere.context.catalog.writing() as tx:
+    with child_ends_with(InvalidCall), anywhere.context.catalog.writing() as tx:
         enter(tx, replace(tx.state.table_named("t"), name="made"))
         child = os.fork()
         if not child:
-            with pytest.raises(ScanConsumed):
+            with pytest.raises(InvalidCall):
                 enter(tx, replace(tx.state.table_named("t"), name="more"))
         elif not ended_well(child):
             pytest.fail("the child was not refused")
@@ -203,7 +203,7 @@ def test_a_child_forked_while_another_thread_uses_the_file_opens_nothing_in_it(
             lambda: Store.create(tmp_path / "other", ["a"]),
         ]
         for use in uses:
-            with pytest.raises(ScanConsumed, match="spawn"):
+            with pytest.raises(InvalidCall, match="spawn"):
                 use()
 
     with Store.open(tmp_path / "s") as second:  # whose own connections rest

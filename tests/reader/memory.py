@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from elasticscan.base.errors import NotReady
+from elasticscan.base.errors import Busy
 from elasticscan.base.key_encoding import VALUES, inverted
 from elasticscan.protocol import (
     Cursor,
@@ -237,7 +237,7 @@ class MemoryCluster:
         tablet = self._placement.tablet(tablet_id)
         assert tablet is not None, f"no tablet {tablet_id}"
         if tablet_id in self._moves:
-            raise NotReady(f"tablet {tablet_id} is being moved", tablet=tablet_id, kind="tablet")
+            raise Busy(f"tablet {tablet_id} is being moved", tablet=tablet_id, kind="tablet")
         return tablet
 
     def _copy(self, shard: int, slot: int, after: int = 0) -> Versions:

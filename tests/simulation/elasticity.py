@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
-from elasticscan.base.errors import InvalidTopologyChange, TryAgain
+from elasticscan.base.errors import InvalidCall, TryAgain
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import enter_moves, move_of, new_owner
 from elasticscan.topology import Move, Tablet
@@ -88,7 +88,7 @@ def suspended_move(world: World) -> None:
         carrier.carry_out()
     except MoverStoppedError:
         pass
-    except InvalidTopologyChange:
+    except InvalidCall:
         pass  # the tablet or the target changed, or the move was taken over
     except TryAgain:
         assert world.collections > collections, "a move was refused for no reason"

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.errors import (
+    Busy,
     ElasticScanError,
+    InvalidCall,
     InvalidOption,
-    NotReady,
-    ScanConsumed,
     SnapshotExpired,
     TableChanged,
 )
@@ -73,7 +73,7 @@ def start_scan(world: World) -> None:
     except InvalidOption:
         assert index == "key" or DEFINITIONS[table.name][index][1] == "hash", what
         return
-    except NotReady:
+    except Busy:
         building = world.index(table, index)
         assert building is not None and not building.ready, what
         return
@@ -190,7 +190,7 @@ def advance(world: World, scan: ReadScan) -> None:
         _check_ended(world, scan, error)
         _forget(world, scan)
         return
-    except ScanConsumed:
+    except InvalidCall:
         return  # it is in the middle of a page, and this was let in
     except ElasticScanError:
         _forget(world, scan)

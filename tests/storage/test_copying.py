@@ -8,7 +8,7 @@ from itertools import chain, repeat
 import pytest
 from hypothesis import given, settings
 
-from elasticscan.base.errors import InvalidKey, StoreDamaged
+from elasticscan.base.errors import SchemaMismatch, StoreDamaged
 from elasticscan.metadata import Bounds, StagedFragment
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment_writer as fragment_module
@@ -92,7 +92,7 @@ def test_a_copy_keeps_every_version_that_snapshots_from_its_horizon_on_see(compa
 @pytest.mark.parametrize("rows", [1, 30])
 def test_a_key_in_two_fragments_of_one_write_is_refused_by_name(rows: int) -> None:
     first, second = [(k, 1, "a") for k in range(rows)], [(k + rows - 1, 1, "b") for k in range(rows)]
-    with pytest.raises(InvalidKey, match=f"'k': {rows - 1}"):
+    with pytest.raises(SchemaMismatch, match=f"'k': {rows - 1}"):
         check_keys_differ(shelf_of(first, second, slots=4).source())
 
 

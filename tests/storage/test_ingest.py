@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.errors import DiskFull, InvalidKey
+from elasticscan.base.errors import DiskFull, SchemaMismatch
 from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.metadata import StagedFragment
 from elasticscan.storage import copying as copying_module
@@ -114,7 +114,7 @@ def test_a_repeated_key_is_refused_by_name_and_nothing_stays(seed: int, kind: st
     write = Write(seed, kind, buffer_bytes, deletes=False)
     again = write.rng.choice(write.rows)
     write.rows.insert(write.rng.randrange(len(write.rows)), again)
-    with pytest.raises(InvalidKey, match="more than once") as caught:
+    with pytest.raises(SchemaMismatch, match="more than once") as caught:
         write.run()
     assert kind != "int" or f"{{'k': {again.key[0]}}}" in str(caught.value)
     assert write.files() == 0

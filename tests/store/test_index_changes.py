@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import DiskFull, FragmentDamaged, NotReady
+from elasticscan.base.errors import Busy, DiskFull, FragmentDamaged
 from elasticscan.storage import open_disk
 from elasticscan.store import Store
 from tests.simulation.oracle import Row, rows_of
@@ -116,7 +116,7 @@ def test_a_disk_that_is_full_while_an_index_is_built_shows_nothing_of_it(tmp_pat
         with pytest.raises(DiskFull):
             table.create_index("by_k", ["k"])
         assert [index.ready for index in table.indexes()] == [False]
-        with pytest.raises(NotReady):
+        with pytest.raises(Busy):
             table.scan(index="by_k")
         assert table.scan(filter="k = 1").explain()["access"] == "direct"
         assert everything(store) == expected

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base import limits
-from elasticscan.base.errors import ElasticScanError, InvalidKey, LimitExceeded, SchemaMismatch
+from elasticscan.base.errors import ElasticScanError, LimitExceeded, SchemaMismatch
 from elasticscan.storage.conform import check_row_bytes
 from elasticscan.store import Store
 from elasticscan.store.context import tags
@@ -133,10 +133,10 @@ def test_a_key_that_no_continuation_key_takes_is_refused_before_it_is_staged(sto
         {"k": ["a"], "n": [b"\0" * 9_000]},  # a zero takes two bytes
         {"k": ["a" * (1 << 20)], "n": [b""]},
     ):
-        with pytest.raises(InvalidKey, match=r"primary key takes .* most of them in column") as caught:
+        with pytest.raises(LimitExceeded, match=r"primary key takes .* most of them in column") as caught:
             store.table("texts").upsert(pa.table(keys, schema=store.table("texts").schema))
         assert caught.value.fields["length"] > limits.MAX_KEY_BYTES
-        with pytest.raises(InvalidKey):
+        with pytest.raises(LimitExceeded):
             store.table("texts").delete(pa.table(keys, schema=store.table("texts").schema))
     assert store.collect_garbage(grace_seconds=0, orphan_seconds=0).removed == 0
     first = next(store.table("texts").scan(page_rows=1))

@@ -16,12 +16,12 @@ import pytest
 pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
 
 from elasticscan.base.errors import (
+    Busy,
     FragmentDamaged,
-    FragmentMissing,
     InvalidOption,
     ShardUnavailable,
-    WriteConflict,
 )
+from elasticscan.storage.disk import MissingFile
 from elasticscan.storage.disk import bucket as bucket_module
 from elasticscan.storage.disk.objects import shared_blocks
 from elasticscan.store import Store
@@ -171,7 +171,7 @@ def test_a_commit_looks_whether_a_collection_took_its_objects(store: Store) -> N
 
     with Store.open(store.uri) as other:
         other.context.sync_point = collect
-        with pytest.raises(WriteConflict, match="collected before it ended"):
+        with pytest.raises(Busy, match="collected before it ended"):
             other.table("t").upsert(rows(np.arange(100), "b"))
         assert collected == [2]
         other.table("t").upsert(rows(np.arange(50), "c"))
@@ -238,7 +238,7 @@ WEATHERS: dict[str, tuple[tuple[Fault, ...], int]] = {
     "hiding": (("missing",), 10),
 }
 PASSING = {"busy", "torn"}
-TYPED_ERRORS = (ShardUnavailable, FragmentMissing, FragmentDamaged, WriteConflict)
+TYPED_ERRORS = (ShardUnavailable, MissingFile, FragmentDamaged, Busy)
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ from time import sleep
 import apsw
 import pytest
 
-from elasticscan.base.errors import CatalogOutdated, CatalogUnavailable, StoreDamaged
+from elasticscan.base.errors import CatalogUnavailable, ShardMismatch, StoreDamaged
 from elasticscan.storage import LocalDisk
 from elasticscan.store import Store
 from elasticscan.store.roots.markers import Root
@@ -63,12 +63,12 @@ def test_a_store_that_has_seen_a_newer_catalog_never_reads_an_older_one_and_lose
         WAYS[way](tmp_path / "older.db", tmp_path / "store" / "catalog.db")
         for store in (first, second, first):
             for read in (values, get):
-                with suppress(CatalogOutdated, StoreDamaged):
+                with suppress(ShardMismatch, StoreDamaged):
                     assert read(store) == {NEWEST}
         for number, store in enumerate((first, second)):
             try:
                 store.table("t").upsert(rows(value=100 + number))
-            except (CatalogOutdated, StoreDamaged):
+            except (ShardMismatch, StoreDamaged):
                 continue
             with Store.open(tmp_path / "store") as other:
                 assert values(other) == {100 + number}
@@ -103,5 +103,5 @@ def test_a_closed_store_has_told_its_shards_of_its_last_small_commits(tmp_path: 
     put_back(tmp_path / "older.db", place / "catalog.db")
     with Store.open(place) as store:
         for use in (lambda: store.table("t").upsert(rows()), lambda: store.table("t").scan()):
-            with pytest.raises(CatalogOutdated):
+            with pytest.raises(ShardMismatch):
                 use()

@@ -14,9 +14,9 @@ import pytest
 from elasticscan.base.errors import (
     AlreadyExists,
     InvalidOption,
+    NotFound,
     ShardUnavailable,
     StoreDamaged,
-    StoreNotFound,
 )
 from elasticscan.store import Store, repair_store
 from elasticscan.store.copies.backup import BACKUP_FILE
@@ -130,7 +130,7 @@ TAKEN: dict[str, dict[str, Use]] = {
     **dict.fromkeys(["file:///a%00b", "file://data/store", "file://", "file:disk2", "s3:/bucket/x"], ALL),
     **dict.fromkeys(["file://{}/what?x", "file://{}/no#1", "file://localhost", "file://~/store"], ALL),
 }
-REFUSED = (InvalidOption, AlreadyExists, StoreNotFound, StoreDamaged, ShardUnavailable)
+REFUSED = (InvalidOption, AlreadyExists, NotFound, StoreDamaged, ShardUnavailable)
 
 
 def everything(world: Path) -> dict[str, bytes | None]:

@@ -136,7 +136,7 @@ def test_a_table_is_a_stream_of_its_newest_rows(store: Store, table: Table) -> N
         ({"id": int}, SchemaMismatch, "give a list of values"),
         ([], InvalidOption, "a dict of columns, or a list of dicts"),
         ("id BIGINT", InvalidOption, "must be a pyarrow.Schema, or rows"),
-        (pa.table({"id": [1, 1]}), Exception, "ES_INVALID_KEY"),
+        (pa.table({"id": [1, 1]}), Exception, "ES_SCHEMA_MISMATCH"),
     ],
 )
 def test_data_of_which_no_table_can_be_made_leaves_none(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import ReadOnlyStore, SnapshotExpired, StoreNotFound
+from elasticscan.base.errors import NotFound, ReadOnlyStore, SnapshotExpired
 from elasticscan.store import Store
 from elasticscan.store.context.leases import Hold, leases_in
 from tests.base.manual_clock import ManualClock
@@ -139,7 +139,7 @@ def test_another_user_reads_what_the_directory_lets_in(uri: str, place: Path) ->
             assert ids(reader) == list(range(200))
             with pytest.raises(ReadOnlyStore):
                 reader.table("t").delete([1])
-        with pytest.raises(StoreNotFound):
+        with pytest.raises(NotFound):
             Store.open(place / "private")
 
     assert ended_well(forked(read))

@@ -18,13 +18,12 @@ import pytest
 
 from elasticscan.base import limits
 from elasticscan.base.errors import (
-    CatalogOutdated,
+    Busy,
     ContinuationKeyError,
     InvalidOption,
+    ShardMismatch,
     ShardUnavailable,
     TableChanged,
-    WriteConflict,
-    WrongRoot,
 )
 from elasticscan.metadata import ShardDefined
 from elasticscan.storage import LocalDisk, read_manifest
@@ -193,7 +192,7 @@ def swapped(place: Path) -> Iterator[Store]:
         assert len(store.verify()) >= 2
         store.table("t").tag("kept")  # which is of the catalog alone, and noted at the roots
         yield store
-        with pytest.raises(WrongRoot):
+        with pytest.raises(ShardMismatch):
             store.adopt()
         swap(root(store, "a"), root(store, "b"))
         assert markers_of(store) == newest
@@ -255,7 +254,7 @@ def set_back(place: Path) -> Iterator[Store]:
         put_back(place / "older.db", place / "store" / "catalog.db", over=False)
         yield store
         for use in (lambda: list(pages), lambda: store.resume(key).to_table()):
-            with pytest.raises(CatalogOutdated, match="put the newest"):
+            with pytest.raises(ShardMismatch, match="put the newest"):
                 use()
         lost = store.adopt().commits
         assert (lost, store.verify(), count(store)) == ((2, 4), [], ROWS)
@@ -303,7 +302,7 @@ def adopted_since(place: Path, where: str) -> Iterator[Store]:
         first = Store.open(place / "copy")
     with older_catalog(first, lambda: (first.adopt(), first.table("t").upsert(rows(ROWS)))) as store:
         yield store
-        with Store.open(store.uri, read_only=True) as reader, pytest.raises(CatalogOutdated):
+        with Store.open(store.uri, read_only=True) as reader, pytest.raises(ShardMismatch):
             count(reader)
     with Store.open(store.uri) as store:
         store.adopt()
@@ -366,7 +365,7 @@ def named_twice(place: Path, link: Callable[[Path, Path], object]) -> Iterator[S
     shutil.copytree(place / "one" / "shards", place / "two" / "shards")
     link(place / "one" / "catalog.db", place / "two" / "catalog.db")
     with Store.open(place / "two") as store:
-        with pytest.raises(WrongRoot):
+        with pytest.raises(ShardMismatch):
             store.adopt()
         yield store
     (place / "two" / "catalog.db").unlink()
@@ -384,29 +383,34 @@ def collection(store: Store) -> dict[str, Callable[[], Any]]:
 
 NOT_MARKED = {"none": None, "empty": b"", "zeros": b"\0" * 40, "wrong": b'{"version": 1} 00000000\n'}
 EVERYTHING = (collection, catalog_changes, newest_looks)
-LATER_COPY, NO_MARKER = (CatalogOutdated, WrongRoot), (WrongRoot, ShardUnavailable)
+NO_MARKER = (ShardMismatch, ShardUnavailable)
 # How a store comes into doubt, the error of what changes it, and what that is besides `changes`.
 DOUBTS: dict[str, tuple[Any, Any, str | None, tuple[Any, ...]]] = {
     **{
         f"marked: {name}": (partial(marked, content=content), NO_MARKER, MARKER, ())
         for name, content in NOT_MARKED.items()
     },
-    "half adopted": (half_adopted, WrongRoot, "is a copy of", (catalog_changes,)),
-    "set back": (set_back, CatalogOutdated, "put the newest", EVERYTHING),
-    "older": (older, CatalogOutdated, "put the newest", (backup, *EVERYTHING)),
+    "half adopted": (half_adopted, ShardMismatch, "is a copy of", (catalog_changes,)),
+    "set back": (set_back, ShardMismatch, "put the newest", EVERYTHING),
+    "older": (older, ShardMismatch, "put the newest", (backup, *EVERYTHING)),
     **{
-        f"adopted {where}": (partial(adopted_since, where=where), LATER_COPY, None, EVERYTHING)
+        f"adopted {where}": (partial(adopted_since, where=where), ShardMismatch, None, EVERYTHING)
         for where in ("within", "elsewhere", "of a copy")
     },
     "unmounted": (unmounted, ShardUnavailable, "not mounted", (backup,)),
-    "swapped": (swapped, WrongRoot, r"should be shard '[ab]'.* but it is shard '[ab]'", (backup, collection)),
-    "aliased": (aliased, WrongRoot, "no two shards", (collection,)),
-    "copied": (copied, WrongRoot, "adopt", (collection, catalog_changes)),
-    "copied, small": (copied, WrongRoot, "adopt", (collection, catalog_changes)),
-    "copied alone": (partial(copied, alone=True), WrongRoot, "adopt", (collection, catalog_changes)),
-    "taken over": (taken_over, WrongRoot, "is a copy of", (collection, catalog_changes)),
-    "linked": (partial(named_twice, link=os.link), WrongRoot, "real copy", (collection,)),
-    "symbolic": (partial(named_twice, link=os.symlink), WrongRoot, "real copy", (collection,)),
+    "swapped": (
+        swapped,
+        ShardMismatch,
+        r"should be shard '[ab]'.* but it is shard '[ab]'",
+        (backup, collection),
+    ),
+    "aliased": (aliased, ShardMismatch, "no two shards", (collection,)),
+    "copied": (copied, ShardMismatch, "adopt", (collection, catalog_changes)),
+    "copied, small": (copied, ShardMismatch, "adopt", (collection, catalog_changes)),
+    "copied alone": (partial(copied, alone=True), ShardMismatch, "adopt", (collection, catalog_changes)),
+    "taken over": (taken_over, ShardMismatch, "is a copy of", (collection, catalog_changes)),
+    "linked": (partial(named_twice, link=os.link), ShardMismatch, "real copy", (collection,)),
+    "symbolic": (partial(named_twice, link=os.symlink), ShardMismatch, "real copy", (collection,)),
     "replaced": (replaced, TableChanged, "open it again", EVERYTHING),
 }
 
@@ -452,7 +456,7 @@ def test_a_disk_that_is_unmounted_before_the_commit_is_noticed(tmp_path: Path) -
 def test_what_an_older_catalog_does_not_know_stays_and_comes_back_with_the_newest(tmp_path: Path) -> None:
     first = made(tmp_path / "store")
     with older_catalog(first, lambda: first.table("t").upsert(rows(ROWS))) as store:
-        assert "ES_CATALOG_OUTDATED" in store.status()["outdated"]
+        assert "ES_SHARD_MISMATCH" in store.status()["outdated"]
         assert store.table("t").changes(1, upto=2).to_table().num_rows == ROWS
         assert store.adopt().commits == (2, 3)
         found = store.collect_garbage(grace_seconds=0)
@@ -478,7 +482,7 @@ def test_changes_of_the_catalog_alone_leave_marks_as_well(tmp_path: Path) -> Non
             assert mark is not None
             assert (mark.layout, mark.commit) == first.context.catalog.newest().state.versions
     late = older_catalog(first, lambda: first.create_table("late", SCHEMA, ["id"]))
-    with late as store, pytest.raises(CatalogOutdated):
+    with late as store, pytest.raises(ShardMismatch):
         store.table("t").delete([1])
 
 
@@ -501,7 +505,7 @@ def test_a_file_that_is_about_to_be_deleted_cannot_be_committed(tmp_path: Path) 
     def commit(path: str) -> None:
         if not tried:
             tried.append(path)
-            with Store.open(tmp_path / "store") as other, pytest.raises(WriteConflict, match="try again"):
+            with Store.open(tmp_path / "store") as other, pytest.raises(Busy, match="try again"):
                 publish(other.context, other.table("t").definition, prepared)
 
     with made(tmp_path / "store", disks=lambda where: Watched(where, commit)) as store:
@@ -621,8 +625,8 @@ def test_only_what_this_store_left_behind_is_garbage(tmp_path: Path, litter: str
     assert contents(tmp_path / "store") == before
     with Store.open(tmp_path / "store", clock) as store:
         if isinstance(gone, str):
-            assert "ES_CATALOG_OUTDATED" in str(planned.refused)
-            with pytest.raises(CatalogOutdated, match=gone):
+            assert "ES_SHARD_MISMATCH" in str(planned.refused)
+            with pytest.raises(ShardMismatch, match=gone):
                 store.collect_garbage(**how)
             kept |= set((root(store, "a") / "t1").iterdir())
         else:

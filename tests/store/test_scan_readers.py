@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import ScanConsumed, ShardUnavailable
+from elasticscan.base.errors import InvalidCall, ShardUnavailable
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.store import Scan, Store, Table
 from tests.base.connections import call_at_statements
@@ -80,7 +80,7 @@ class Readers:
         try:
             work()
             assert not (is_other or stream in self.failed), "it took rows of another reader, or lost some"
-        except ScanConsumed:
+        except InvalidCall:
             assert self.is_over or self.scan._closed or stream in self.failed or is_other
         except ShardUnavailable:
             assert self.fails
@@ -153,7 +153,7 @@ def test_a_failed_call_leaves_the_lease_and_the_rows_returned_as_they_were(
 def test_a_call_during_which_the_scan_is_closed_raises(store: Store, table: Table, use: str) -> None:
     scan = table.scan(page_rows=7)
     at_page(store, 4, scan.close)
-    with pytest.raises(ScanConsumed, match="was closed"):
+    with pytest.raises(InvalidCall, match="was closed"):
         ALL[use](scan)
     assert store.resume(scan.key or "").count() == ROWS
 
@@ -193,7 +193,7 @@ def test_no_other_reader_gets_rows_of_a_call_or_of_the_page_that_a_thread_reads(
     scan, refused = table.scan(page_rows=7), list[str]()
 
     def read() -> None:
-        with pytest.raises(ScanConsumed) as caught:
+        with pytest.raises(InvalidCall) as caught:
             ALL[other](scan) if other in ALL else next(scan)
         refused.append(str(caught.value))
 

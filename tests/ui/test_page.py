@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import InvalidOption, StoreNotFound
+from elasticscan.base.errors import InvalidOption, NotFound
 from elasticscan.store import Store
 from elasticscan.store.context.leases import hold_for_stream
 from elasticscan.ui import make_server, sections, server
@@ -167,7 +167,7 @@ def test_an_address_that_cannot_be_had_is_reported(uri: str, tmp_path: Path) -> 
             make_server(uri, "127.0.0.1", made.port)
         with pytest.raises(InvalidOption, match="--host"):
             make_server(uri, "no such host")
-    with pytest.raises(StoreNotFound):
+    with pytest.raises(NotFound):
         make_server(str(tmp_path / "none.store"))
 
 

@@ -56,9 +56,9 @@ def test_a_cluster_is_read_by_paths_by_options_and_in_sql_and_not_written(
         spark.read.format("elasticscan").option("columns", "nmae").load(url)
     with pytest.raises(Exception, match=r"ES_INVALID_OPTION.*keysPattern"):
         spark.read.format("elasticscan").schema(COLUMNS).option("keysPatern", "x").load(url).collect()
-    with pytest.raises(Exception, match="ES_NOT_SUPPORTED"):
+    with pytest.raises(Exception, match="ES_INVALID_CALL"):
         spark.range(1).write.format("elasticscan").mode("append").save(url)
-    with pytest.raises(Exception, match="ES_NOT_SUPPORTED"):
+    with pytest.raises(Exception, match="ES_INVALID_CALL"):
         spark.readStream.format("elasticscan").schema(COLUMNS).load(url).writeStream.format("noop").option(
             "checkpointLocation", str(tmp_path)
         ).start().awaitTermination(60)

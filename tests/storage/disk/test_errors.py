@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 
 from elasticscan.base.errors import (
+    Busy,
     DiskFull,
     ElasticScanError,
-    FragmentMissing,
     InvalidOption,
     OutOfResources,
     ShardUnavailable,
     TryAgain,
-    WriteConflict,
 )
-from elasticscan.storage.disk.errors import disk_error, temporary_error
+from elasticscan.storage.disk.errors import MissingFile, disk_error, temporary_error
 
 # By number: what a disk's error is raised as and says, and that of temporary files.
 CASES = [
@@ -55,9 +54,9 @@ def test_a_missing_file_is_told_from_a_missing_root_and_from_one_that_was_collec
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone, here, path = FileNotFoundError(errno.ENOENT, "No such file"), str(tmp_path), "t1/a.arrow"
-    assert type(disk_error(gone, here, path, writing=False)) is FragmentMissing
+    assert type(disk_error(gone, here, path, writing=False)) is MissingFile
     collected = disk_error(gone, here, f"{path}.unfinished", writing=True)
-    assert type(collected) is WriteConflict and isinstance(collected, TryAgain)
+    assert type(collected) is Busy and isinstance(collected, TryAgain)
     for root, of in ((here, None), (str(tmp_path / "gone"), path)):
         assert type(disk_error(gone, root, of, writing=False)) is ShardUnavailable
 
@@ -73,7 +72,7 @@ def test_a_missing_file_is_told_from_a_missing_root_and_from_one_that_was_collec
 @pytest.mark.parametrize(
     ("code", "kind", "says"),
     [
-        ("NoSuchKey", FragmentMissing, "missing"),
+        ("NoSuchKey", MissingFile, "missing"),
         ("NoSuchBucket", ShardUnavailable, "check the bucket"),
         ("AccessDenied", ShardUnavailable, "may not"),
         ("InvalidAccessKeyId", ShardUnavailable, "AWS_PROFILE"),
@@ -81,7 +80,7 @@ def test_a_missing_file_is_told_from_a_missing_root_and_from_one_that_was_collec
         ("ExpiredToken", ShardUnavailable, "expired"),
         ("PermanentRedirect", ShardUnavailable, "AWS_REGION"),
         ("QuotaExceeded", DiskFull, "quota"),
-        ("NoSuchUpload", WriteConflict, "try again"),
+        ("NoSuchUpload", Busy, "try again"),
         ("SomethingNew", ShardUnavailable, "SomethingNew"),
     ],
 )

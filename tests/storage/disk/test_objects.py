@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from elasticscan.base.errors import (
+    Busy,
     ElasticScanError,
     FragmentDamaged,
-    FragmentMissing,
     ShardUnavailable,
-    WriteConflict,
 )
 from tests.base.s3 import SECRET, Fault, Request, S3Server
 
@@ -25,6 +24,7 @@ pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
 from elasticscan.storage.disk import bucket as bucket_module
 from elasticscan.storage.disk import objects as objects_module
 from elasticscan.storage.disk.bucket import Bucket, Upload
+from elasticscan.storage.disk.errors import MissingFile
 from elasticscan.storage.disk.objects import BLOCK_BYTES, BlockCache, Object, ObjectDisk
 
 PATH = "t1/0123456789abcdef0123456789abcdef.arrow"
@@ -131,7 +131,7 @@ def test_a_line_that_breaks_is_tried_again_when_the_client_does_not(
 def test_what_no_repetition_mends_is_asked_once_and_an_error_of_ours(
     objects: Bucket, s3_server: S3Server
 ) -> None:
-    with pytest.raises(FragmentMissing):
+    with pytest.raises(MissingFile):
         objects.read("none", "-1")
     asked = list[Request]()
 
@@ -259,7 +259,7 @@ def test_an_answer_that_was_lost_is_no_failure_of_an_upload_and_a_collection_is(
     objects.abort(key, number)
     objects.abort(key, number)
     s3_server.line.fault = first(["gone"])
-    with pytest.raises(WriteConflict, match="orphans"):
+    with pytest.raises(Busy, match="orphans"):
         upload.finish()
 
 

@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from elasticscan.base.errors import CatalogOutdated
+from elasticscan.base.errors import ShardMismatch
 from elasticscan.storage import LocalDisk
 from elasticscan.store import Store
 from elasticscan.store.context.high_water_marks import WITNESSES
@@ -56,9 +56,9 @@ def test_an_older_catalog_is_noticed_by_who_looked_before_and_by_who_opens(tmp_p
             root.rename(root.with_name(f"{root.name} away"))
         copied(older, place / "catalog.db")
         if away != "all witnesses":
-            with pytest.raises(CatalogOutdated):
+            with pytest.raises(ShardMismatch):
                 store.table("t").tag("now")
-        with Store.open(place) as fresh, pytest.raises(CatalogOutdated):
+        with Store.open(place) as fresh, pytest.raises(ShardMismatch):
             fresh.table("t").tag("now")
 
 

@@ -16,9 +16,9 @@ import pytest
 from elasticscan.base.errors import (
     FragmentDamaged,
     InvalidOption,
+    NotFound,
+    ShardMismatch,
     StoreDamaged,
-    StoreNotFound,
-    WrongRoot,
 )
 from elasticscan.store import Store, Table
 from elasticscan.store.moves.owners import OwnedStep
@@ -87,7 +87,7 @@ def test_a_copy_of_a_store_that_was_just_restored_is_only_read(
     at = {name: str(tmp_path / place) for name, place in roots.items()}
     Store.from_backup(tmp_path / "b", tmp_path / "new.store", at).close()
     shutil.copytree(tmp_path / "new.store", tmp_path / "copy.store")
-    with Store.open(tmp_path / "copy.store") as copy, pytest.raises(WrongRoot, match="is a copy of"):
+    with Store.open(tmp_path / "copy.store") as copy, pytest.raises(ShardMismatch, match="is a copy of"):
         copy.table("t").upsert(rows(range(2), "b"))
     with Store.open(tmp_path / "new.store") as original:
         assert original.table("t").upsert(rows(range(2), "b")).rows == 2
@@ -113,7 +113,7 @@ def test_damage_makes_no_store_of_a_backup_and_no_backup_of_a_store(
     flip(next(Path(store.uri).rglob("*.arrow")))
     with pytest.raises(FragmentDamaged, match="checksum"):
         store.backup(tmp_path / "c")
-    with pytest.raises(StoreNotFound, match="no whole backup"):
+    with pytest.raises(NotFound, match="no whole backup"):
         Store.from_backup(tmp_path / "c", tmp_path / "new.store")
     with pytest.raises(InvalidOption, match="not empty"):
         store.backup(tmp_path / "b")
@@ -136,6 +136,6 @@ def test_shards_go_where_they_are_reported_and_never_where_the_original_lies(tmp
         assert store.verify() == []
         with pytest.raises(InvalidOption, match="no shard 's9'"):
             Store.from_backup(tmp_path / "b", tmp_path / "x.store", {"s9": str(tmp_path / "n9")})
-        with pytest.raises(StoreNotFound, match="holds no whole backup"):
+        with pytest.raises(NotFound, match="holds no whole backup"):
             Store.from_backup(tmp_path / "nothing", tmp_path / "x.store")
         assert not (tmp_path / "x.store").exists()

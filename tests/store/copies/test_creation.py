@@ -20,10 +20,10 @@ from elasticscan.base.errors import (
     AlreadyExists,
     ElasticScanError,
     InvalidOption,
+    NotFound,
+    ShardMismatch,
     ShardUnavailable,
     StoreDamaged,
-    StoreNotFound,
-    WrongRoot,
 )
 from elasticscan.storage import LocalDisk
 from elasticscan.store import Store, repair_store
@@ -167,8 +167,8 @@ def test_a_store_whose_making_is_stopped_is_whole_or_is_none(
             with pytest.raises((AlreadyExists, InvalidOption)):
                 make(original, new)
         assert rows_of(new) == wanted
-    assert StoreNotFound in seen
-    assert seen <= {StoreNotFound, StoreDamaged, Store}
+    assert NotFound in seen
+    assert seen <= {NotFound, StoreDamaged, Store}
 
 
 @pytest.mark.parametrize("is_emptied", [True, False])
@@ -185,7 +185,7 @@ def test_no_store_is_made_where_commits_of_one_wait_for_its_catalog(tmp_path: Pa
     else:
         catalog.unlink()
     for refused in (Store.open, lambda uri: Store.create(uri, {"s": str(tmp_path / "other")})):
-        with pytest.raises(StoreNotFound, match="holds parts of a store"):
+        with pytest.raises(NotFound, match="holds parts of a store"):
             refused(killed)
     catalog.write_bytes(saved)
     with Store.open(killed) as store:
@@ -227,7 +227,7 @@ def test_a_restore_that_is_overtaken_by_another_takes_nothing_of_its_store(
         try:
             work()
             ended.append(Store)
-        except (AlreadyExists, InvalidOption, StoreNotFound, WrongRoot) as error:
+        except (AlreadyExists, InvalidOption, NotFound, ShardMismatch) as error:
             ended.append(type(error))
 
     def disk_of(where: str) -> LocalDisk:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import InvalidOption, ScanConsumed
+from elasticscan.base.errors import InvalidCall, InvalidOption
 from elasticscan.store import Store, Table
 from elasticscan.topology import SlotSet
 from tests.base.manual_clock import ManualClock
@@ -70,7 +70,7 @@ def test_what_cannot_be_divided_says_so(store: Store, table: Table) -> None:
         table.scan(limit=5).parts([everything])
     begun = table.changes(1, page_rows=13)
     next(begun)
-    with pytest.raises(ScanConsumed, match="only before its first"):
+    with pytest.raises(InvalidCall, match="only before its first"):
         begun.parts([everything])
     finished, shared, closed = table.scan(), table.scan(), table.changes(1)
     finished.count()
@@ -78,7 +78,7 @@ def test_what_cannot_be_divided_says_so(store: Store, table: Table) -> None:
         pass
     closed.close()
     for scan in (finished, shared, closed):
-        with pytest.raises(ScanConsumed):
+        with pytest.raises(InvalidCall):
             scan.parts([everything])
     half = table.scan(page_rows=13)
     read = next(half).rows.num_rows

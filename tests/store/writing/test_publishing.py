@@ -9,14 +9,13 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import (
+    Busy,
     DiskFull,
     FragmentDamaged,
-    FragmentMissing,
     TableChanged,
-    WriteConflict,
 )
 from elasticscan.metadata import Fragment, StagedFragment
-from elasticscan.storage import ingest, open_disk
+from elasticscan.storage import MissingFile, ingest, open_disk
 from elasticscan.store import Store
 from elasticscan.store.writing import publishing
 from elasticscan.store.writing.publishing import publish
@@ -120,10 +119,10 @@ def test_a_slow_write_says_what_became_of_the_parts_that_it_staged(store: Store,
         yield from batches[-2:]
 
     reader = pa.RecordBatchReader.from_batches(SCHEMA, slow())
-    expected = WriteConflict if harm == "collected" else FragmentDamaged
+    expected = Busy if harm == "collected" else FragmentDamaged
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(publishing, "WRITE_BUFFER_BYTES", 2_000)
         with pytest.raises(expected) as caught:
             store.table("t").upsert(reader)
-    assert not isinstance(caught.value, FragmentMissing)
+    assert not isinstance(caught.value, MissingFile)
     assert store.table("t").scan().count() == 0

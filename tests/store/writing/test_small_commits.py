@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base import limits
-from elasticscan.base.errors import InvalidKey, NotFound, StoreDamaged, TableChanged
+from elasticscan.base.errors import LimitExceeded, NotFound, StoreDamaged, TableChanged
 from elasticscan.catalog import checkpoints
 from elasticscan.catalog.entries import ROWS
 from elasticscan.store import Store, Table
@@ -77,14 +77,14 @@ def test_what_an_index_cannot_take_is_refused_when_it_is_written_and_when_the_in
 ) -> None:
     table, long = store.table("t"), rows(0, 1, "x" * 20_000)
     table.upsert(long)
-    with pytest.raises(InvalidKey, match="key of index 'by_t'"):
+    with pytest.raises(LimitExceeded, match="key of index 'by_t'"):
         table.create_index("by_t", ["t"])
     assert [index.name for index in table.indexes()] == ["by_k"]
     table.create_index("hashed", ["t"], kind="hash")
     assert ids_of(table, filter=f"t = '{'x' * 20_000}'", index="hashed") == [0]
     another = store.create_table("u", SCHEMA, ["id"])
     another.create_index("by_t", ["t"])
-    with pytest.raises(InvalidKey):
+    with pytest.raises(LimitExceeded):
         another.upsert(long)
     assert ids_of(another) == []
 
@@ -268,7 +268,7 @@ def test_what_the_table_cannot_take_any_more_is_refused(stores: tuple[Store, Sto
     table = one.table("t")
     table.upsert([{"k": 1, "v": "before"}])
     other.table("t").create_index("by_v", ["v"])
-    with pytest.raises(InvalidKey):
+    with pytest.raises(LimitExceeded):
         table.upsert([{"k": 1, "v": LONG}])
     assert content(other) == {0: "first", 1: "before"}
     other.table("t").drop()

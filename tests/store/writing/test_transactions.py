@@ -19,16 +19,15 @@ from hypothesis import strategies as st
 
 from elasticscan.base.errors import (
     AlreadyExists,
+    Busy,
     DiskFull,
     ElasticScanError,
     FilterError,
-    InvalidKey,
     InvalidOption,
     NotFound,
     RowsChanged,
     SchemaMismatch,
     TableChanged,
-    WriteConflict,
 )
 from elasticscan.catalog.tables import DELETE_LEASE
 from elasticscan.store import Store, Table
@@ -97,7 +96,7 @@ def test_columns_get_new_values_in_one_commit(table: Table) -> None:
         (lambda t: t.overwrite(rows([5], 0, None), where="city = 'Oslo'"), InvalidOption, "id = 5"),
         (lambda t: t.overwrite(rows([5]), where="town = 'x'"), NotFound, "town"),
         (lambda t: t.overwrite(rows([5]), where="n = "), FilterError, "cannot read the filter"),
-        (lambda t: t.overwrite(rows([5, 5]), where="n = 0"), InvalidKey, "5"),
+        (lambda t: t.overwrite(rows([5, 5]), where="n = 0"), SchemaMismatch, "5"),
         (lambda t: t.overwrite(rows([5]).drop(["n"]), where="n = 0"), SchemaMismatch, "missing: n"),
         (lambda t: t.overwrite(rows([5]), where=5), InvalidOption, "text"),
     ],
@@ -152,7 +151,7 @@ def test_keys_that_python_has_no_value_for_are_named_as_texts(store: Store) -> N
     for refused, error in (
         (lambda: table.insert(rows), AlreadyExists),
         (lambda: table.upsert(rows, if_unchanged_since=commit), RowsChanged),
-        (lambda: table.upsert(pa.concat_tables([rows, rows])), InvalidKey),
+        (lambda: table.upsert(pa.concat_tables([rows, rows])), SchemaMismatch),
         (lambda: table.overwrite(rows, where="v = 2"), InvalidOption),
     ):
         with pytest.raises(error, match="11476-08-15 05:20:00"):
@@ -292,9 +291,9 @@ def tried(errors: list[Exception], seconds: float = 0.0, is_final: bool = False)
     ("errors", "options", "came", "fewest", "most"),
     [
         ([RowsChanged("a"), TableChanged("b", kind="index"), OutdatedLookError()], {}, "done", 3, 3),
-        (CHANGED, {}, WriteConflict, 61, 999),
-        ([OutdatedLookError()] * 10_000, {}, WriteConflict, 61, 999),
-        (CHANGED, {"seconds": ATTEMPTS_SECONDS + 1}, WriteConflict, FEWEST_ATTEMPTS, FEWEST_ATTEMPTS),
+        (CHANGED, {}, Busy, 61, 999),
+        ([OutdatedLookError()] * 10_000, {}, Busy, 61, 999),
+        (CHANGED, {"seconds": ATTEMPTS_SECONDS + 1}, Busy, FEWEST_ATTEMPTS, FEWEST_ATTEMPTS),
         ([OutdatedLookError(), *CHANGED], {"is_final": True}, RowsChanged, 2, 2),
         ([AlreadyExists("a")], {}, AlreadyExists, 1, 1),
     ],
