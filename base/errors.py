@@ -23,8 +23,7 @@ import re
 from functools import partial
 from typing import Any, ClassVar
 
-from elasticscan.base.formatting import printable
-from elasticscan.base.redaction import redact, redacted
+from elasticscan.base.redaction import redact
 
 # Messages quote filters, names and values, which may be long; one must fit a line of a log.
 _MOST, _BEGIN, _END = 4_000, 3_000, 900
@@ -48,7 +47,7 @@ class ElasticScanError(Exception):
 
     def __init__(self, message: str, **fields: Any) -> None:
         # Every text is redacted here, so no password of a URI reaches a log through an error.
-        message = printable(redact(message))
+        message = redact(message)
         if len(message) > _MOST:  # the next step, at its end, stays
             message = (
                 f"{message[:_BEGIN]} [… {len(message) - _BEGIN - _END:,} characters more …] {message[-_END:]}"
@@ -58,7 +57,7 @@ class ElasticScanError(Exception):
             fields |= {"host": os.uname().nodename, "user": _user()}
         super().__init__(message)
         self.message = message
-        self.fields: dict[str, Any] = {name: redacted(value) for name, value in fields.items()}
+        self.fields: dict[str, Any] = redact(fields)
 
     def __str__(self) -> str:
         if "host" not in self.fields:

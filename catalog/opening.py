@@ -14,7 +14,7 @@ from weakref import finalize
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import ElasticScanError, InvalidOption, NotFound
 from elasticscan.base.hashing import HASH
-from elasticscan.base.redaction import as_cause, hides, shown
+from elasticscan.base.redaction import as_cause, shown
 from elasticscan.catalog.catalog import Catalog
 from elasticscan.catalog.database import LogHome
 from elasticscan.catalog.entries import Append, damaged_log
@@ -167,7 +167,7 @@ def _home_at_server(url: str, clock: Clock | None) -> PostgresHome:
         given, unclear = {}, error
     hosts, ports = (str(given.get(name) or "").split(",") for name in ("host", "port"))
     is_certain = unclear is None and "@" not in query and all(map(str.isdecimal, filter(None, ports)))
-    if not is_certain or any(hides(url, host) for host in hosts):
+    if not is_certain or any(host not in shown(url) for host in hosts):  # and would be named in errors
         raise InvalidOption(
             "it is not certain where its host begins, or an option is unknown; write '/', ':', '@', '?' in a "
             f"password as %2F, …: {shown(url)}",

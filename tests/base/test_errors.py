@@ -34,6 +34,8 @@ def test_an_error_that_another_machine_may_not_meet_names_user_and_host(kind: ty
     assert str(error) == f"[{kind.code}] no luck (user {user} at {host})"
     assert error.message == "no luck"
     assert str(InvalidOption("no luck", option="x")) == "[ES_INVALID_OPTION] no luck"
+    assert str(NotFound("no luck", kind="store")) == f"[ES_NOT_FOUND] no luck (user {user} at {host})"
+    assert str(NotFound("no luck", kind="table")) == "[ES_NOT_FOUND] no luck"
 
 
 def test_an_error_that_was_sent_elsewhere_names_who_met_it(monkeypatch: pytest.MonkeyPatch) -> None:
