@@ -46,7 +46,6 @@ from elasticscan.catalog.tables import Dump
 from elasticscan.catalog.topology_history import (
     append_topology,
     base_topology,
-    enter_foreign_topology,
     forget_topologies,
     newest_topology,
     oldest_topology,

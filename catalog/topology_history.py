@@ -7,29 +7,18 @@ moves.
 
 from __future__ import annotations
 
-import json
-import sqlite3
-import time
 import zlib
-from collections.abc import Collection
-from contextlib import closing
 from dataclasses import astuple
 from functools import lru_cache
 
 import msgpack
 
-from elasticscan.base.errors import InvalidOption
 from elasticscan.catalog import tables
 from elasticscan.catalog.database import Row, micros
 from elasticscan.catalog.entries import TOPOLOGY, Append, check_part, damaged_log, linked_entry
 from elasticscan.catalog.transaction import Tx
 from elasticscan.metadata import StoreCreated, TopologyEntered
 from elasticscan.topology import Placement, SlotMap, Tablet, Topology, TopologyEntry
-
-_FOREIGN = """CREATE TABLE IF NOT EXISTS topology_history (cluster TEXT NOT NULL, number INTEGER NOT NULL,
-    seen_at REAL NOT NULL, tablets TEXT NOT NULL, PRIMARY KEY (cluster, number))"""
-_NEWEST = """SELECT cluster, CAST(number AS INTEGER), tablets FROM topology_history
-    WHERE cluster IN (SELECT value FROM json_each(?)) ORDER BY number DESC LIMIT 1"""
 
 
 def append_topology(tx: Tx, reason: str, published: bool = True) -> Topology:
@@ -144,25 +133,3 @@ def pack_topology(topology: Topology) -> bytes:
 def _placement(tablets: bytes) -> Placement:
     """Return the placement of packed tablets; where they are many, it takes some milliseconds to make."""
     return Placement(tuple(Tablet(*fields) for fields in msgpack.unpackb(tablets)))
-
-
-def enter_foreign_topology(path: str, nodes: Collection[str], tablets: str) -> str | None:
-    """Append the placement of a cluster to its history in a SQLite file, if it is another than the newest.
-
-    Returns the newest before. The history is that under the id of any of the cluster's nodes.
-    """
-    try:
-        with closing(sqlite3.connect(path, timeout=30)) as connection, connection:
-            connection.execute(_FOREIGN)
-            connection.execute("BEGIN IMMEDIATE")
-            row = connection.execute(_NEWEST, [json.dumps(list(nodes))]).fetchone()
-            name, number, before = row or (min(nodes), 0, None)
-            if tablets != before:
-                entry = (name, number + 1, time.time(), tablets)
-                connection.execute("INSERT INTO topology_history VALUES (?, ?, ?, ?)", entry)
-            return None if row is None else str(before)
-    except (sqlite3.Error, ValueError, OverflowError) as error:
-        raise InvalidOption(
-            f"topologyHistory={path!r} cannot be used ({error}); name a new SQLite file",
-            option="topologyHistory",
-        ) from None

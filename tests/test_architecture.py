@@ -37,16 +37,14 @@ OWNERS: dict[str, str] = {
     "pyspark": "connector",
     "py4j": "connector",
     "apsw": "catalog",
-    "sqlite3": "catalog",
+    "sqlite3": "catalog",  # by none: apsw has a newer SQLite
     "psycopg": "catalog",
     "botocore": "storage",
     "typer": "cli",
     "rich": "cli",
 }
-# Their statements of SQL: all in one module, those of each database, and of the topology history.
-STATEMENT_OWNERS = {
-    f"catalog/{name}.py" for name in ("tables", "sqlite", "sqlite_files", "postgres", "topology_history")
-}
+# Their statements of SQL: all in one module, and those of each database.
+STATEMENT_OWNERS = {f"catalog/{name}.py" for name in ("tables", "sqlite", "sqlite_files", "postgres")}
 STATEMENT = re.compile(r"\s*(?:SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE TABLE|CREATE INDEX|WITH) ")
 
 FUNCTION_LINES = 70

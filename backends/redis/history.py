@@ -13,15 +13,13 @@ import json
 from collections.abc import Collection
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pyarrow as pa
 
 from elasticscan.backends.redis.cluster_map import UNSERVED, ClusterMap
 from elasticscan.backends.redis.names import SLOTS
 from elasticscan.base.errors import AlreadyExists, InvalidOption
-from elasticscan.catalog import enter_foreign_topology
-from elasticscan.store import Store, resolve
+from elasticscan.store import Store
 from elasticscan.topology import Placement, Tablet
 
 _TABLE = "topology_history"
@@ -35,8 +33,8 @@ def record_topology(cluster: ClusterMap, place: str | None) -> Placement:
     """Enter the placement of a cluster into its history; return the newest before it, else itself.
 
     Args:
-        place: a store, by its directory or URL, or `env:NAME` for one that an environment variable holds; any
-            other path is a SQLite file; None for the memory of this process.
+        place: a store, by its directory or URL, or `env:NAME` for one that an environment variable holds;
+            None for the memory of this process.
     """
     now = json.dumps([[t.start, t.end, cluster.ids.get(t.shard, "")] for t in cluster.placement.tablets])
     before = _enter(cluster.members, now, place)
@@ -65,10 +63,7 @@ def _enter(nodes: Collection[str], tablets: str, place: str | None) -> str | Non
         before = next((_IN_MEMORY[node] for node in nodes if node in _IN_MEMORY), None)
         _IN_MEMORY.update(dict.fromkeys(nodes, tablets))
         return before
-    uri = resolve(place)
-    if "://" not in uri and not Path(uri).is_dir():
-        return enter_foreign_topology(uri, nodes, tablets)
-    with Store.open(uri) as store:
+    with Store.open(place) as store:
         with suppress(AlreadyExists):
             store.create_table(_TABLE, _COLUMNS, ["cluster", "number"])
         table, these = store.table(_TABLE), {"nodes": list(nodes)}

@@ -39,7 +39,7 @@ class ClusterOptions:
         slot_timeout: seconds that a slot may stay refused.
         address_map: the address to use for each address that a node announces.
         key_secret: what seals continuation keys; None for keys that anyone who holds them can read.
-        topology_history: a store or a SQLite file that keeps each placement which was seen; None for memory.
+        topology_history: a store that keeps each placement that a driver saw; None for memory.
     """
 
     seeds: tuple[Address, ...]
