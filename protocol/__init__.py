@@ -1,18 +1,17 @@
-"""Requests and answers between a scan and shards, as values; and who answers, as protocols.
+"""Requests and answers between a scan and shards, as values, and the protocols of the objects that answer.
 
-`Placements` says where slots are, and `Shards` answers a `PageRequest` with `PageRows`, and a `RowRequest`
-(for rows by their keys) with a `RowAnswer`; an open store implements both (`Cluster`). A network node would
-serialize exactly these values. What a filter leaves possible travels in the request (`key_sets`, and the
-ranges of `IndexOrder`), so a shard can prune by the statistics of its own fragments, and knows nothing of
-the filter.
+`Placements` returns where slots are. `Shards` answers a `PageRequest` with `PageRows`, and a `RowRequest`
+(rows by their keys) with a `RowAnswer`. An open store implements both (`Cluster`). A network node would
+serialize exactly these values. A request does not carry the filter. It carries the values that the filter
+allows (`key_sets`, and the ranges of `IndexOrder`), so a shard can prune by the statistics of its fragments.
 
-cursors   positions of a scan, each with the slots that it holds for
-backend   the door to stores of any kind: reads that begin and go on
-requests  requests and answers, and the protocols of who gives them
+cursors   positions of a scan, each with its slots
+backend   the interface to stores of any kind: begin and resume reads
+requests  requests and answers, and the protocols of those who answer
 keys      the continuation key, sealed and opened
 
 The continuation key (`ContinuationKey`, `Sealer`) carries cursors, snapshot and the number of the base
-topology, sealed with AES-GCM: it holds row values and must not be forged.
+topology. It is sealed with AES-GCM because it contains row values and must not be forged.
 """
 
 from elasticscan.protocol.backend import (

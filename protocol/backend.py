@@ -1,9 +1,9 @@
-"""The door to stores: what Spark and the terminal need of one, whatever it is that holds its rows.
+"""The interface to stores: the methods that Spark and the command line need, whatever system holds the rows.
 
-The embedded store is one back end (`elasticscan.store`), a Redis or Valkey cluster another (`elasticscan.backends`).
-The cursor rule, the proof of coverage, the cutting of a scan into partitions and the reading of one are the
-same for all of them. What is rows, and what is promised of them, a back end says itself.
-"""  # noqa: E501
+The embedded store (`elasticscan.store`) is one back end, a Redis or Valkey cluster (`elasticscan.backends`)
+another. The cursor rule, the proof of coverage, and the division of a scan into partitions are the same for
+all of them. Each back end defines what a row is, and which guarantee a scan has.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class ReadRequest:
     """A read of a table, as its user asked for it.
 
     Attributes:
-        columns, filter: what it returns, None for all columns; the filter as SQL text.
+        columns, filter: the columns to return, None for all; the filter as SQL text.
         page_rows, page_bytes: limits of a page.
-        index: the access path, in the embedded store alone.
-        snapshot: what to read at, in the embedded store alone; None for the newest.
-        feed: rows say what changed, in which commit, and when; likewise.
+        index: the access path; only for the embedded store.
+        snapshot: the snapshot to read, None for the newest; only for the embedded store.
+        feed: add the type, commit and time of each change to its row; only for the embedded store.
     """
 
     columns: Sequence[str] | None
@@ -54,7 +54,7 @@ class PartScan(Protocol):
         """All slots of the scan, read or not."""
 
     def parts(self, slots: Sequence[SlotSet]) -> list[str]:
-        """Return sealed keys of this scan over some of its slots each: how it is divided among tasks."""
+        """Return a sealed key of this scan for each set of slots, to divide the scan among tasks."""
 
     def batches(self) -> Iterator[pa.RecordBatch]: ...
 
@@ -63,12 +63,12 @@ class PartScan(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScanStart:
-    """A scan that has begun, and what it is divided by.
+    """A scan that has begun, and the data to divide it into partitions.
 
     Attributes:
-        placement, base: where slots are now, and where the newest topology has them.
-        weights: about how many bytes each slot holds.
-        entries: how many entries of an index the scan looks at; None where it reads rows alone.
+        placement, base: the current placement, and that of the newest published topology.
+        weights: the estimated bytes of each slot.
+        entries: the estimated number of index entries to read; None if the scan uses no index.
     """
 
     scan: PartScan
@@ -79,7 +79,7 @@ class ScanStart:
 
 
 class NamedColumns(Protocol):
-    """The columns of a table, or of a definition of it."""
+    """The name and columns of a table, or of one of its definitions."""
 
     @property
     def name(self) -> str: ...
@@ -89,7 +89,7 @@ class NamedColumns(Protocol):
 
 
 class ReadableTable(NamedColumns, Protocol):
-    """A table as reads know it."""
+    """A table that can be read."""
 
     @property
     def primary_key(self) -> tuple[str, ...]: ...
@@ -102,16 +102,16 @@ class Backend(Protocol):
 
     @property
     def identity(self) -> str:
-        """The store's id; empty where the keys of scans say themselves which store they belong to."""
+        """The store's id; empty if the sealed keys themselves identify the store."""
 
     def table(self, name: str, schema: pa.Schema | None = None) -> ReadableTable:
-        """Return a table. `schema` is what a user says its columns are, where the store does not know."""
+        """Return a table. `schema` are the columns that the user gave, for stores that have no schema."""
 
     def resume(self, key: str, table: str, filter: str | None) -> PartScan:  # noqa: A002
-        """Return the scan that a sealed key stands for.
+        """Return the scan of a sealed key.
 
         Raises:
-            ContinuationKeyError: it is not one of a read of this table with this filter.
+            ContinuationKeyError: the key is not of a read of this table with this filter.
         """
 
 

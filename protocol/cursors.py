@@ -1,4 +1,4 @@
-"""Cursors: positions of a scan, each with the slots that it holds for."""
+"""Cursors: positions of a scan, each with its slots."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from elasticscan.topology import SlotSet
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """All rows of `slots` with an order key up to `position` were returned, none beyond.
+    """A position of a scan: all rows of `slots` up to `position` were returned, and none after it.
 
-    `position` is the order key of a row, or None at the beginning. Where the slots live is not
-    part of a cursor: it is looked up for every page, so moves that repeat, return or fail need
-    no rule of their own.
+    `position` is the order key of a row, or None at the beginning. A cursor does not store where its slots
+    live: every page reads the placement, so moves that repeat, return or fail need no special rule.
     """
 
     slots: SlotSet
@@ -26,7 +25,7 @@ Cursors = tuple[Cursor, ...]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Changes of the commits in `(after, upto]`, of the slots `[start, end)`."""
+    """The changes that the commits in `(after, upto]` made to the slots `[start, end)`."""
 
     after: int
     upto: int
@@ -49,7 +48,7 @@ def slots_of(cursors: Iterable[Cursor]) -> SlotSet:
 
 
 def merge(cursors: Iterable[Cursor]) -> Cursors:
-    """Join cursors of equal positions and drop empty ones, which keeps the continuation key small."""
+    """Merge cursors of equal position and drop empty ones, to keep the continuation key small."""
     by_position: dict[bytes | None, SlotSet] = {}
     for cursor in cursors:
         if cursor.slots:
@@ -60,5 +59,5 @@ def merge(cursors: Iterable[Cursor]) -> Cursors:
 
 
 def restrict(cursors: Iterable[Cursor], slots: SlotSet) -> Cursors:
-    """Return the parts of the cursors that cover `slots`, positions kept."""
+    """Return the cursors without all slots but `slots`; positions stay the same."""
     return merge(Cursor(cursor.slots & slots, cursor.position) for cursor in cursors)

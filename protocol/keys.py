@@ -1,9 +1,9 @@
-"""The continuation key: everything a scan needs to go on elsewhere, as one sealed text.
+"""The continuation key: everything that is needed to resume a scan in another process, as one sealed text.
 
-Sealed, because a key holds row values (its positions) and says what may be read: only the
-store can read or make one. AES-256-GCM; the header and the store's id are bound as
-associated data, so a key of another store, a cut key and an altered key all fail the same way.
-A key says itself when its time is up. The format is described byte for byte in `docs/formats.md`.
+A key contains row values (its positions) and authorizes a read, so only the store can make or read one. It is
+sealed with AES-256-GCM. The header and the store's id are associated data, so a key of another
+store, a truncated key and an altered key all fail the same way. A key contains its expiry time.
+`docs/formats.md` describes the format byte for byte.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ _MAC_CHARS = 16
 
 @dataclass(frozen=True, slots=True)
 class ContinuationKey:
-    """The state of a scan after a page. The order of its fields is that of a sealed key.
+    """The state of a scan after a page. A sealed key has the fields in this order.
 
     Attributes:
-        table: the table's id; a table that was dropped and made again has another.
-        snapshot: the commit number the scan reads at.
-        base_topology: number of the topology that the scan started from.
-        slots: all slots of the scan, done or not.
-        cursors: the slots that are not done, and how far they were read.
-        columns, filter: what the scan returns; the filter as SQL text.
+        table: the table's id. A table that was dropped and created again has a new id.
+        snapshot: the commit number of the snapshot that the scan reads.
+        base_topology: the number of the topology that the scan started from.
+        slots: all slots of the scan, finished or not.
+        cursors: the unfinished slots, and how far they were read.
+        columns, filter: the columns that the scan returns; the filter as SQL text.
         page_rows, page_bytes: limits of a page.
         lease: the lease that keeps the snapshot readable.
-        index: id of the index that it reads through; None for a direct scan.
-        descending: from the index's highest key to the lowest.
-        merged: all shards in one order, instead of one shard after another.
-        segments: of a scan of changes, what is left to read, one after another: `cursors` stand in the
-            first one. None for a scan of a snapshot.
-        feed: rows say what changed, in which commit, and when.
-        limit: how many rows are still to be given; None for all.
-        by_key: it reads only ranges of primary keys, which follow from its filter.
-        definition: the number of the table's definition when it began, which names and types its columns.
-        plan: what the back end needs besides, which it alone understands; nothing at the embedded store.
+        index: the id of the index that the scan uses; None for a direct scan.
+        descending: read from the index's highest key to the lowest.
+        merged: return the rows of all shards in one order, instead of one shard after another.
+        segments: for a scan of changes, the segments that are left to read, in order; `cursors` belong to
+            the first one. None for a scan of a snapshot.
+        feed: add the type, commit and time of each change to its row.
+        limit: how many more rows the scan may return; None for no limit.
+        by_key: read only ranges of primary keys, which are derived from the filter.
+        definition: the number of the table's definition when the scan began: its column names and types.
+        plan: state of the back end, opaque to all others; empty for the embedded store.
     """
 
     table: int
@@ -79,31 +79,31 @@ class ContinuationKey:
     plan: bytes = b""
 
     def restrict_to(self, slots: SlotSet) -> ContinuationKey:
-        """Return the scan over `slots` alone, as one of the tasks that a scan is divided among reads it."""
+        """Return the scan restricted to `slots`: the part of one task."""
         if self.segments:
-            # Of a slot in no cursor a part of the first segment was read: the key does not say how much.
-            assert self == self.begin(self.segments), "a scan of changes is divided before it has begun"
+            # A slot without a cursor was read for a part of the first segment; the key does not know which.
+            assert self == self.begin(self.segments), "a scan of changes is divided before it begins"
             return replace(self, slots=slots).begin(self.segments)
         return replace(self, slots=slots, cursors=restrict(self.cursors, slots))
 
     def advance(self, cursors: Cursors, upto: int | None = None) -> ContinuationKey:
-        """Return the state after a page; without cursors the changes up to commit `upto` are read."""
+        """Return the state after a page. Without cursors, the changes up to commit `upto` have been read."""
         if cursors or not self.segments:
             return replace(self, cursors=cursors)
-        assert upto is not None, "changes are read up to some commit"
+        assert upto is not None, "a finished part of a segment has a last commit"
         first, *rest = self.segments
         return self.begin((replace(first, after=upto), *rest) if upto < first.upto else tuple(rest))
 
     def begin(self, segments: Segments) -> ContinuationKey:
-        """Return the state before the first segment with slots of this scan; complete if there is none."""
+        """Return the state before the first segment that has slots of this scan; finished if none has."""
         for number, segment in enumerate(segments):
-            if here := self.slots & segment.slots:
-                return replace(self, segments=segments[number:], cursors=(Cursor(here),))
+            if slots := self.slots & segment.slots:
+                return replace(self, segments=segments[number:], cursors=(Cursor(slots),))
         return replace(self, segments=(), cursors=())
 
 
 def pack(key: ContinuationKey, expires_at: int) -> bytes:
-    """msgpack of a flat list: when the key's time is up, then all fields in their order."""
+    """Return a flat list as msgpack: the expiry time (seconds since 1970), then all fields in order."""
     plain = {
         "slots": _flat(key.slots),
         "cursors": [(_flat(cursor.slots), cursor.position) for cursor in key.cursors],
@@ -115,7 +115,7 @@ def pack(key: ContinuationKey, expires_at: int) -> bytes:
 
 
 def unpack(packed: bytes) -> tuple[ContinuationKey, int]:
-    """Return the inverse of `pack`. Only we can have sealed it, so its form is known."""
+    """Return the key and the expiry time from `pack`. The bytes were sealed, so they are not hostile."""
     try:
         expires_at, *values = msgpack.unpackb(packed, max_ext_len=0, max_map_len=0)
         plain = dict(zip(_FIELDS, values, strict=True))
@@ -144,9 +144,9 @@ class Sealer:
     """Seals and opens keys of one store.
 
     Args:
-        store_id: the store's id, bound into every key.
-        secrets: 32-byte keys by their number. The highest seals, all open, so that a secret can
-            be replaced while scans are under way.
+        store_id: the store's id, which is authenticated with every key.
+        secrets: 32-byte secrets by number. The one with the highest number seals and all of them open, so a
+            secret can be replaced while scans run.
     """
 
     def __init__(self, store_id: str, secrets: Mapping[int, bytes]) -> None:
@@ -155,7 +155,7 @@ class Sealer:
         self._newest = max(secrets)
 
     def seal(self, key: ContinuationKey, expires_at: float = _NEVER) -> str:
-        """Raise `LimitExceeded` for one that `open` would refuse."""
+        """Return the sealed text; raises `LimitExceeded` if it is too long for `open`."""
         header = bytes([KEY_VERSION]) + self._newest.to_bytes(2, "big")
         nonce = os.urandom(_NONCE_BYTES)
         packed = pack(key, min(math.ceil(expires_at), _NEVER))
@@ -171,11 +171,11 @@ class Sealer:
         return text
 
     def open(self, text: object, now: float) -> ContinuationKey:
-        """Return the key that was sealed.
+        """Return the key of a sealed text.
 
         Raises:
-            ContinuationKeyError: it is none; the reason says no more than the sender may know.
-            SnapshotExpired: its time is up.
+            ContinuationKeyError: it is not a key of this store; the reason reveals nothing secret.
+            SnapshotExpired: the key has expired.
         """
         raw = _raw(text)
         header, nonce, sealed = raw[:_HEADER_BYTES], raw[_HEADER_BYTES:_BODY], raw[_BODY:]
@@ -199,7 +199,7 @@ class Sealer:
 
 
 def _raw(text: object) -> bytes:
-    """Return a key's bytes, checked for length and version."""
+    """Return the bytes of a key, after checks of its length and version."""
     if text is None:
         raise _refusal("it is None, the key after a scan's last page: all rows were returned")
     raw = b""
@@ -207,7 +207,7 @@ def _raw(text: object) -> bytes:
         with suppress(ValueError):  # it is not URL-safe base64
             raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     if len(raw) < _BODY + _TAG_BYTES:
-        raise _refusal("it is not the text of one, or was cut")
+        raise _refusal("it is not the text of a key, or was cut")
     if raw[0] != KEY_VERSION:
         raise _refusal(f"it is of version {raw[0]}, this release reads version {KEY_VERSION}")
     return raw
@@ -218,11 +218,11 @@ def _refusal(why: str) -> ContinuationKeyError:
 
 
 class Macs:
-    """Message authentication codes of a store for the offsets of streams, and for nothing else.
+    """Message authentication codes of a store. Only the offsets of streams use them.
 
     Args:
-        secrets: the store's secrets by their number. The newest signs, all verify, so that a
-            secret can be replaced while streams run.
+        secrets: the store's secrets by number. The newest signs and all of them verify, so a secret can be
+            replaced while streams run.
     """
 
     def __init__(self, secrets: Mapping[int, bytes]) -> None:

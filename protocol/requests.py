@@ -1,4 +1,4 @@
-"""Requests and answers, and two narrow protocols: the places of slots, and rows at a shard."""
+"""Requests and answers, and two narrow protocols: `Placements` locates slots, `Shards` reads rows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from elasticscan.topology import Placement, SlotSet
 
 @dataclass(frozen=True, slots=True)
 class IndexOrder:
-    """Read through a secondary index: which entries, and which way.
+    """Read through a secondary index: the entries to read, and the direction.
 
     Attributes:
         index: the index's id.
-        ranges: the index keys to read, `[low, high)` each, disjoint and ascending.
-        descending: from the highest key to the lowest.
+        ranges: the ranges of index keys to read, `[low, high)`, disjoint and ascending.
+        descending: read from the highest key to the lowest.
     """
 
     index: int
@@ -32,11 +32,11 @@ class IndexOrder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyList:
-    """Read the rows with these primary keys alone, in the order of a direct scan.
+    """Read only the rows with these primary keys, in the order of a direct scan.
 
     Attributes:
-        slots: of the keys, ascending.
-        keys: the columns of the primary key; in each slot ascending, each key once.
+        slots: the slot of each key, ascending.
+        keys: the columns of the primary key; ascending within each slot, without duplicates.
     """
 
     slots: NDArray[np.uint16]
@@ -44,7 +44,7 @@ class KeyList:
 
     @classmethod
     def of(cls, slots: NDArray[np.uint16], keys: pa.RecordBatch) -> KeyList:
-        """Keys in ascending order, each once, by their slots."""
+        """Sort keys by slot; they come in ascending order, without duplicates."""
         order = np.argsort(slots, kind="stable")
         return cls(slots[order], keys.take(pa.array(order)))
 
@@ -58,13 +58,13 @@ KeyRange = tuple[bytes, bytes | None]  # [low, high) of encoded primary keys; No
 
 @dataclass(frozen=True, slots=True)
 class KeyRanges:
-    """Read the rows with some primary keys alone, in the order of a direct scan.
+    """Read only the rows with primary keys in these ranges, in the order of a direct scan.
 
-    Ranges are disjoint and ascending, of keys as `key_encoding` encodes them.
+    Ranges are disjoint and ascending; their bounds are keys that `key_encoding` encoded.
 
     Attributes:
-        anywhere: the ranges to read in every slot.
-        by_slot: the ranges to read in each slot, and nothing in other slots; None where `anywhere` says it.
+        anywhere: the ranges to read in every slot; ignored if `by_slot` is given.
+        by_slot: the ranges to read in each slot; a slot that is missing is not read.
     """
 
     anywhere: tuple[KeyRange, ...] = ()
@@ -72,11 +72,11 @@ class KeyRanges:
 
     @property
     def count(self) -> int:
-        """Count the ranges: of all slots together, or of each."""
+        """The number of ranges: in every slot, or in all slots of `by_slot` together."""
         return len(self.anywhere) if self.by_slot is None else sum(map(len, self.by_slot.values()))
 
     def within(self, start: int, end: int) -> Iterator[tuple[int, tuple[KeyRange, ...]]]:
-        """Return the slots of `[start, end)` that hold ranges, ascending, each with its ranges."""
+        """Return the slots of `[start, end)` that have ranges, ascending, each with its ranges."""
         if self.by_slot is None:
             return ((slot, self.anywhere) for slot in range(start, end))
         slots = (slot for slot in sorted(self.by_slot) if start <= slot < end)
@@ -85,15 +85,15 @@ class KeyRanges:
 
 @dataclass(frozen=True, slots=True)
 class ChangeSpan:
-    """Read what commits changed instead of what a snapshot holds.
+    """Read the changes that commits made, instead of the rows of a snapshot.
 
     Attributes:
-        after, upto: commits in (after, upto]; `after` is not before the table's oldest snapshot.
-        floor: as seen from `after`, everything before this commit had been overwritten; 0 if nothing was.
-        overwrite: `upto` is the only commit, and it replaced the whole table: rows alive at `after` that
-            it does not write are deleted by it. No other span holds such a commit.
-        feed: all changes with their type (an insert, the row before and after an update, a delete with the
-            row as it was), instead of the new rows of inserts and updates alone.
+        after, upto: the commits in (after, upto]; `after` is not before the table's oldest snapshot.
+        floor: the newest overwrite at or before `after`: rows of earlier commits do not count. 0 for none.
+        overwrite: `upto` is the only commit in the span and overwrote the whole table: rows alive at `after`
+            that it does not write are deleted. No other span contains an overwrite.
+        feed: return all changes with their type (an insert, the row before and after an update, a deleted
+            row), instead of only the new rows of inserts and updates.
     """
 
     after: int
@@ -105,22 +105,22 @@ class ChangeSpan:
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """One page from one shard: plain values, so that it can go over a wire.
+    """A request for one page from one shard: plain values that could be sent over a network.
 
     Attributes:
         table: the table's id.
         shard: the shard's id.
-        cursors: which slots to read, each beyond its position; all are read in one pass.
-        snapshot: a commit number; rows come as they were at it.
-        columns: the columns wanted, in order.
-        page_rows, page_bytes: the page ends at whichever limit is reached first, but holds at
+        cursors: the slots to read in one pass, each from after its position.
+        snapshot: the commit number of the snapshot to read.
+        columns: the columns to return, in order.
+        page_rows, page_bytes: the page ends at the limit that is reached first, but contains at
             least one row if there is one. It never ends between two changes of one row.
         order: read through an index; None for a direct scan, ordered by (slot, primary key).
         changes: read changes, in the order of a direct scan; None for rows.
         keys: read only these primary keys, in the order of a direct scan; None for all.
-        key_sets: a shard may leave out rows with a value outside of these sets, by column; a direct scan
-            prunes with them what statistics rule out.
-        definition: of the table's columns when the scan began; None for the newest.
+        key_sets: the values, by column, that the filter allows. A shard may leave out rows with other
+            values; a direct scan prunes by statistics with them.
+        definition: the number of the table's definition when the scan began; None for the newest.
         layout: as in `RowRequest`.
     """
 
@@ -141,16 +141,16 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class PageRows:
-    """The answer: rows in the order of the request, the slot of each, and the cursors that remain.
+    """The answer to a `PageRequest`: rows in the order of the request, their slots, and the cursors left.
 
-    A shard answers with what is readable at it *while it reads*: rows of a slot that left are
-    silently absent. The scan finds that out by looking at the placement again. A shard of a store that others
-    operate says so itself: `refused` are slots that it did not serve, or not wholly, when it read. They are
-    in no cursor of `after`, and none of their rows are in the page.
+    A shard of the embedded store returns the rows that are readable *while it reads*. If a slot has left, its
+    rows are missing without notice; the scan detects that when it reads the placement again. A shard of a
+    Redis or Valkey cluster reports it: `refused` are the slots that it did not serve, or served only in
+    part, when it read. They are in no cursor of `after`, and the page has none of their rows.
 
-    `after` are cursors over the slots asked for; slots in none of them have no more rows. `scanned` counts
-    what was looked at: versions of rows in a direct scan (not those under others), or entries of an
-    index; `skipped` about how many rows statistics ruled out.
+    `after` are cursors over the requested slots; a slot in no cursor has no more rows. `scanned` counts the
+    versions of rows that a direct scan read (without those under an overlay), or index entries. `skipped` is
+    an estimate of the rows that statistics ruled out.
     """
 
     rows: pa.RecordBatch
@@ -163,15 +163,15 @@ class PageRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowRequest:
-    """The rows with some primary keys from one shard: plain values, as `PageRequest`.
+    """A request for the rows with given primary keys from one shard.
 
     Attributes:
         table, shard, snapshot: as in `PageRequest`.
-        columns: the columns wanted, in order; none where it only matters which keys are there.
-        slots: of the keys; ascending, so that neighbours are read together.
+        columns: the columns to return, in order; empty if only the existence of the keys matters.
+        slots: the slot of each key; ascending, so that neighbours are read together.
         keys: the columns of the primary key.
-        layout: the catalog's layout, a number that grows when placement, tables or fragments change, at
-            which the reader read the placement; None if it is not known. The shard answers from this one or
+        layout: the catalog's layout when the reader read the placement; None if unknown. The layout is a
+            number that grows when placement, tables or fragments change. The shard reads at this layout or
             a later one.
         definition: as in `PageRequest`.
     """
@@ -188,9 +188,9 @@ class RowRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowAnswer:
-    """The answer: for each key the number of its row, -1 for none; and the rows.
+    """The answer to a `RowRequest`: for each key the number of its row, or -1; and the rows.
 
-    As in a page, rows of a slot that left are silently absent.
+    As in `PageRows`, rows of a slot that has left are missing without notice.
     """
 
     places: NDArray[np.int64]
@@ -198,7 +198,7 @@ class RowAnswer:
 
 
 class ShardReader(Protocol):
-    """The shards of any back end, read page by page."""
+    """The shards of a back end, read page by page."""
 
     def read_page(self, request: PageRequest) -> PageRows: ...
 
@@ -210,25 +210,25 @@ class Shards(ShardReader, Protocol):
 
 
 class Placements(Protocol):
-    """The present places of tablets."""
+    """The current placement of tablets."""
 
     def current(self) -> Placement:
-        """Return the placement to validate a page by: it is read after the page's rows."""
+        """Read the placement. A scan calls this after it has read a page, to validate the page."""
 
     def recent(self, looked: Placement | None) -> Placement:
-        """Return a placement that was read just now, if a page may be planned by it; else read it again.
+        """Return a placement to plan the next page by: the last one if it is recent, else read it again.
 
-        `looked` is the placement that validated the page before; for the first page, None, any recent one
-        serves. It only chooses what is read: the page is validated by a placement read afterwards.
+        `looked` is the placement that validated the previous page, None for the first page. An older plan
+        is safe, because a placement that is read after the page validates the page.
         """
 
     def layout_of(self, placement: Placement) -> int | None:
-        """Return the catalog's layout at which a placement was read; None if it is not known."""
+        """Return the catalog's layout when a placement was read; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """All that a scan asks: the catalog and the disks of one process, or nodes on a network."""
+    """The two protocols that a scan calls, implemented by an open store, or by a network client."""
 
     placements: Placements
     shards: Shards

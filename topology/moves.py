@@ -1,27 +1,27 @@
 """A move, and its phases as a table.
 
-Every phase is named by what is true in it, so a half-finished move that is found after a crash
-says which shard serves the tablet, and that there is exactly one:
+Each phase is named by the fact that holds in it. So after a crash, the phase of an unfinished move
+tells which shard serves the tablet; it is always exactly one:
 
     phase            who serves    what the target has
     planned          source        nothing
-    copying          source        a part
-    caught_up        source        all but the last commits
-    target_serves    target        everything; final
-    undone           source        at most garbage, to be collected; final
+    copying          source        some of the rows
+    caught_up        source        all rows but those of the last commits
+    target_serves    target        all rows; final
+    undone           source        at most files for garbage collection; final
 
     planned ──start_copy──> copying ──copied──> caught_up ──switched──> target_serves
        │                       │                      │
        └──────── failed ───────┴──────────────────────┴───────> undone
 
-The recovery rule is one line: a move whose owner died before the target served is undone. Nothing
-needs to be rescued, since the source served all along, and a tablet that still has to
-move gets a new move. The only step that changes who serves is `switched`, one transaction of
-the catalog; there is no phase "in between" for a crash to leave behind.
+The recovery rule: if the owner of a move dies before the target serves, the move is undone. No data needs
+to be recovered, because the source still serves the tablet. A tablet that still has to move gets a new
+move. Only `switched` changes the serving shard. It is one transaction of the catalog, so a crash
+cannot leave a state between two phases.
 
-The table drives: a move begins in `planned`, each change of it goes through `Move.after`, and the one
-writer of what is kept of moves (`transition` in `store/moves/owners.py`) calls that. Of a move that is
-over nothing is kept.
+A move begins in `planned`, and `Move.after` makes each change of phase. `transition` in
+`store/moves/owners.py` calls it, and is the only function that stores moves. Moves in a final phase are not
+stored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Final, Self
 
 
 class Phase(StrEnum):
-    """The phases of a move, each named by the fact that holds in it."""
+    """The phases of a move; the table above says what holds in each."""
 
     PLANNED = "planned"
     COPYING = "copying"
@@ -44,7 +44,7 @@ class Phase(StrEnum):
 
 
 class Event(StrEnum):
-    """The events of a move. `FAILED`: its owner gives up, or another process found that it is gone."""
+    """The events of a move. `FAILED`: the owner gave up, or another process found that the owner is dead."""
 
     START_COPY = "start_copy"
     COPIED = "copied"
@@ -68,7 +68,7 @@ FINAL: Final = frozenset({Phase.TARGET_SERVES, Phase.UNDONE})
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One tablet, by its id, on its way between two shards, by theirs."""
+    """The move of a tablet between two shards; all three are ids."""
 
     tablet: int
     source: int
@@ -77,7 +77,7 @@ class Move:
 
     @property
     def server(self) -> int:
-        """The shard that serves the tablet: always exactly one."""
+        """The id of the shard that serves the tablet."""
         return self.target if self.phase is Phase.TARGET_SERVES else self.source
 
     @property
@@ -85,6 +85,6 @@ class Move:
         return self.phase in FINAL
 
     def after(self, event: Event) -> Self:
-        """Return the move after an event, one that can happen in its phase."""
+        """Return the move after an event. The event must be allowed in this phase."""
         assert (self.phase, event) in TRANSITIONS, f"a move in phase {self.phase} cannot take {event}"
         return replace(self, phase=TRANSITIONS[self.phase, event])

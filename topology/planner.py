@@ -8,14 +8,14 @@ from elasticscan.base.errors import InvalidCall, InvalidOption
 from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.topology.values import Placement, Tablet
 
-Change = tuple[tuple[Tablet, ...], tuple[Tablet, ...]]  # neighbours, and the new ones in their place
+Change = tuple[tuple[Tablet, ...], tuple[Tablet, ...]]  # neighbouring tablets, and their replacement
 
 
 def initial_placement(slots: int, tablets: int, shards: Sequence[int]) -> Placement:
     """Return the placement of a new store: tablets 1, 2, ... at epoch 1, a contiguous block for each shard.
 
-    Tablets differ by one slot at most, shards by one tablet. With fewer tablets than shards the
-    last shards hold nothing yet.
+    Tablets differ by at most one slot, shards by at most one tablet. If there are fewer tablets than
+    shards, the last shards are empty.
 
     Raises:
         InvalidOption: `tablets` is not in [1, slots].
@@ -35,10 +35,10 @@ def initial_placement(slots: int, tablets: int, shards: Sequence[int]) -> Placem
 
 
 def split_tablet(tablet: Tablet, at: int | None, new_ids: tuple[int, int]) -> Change:
-    """Return the change of one tablet into `[start, at)` and `[at, end)`, by default halved.
+    """Return the change of one tablet into `[start, at)` and `[at, end)`; by default, two halves.
 
     Raises:
-        InvalidCall: a half would be empty.
+        InvalidTopologyChange: one of the two would be empty.
     """
     middle = (tablet.start + tablet.end) // 2 if at is None else at
     if not tablet.start < middle < tablet.end:
@@ -58,10 +58,10 @@ def split_tablet(tablet: Tablet, at: int | None, new_ids: tuple[int, int]) -> Ch
 def join_tablets(left: Tablet, right: Tablet, new_id: int) -> Change:
     """Return the change of two neighbours at one shard into one tablet.
 
-    Its epoch is beyond both, so that it has grown for every slot.
+    Its epoch is higher than both, so the epoch of every slot grows.
 
     Raises:
-        InvalidCall: they are not neighbours in this order, or at different shards.
+        InvalidTopologyChange: they are not neighbours in this order, or are at different shards.
     """
     if left.end != right.start or left.shard != right.shard:
         raise InvalidCall(

@@ -1,7 +1,7 @@
-"""The slot map: where the slots were, topology after topology, as an SVG that needs nothing else.
+"""The slot map: a self-contained SVG picture of where the slots were in each topology.
 
-Slots go from left to right and time goes down, a row for each topology and a colour for each shard. So a move
-is a change of colour, a shard that joins is a colour that appears, and splits and joins leave no trace.
+Slots run from left to right and time runs down. Each topology is a row and each shard has a colour. So a move
+is a change of colour and a new shard is a new colour. Splits and joins are not visible.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:  # a topology is shown as a map of one row
     from elasticscan.topology.values import Topology
 
 _LEFT, _WIDTH, _TOP, _LINE = 150, 800, 44, 14
-_HEIGHT, _LOWEST, _HIGHEST = 480, 2, 18  # of all rows about, and of one
+_HEIGHT, _LOWEST, _HIGHEST = 480, 2, 18  # the rows together, approximately; the limits of one row
 
 
 @dataclass(frozen=True, slots=True)
 class SlotMap:
-    """Some topologies that follow one another, oldest first; at least one. Notebooks show it as a picture.
+    """Consecutive topologies, at least one, oldest first. Notebooks show the picture.
 
-    `shards` are (id, name) of the present shards, so that each has a colour before it gets tablets.
+    `shards` are the (id, name) of the present shards, so that a shard without tablets has a colour, too.
     """
 
     topologies: tuple[Topology, ...]
@@ -48,7 +48,7 @@ class SlotMap:
         shown = names.keys() | dict(self.shards).keys()
         for known in (*(topology.shard_names for topology in self.topologies), self.shards):
             names |= dict(known)
-        # A shard's colour is that of its id, so that it stays when others go.
+        # The colour depends on the shard's id, so it stays the same when other shards are removed.
         colours = {shard: COLOURS[(shard - 1) % len(COLOURS)] for shard in sorted(shown)}
         parts, x = [], _LEFT
         for shard, colour in colours.items():
@@ -71,7 +71,7 @@ class SlotMap:
 
 
 def _row(topology: Topology, y: int, height: int, colours: dict[int, str]) -> str:
-    """Return a stripe of dots, each in the colour of the slot at its middle."""
+    """Return a row of dots. Each dot has the colour of the slot at its middle."""
     placement = topology.placement
     dots = min(_WIDTH, placement.slot_count)
     middles = (2 * np.arange(dots) + 1) * placement.slot_count // (2 * dots)
@@ -81,8 +81,8 @@ def _row(topology: Topology, y: int, height: int, colours: dict[int, str]) -> st
         width = sum(1 for _ in run) * _WIDTH / dots
         drawn += f'<rect x="{x:g}" y="{y}" width="{width:g}" height="{height}" fill="{colours[shard]}"/>'
         x += width
-    said = f"topology {topology.number}, {_time(topology):%Y-%m-%d %H:%M:%S} UTC: {topology.reason}"
-    return f"<g><title>{escape(said)}</title>{drawn}</g>"
+    tooltip = f"topology {topology.number}, {_time(topology):%Y-%m-%d %H:%M:%S} UTC: {topology.reason}"
+    return f"<g><title>{escape(tooltip)}</title>{drawn}</g>"
 
 
 def _time(topology: Topology) -> datetime:

@@ -1,7 +1,7 @@
-"""Sets of slots, as bits of whole numbers.
+"""Sets of slots, as bits of an integer.
 
-Bit `n` says that slot `n` is in the set, so that union, intersection and difference are one operation each,
-however many ranges the slots of thousands of tablets make. Ranges are derived where code walks over them.
+Bit `n` is set if slot `n` is in the set. So union, intersection and difference are one operation each,
+however many ranges the set has. Ranges are computed when code iterates over them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from elasticscan.base.limits import MAX_SLOTS
 
 Range = tuple[int, int]
 
-_MANY = 64  # ranges
+_MANY = 64  # ranges from which on NumPy computes the bits
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SlotSet:
     """An immutable set of slots.
 
-    `len` and `in` refer to slots, iteration gives ranges `[start, end)`, sorted and apart: no code should
-    walk slot by slot. Make one with `of`, `span` or `union`.
+    `len` and `in` refer to slots. Iteration yields sorted ranges `[start, end)` that do not touch, because
+    no code should iterate slot by slot. Create one with `of`, `span` or `union`.
     """
 
     bits: int = 0
@@ -35,10 +35,10 @@ class SlotSet:
 
     @classmethod
     def of(cls, ranges: Iterable[Range]) -> SlotSet:
-        """Return the union of any ranges; empty ones are dropped.
+        """Return the union of ranges `[start, end)`, which may overlap or be empty.
 
         Raises:
-            ValueError: a range is not within the slots that there can be.
+            ValueError: a range is not within `[0, MAX_SLOTS)`.
         """
         ranges, bits = tuple(ranges), 0
         for start, end in ranges:
@@ -57,18 +57,18 @@ class SlotSet:
 
     @classmethod
     def union(cls, sets: Iterable[SlotSet]) -> SlotSet:
-        """Return the union of any sets."""
-        return cls(reduce(operator.or_, (some.bits for some in sets), 0))
+        """Return the union of the sets."""
+        return cls(reduce(operator.or_, (each.bits for each in sets), 0))
 
     @classmethod
     def parse(cls, text: str) -> SlotSet:
-        """Return the inverse of `str`: `"0-64,128-192"`, ends excluded, or raise `ValueError`."""
+        """Parse a text that `str` made, such as `"0-64,128-192"` (ends excluded), or raise `ValueError`."""
         pairs = (pair.split("-") for pair in text.split(",") if text)
         return cls.of((int(start), int(end)) for start, end in pairs)
 
     @property
     def ranges(self) -> tuple[Range, ...]:
-        """The slots as few ranges `[start, end)`, sorted and apart."""
+        """The slots as sorted ranges `[start, end)` that do not touch."""
         if self._ranges is None:
             object.__setattr__(self, "_ranges", _ranges_of(self.bits))
         assert self._ranges is not None
@@ -76,12 +76,12 @@ class SlotSet:
 
     @property
     def edges(self) -> npt.NDArray[np.int64]:
-        """Start and end of one range after the other."""
+        """The bounds of all ranges in one array: start, end, start, end, ..."""
         return np.array(self.ranges, np.int64).ravel()
 
     def mask(self, slots: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
-        """Return True for each of these slots that is one of the set."""
-        size = self.bits.bit_length() + 1  # the last bit, which is 0, stands for all slots beyond
+        """Return for each of these slots whether the set contains it."""
+        size = self.bits.bit_length() + 1  # the last bit is 0; `clip` maps all higher slots to it
         packed = np.frombuffer(self.bits.to_bytes(size // 8 + 1, "little"), np.uint8)
         is_member = np.unpackbits(packed, count=size, bitorder="little").view(np.bool_)
         return is_member.take(slots, mode="clip")
@@ -105,7 +105,7 @@ class SlotSet:
         return self.bits.bit_count()
 
     def __contains__(self, slot: object) -> bool:
-        # NumPy integers are not `int`, yet they are slots.
+        # Slots may be NumPy integers, which are not `int`.
         return isinstance(slot, SupportsIndex) and bool(self.bits >> slot.__index__() & 1)
 
     def __or__(self, other: SlotSet) -> SlotSet:
@@ -121,12 +121,12 @@ class SlotSet:
         return not self.bits & ~other.bits
 
     def isdisjoint(self, other: SlotSet) -> bool:
-        """Return True if no slot is in both."""
+        """Return True if the sets have no slot in common."""
         return not self.bits & other.bits
 
 
 def _bits_of(ranges: tuple[Range, ...]) -> int:
-    """Return the bits of many ranges, at once: each alone would cost as much as all slots."""
+    """Return the bits of many ranges in one pass: range by range, each would cost as much as all slots."""
     edges = np.array(ranges, np.int64)
     steps = np.zeros(MAX_SLOTS + 1, np.int64)
     filled = edges[:, 0] < edges[:, 1]
@@ -141,7 +141,7 @@ def _ranges_of(bits: int) -> tuple[Range, ...]:
     start, end = (bits & -bits).bit_length() - 1, bits.bit_length()
     if bits.bit_count() == end - start:
         return ((start, end),)
-    edges = bits ^ bits << 1  # a bit for each slot that is in where the one before is out, or the reverse
+    edges = bits ^ bits << 1  # a bit for each slot that differs in membership from the slot before it
     packed = np.frombuffer(edges.to_bytes(end // 8 + 1, "little"), np.uint8)
     places = np.unpackbits(packed, bitorder="little").nonzero()[0].tolist()
     return tuple(zip(places[::2], places[1::2], strict=True))

@@ -15,7 +15,7 @@ from elasticscan.topology.slots import SlotSet
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A named place that holds tablets. Ids are never used twice, names may be."""
+    """A named place that holds tablets. An id is never used again; a name may be."""
 
     id: int
     name: str
@@ -25,10 +25,10 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Tablet:
-    """The slots `[start, end)` and where they live now.
+    """The slots `[start, end)` and the shard that owns them now.
 
-    `epoch` grows whenever the owner or the bounds change, so (shard, epoch) shows whether
-    anything happened to a slot between two looks.
+    `epoch` grows whenever the owner or the bounds change. So if (shard, epoch) is equal in two
+    placements, the slot did not move in between.
     """
 
     id: int
@@ -44,14 +44,14 @@ class Tablet:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The place of every slot at one moment: tablets that tile `[0, slot_count)`, each with an id of its own.
+    """The location of every slot at one moment: tablets that tile `[0, slot_count)`, with distinct ids.
 
-    Tiling is asserted: code that builds a placement from the bytes of a disk or catalog checks it
+    The constructor asserts this. Code that builds a placement from bytes of a disk or catalog checks them
     first and raises a typed error.
 
     Attributes:
-        starts, owners: the first slot of each tablet, and its shard, as arrays that are not to be changed.
-        epochs: (start, end, epoch) of all slots; neighbouring tablets of one epoch make one range.
+        starts, owners: the first slot and the shard of each tablet, as arrays; do not change them.
+        epochs: (start, end, epoch) of all slots; neighbouring tablets of equal epoch share a range.
     """
 
     tablets: tuple[Tablet, ...]
@@ -86,12 +86,12 @@ class Placement:
 
     @property
     def slot_count(self) -> int:
-        """0 in the empty placement, from which a new store's first one is a change like any other."""
+        """The number of slots; 0 in the empty placement, the state before a store is created."""
         return self.tablets[-1].end if self.tablets else 0
 
     @property
     def shards(self) -> tuple[int, ...]:
-        """The shards that hold at least one tablet, by id."""
+        """The ids of the shards that hold at least one tablet."""
         return tuple(self._by_shard)
 
     def at(self, shard: int) -> SlotSet:
@@ -106,20 +106,20 @@ class Placement:
         return next((t for t in self.tablets if t.id == tablet_id), None)
 
     def replaced(self, old: tuple[Tablet, ...], new: tuple[Tablet, ...]) -> Placement:
-        """Return the placement with `new` tablets in the place of some that follow one another."""
+        """Return the placement with consecutive tablets replaced by `new` ones."""
         at = int(np.searchsorted(self.starts, old[0].start))
-        assert self.tablets[at : at + len(old)] == old, f"these tablets are not there: {old}"
+        assert self.tablets[at : at + len(old)] == old, f"the placement does not contain these tablets: {old}"
         return Placement(self.tablets[:at] + new + self.tablets[at + len(old) :])
 
     def split_by_shard(self, slots: SlotSet) -> dict[int, SlotSet]:
-        """Return the slots, by the shard where they live. Every slot is in exactly one part."""
-        # A slot beyond the end would be in no part, and its rows lost without a word.
+        """Return the slots by the shard that owns them. Every slot is in exactly one part."""
+        # A slot beyond the end would be in no part: its rows would be lost without an error.
         assert slots <= SlotSet.span(0, self.slot_count), f"{slots} exceed [0, {self.slot_count})"
-        parts = {shard: slots & here for shard, here in self._by_shard.items()}
+        parts = {shard: slots & owned for shard, owned in self._by_shard.items()}
         return {shard: part for shard, part in parts.items() if part}
 
     def changed_since(self, earlier: Placement, slots: SlotSet) -> SlotSet:
-        """Return the part of `slots` whose (shard, epoch) is not what it was in `earlier`."""
+        """Return the part of `slots` whose (shard, epoch) differs from that in `earlier`."""
         if self is earlier or self.tablets == earlier.tablets:
             return SlotSet()
         assert self.slot_count == earlier.slot_count, "the number of slots never changes"
@@ -140,8 +140,8 @@ class Placement:
 class Topology:
     """A numbered placement, as the topology history keeps it.
 
-    `created_at` is in seconds since the epoch, UTC. What is `published` never changes again, and scans begin
-    with it. The newest one may not be: it follows the placement while a plan moves tablets.
+    `created_at` is in seconds since 1970, UTC. A `published` topology never changes, and scans start from
+    the newest one. Only the last can be unpublished: it follows the placement while a plan moves tablets.
     """
 
     number: int
@@ -170,7 +170,7 @@ class Topology:
 class TopologyEntry:
     """An entry of the topology history: a topology without its placement.
 
-    `tablets` has the name of each shard that there was, and how many tablets it held; else as `Topology`.
+    `tablets` are (shard name, number of tablets) of all shards at that time. The rest is as in `Topology`.
     """
 
     number: int
