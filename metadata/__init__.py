@@ -1,15 +1,15 @@
-"""Facts about tables: what the catalog keeps and files carry, as frozen values.
+"""Metadata of tables, in the catalog and in files, as frozen values.
 
-columns     columns through all definitions of their table (`TableColumn`)
+columns     the columns of all definitions of a table (`TableColumn`)
 fragments   tables (`TableInfo`), and immutable files of their rows with the slots they serve (`Fragment`);
-            slots that the same fragments serve (`SlotInterval`); the commits that count (`Bounds`)
+            ranges of slots that the same fragments serve (`SlotInterval`); the commits to read (`Bounds`)
 indexes     indexes, the phases of their builds, and the runs of their entries
-manifest    what a file says of itself, so that a catalog can be made again from files (`Manifest`, `Seal`)
+manifest    a file's description of itself, from which a lost catalog can be rebuilt (`Manifest`, `Seal`)
 statistics  bounds of columns by record batch (`FragmentStatistics`)
 records     the records of a store's log
 
-Everything here is pure. `storage` writes and reads the files, `catalog` keeps the rows, `optimizer`
-decides by the statistics; none of them knows the others.
+Everything here is pure. `storage` writes and reads the files, `catalog` stores the records, and `optimizer`
+uses the statistics. These three do not import each other.
 """
 
 from elasticscan.metadata.columns import TableColumn, is_widening, new_column

@@ -1,4 +1,4 @@
-"""Facts about fragments that need no opening: which of their rows count, by commit and slot; and tables."""
+"""Tables, and the metadata of fragments: which of their rows to read, by commit and slot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from elasticscan.metadata.manifest import Seal
 from elasticscan.metadata.statistics import Packed
 from elasticscan.topology import SlotSet
 
-MEMORY: Final = 0  # the shard of fragments that lie in the memory of a process; others begin at 1
+MEMORY: Final = 0  # the shard of fragments in the memory of a process; ids of real shards begin at 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class FragmentFile:
     """A fragment's file.
 
     Attributes:
-        shard: id of the shard whose disk holds it.
+        shard: the id of the shard that stores it.
         path: its path below the shard's root.
         slots: the slots that it serves.
-        unique: no key occurs in it twice (false once it holds several versions of a row).
-        tombstones: how many of its rows say that a key was deleted.
+        unique: no key occurs twice in it; False if it contains several versions of a row.
+        tombstones: the number of its rows that are tombstones.
         versioned: it has a `_commit` column; otherwise all its rows are of one commit.
         tail, digest: see `Seal`.
-        superseded_at: of history: from this snapshot on none needs a row of it; None for current rows.
+        superseded_at: for history, the first snapshot that needs none of its rows; None for current rows.
     """
 
     shard: int
@@ -52,19 +52,19 @@ class FragmentFile:
         return Seal(self.bytes, self.tail, self.digest)
 
     def is_needed_at(self, snapshot: int) -> bool:
-        """Return False for history that no snapshot from this one on reads."""
+        """Return False for history that neither this snapshot nor a later one needs."""
         return self.superseded_at is None or snapshot < self.superseded_at
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFragment(FragmentFile):
-    """A fragment that is written and flushed but that no commit refers to yet.
+    """A fragment that is written and flushed, but that no commit refers to yet.
 
     Attributes:
-        runs: its entries in the table's secondary indexes.
-        slots_left: the number of slots that it was written for and does not serve, since they moved away.
+        runs: its runs of the table's secondary indexes.
+        slots_left: the number of slots that it was written for but does not serve, because they moved away.
         min_commit, max_commit: bounds of its rows' commits; 0 stands for the number of its record.
-        statistics: packed `FragmentStatistics`; empty when there are none. Kept apart from the record.
+        statistics: packed `FragmentStatistics`, or empty; stored separately from the record.
     """
 
     runs: tuple[StagedRun, ...] = ()
@@ -75,20 +75,20 @@ class StagedFragment(FragmentFile):
 
     @property
     def slots_written(self) -> int:
-        """The number of slots that its rows may be of."""
+        """The number of slots that it was written for."""
         return len(self.slots) + self.slots_left
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths of its file and those of its runs."""
+        """The paths of its file and of its runs."""
         return (self.path, *(run.path for run in self.runs))
 
     def serving(self, slots: SlotSet) -> StagedFragment:
-        """Return the same file, serving these slots: some of its own, or others of which it has no rows."""
+        """Return the same file, serving these slots: a part of its slots, or slots without rows in it."""
         return replace(self, slots=slots, slots_left=self.slots_left + len(self.slots - slots))
 
     def entered(self, id: int, table: int, number: int = 0) -> Fragment:  # noqa: A002
-        """Return the fragment, once a record of this number has entered it."""
+        """Return the fragment as the log has it after the record with this number."""
         file = {field.name: getattr(self, field.name) for field in fields(FragmentFile)}
         file |= {"min_commit": self.min_commit or number, "max_commit": self.max_commit or number}
         return Fragment(id=id, table=table, slots_written=self.slots_written, **file)
@@ -96,10 +96,10 @@ class StagedFragment(FragmentFile):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment(FragmentFile):
-    """A fragment that the catalog knows: where it is and which commits its rows belong to.
+    """A fragment that the catalog knows: its location, and bounds of its rows' commits.
 
-    `slots` are those it serves now, `slots_written` how many it was written for: slots that
-    moved away leave their rows behind until the next compaction.
+    `slots` are the slots that it serves now, `slots_written` is the number of slots that it was written for:
+    the rows of slots that moved away stay in the file until the next compaction.
     """
 
     id: int
@@ -110,25 +110,25 @@ class Fragment(FragmentFile):
 
     @property
     def serving_bytes(self) -> int:
-        """About how many of its bytes belong to slots that it still serves."""
+        """The estimated bytes of the slots that it still serves."""
         return self.bytes * len(self.slots) // max(self.slots_written, len(self.slots), 1)
 
     @property
     def density(self) -> float:
-        """About how many rows it has of each slot."""
+        """The estimated number of rows of each slot."""
         return self.rows / max(self.slots_written, len(self.slots), 1)
 
 
 def floor_at(overwrites: Iterable[int], snapshot: int) -> int:
-    """Return the newest overwrite up to a snapshot: rows of earlier commits are not in it; 0 for none."""
+    """Return the newest overwrite up to a snapshot, which has no rows of earlier commits; 0 for none."""
     return max((number for number in overwrites if number <= snapshot), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The commits that count: from `floor` (everything before was overwritten) to `snapshot`.
+    """The commits to read: from `floor` (an overwrite removed all rows before it) to `snapshot`.
 
-    `since` is the oldest snapshot that is looked at: history that only older ones need does not count.
+    `since` is the oldest snapshot that the reader needs: history that only older ones need is skipped.
     """
 
     floor: int
@@ -145,7 +145,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class SlotInterval:
-    """Slots `[start, end)` that are served by the same fragments."""
+    """A range of slots `[start, end)` that the same fragments serve."""
 
     start: int
     end: int
@@ -153,7 +153,7 @@ class SlotInterval:
 
 
 def intervals_of(fragments: Iterable[Fragment]) -> tuple[SlotInterval, ...]:
-    """Sorted, disjoint intervals covering every slot that some fragment serves."""
+    """Return sorted, disjoint intervals of all slots that the fragments serve."""
     begins, ends = defaultdict[int, list[Fragment]](list), defaultdict[int, list[Fragment]](list)
     for fragment in {fragment.id: fragment for fragment in fragments}.values():
         for start, end in fragment.slots:
@@ -177,13 +177,13 @@ class TableInfo:
     """A table's definition.
 
     `shard_key` is a prefix of `primary_key`. Snapshots before `oldest_snapshot` cannot be read.
-    `retention_seconds` is the table's own, if it has one.
+    `retention_seconds` is None if the table uses the store's retention.
 
     Attributes:
-        definition: its number; each change of columns makes the next one.
-        columns: all columns that there ever were, in the order in which they came; empty while the first
-            definition stands.
-        names_of: the definition whose columns `schema` names, where that is an older one.
+        definition: the number of this definition; each change of columns makes the next one.
+        columns: all columns that the table ever had, in the order in which they were added; empty in the
+            first definition.
+        names_of: the older definition whose column names `schema` has; None if it is this definition.
     """
 
     id: int
@@ -204,22 +204,22 @@ class TableInfo:
         return self.columns or columns_of_schema(self.schema)
 
     def redefined(self, columns: tuple[TableColumn, ...]) -> TableInfo:
-        """Return the next definition."""
+        """Return the next definition, with these columns."""
         definition = self.definition + 1
         return replace(self, definition=definition, columns=columns, schema=schema_at(columns, definition))
 
     def at(self, definition: int) -> TableInfo:
-        """Return the table as a definition of it has it: its names and its types.
+        """Return the table with the names and types of a definition.
 
         Raises:
-            TableChanged: there is no such definition.
+            TableChanged: the definition does not exist.
         """
         if definition == self.definition:
             return self
         if not 0 < definition < self.definition:
             raise TableChanged(
                 f"table {self.name!r} has no definition {definition}, the newest is {self.definition}; an "
-                "older catalog was put back: start a new scan",
+                "older catalog was restored: start a new scan",
                 table=self.name,
             )
         then = tuple(column for c in self.columns if (column := c.at(definition)) is not None)
@@ -227,24 +227,24 @@ class TableInfo:
         return replace(self, definition=definition, columns=() if definition == 1 else then, schema=schema)
 
     def named_as(self, definition: int) -> TableInfo:
-        """Return the table with the columns that a definition names, in the types of this one."""
+        """Return the table with the columns and names of an older definition, in the types of this one."""
         if definition == self.definition:
             return self
         fields = schema_at(self.columns, definition)
         by_name = self.by_name(definition)
-        # A column that was dropped since is null in what came later.
+        # A column that was dropped later is null in files that were written after that.
         nullable = [f.nullable or by_name[f.name].until is not None for f in fields]
         named = [f.with_nullable(is_null) for f, is_null in zip(fields, nullable, strict=True)]
         return replace(self, schema=pa.schema(named), names_of=definition)
 
     def with_dropped(self, oldest: int) -> TableInfo:
-        """Return the table including the columns that scans of this or a later snapshot may still read."""
-        gone = [c for c in self.columns if c.until is not None and c.last_commit >= oldest]
-        fields = [pa.field(column.dropped_name, column.type) for column in gone]
-        return replace(self, schema=pa.schema([*self.schema, *fields])) if gone else self
+        """Return the table with the dropped columns that scans of snapshots from `oldest` on may read."""
+        dropped = [c for c in self.columns if c.until is not None and c.last_commit >= oldest]
+        fields = [pa.field(column.dropped_name, column.type) for column in dropped]
+        return replace(self, schema=pa.schema([*self.schema, *fields])) if dropped else self
 
     def by_name(self, definition: int | None = None) -> dict[str, TableColumn]:
-        """Return the columns by the names that a definition, or `schema`, gives them, and dropped ones."""
+        """Return all columns by name: that in a definition, or in `schema`, or `dropped_name`."""
         at = definition or self.names_of or self.definition
         named = {column.dropped_name: column for column in self.columns if column.until is not None}
         return named | {name: c for c in self.all_columns if (name := c.name_at(at)) is not None}

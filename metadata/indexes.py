@@ -1,9 +1,9 @@
-"""Secondary indexes as values: what is indexed, how far its build is, and the files that hold the entries.
+"""Secondary indexes as values: the definition, the phase of the build, and the files of entries.
 
-From the transaction that enters an index on, commits bring their runs of it; its build gives older fragments
-theirs. It is ready once none lacks them, which the log checks, and so it stays until it is dropped. A build
-that was killed leaves an index that is not ready; the next build continues there, since the missing runs
-alone say what remains to be done.
+After the transaction that adds an index, each commit brings the runs of its own fragments. The build adds the
+runs of older fragments. The index is ready when no fragment lacks a run; the log checks this, and keeps it
+true until the index is dropped. A build that was killed leaves an index that is not ready. The next
+build continues it: the fragments without a run are the work that is left.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from elasticscan.metadata.manifest import Seal
 SORTED, HASH = "sorted", "hash"
 INDEX_KINDS = (SORTED, HASH)
 
-# The words that a scan takes in place of an index's name, and the names of the paths without an index: no
-# index may have one of these names.
+# Reserved names, which no index may have: a scan accepts them in place of the name of an index, or
+# `explain` shows them for access paths without an index.
 AUTO, NONE, DIRECT, KEY = "auto", "none", "direct", "key"
 
 
@@ -34,10 +34,10 @@ class IndexInfo:
     """A secondary index of a table.
 
     Attributes:
-        kind: "sorted" (by the columns' values) or "hash" (by a hash of them; equality only).
+        kind: "sorted" (by the values of the columns) or "hash" (by their hash, for equality only).
         columns: the indexed columns, the most significant first.
-        include: more columns that its entries carry, so that queries need not fetch rows.
-        phase: how far its build is.
+        include: more columns that its entries contain, so that queries need not fetch rows.
+        phase: the phase of its build.
     """
 
     id: int
@@ -60,18 +60,18 @@ class IndexInfo:
 
 @dataclass(frozen=True, slots=True)
 class StagedRun:
-    """The file of an index run: entries of some rows of one fragment, sorted.
+    """The file of an index run: sorted entries for rows of one fragment.
 
-    It is written and flushed; no commit refers to it yet, unless it is an `IndexRun`.
+    It is written and flushed, but no commit refers to it yet.
 
-    A run belongs to a fragment, lies at its shard, and serves the slots that the fragment
-    serves: where a tablet leaves, its rows and its entries go in the same step.
+    A run belongs to a fragment, lies at the same shard and serves the same slots. So when a tablet leaves,
+    its rows and its entries leave in the same step.
 
     Attributes:
         index: the index's id.
         path: its path below the shard's root.
-        rows: how many entries it has (tombstones have none).
-        bytes, tail, digest: of the file, see `Seal`.
+        rows: the number of its entries; tombstones have none.
+        bytes, tail, digest: see `Seal`.
     """
 
     index: int
@@ -86,7 +86,7 @@ class StagedRun:
         return Seal(self.bytes, self.tail, self.digest)
 
     def entered(self, id: int, fragment: int) -> IndexRun:  # noqa: A002
-        """Return the run, once a catalog knows it."""
+        """Return the run as the catalog has it after its commit."""
         return IndexRun(id=id, fragment=fragment, **asdict(self))
 
 

@@ -1,7 +1,7 @@
-"""A file's own account of itself: who staged it, for which table, and what was known then.
+"""A file's description of itself: who staged it, for which table, and the state of the store at that time.
 
-A fragment or an index run that lost its catalog can still be distinguished from a file of
-another store or another shard, and from one that a newer catalog knows; and its rows can be brought back.
+If the catalog is lost, the manifest tells a fragment or an index run apart from a file of another store or
+shard, or from a file that a newer catalog refers to; and its rows can be restored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from elasticscan.topology import SlotSet
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """The proof of a file: its length, the length of its tail, and the tail's digest (xxh3-64, signed)."""
+    """The checksum of a file: its length, the length of its tail, and the tail's xxh3-64 digest (signed)."""
 
     bytes: int
     tail: int
@@ -30,17 +30,17 @@ FRAGMENT, INDEX_RUN = "fragment", "index_run"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The process that stages files, and its view of the store meanwhile.
+    """The operation that stages files, and the state of the store when it began.
 
     Attributes:
         store: the store's id.
-        store_slots, store_hash: how the store maps rows to slots.
+        store_slots, store_hash: the number of slots, and the hash function that maps rows to slots.
         operation: write, overwrite, delete, move, compact (a merge of fragments), flush or index.
-        write: 32 hexadecimal digits, the same in all files of one operation.
+        write: the id of the operation: 32 hexadecimal digits, the same in all its files.
         after_commit: the newest commit when it began.
-        began_at: when it began, in seconds since the epoch.
-        epochs: of all slots, by the placement then.
-        replaces: paths, below the same root, of the files whose place the new one takes.
+        began_at: the time when it began, in seconds since 1970.
+        epochs: the epochs of all slots, in the placement at that time.
+        replaces: paths, below the same root, of the files that the new one replaces.
     """
 
     store: str
@@ -54,7 +54,7 @@ class Origin:
     replaces: tuple[str, ...] = ()
 
     def epochs_of(self, slots: SlotSet) -> Epochs:
-        """Return the epochs of some slots."""
+        """Return the epochs of these slots."""
         pieces: list[tuple[int, int, int]] = []
         for start, end in slots:
             at = bisect_right(self.epochs, start, key=itemgetter(1))
@@ -67,21 +67,21 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest(Origin):
-    """A sealed file's description of itself, with its origin, whose epochs are those of the file's slots.
+    """A sealed file's description of itself, with its origin; `epochs` are only those of its slots.
 
     Attributes:
         kind: "fragment" or "index_run".
-        path: below the shard's root; a file under another name is not where it was written.
-        min_commit, max_commit: bounds of its rows' commits; 0 for what a write staged, whose commit
-            was not made yet.
+        path: the path below the shard's root where it was written; at another path it is not valid.
+        min_commit, max_commit: bounds of its rows' commits; 0 in a file that a write staged before its
+            commit.
         not_null: the columns that allow no nulls, by their names in the file.
-        complete: it, with the current file of the same write, has all rows of its slots up to the newest
-            commit of its rows, except history and rows that no snapshot needs.
-        superseded_at: of history: the snapshot from which on none needs a row of it.
-        index: of an index run its definition (name, kind, columns, include) and its fragment's path.
+        complete: together with the current file of the same write, it has all rows of its slots up to the
+            newest commit of its rows, except history and rows that no snapshot needs.
+        superseded_at: for history, the first snapshot that needs none of its rows.
+        index: for an index run, its definition (name, kind, columns, include) and the path of its fragment.
         definition: the number of the table's definition by which it was written.
-        columns: of a definition that is not the first, the columns in order: name in the file, name, and the
-            number of the definition that made it.
+        columns: for later definitions than the first, the columns in order: (name in the file, name, number
+            of the definition that added it).
     """
 
     kind: str

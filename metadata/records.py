@@ -1,10 +1,10 @@
 """The records of a store's log, as frozen values.
 
-What a record says of the files of a table is the table's `FileChanges`. A record is immutable, and so is its
-form: one whose fields change gets another number in `FORMATS`, and what reads the old form stays. A program
-that does not know a record's kind or format reads no further (`StoreTooNew`).
+A record changes the files of a table by `FileChanges`. The format of a kind of record never changes: if its
+fields change, it gets a new number in `FORMATS`, and the code that reads the old format stays. A program
+that does not know the kind or format of a record stops with `StoreTooNew`.
 
-Ids of files are made of the number of the record that brought them (`file_ids`), so no counter is kept.
+Ids of files are derived from the number of the record that adds them (`file_ids`), so there is no counter.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from elasticscan.metadata.fragments import StagedFragment, TableInfo
 from elasticscan.metadata.indexes import IndexInfo, StagedRun
 from elasticscan.topology import Shard, SlotSet, Tablet
 
-MAX_FILES: Final = 1 << 16  # that one record can bring
+MAX_FILES: Final = 1 << 16  # files that one record can add
 NO_SLOTS: Final = SlotSet()
 
 
 def file_ids(number: int) -> Iterator[int]:
-    """Return the ids of files that a record brings: fragments, each followed by its runs, then other runs."""
+    """Return the ids of files that a record adds: fragments, each followed by its runs, then other runs."""
     return iter(range(number * MAX_FILES, (number + 1) * MAX_FILES))
 
 
 @dataclass(frozen=True, slots=True)
 class AddedRun:
-    """A run of an index that a record brings to a fragment that was there before."""
+    """An index run that a record adds to an existing fragment."""
 
     fragment: int
     run: StagedRun
@@ -39,11 +39,11 @@ class FileChanges:
     """Changes of the files of one table.
 
     Attributes:
-        added: fragments, with the runs of their indexes.
-        runs: runs of fragments that were there before.
-        slots: the slots that fragments serve from now on, by the fragments' ids; none of those that go.
-        flushed: numbers of commits whose rows of `flushed_slots` lie in the added files from now on.
-        forgotten: paths, by shard, of removed files that are gone from their disks.
+        added: new fragments, with their index runs.
+        runs: new index runs of existing fragments.
+        slots: (fragment id, slots that it serves from now on); a fragment without slots is removed.
+        flushed: numbers of the commits whose rows of `flushed_slots` are now in the added files.
+        forgotten: (shard, path) of removed files that were deleted from their disks.
     """
 
     added: tuple[StagedFragment, ...] = ()
@@ -59,7 +59,7 @@ NO_CHANGES: Final = FileChanges()
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A secret that seals keys, or signs offsets; `made_at` is in seconds since 1970."""
+    """A secret that seals keys or signs offsets; `made_at` is in seconds since 1970."""
 
     id: int
     purpose: str
@@ -73,11 +73,11 @@ class Record:
 
 @dataclass(frozen=True)
 class StoreCreated(Record):
-    """A store begins, as number 0.
+    """The store was created; record number 0.
 
     Attributes:
-        incarnation: the id of this copy of it.
-        created_at: in seconds since 1970.
+        incarnation: the id of this copy of the store.
+        created_at: the time in seconds since 1970.
     """
 
     store_id: str
@@ -92,9 +92,9 @@ class StoreCreated(Record):
 
 @dataclass(frozen=True)
 class StoreAdopted(Record):
-    """The store is another copy from now on; its own number may be any beyond the one before.
+    """The store became another copy. The number of this record may leave a gap after the one before.
 
-    `commit` is the newest commit that any copy was known to have: a lower number names no other one.
+    `commit` is the newest commit that any copy is known to have, so new commits get higher numbers.
     """
 
     incarnation: str
@@ -111,12 +111,12 @@ class ShardDefined(Record):
 
 @dataclass(frozen=True)
 class TableDefined(Record):
-    """A table as it is from now on.
+    """A table was created, or its definition was changed.
 
     Attributes:
-        made_from: the definition that it replaces; 0 for a table that was not there.
-        operation: "create" where the table's history begins with this.
-        reserved: it is not seen yet: files may be staged for it.
+        made_from: the definition that it replaces; 0 for a new table.
+        operation: "create" if the table's history begins with this record.
+        reserved: readers do not see the table yet, but files may be staged for it.
     """
 
     table: TableInfo
@@ -127,14 +127,14 @@ class TableDefined(Record):
 
 @dataclass(frozen=True)
 class TableDropped(Record):
-    """A table is gone."""
+    """A table was dropped."""
 
     table: int
 
 
 @dataclass(frozen=True)
 class IndexDefined(Record):
-    """An index was entered, or its phase changed."""
+    """An index was added, or its phase changed."""
 
     index: IndexInfo
 
@@ -146,11 +146,11 @@ class RowsCommitted(Record):
     Attributes:
         operation: its name in the table's history: write, delete, overwrite, …
         definition: the number of the table's definition by which its rows are written.
-        rows: how many rows it writes, tombstones included; `tombstones` says how many these are.
-        bytes: their size, in the log or in files.
-        slots: those of its rows in the log; empty if they are in files.
-        overwrites: all rows of earlier commits are gone with it.
-        based_on: the number of the state whose rows the write has read; 0 where it has read none.
+        rows, tombstones: the number of rows, tombstones included, and of tombstones.
+        bytes: the size of the rows, in the log or in files.
+        slots: the slots of its rows in the log; empty if the rows are in files.
+        overwrites: it removes all rows of earlier commits.
+        based_on: the number of the state whose rows the write has read; 0 if it has read none.
     """
 
     table: int
@@ -167,7 +167,7 @@ class RowsCommitted(Record):
 
 @dataclass(frozen=True)
 class FragmentsReplaced(Record):
-    """Other files with the same rows."""
+    """Files were replaced by files with the same rows: a flush, a merge, or an index build."""
 
     table: int
     operation: str
@@ -176,10 +176,10 @@ class FragmentsReplaced(Record):
 
 @dataclass(frozen=True)
 class MoveSwitched(Record):
-    """A tablet is served by another shard from now on.
+    """A move switched: another shard serves a tablet from now on.
 
     Attributes:
-        tablet: as it was.
+        tablet: the tablet before the move.
         target: the shard that serves it from now on, with the next epoch.
         tables: the changed files of each table.
     """
@@ -199,7 +199,7 @@ class TabletsChanged(Record):
 
 @dataclass(frozen=True)
 class HorizonRaised(Record):
-    """Snapshots of a table before a number can no longer be read."""
+    """The snapshots of a table before `horizon` can no longer be read."""
 
     table: int
     horizon: int
@@ -207,7 +207,7 @@ class HorizonRaised(Record):
 
 @dataclass(frozen=True)
 class TagChanged(Record):
-    """A tag of a table; `snapshot` is None where it was dropped."""
+    """A tag of a table was set, or dropped if `snapshot` is None."""
 
     table: int
     name: str
@@ -216,7 +216,7 @@ class TagChanged(Record):
 
 @dataclass(frozen=True)
 class SecretChanged(Record):
-    """A secret was made, or dropped, which `secret` is None for."""
+    """A secret was made, or dropped if `secret` is None."""
 
     id: int
     secret: Secret | None
@@ -224,12 +224,12 @@ class SecretChanged(Record):
 
 @dataclass(frozen=True)
 class TimeObserved(Record):
-    """Nothing but the time."""
+    """A record without content: only its time counts."""
 
 
 @dataclass(frozen=True)
 class TopologyEntered(Record):
-    """A placement has a number in the topology history; the last one that is not published is replaced."""
+    """The current placement was added to the topology history, in place of an unpublished last topology."""
 
     topology: int
     published: bool
@@ -237,7 +237,7 @@ class TopologyEntered(Record):
 
 @dataclass(frozen=True)
 class FilesCondemned(Record):
-    """Files, by shard and path, to which no record may refer any more; or may again, once they are gone."""
+    """Files (shard, path) that no later record may refer to; `lifted` ends this when they are deleted."""
 
     files: tuple[tuple[int, str], ...]
     lifted: bool = False
@@ -247,13 +247,13 @@ FORMATS: Final[Mapping[str, tuple[type[Record], int]]] = {
     kind.__name__: (kind, 1) for kind in Record.__subclasses__()
 }
 
-# The records that change anything but rows: a placement check asks for the newest number of these.
+# `LAYOUT`: the records that change more than rows. The placement check reads the newest number of these.
 _OF_ROWS: Final = (RowsCommitted, TimeObserved, TopologyEntered)
 LAYOUT: Final = tuple(kind for kind, _ in FORMATS.values() if kind not in _OF_ROWS)
 
 
 def table_of(record: Record) -> int:
-    """Return the table that a record is about; 0 for the store: tables begin at 1."""
+    """Return the id of the table that a record changes; 0 for the store. Ids begin at 1."""
     if isinstance(record, TableDefined):
         return record.table.id
     if isinstance(record, IndexDefined):
@@ -262,21 +262,21 @@ def table_of(record: Record) -> int:
 
 
 def moved_tablet(record: MoveSwitched) -> Tablet:
-    """Return the tablet as it is after its move."""
+    """Return the tablet after its move."""
     return replace(record.tablet, shard=record.target, epoch=record.tablet.epoch + 1)
 
 
 def file_changes(record: Record) -> dict[int, FileChanges]:
-    """Return the changes of files that a record makes, by table, ascending."""
+    """Return the file changes of a record, by table id, ascending."""
     if isinstance(record, MoveSwitched):
         return dict(sorted(record.tables.items()))
     return {record.table: record.files} if isinstance(record, (RowsCommitted, FragmentsReplaced)) else {}
 
 
 def file_statistics(record: Record) -> dict[int, bytes]:
-    """Return what a record says of the values in its files, by the files' ordinals.
+    """Return the statistics of the files that a record adds, by their ordinals in `file_ids`.
 
-    It is no part of the record's value: every process reads values, and plans alone ask for statistics.
+    They are stored apart from the record: every process reads records, but only plans need statistics.
     """
     statistics, ordinal = dict[int, bytes](), 0
     for changes in file_changes(record).values():

@@ -1,7 +1,7 @@
-"""Statistics of the values in a fragment, which decide whether it has to be read.
+"""Statistics of the values in a fragment. They decide whether a scan must read the fragment.
 
-Values are written as value keys (`elasticscan.base.key_encoding`): bytes in the order of the values,
-nulls first. Long ones are cut: a lower bound to a prefix, an upper bound to the successor of one.
+Values are encoded as value keys (`elasticscan.base.key_encoding`): bytes that sort like the values,
+nulls first. Long keys are truncated: a lower bound to a prefix, an upper bound to the successor of a prefix.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import msgpack
 
 from elasticscan.filters import NULLS, KeySet, KeySets
 
-KEY_BYTES = 32  # bounds longer than this are cut
-_SHARE_BYTES = 12  # more of them would not make an estimate better
+KEY_BYTES = 32  # longer bounds are truncated
+_SHARE_BYTES = 12  # more bytes would not improve an estimate
 
-Packed = bytes  # statistics as files and the catalog keep them; unpacked when they are asked for
+Packed = bytes  # statistics as the catalog stores them; unpacked when a plan needs them
 
 
 class Block(NamedTuple):
-    """Some consecutive rows of a column: every value that is not null has low <= key < high."""
+    """Bounds of a column in one record batch: low <= key < high for every value that is not null."""
 
     low: bytes
     high: bytes
@@ -30,9 +30,9 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FragmentStatistics:
-    """A fragment's columns, each with a block for every record batch; types without an order are missing.
+    """A block for each column and record batch of a fragment; columns without an order have none.
 
-    `block_rows` are the rows of each record batch. Files name columns by their marks (`TableColumn.mark`).
+    `block_rows` is the number of rows of each record batch. Columns have the names `TableColumn.mark`.
     """
 
     block_rows: tuple[int, ...]
@@ -43,12 +43,12 @@ class FragmentStatistics:
         return sum(self.block_rows)
 
     def renamed(self, names: Mapping[str, str]) -> FragmentStatistics:
-        """Return the statistics by other names; columns that have none are left out."""
+        """Return the statistics with new column names; columns that are not in `names` are left out."""
         columns = {names[name]: blocks for name, blocks in self.columns.items() if name in names}
         return FragmentStatistics(self.block_rows, columns)
 
     def share_of(self, column: str, keys: KeySet) -> float:
-        """About the share of a column's values that is in a set, as if they were spread evenly."""
+        """Estimate the share of a column's values that is in a set, as if values were spread evenly."""
         blocks = self.columns.get(column, ())
         low, high = min((b.low for b in blocks), default=b""), max((b.high for b in blocks), default=b"")
         if low >= high:
@@ -57,7 +57,7 @@ class FragmentStatistics:
         return sum(_share(low, end, high) - _share(low, begin, high) for begin, end in ends if begin < end)
 
     def may_match(self, block: int, key_sets: KeySets) -> bool:
-        """Return True if a block can have a row all of whose values are in the sets; False is certain."""
+        """Return False only if no row of a block can have all its values in the sets."""
         for name, keys in key_sets.items():
             if keys.is_empty:
                 return False
@@ -71,7 +71,7 @@ class FragmentStatistics:
 
 
 def _share(low: bytes, key: bytes, high: bytes) -> float:
-    """Return how far from low to high a key is, from 0 to 1, reading them as numbers; low <= key <= high."""
+    """Return the position of a key between low and high, 0 to 1, as if all three were binary fractions."""
     same = 0
     while same < len(low) and low[same] == high[same]:
         same += 1

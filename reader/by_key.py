@@ -1,7 +1,7 @@
-"""Rows by their primary keys: the cursor rule where each slot is read at once, without a cursor.
+"""Rows by primary key: the cursor rule for a read that takes one request per shard and needs no cursor.
 
-Keys are grouped by the shards where their slots are, each shard is asked, and the placement is looked up
-again. What was answered for slots whose (shard, epoch) changed meanwhile is dropped, and asked again.
+Keys are grouped by the shard of their slot. Each shard is asked, and the placement is read again. Answers for
+slots whose (shard, epoch) changed in between are dropped, and their keys are requested again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from elasticscan.topology import Placement, SlotSet
 def read_by_key(
     request: RowRequest, placement: Placement, placements: Placements, shards: Shards
 ) -> tuple[NDArray[np.int64], list[pa.RecordBatch]]:
-    """Return the rows with a request's keys, wherever they are.
+    """Return the rows with the keys of a request, from all shards.
 
-    The request's shard does not matter; its layout is that of `placement`, of just now. Returns for each key
-    the number of its row in the batches together, -1 for none; and the batches.
+    The request's shard is ignored, and its layout is that of `placement`. Returns for each key the number of
+    its row, counted over all batches, or -1 if it has none; and the batches.
     """
     places = np.full(len(request.slots), -1, dtype=np.int64)
     batches: list[pa.RecordBatch] = []

@@ -1,4 +1,4 @@
-"""The proof that a scan returned all of its slots, and each once."""
+"""The proof that a scan returned each of its slots exactly once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from elasticscan.topology import SlotSet
 
 
 class Coverage:
-    """Keeps book of finished slots, independently of the cursors.
+    """A record of the finished slots, independent of the cursors.
 
-    A cursor set that lost a slot looks exactly like one that finished it. This book is filled
-    from the pages instead, so a mistake in either shows as a difference between the two.
+    Cursors that lost a slot look exactly like cursors that finished it. This record is filled
+    from the pages instead, so an error in one of them shows as a difference between both.
     """
 
     def __init__(self, slots: SlotSet, pending: SlotSet) -> None:
@@ -18,10 +18,11 @@ class Coverage:
         self.finished = slots - pending
 
     def finish(self, slots: SlotSet) -> None:
+        """Record slots that a page finished; each slot of the scan may come only once."""
         again = self.finished & slots
         if again or not slots <= self.slots:
             raise CoverageBroken(
-                f"slots {again or slots} were finished twice or never asked for, a defect in elasticscan; "
+                f"slots {again or slots} were finished twice or never requested, a defect in elasticscan; "
                 "do not use the rows, and report it",
                 slots=str(again or slots),
             )

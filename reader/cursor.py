@@ -1,9 +1,8 @@
 """The cursor rule as pure functions over values: no clock, no randomness, no I/O.
 
-A scan is a set of cursors over disjoint slots. `plan_read` is step 1 of the rule (look the
-placement up, choose a shard, take the pieces of the cursors that live there), `accept_page` is
-step 3 (look again, drop what moved meanwhile, advance the rest). Step 2, reading rows at a
-shard, is I/O and lives behind `elasticscan.protocol.Shards`.
+The front page of this folder explains the rule and why it is exact. `plan_read` is step 1: choose a shard and
+the parts of the cursors that live there. `accept_page` is step 3: drop the slots that moved and advance
+the others. Step 2, reading rows at a shard, is I/O and a method of `elasticscan.protocol.Shards`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _NO_SLOTS = SlotSet()
 
 @dataclass(frozen=True, slots=True)
 class ShardRead:
-    """The next read of one shard: the parts of the cursors that live there, by `placement`."""
+    """The next read: a shard, and the parts of the cursors that live there in `placement`."""
 
     shard: int
     cursors: Cursors
@@ -34,7 +33,7 @@ class ShardRead:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The cursors after a page, the slots it finished and those whose rows must be dropped."""
+    """The cursors after a page, the slots that it finished, and the slots whose rows must be dropped."""
 
     cursors: Cursors
     finished: SlotSet
@@ -44,16 +43,16 @@ class Accepted:
 def plan_read(
     cursors: Cursors, placement: Placement, later: SlotSet = _NO_SLOTS, lowest: bool = False
 ) -> ShardRead | None:
-    """Return the next read of a scan, or None where nothing is left to read.
+    """Return the next read of a scan, or None if nothing is left to read.
 
-    Shards where a slot was left half-read come first, so that few positions are ever open and
-    the continuation key stays small; all cursors at the shard are read in one pass.
+    Shards with a partly read slot come first. So few slots are partly read at a time, and
+    the continuation key stays small. All cursors at the shard are read in one pass.
 
     Args:
-        cursors, placement: of the scan, and of its slots.
-        later: slots that a shard has just refused: they are left out, and asked for again in the next pass,
-            when all others were read.
-        lowest: the shard with the lowest position comes first: rows leave in one order over all shards.
+        cursors: the cursors of the scan.
+        placement: the placement to plan by.
+        later: slots that a shard has just refused. They are skipped until all others were read.
+        lowest: choose the shard with the lowest position, to return rows in one order over all shards.
     """
     if later:
         cursors = restrict(cursors, slots_of(cursors) - later)
@@ -69,13 +68,13 @@ def plan_read(
 
 
 def remaining(read: ShardRead, page: PageRows) -> Cursors:
-    """Return the cursors that a page left over: refused slots stay where they were.
+    """Return the cursors that a page did not finish; refused slots keep their positions.
 
-    A slot that was neither refused nor left over would count as finished, so the two must not be confused.
+    A slot that is neither refused nor in a cursor counts as finished.
     """
     if not page.refused:
         return page.after
-    assert page.refused <= read.slots, "a shard refused slots that it was not asked for"
+    assert page.refused <= read.slots, "a shard refused slots that were not requested"
     assert not page.refused & slots_of(page.after), "a shard refused slots that it answered for"
     return merge((*page.after, *restrict(read.cursors, page.refused)))
 
@@ -85,33 +84,33 @@ def accept_page(cursors: Cursors, read: ShardRead, after: Cursors, placement: Pl
 
     Args:
         cursors: the scan's cursors before the page.
-        read: the request that the page answers.
-        after: the cursors that the shard left over for the slots of `read`; slots in none of
-            them had no more rows.
-        placement: the placement as it is now, after the rows were read.
+        read: the read that returned the page.
+        after: the cursors of the shard's answer, for the slots of `read`; a slot in no cursor has
+            no more rows.
+        placement: the placement, read after the rows.
 
     Slots whose (shard, epoch) changed since `read.placement` keep their old position, and the
-    caller drops their rows from the page: they may have been invisible for part of the read.
+    caller drops their rows from the page: the shard may have returned only a part of them.
     """
-    asked = read.slots
+    requested = read.slots
     left = slots_of(after)
-    assert left <= asked, "a shard answered for slots it was not asked about"
+    assert left <= requested, "a shard answered for slots that were not requested"
     _assert_forward(read.cursors, after)
-    moved = placement.changed_since(read.placement, asked)
-    staying = asked - moved
-    advanced = [Cursor(c.slots - asked, c.position) for c in cursors]
+    moved = placement.changed_since(read.placement, requested)
+    staying = requested - moved
+    advanced = [Cursor(c.slots - requested, c.position) for c in cursors]
     advanced += [Cursor(c.slots & moved, c.position) for c in read.cursors]
     advanced += [Cursor(c.slots & staying, c.position) for c in after]
     return Accepted(merge(advanced), staying - left, moved)
 
 
 def staying_rows(slots: npt.NDArray[np.uint16], moved: SlotSet) -> npt.NDArray[np.bool_]:
-    """Return a mask of the rows whose slots did not move while they were read (step 3)."""
+    """Return a mask of the rows whose slots did not move (step 3); `slots` has the slot of each row."""
     return ~moved.mask(slots)
 
 
 def _assert_forward(before: Cursors, after: Cursors) -> None:
-    """Assert that no slot's position goes back."""
+    """Assert that no position of a slot decreases."""
     for new in after:
         for old in before:
             if old.position is not None and old.slots & new.slots:

@@ -1,4 +1,4 @@
-"""Drives the cursor rule: look up, read a page, look up again, drop what moved, advance."""
+"""The loop of the cursor rule: read placement, page, and placement again; drop rows that moved; advance."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class ScanPlan:
     """The definition of a scan, fixed from its start to its end.
 
     Attributes:
-        request: what each page is asked with, but for its shard and cursors.
-        base: the placement of its base topology.
+        request: the request of all pages; each page sets its shard and cursors.
+        base: the placement of the base topology.
         slots: all slots of the scan, read or not.
     """
 
@@ -35,11 +35,11 @@ class ScanStats:
     Attributes:
         pages: pages returned.
         rows: rows read and kept, before any filter.
-        virtual_reads: pages with slots that had moved since the start.
-        moved_slots: slots found to have moved while a page was read.
-        dropped_rows: rows dropped from pages for that reason; they were read again later.
-        scanned: rows that were looked at, or entries of an index.
-        skipped_rows: rows that were skipped because statistics ruled them out.
+        virtual_reads: pages with slots that had moved since the base topology.
+        moved_slots: slots that moved while a page was read.
+        dropped_rows: rows of these slots, dropped from pages and read again later.
+        scanned: versions of rows, or index entries, that shards examined.
+        skipped_rows: rows that statistics ruled out, approximately.
     """
 
     pages: int = 0
@@ -54,26 +54,26 @@ class ScanStats:
 def drive(
     plan: ScanPlan, placements: Placements, shards: ShardReader, stats: ScanStats, lowest: bool = False
 ) -> Iterator[PageRows]:
-    """Yield the pages of a scan from the cursors of its request to its end, each slot's rows exactly once.
+    """Yield the pages of a scan from the cursors of its request to the end, each row exactly once.
 
-    `after` of a page are the cursors of the whole scan. The generator may be dropped after any page; the
-    cursors of the last page are all that is needed to go on. At the end it proves that every slot was
-    covered. `lowest` is as for `plan_read`.
+    `after` of a page are the cursors of the whole scan. The caller may stop after any page: the cursors
+    of the last page are enough to resume. At the end, it proves that every slot was read.
+    `lowest` is as for `plan_read`.
     """
     cursors = plan.request.cursors
     coverage = Coverage(plan.slots, slots_of(cursors))
     looked: Placement | None = None
-    refused = SlotSet()  # in this pass through the slots that are left
+    refused = SlotSet()  # slots that were refused in this pass
     while cursors:
         # The placement that validated a page may plan the next one: an older plan can only drop more rows.
         now = placements.recent(looked)
         read = plan_read(cursors, now, refused, lowest)
-        assert read is not None, "where cursors are left there is something to read"
+        assert read is not None, "there are cursors, and not all of their slots were refused"
         request = replace(
             plan.request, shard=read.shard, cursors=read.cursors, layout=placements.layout_of(now)
         )
         page = shards.read_page(request)
-        looked = placements.current()  # the rows have been read, so it is a second one
+        looked = placements.current()  # only now: it validates the rows that were read before
         accepted = accept_page(cursors, read, remaining(read, page), looked)
         coverage.finish(accepted.finished)
         answer = drop_moved(page, accepted.moved)
@@ -86,8 +86,8 @@ def drive(
         stats.skipped_rows += page.skipped
         cursors = accepted.cursors
         refused |= page.refused
-        # A pass asks each slot that is left once. When only refused ones are, the next begins, and reads
-        # the placement.
+        # In one pass, a refused slot is requested once. If only refused slots are left, the next pass begins
+        # and reads the placement.
         if refused and slots_of(cursors) <= refused:
             refused, looked = SlotSet(), None
         yield replace(answer, after=cursors)

@@ -1,12 +1,11 @@
-"""Drives a scan whose rows leave in index order over all shards, also while tablets move.
+"""A scan that returns rows in index order over all shards, also while tablets move.
 
-Rows that `drive` accepts wait in a pool instead of leaving at once. A row leaves when every cursor has
-reached its key, so no shard can still return a lower one. What has left is described by one position for all
-slots, so the continuation key stays small, and a scan that is resumed elsewhere reads the rows of the pool
-again.
+Rows that `drive` accepts wait in a pool. A row leaves the pool when every cursor has reached its key, because
+then no shard can return a lower one. One position for all slots describes the rows that were returned, so
+the continuation key stays small. A scan that is resumed in another process reads the rows of the pool again.
 
-Rows that were accepted stay right wherever their slots move afterwards: the rows of a slot at a
-snapshot are the same at every shard.
+Accepted rows stay valid wherever their slots move afterwards: the rows of a slot at a snapshot are the same
+at every shard.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from elasticscan.topology import SlotSet
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """The columns that make up the order key: the index's, then the primary key's."""
+    """The columns of the order key: those of the index, then those of the primary key."""
 
     columns: tuple[str, ...]
     descending: bool
@@ -44,7 +43,7 @@ class SortKey:
 
 
 class _Pool:
-    """Rows that were accepted and have not left, in order."""
+    """Accepted rows that were not returned yet, sorted."""
 
     def __init__(self, key: SortKey) -> None:
         self._key = key
@@ -54,7 +53,7 @@ class _Pool:
     def add(self, page: PageRows) -> None:
         rows, slots = page.rows, page.slots.to_numpy(zero_copy_only=True)
         if self._rows is None or not self._rows.num_rows:
-            self._rows, self._slots = rows, slots  # a shard's page is in order
+            self._rows, self._slots = rows, slots  # a shard's page is sorted
         elif rows.num_rows:
             rows = pa.concat_batches([self._rows, rows])
             order = self._key.order(rows)
@@ -62,17 +61,17 @@ class _Pool:
             self._slots = np.concatenate([self._slots, slots])[order]
 
     def ready(self, ahead: Cursors) -> int:
-        """Count the rows that may leave: those below everything that any cursor may still bring."""
+        """Count the rows that may be returned: those up to the lowest position of the cursors `ahead`."""
         rows = self._rows
-        assert rows is not None, "rows leave after a page was read"
+        assert rows is not None, "a page was read before"
         mark = _mark(ahead)
         if not ahead or mark is None:
             return 0 if ahead else int(rows.num_rows)
         return bisect_right(range(rows.num_rows), mark, key=lambda row: self._key.at(rows, row))
 
     def take(self, count: int, page_bytes: int) -> tuple[pa.RecordBatch, np.ndarray[Any, Any], bytes | None]:
-        """Up to `count` rows from the front, their slots, and the key of the last one."""
-        assert self._rows is not None, "rows leave after a page was read"
+        """Remove and return up to `count` rows from the front, their slots, and the key of the last one."""
+        assert self._rows is not None, "a page was read before"
         if count:
             sizes = range(1, count + 1)
             rows = self._rows
@@ -87,16 +86,16 @@ class _Pool:
 
 
 def _mark(ahead: Cursors) -> bytes | None:
-    """Return the position up to which every slot was read; None before the first row."""
+    """Return the position up to which every slot was read; None if a slot is unread, or no cursor is left."""
     return min(cursor.position or b"" for cursor in ahead) or None if ahead else None
 
 
 def drive_sorted(
     plan: ScanPlan, key: SortKey, placements: Placements, shards: ShardReader, stats: ScanStats
 ) -> Iterator[PageRows]:
-    """Yield pages to the end of a scan, all rows in the order of `key`, each exactly once.
+    """Yield the pages of a scan to its end, all rows in the order of `key`, each exactly once.
 
-    Its columns must hold those of `key`. Memory: about a page for each shard.
+    The columns of the request must include those of `key`. Memory: about a page for each shard.
     """
     limits, begin = plan.request, plan.request.cursors
     pool, pending, reads = _Pool(key), slots_of(begin), 0
@@ -107,7 +106,7 @@ def drive_sorted(
         pool.add(page)
         while pending:
             ready = pool.ready(ahead)
-            # Each shard is read about once for a page; whatever is still missing then waits for the next.
+            # Read each shard about once for a page, and then return what is ready, even if it is less.
             if ahead and ready < limits.page_rows and reads <= len(plan.base.shards):
                 break
             rows, slots, last = pool.take(min(ready, limits.page_rows), limits.page_bytes)

@@ -60,7 +60,7 @@ def test_a_read_asks_one_shard_for_all_that_lives_there(cursors: Cursors, placem
 @pytest.mark.parametrize(
     ("before", "after", "mistake"),
     [
-        (Cursor(SlotSet.span(0, 2)), Cursor(SlotSet.span(0, 3), b"k"), "not asked about"),
+        (Cursor(SlotSet.span(0, 2)), Cursor(SlotSet.span(0, 3), b"k"), "not requested"),
         (Cursor(SlotSet.span(0, 2), b"b"), Cursor(SlotSet.span(0, 1)), "went back"),
         (Cursor(SlotSet.span(0, 2), b"b"), Cursor(SlotSet.span(0, 1), b"a"), "went back"),
     ],
