@@ -1,58 +1,63 @@
-"""Arrow files: how rows are written, kept and read. No SQL, no scan protocol.
+"""Arrow files: how rows are written, stored and read. No SQL, no scan protocol.
 
 What this layer promises:
 
-- **A fragment never changes.** It is written under another name, flushed and renamed (in object storage sent
-  under its own, and seen when it is whole), so a process that dies leaves no half-written fragment, and a
-  reader may keep one open.
-- **One order everywhere.** Rows are sorted by (slot, primary key, newest first), at each shard
-  alike. A position means the same at every shard, so a scan can go on anywhere.
-- **Every byte is proven.** Every byte that is read from a file is compared with a
-  checksum first (`sealed_file`); what differs is `FragmentDamaged`, never other rows, and no signal.
-- **Memory follows the page, not the table.** Reading keeps a bounded number of record batches;
+- **A fragment never changes.** It is written under a temporary name, flushed and renamed (in object storage
+  it is written under its own name, and visible only when complete). So a process that dies leaves no
+  partial fragment, and a reader may keep a fragment open.
+- **One order everywhere.** Rows are sorted by (slot, primary key, newest first) at every shard. A
+  position means the same at every shard, so a scan can resume at any of them.
+- **Every byte is verified.** Every byte of a file is compared with a checksum before it is used
+  (`sealed_file`). A difference raises `FragmentDamaged`. It never yields wrong rows, and never a signal.
+- **Memory depends on the page, not on the table.** Reading keeps a bounded number of record batches;
   writing sorts in parts and merges; copying (moves, compaction) streams.
-- **No per-row Python.** NumPy and Arrow kernels work on whole windows; a single row is looked
-  at only to find a position by bisection.
+- **No Python per row.** NumPy and Arrow kernels process whole windows. Single rows are read only by
+  bisections that find a position.
 
-A shard answers requests here, cursors in and cursors out (`read_page`, `read_index_page`, `read_changes`;
-`read_ranges` and `read_listed` where only some primary keys are asked for, `read_rows` without a page).
-How a page is read: its cursors are pieces, of slots, and a piece is read part by part, by the large fragment
-that serves some slots (`view`). Where that holds nothing newer than the snapshot and nothing deleted, slices
-of its record batches go out uncopied. Where it meets other fragments, these are laid over each of its batches
-once (`overlay`), and slices of the result go out; it is kept like a batch. Elsewhere a window of rows is
-gathered from all fragments, sorted once, and the newest version of each key kept (`merge`); so are changes
-read, and copies made. What the key sets of a request rule out is skipped unread, as far as that is safe: a
-batch over which nothing that may match is laid; among merged fragments, only all of them, because a newer
-version that does not match hides an older one that does.
+The functions that answer requests of a scan take cursors and return cursors: `read_page`, `read_index_page`
+and `read_changes`; `read_ranges` and `read_listed` for primary keys; `read_rows` without paging.
+A page is read as follows. Its cursors are split into pieces of slots, and a piece into parts: the slots that
+have the same large fragment (`view`). There are three cases:
 
-What merges and moves write (`copying`) keeps the newest rows apart from history, in fragments of their own:
-a scan of the newest snapshot meets slices again. Only `FragmentReader` and the writer know the names of a
-table's columns in a file (`docs/schema-changes.md`). The file format is in `docs/formats.md`.
+- If this fragment alone serves the part, and has no newer versions and no tombstones, the page gets slices
+  of its record batches, without a copy.
+- If other fragments serve the part, too, their rows are laid over each batch once (`overlay`), and the page
+  gets slices of the result, which is cached like a batch.
+- Otherwise a window of rows is read from all fragments and sorted once, and the newest version of each key
+  is returned (`merge`). Changes are read in this way, too, and copies are made in this way.
+
+Batches that statistics rule out are skipped, as far as that is safe: a batch only if no row that is laid over
+it may match, and merged fragments only all together. The reason: a newer version that does not match the
+filter hides an older version that does.
+
+Merges and moves (`copying`) write the newest rows and history into separate fragments, so that scans of the
+newest snapshot read slices again. Only `FragmentReader` and the writer know the names of a table's columns
+in a file (`docs/schema-changes.md`). The file format is in `docs/formats.md`.
 
 The modules, from the bottom up:
 
-disk         the protocol of files, and what carries it out: a directory, a bucket, memory
-spill        batches that wait to be read again, in a temporary file where they are many
-sealed_file  Arrow files that prove themselves; batches: record batches of them, whole or in part
+disk         the protocol of files, and its implementations: a directory, a bucket, memory
+spill        batches to be read again, in a temporary file if they are large
+sealed_file  Arrow files with checksums; batches: their record batches, whole or in part
 fragment     the sorted file of rows; fragment_writer: writes it, with bounds of its columns
-key_filter   primary keys that a fragment does not have; lookup: single rows by number and by key, and which
-             version is the newest
+key_filter   primary keys that a fragment does not have; lookup: single rows by number and by key, and the
+             newest version of each key
 merge        several fragments in one order, window by window
-view         the fragments that serve some slots; overlay: others laid over a large fragment
+view         the fragments that serve the same slots; overlay: others laid over a large fragment
 patch        newer rows in one batch of it
-pruning      what statistics rule out
+pruning      fragments and batches that statistics rule out
 pages        pages of a view's fragments, overlaid or merged
-ranges       rows with keys in some ranges; point_reads: rows with some keys, many at once, and keys that a
-             staged write has in common with commits
-indexes      index files and their pages; changes: what commits did to rows, from their versions
-copying      rows of some slots as a new fragment: moves and compaction
-conform      rows of users as the table's schema has them, and how large they may be
-memory_fragment  rows that lie in the log, as a fragment in memory
-ingest       rows on their way in; definition: what a table may be
+ranges       rows with keys in ranges; point_reads: rows of many keys in one step, and keys that a staged
+             write has in common with commits
+indexes      index files and their pages; changes: the changes of commits, from versions of rows
+copying      copies of rows as a new fragment, for moves and compaction
+conform      users' rows in the columns and types of a table, and their largest size
+memory_fragment  rows in the log, as a fragment in memory
+ingest       rows of a write: checked, sorted, staged; definition: the limits of a table's definition
 
-Sources: the fragment shared by several tablets and the sorted-run merge are those of log-structured
+Sources: fragments that tablets share, and the merge of sorted runs, are those of log-structured
 tablet servers such as KDI; pages limited by rows and by bytes are ScyllaDB's.
-Left out: which fragments exist and which commits they belong to (`elasticscan.catalog`).
+Not here: which fragments exist and which commits they belong to (`elasticscan.catalog`).
 """
 
 from elasticscan.storage.batches.reader import BatchCache

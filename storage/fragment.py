@@ -1,11 +1,11 @@
-"""The fragment file: a sorted, immutable Arrow IPC file. Written and read here and nowhere else.
+"""The fragment file: a sorted, immutable Arrow IPC file. Only this module reads it.
 
 Rows are sorted by (slot, primary key, newest first). After the user's columns come system columns: `_slot`
-(uint16) always, `_commit` (int64) when rows of several commits are together, `_deleted` (bool) when some rows
-are tombstones, `_until` (int64) in history: versions that only older snapshots, changes and copies need, each
-with the snapshot from which on it does not count. A record batch holds up to `BATCH_ROWS` rows and ends
-between two slots where it can, so that a page of whole slots is one slice of one batch. The file is sealed
-(see `sealed_file`), and its seal also says where each record batch begins and which slots it has.
+(uint16) always, `_commit` (int64) if rows are of several commits, `_deleted` (bool) if some rows are
+tombstones, and `_until` (int64) in history: versions that only older snapshots, changes and copies need.
+`_until` is the first snapshot that does not need the version. A record batch has up to `BATCH_ROWS` rows and
+ends between two slots if possible, so that a page of whole slots is one slice of one batch. The file is
+sealed (see `sealed_file`). Its manifest also has the place and the slots of each record batch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PATH = re.compile(r"t[0-9]+/[0-9a-f]{32}\.arrow(\.unfinished)?")
 
 
 def fragment_schema(table: pa.Schema, versioned: bool, tombstones: bool, history: bool = False) -> pa.Schema:
-    """Return the schema of a fragment of a table. Value columns of a tombstone are null."""
+    """Return the schema of a fragment. With tombstones all columns are nullable: their values are null."""
     fields = [field.with_nullable(True) if tombstones else field for field in table]
     system = zip(SYSTEM_COLUMNS, (True, versioned, tombstones, history), strict=True)
     fields += [pa.field(name, _SYSTEM_TYPES[name], nullable=False) for name, has_it in system if has_it]
@@ -54,12 +54,12 @@ def fragment_schema(table: pa.Schema, versioned: bool, tombstones: bool, history
 
 
 def is_fragment_path(path: str) -> bool:
-    """Return whether a file at a shard can be a fragment, finished or not; others are not ours to remove."""
+    """Return whether a path has the form of a fragment or index run, finished or not; we remove no others."""
     return _PATH.fullmatch(path) is not None
 
 
 def newest_commit_of(store: str, files: Iterable[tuple[Disk, str]]) -> int:
-    """Return the newest commit that the readable ones among these files know; 0 without any."""
+    """Return the newest commit in the manifests of a store's files, 0 for none; skip unreadable files."""
     newest = 0
     for disk, path in files:
         if is_fragment_path(path):
@@ -71,23 +71,23 @@ def newest_commit_of(store: str, files: Iterable[tuple[Disk, str]]) -> int:
 
 
 def stored_name(columns: Mapping[str, TableColumn], name: str) -> str:
-    """Return the name in files of a column, or of one that no definition has, which is the store's own."""
+    """Return the name of a column in files. System columns, which no definition has, keep their name."""
     return columns[name].stored if name in columns else name
 
 
 class FragmentReader(BatchReader):
-    """Random access to a fragment by (batch, row), reading only some columns.
+    """Random access to a fragment by (batch, row), reading only the requested columns.
 
-    A table's columns may have changed since the file was written, or before. A column that the file lacks, as
-    it may, is null, one of a narrower type is cast, and all have the names that `table` gives them: nothing
-    but this class and the writer know what a file calls them.
+    The file may have been written by an older or a newer definition of the table. A column that the file
+    may lack is null, a narrower type is cast, and all columns have their names in `table`. Only this class
+    and the writer know the names of columns in files.
 
     Args:
         disk, path, seal, cache, label: see `BatchReader`.
-        columns: user columns wanted; the system columns that the file has come with them.
+        columns: the user columns to read; the file's system columns are added.
         table: the table.
-        without: record batches that are skipped as if they were not there.
-        versions: whether its commits, tombstones and history are read.
+        without: numbers of record batches to skip, as if the file did not have them.
+        versions: also read the commits, tombstones and ends of history.
     """
 
     def __init__(
@@ -110,14 +110,14 @@ class FragmentReader(BatchReader):
         self._made_of = (disk, path, columns, seal, table, cache, label, without)
         super().__init__(disk, path, seal, cache, label)
         self.primary_key = table.primary_key
-        # What `overlay` makes of its rows and those of others, by `Layers`; and the batches of all of that.
+        # For `overlay`: the overlays on this fragment, by `Layers`; their batches, and the keys of these.
         self.overlays: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self.overlaid, self.overlaid_keys = self.cache.kept(), dict[int, list[int]]()
 
     def _choose(self, schema: pa.Schema) -> Fields:
         batches = self._file.more["batches"]
         if len(batches) != self._batches_in_file:
-            raise ValueError("it has not the batches that it should have")
+            raise ValueError("the number of its batches differs from its manifest")
         self._ends, self._is_plain = [end for *_, end in batches], self._file.manifest.compression is None
         self._numbers = [number for number in range(len(batches)) if number not in self._without]
         batches = [batches[number] for number in self._numbers]
@@ -136,19 +136,21 @@ class FragmentReader(BatchReader):
     def _match(
         self, file: pa.Schema, name: str, columns: Mapping[str, TableColumn]
     ) -> tuple[str | None, pa.Field]:
-        """Return what the file calls a column, None where it lacks it, and the field that users see."""
+        """Return a column's name in the file, None if the file lacks it, and the field that users see."""
         stored = stored_name(columns, name)
         at = file.get_field_index(stored)
         if at < 0:
-            return None, self._added_field(name, columns.get(name))
-        own = file.field(at)
-        kind = self._table.schema.field(name).type if columns else own.type
-        if own.type != kind and not is_widening(own.type, kind):
-            raise self._misfit(f"its column {stored!r} is {own.type} and not {kind}")
-        return stored, own if own.type == kind and stored == name else pa.field(name, kind, own.nullable)
+            return None, self._missing_field(name, columns.get(name))
+        field = file.field(at)
+        kind = self._table.schema.field(name).type if columns else field.type
+        if field.type != kind and not is_widening(field.type, kind):
+            raise self._misfit(f"its column {stored!r} is {field.type} and not {kind}")
+        if field.type == kind and stored == name:
+            return stored, field
+        return stored, pa.field(name, kind, field.nullable)
 
-    def _added_field(self, name: str, column: TableColumn | None) -> pa.Field:
-        """Return a column that the file lacks since it is older, or younger than its end."""
+    def _missing_field(self, name: str, column: TableColumn | None) -> pa.Field:
+        """Return a column that the file lacks: it is older than the column, or the column was dropped."""
         definition = self._file.manifest.definition
         if column is None or not column.may_lack(definition):
             raise self._misfit(f"it has no column {name!r}")
@@ -158,19 +160,19 @@ class FragmentReader(BatchReader):
         return field
 
     def _misfit(self, why: str) -> ValueError | TableChanged:
-        """Say why a file does not fit its table; only one of a definition that is known is damaged."""
+        """Return the error for a file that does not fit its table: damage, unless its definition is newer."""
         table, definition = self._table, self._file.manifest.definition
         if definition <= table.definition:
             return ValueError(why)
         return TableChanged(
             f"the columns of table {table.name!r} were changed while its rows were copied or written; "
-            "nothing was done: do it again",
+            "nothing was done: try again",
             table=table.name,
         )
 
     @property
     def plain(self) -> FragmentReader:
-        """A reader of the same rows without their commits, for who knows that all of them count."""
+        """A reader without commits, tombstones and history, for readers that need every row."""
         if len(self.columns) == len(self._wanted) + 1:
             return self
         if self._plain is None:
@@ -179,23 +181,23 @@ class FragmentReader(BatchReader):
 
     @cached_property
     def key_filter(self) -> KeyFilter:
-        """Return a filter of primary keys, which the reader has among its columns."""
+        """Return a filter of the primary keys, which must be among the reader's columns."""
         return KeyFilter(self.cache.kept(), int(self.starts[-1]))
 
     def rows_below(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Count for each of some slots how many rows have a lower one; batches without them are not read."""
+        """Count the rows of lower slots, for each slot; only batches that may have the slot are read."""
         batches = np.searchsorted(self._last_slots, slots)
         rows = self.starts[batches]
         for index in np.unique(batches).tolist():
             if index < self.batch_count:
-                here = np.flatnonzero(batches == index)
-                beyond_first = slots[here] - self.slot_ranges[index][0]
+                in_batch = np.flatnonzero(batches == index)
+                beyond_first = slots[in_batch] - self.slot_ranges[index][0]
                 if beyond_first.max() > 0:
-                    rows[here] += self._first_rows(index)[np.maximum(beyond_first, 0)]
+                    rows[in_batch] += self._first_rows(index)[np.maximum(beyond_first, 0)]
         return rows
 
     def _first_rows(self, index: int) -> NDArray[np.int64]:
-        """Return the first row of each slot of a batch; of one that is near only the slots are read."""
+        """Return the first row of each slot of a batch. In a local file, only the slot column is read."""
         known = self._slot_rows.get(index)
         if known is None:
             if self.kept.peek(index) or not self._file.is_near:
@@ -214,7 +216,7 @@ class FragmentReader(BatchReader):
         return slots
 
     def seek(self, slot: int, low: bytes) -> tuple[int, int]:
-        """(batch, row) of the first row of `slot` or later; of the slot itself, of keys from `low` on."""
+        """Return (batch, row) of the first row that is in `slot` with a key >= `low`, or in a later slot."""
 
         def reaches(index: int) -> bool:
             last = self.slot_ranges[index][1]
@@ -229,7 +231,7 @@ class FragmentReader(BatchReader):
         return index, self.row_from(self.batch(index), slot, low)
 
     def row_from(self, batch: pa.RecordBatch, slot: int, low: bytes) -> int:
-        """Return a batch's first row at or after `slot`; of the slot itself, of keys from `low` on."""
+        """Return the first row of a batch that is in `slot` with a key >= `low`, or in a later slot."""
         slots = batch.column(SLOT).to_numpy(zero_copy_only=True)
         start = rows_below(slots, slot)
         if not low:
@@ -238,7 +240,7 @@ class FragmentReader(BatchReader):
         return start + bisect_left(rows, True, key=lambda row: self.row_key(batch, row) >= low)
 
     def first_row(self, slot: int, low: bytes) -> int:
-        """Return the number of the row that `seek` finds; beyond the last one if there is none."""
+        """Return the number of the row that `seek` finds; if there is none, the number of rows."""
         if low:
             index, row = self.seek(slot, low)
         else:
@@ -248,16 +250,16 @@ class FragmentReader(BatchReader):
         return int(self.starts[index]) + row
 
     def index_of(self, row: int) -> int:
-        """Return the number of the batch that has a row, by number."""
+        """Return the number of the batch that contains a row, by its number."""
         return int(np.searchsorted(self.starts, row, "right")) - 1
 
     def key_at(self, row: int) -> bytes:
-        """Return the key of a row, by number."""
+        """Return the key of a row, by its number."""
         index = self.index_of(row)
         return self.row_key(self.batch(index), row - int(self.starts[index]))
 
     def slices(self, begin: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Rows by number as slices of their batches."""
+        """Yield the rows numbered [begin, end) as slices of their batches."""
         while begin < end:
             index = self.index_of(begin)
             first, beyond = int(self.starts[index]), int(self.starts[index + 1])
@@ -269,38 +271,38 @@ class FragmentReader(BatchReader):
 
 
 def rows_below(slots: np.ndarray[Any, Any], slot: int) -> int:
-    """Count how many of some ascending slots are below one, which may be one beyond the last there can be.
+    """Count how many of the ascending slots are lower than `slot`, which may be beyond the highest slot.
 
-    An integer of Python instead of theirs would make NumPy convert all of them.
+    The slot is converted to uint16, because with a Python integer NumPy would convert the whole array.
     """
     return len(slots) if slot > _LAST_SLOT else int(slots.searchsorted(np.uint16(slot)))
 
 
 def rows_in(slots: SlotSet, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows of some slots, of sorted ones of a fragment that may have others, too."""
-    of = rows.column(SLOT).to_numpy(zero_copy_only=True)
-    if any(start <= of[0] and of[-1] < end for start, end in slots):
+    """Return the rows in these slots; `rows` are sorted by slot."""
+    slot_of = rows.column(SLOT).to_numpy(zero_copy_only=True)
+    if any(start <= slot_of[0] and slot_of[-1] < end for start, end in slots):
         return rows
-    mask = slots.mask(of)
+    mask = slots.mask(slot_of)
     return rows if mask.all() else rows.filter(pa.array(mask))
 
 
 def described_columns(disk: Disk, path: str, seal: Seal) -> tuple[pa.Schema, tuple[TableColumn, ...]]:
-    """Return the columns of the table that a fragment is of, as it knows them; raises `FragmentDamaged`.
+    """Return the columns of a fragment's table, from its manifest alone; raises `FragmentDamaged`.
 
     Returns:
-        The schema, and where it is not that of a first definition what becomes of the columns.
+        The schema, and the `TableColumn`s, which are empty for a first definition.
     """
     file = SealedFile(disk, path, seal)
     manifest = file.manifest
     try:
         schema, _ = file.arrow_footer()
-        own = {f.name: f.with_nullable(f.name not in manifest.not_null) for f in schema}
+        by_name = {f.name: f.with_nullable(f.name not in manifest.not_null) for f in schema}
         if not manifest.columns:
-            return pa.schema([field for name, field in own.items() if name not in SYSTEM_COLUMNS]), ()
-        fields = [own[stored].with_name(name) for stored, name, _ in manifest.columns]
+            return pa.schema([field for name, field in by_name.items() if name not in SYSTEM_COLUMNS]), ()
+        fields = [by_name[stored].with_name(name) for stored, name, _ in manifest.columns]
         columns = [
-            TableColumn(stored, ((since, name),), ((since, own[stored].type),), own[stored].nullable)
+            TableColumn(stored, ((since, name),), ((since, by_name[stored].type),), by_name[stored].nullable)
             for stored, name, since in manifest.columns
         ]
     except UNREADABLE as error:

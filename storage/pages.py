@@ -1,4 +1,4 @@
-"""Reading a page at a shard: rows of some slots beyond their positions, at a snapshot."""
+"""Reading a page at a shard: the rows after the positions of its cursors, at a snapshot."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from elasticscan.topology import SlotSet
 OpenFragment = Callable[[Fragment, tuple[str, ...]], FragmentReader]
 KeyAt: TypeAlias = Callable[[int], bytes]  # the primary key of a row, by number
 
-_HALVED_ROWS = 1 << 14  # batches with more are cut in two rather than put together
+_HALVED_ROWS = 1 << 14  # a larger batch that exceeds a page makes two pages of equal size
 
 
 def rows_within(batch: pa.RecordBatch, most_bytes: int) -> int:
-    """Count how many rows from the front of `batch` take so many bytes at most."""
+    """Count the rows from the front of `batch` that take at most `most_bytes`."""
     return bisect_right(range(1, batch.num_rows + 1), most_bytes, key=lambda n: batch.slice(0, n).nbytes)
 
 
 class PageBuilder:
-    """A page while it is filled: it ends at `page_rows` or `page_bytes`, but holds a row if there is one."""
+    """A page that is being filled, up to `page_rows` or `page_bytes`; it always accepts at least one row."""
 
     def __init__(
         self, schema: pa.Schema, page_rows: int, page_bytes: int, pruner: PagePruner | None = None
@@ -49,28 +49,28 @@ class PageBuilder:
 
     @property
     def bytes_left(self) -> int:
-        """Count how many more bytes fit."""
+        """The number of bytes that still fit."""
         return self.page_bytes - self.bytes
 
     @property
     def rows_left(self) -> int:
-        """Count how many more rows fit."""
+        """The number of rows that still fit; 0 if no bytes are left."""
         return 0 if self.bytes_left <= 0 else self.page_rows - self.rows
 
     @property
     def worth_returning(self) -> bool:
-        """True if the page is so full that ending it is better than copying rows together."""
+        """True if the page is so full that returning it costs less than copying more rows into it."""
         return 2 * self.rows >= self.page_rows or 2 * self.bytes >= self.page_bytes
 
     def fitting(self, batch: pa.RecordBatch) -> int:
-        """Count how many rows from the front of `batch` still fit; at least one in an empty page."""
+        """Count the rows from the front of `batch` that still fit; at least one if the page is empty."""
         count: int = min(batch.num_rows, self.rows_left)
         if count > 0 and batch.slice(0, count).nbytes > self.bytes_left:
             count = rows_within(batch, self.bytes_left)
         return max(count, min(batch.num_rows, 1)) if self.rows == 0 else count
 
     def add(self, batch: pa.RecordBatch, slots: pa.Array, key_at: KeyAt | None = None) -> None:
-        """Add rows; `key_at` gives the key of one, where `before` is asked."""
+        """Add rows; `key_at` returns the key of one, and is needed if `before` is called later."""
         if batch.num_rows:
             if key_at is not None:
                 self._last = slots[-1].as_py(), partial(key_at, batch.num_rows - 1)
@@ -83,19 +83,19 @@ class PageBuilder:
     def fill(
         self, rows: pa.RecordBatch, key_at: KeyAt, start: SeekKey, are_slice: bool = False
     ) -> SeekKey | None:
-        """Add the rows, in order, that fit, or fewer where that ends the page between two slots.
+        """Add the rows from the front that fit, or somewhat fewer to end the page between two slots.
 
-        A page that ends inside a slot leaves a position in the continuation key; one that ends between two
-        slots leaves none.
+        A page that ends inside a slot adds a position to the continuation key; one that ends between two
+        slots does not.
 
         Args:
-            rows: with a `_slot` column.
-            key_at: gives the key of one of them.
-            start: where reading began before them.
-            are_slice: they are a part of a batch; then two pages rather have half of them each.
+            rows: sorted rows with a `_slot` column.
+            key_at: returns the key of a row, by its number.
+            start: the position from which these rows were read.
+            are_slice: they are a slice of a batch. If it exceeds a page, two pages get half of it each.
 
         Returns:
-            Where to go on if not all of them were added.
+            The position to resume at if not all rows were added, else None.
         """
         slots, count = rows.column(SLOT), self.fitting(rows)
         numbers = slots.to_numpy()
@@ -112,14 +112,14 @@ class PageBuilder:
         return self.before(int(numbers[count]), start)
 
     def before(self, slot: int, start: SeekKey) -> SeekKey:
-        """Return where to go on before a row of a slot, the first that was not added."""
+        """Return the position to resume at, given the slot of the first row that was not added."""
         last, key = self._last
         if last == slot:
             return slot, key() + b"\0"
         return start if start[0] == slot else (slot, b"")
 
     def finish(self, left: Cursors) -> PageRows:
-        """Return the page, and cursors of what is left."""
+        """Return the page, with the cursors of the unread rest."""
         rows = joined(self._batches or [pa.RecordBatch.from_pylist([], schema=self.schema)])
         slots = self._slots or [pa.array([], pa.uint16())]
         skipped = self.pruner.rows if self.pruner else 0
@@ -133,10 +133,10 @@ class PageSource:
 
     Attributes:
         table, view: the table, and its fragments at the shard.
-        open: opens a fragment for some columns.
-        floor: as seen from the snapshot that is read, everything before this commit was overwritten.
-        statistics: what is known of the values in a fragment; None where nothing is.
-        prefetch: asks for fragments that are opened next, remote ones at once.
+        open: opens a fragment to read the given columns.
+        floor: the newest overwrite at the requested snapshot; rows of earlier commits do not count.
+        statistics: returns the statistics of a fragment, None if there are none.
+        prefetch: fetches remote fragments that are opened next, in parallel.
     """
 
     table: TableInfo
@@ -149,13 +149,13 @@ class PageSource:
     def inputs(
         self, fragments: Iterable[Fragment], columns: tuple[str, ...], slots: SlotSet
     ) -> list[MergeInput]:
-        """Return those of some fragments that serve some slots, opened to be merged."""
+        """Open the fragments that serve any of the slots, as inputs of a merge."""
         serving = [fragment for fragment in fragments if not fragment.slots.isdisjoint(slots)]
         self.prefetch(serving)
         return [MergeInput(fragment, self.open(fragment, columns)) for fragment in serving]
 
     def page(self, request: PageRequest, *fields: pa.Field, pruner: PagePruner | None = None) -> PageBuilder:
-        """Return an empty page of a request's columns, and of further ones."""
+        """Return an empty page with the columns of a request, and further fields."""
         schema = pa.schema([*(self.table.schema.field(name) for name in request.columns), *fields])
         return PageBuilder(schema, request.page_rows, request.page_bytes, pruner)
 
@@ -165,12 +165,11 @@ class PageSource:
 
 
 def read_page(source: PageSource, request: PageRequest) -> PageRows:
-    """Rows of a request's cursors, in the order of their pieces, until the page is full or there are no more.
+    """Return the rows of a request's cursors, in the order of their pieces, until the page is full.
 
-    Where one fragment serves some slots, holds nothing newer than the snapshot and nothing deleted, its rows
-    go out as slices of its batches, also with others laid over it; elsewhere versions are merged.
-    What statistics rule out is skipped within the page, however much it is, so only the last page of a read
-    can be empty. `scanned` counts versions of rows, but not the ones under an overlay.
+    The front page of the folder describes the three ways in which rows are read. Batches that statistics rule
+    out are skipped within the page, however many they are, so only the last page of a read can be empty.
+    `scanned` counts versions of rows, but not the versions under an overlay.
     """
     pruner = PagePruner(source.statistics, request.key_sets) if request.key_sets else None
     page, bounds = source.page(request, pruner=pruner), source.bounds(request.snapshot)
@@ -178,8 +177,8 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
     def read(piece: Piece) -> SeekKey | None:
         for slots, layers in source.view.within(bounds).parts:
             if not slots.isdisjoint(piece.slots):
-                own = slots if slots <= piece.slots else slots & piece.slots
-                stop = _read_part(source, page, layers, Piece(own, piece.low), bounds)
+                part = slots if slots <= piece.slots else slots & piece.slots
+                stop = _read_part(source, page, layers, Piece(part, piece.low), bounds)
                 if stop is not None:
                     return stop
         return None
@@ -188,9 +187,9 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
 
 
 def read_pieces(page: PageBuilder, cursors: Cursors, read: Callable[[Piece], SeekKey | None]) -> PageRows:
-    """Fill a page with the pieces of cursors of a direct scan, in their order.
+    """Fill a page from the pieces of a direct scan's cursors, in their order.
 
-    `read` adds rows of a piece; it returns where to go on if the page is full.
+    `read` adds the rows of a piece. It returns the position to resume at if the page is full, else None.
     """
     pieces = pieces_of(cursors)
     for number, piece in enumerate(pieces):
@@ -203,7 +202,7 @@ def read_pieces(page: PageBuilder, cursors: Cursors, read: Callable[[Piece], See
 def _read_part(
     source: PageSource, page: PageBuilder, layers: Layers, piece: Piece, bounds: Bounds
 ) -> SeekKey | None:
-    """Add rows of slots over the same layers; returns where to go on if the page is full."""
+    """Add the rows of slots that have the same layers; return the position to resume at, or None."""
     pruner, fragments = page.pruner, layers.fragments
     matching = pruner.matching(fragments, piece.slots) if pruner else fragments
     if not matching:
@@ -218,14 +217,14 @@ def _read_part(
     base, others_may_match = layers.base, any(fragment is not layers.base for fragment in matching)
 
     def keyed() -> FragmentReader | Overlay:
-        """Return the same batches with the columns of the key: few pages cut a slot, and need it."""
+        """Return the same batches with the key columns, which only pages that end inside a slot need."""
         has_keys = layers.others and set(primary_key) <= set(names)
         keys = batches if has_keys else sorted_batches_of(layers, source.open, primary_key, bounds)
-        assert keys is not None, "of the same files all columns are laid over, or none"
+        assert keys is not None, "it depends only on the files, not on the columns, if there is an overlay"
         return keys
 
     def skips(batch: int) -> bool:
-        """Return whether a batch, and what is laid over it, cannot match."""
+        """Return whether no row of a batch, nor of the rows laid over it, can match."""
         is_laid_over = others_may_match and isinstance(batches, Overlay) and batches.touches(batch)
         return pruner is not None and not is_laid_over and pruner.prunes(base, batch)
 
@@ -240,10 +239,10 @@ def _read_slices(
     piece: Piece,
     skips: Callable[[int], bool],
 ) -> SeekKey | None:
-    """Add slices of sorted batches, uncopied; returns where to go on if the page is full.
+    """Add slices of sorted batches, without a copy; return the position to resume at, or None.
 
-    It ends between two batches where that is cheaper. Rows of other slots are left out: few batches have
-    some, unless tablets left the shard.
+    The page ends between two batches if that is cheaper. Rows of other slots are left out; only batches of
+    fragments that tablets have left contain many of them.
     """
 
     def key_of(batch: int, numbers: Sequence[int] | NDArray[np.int64], at: int) -> bytes:
@@ -252,7 +251,7 @@ def _read_slices(
     edges = _edges_of(piece.slots)
     index, row = (keyed() if piece.low else batches).seek(*piece.start)
     while index < batches.batch_count:
-        if skips(index):  # if the page ends before the next batch, the next page skips the same ones again
+        if skips(index):  # if the page ends before the next batch, the next page skips this one again
             index, row = index + 1, 0
             continue
         batch = batches.batch(index)
@@ -278,16 +277,17 @@ def _read_slices(
 
 @lru_cache(maxsize=256)
 def _edges_of(slots: SlotSet) -> NDArray[np.int64]:
-    """Return starts and ends of the ranges of slots in turn; the pages of a scan ask for them again."""
+    """Return `slots.edges`, cached because each page of a scan needs them."""
     return slots.edges
 
 
 def _rows_within(
     slots: NDArray[np.uint16], row: int, edges: NDArray[np.int64], room: int
 ) -> range | NDArray[np.int64]:
-    """Return the numbers of the rows, from one on, in the slots between pairs of edges.
+    """Return the numbers of the rows, from `row` on, whose slots are in the ranges of `edges`.
 
-    Where there are others between them, at most `room + 1`: enough to show that the page is full.
+    Returns a range if the rows are consecutive. Otherwise at most `room + 1` rows: one more than fits shows
+    that the page is full.
     """
     cuts = [*slots.searchsorted(edges[:-1].astype(np.uint16)).tolist(), rows_below(slots, int(edges[-1]))]
     if row:
@@ -300,14 +300,14 @@ def _rows_within(
 
 
 def keys_of(rows: pa.RecordBatch, primary_key: Sequence[str]) -> Callable[[int], bytes]:
-    """Return a function that gives the key of a row."""
+    """Return a function that returns the key of a row, by its number."""
     return partial(encode_row, [rows.column(name) for name in primary_key])
 
 
 def _read_merged(
     source: PageSource, page: PageBuilder, fragments: Sequence[Fragment], piece: Piece, bounds: Bounds
 ) -> SeekKey | None:
-    """Add the newest rows of several fragments, or of one with several versions."""
+    """Add the newest rows of fragments that need a merge."""
     needed = tuple(dict.fromkeys((*page.schema.names, *source.table.primary_key)))
     inputs = source.inputs(fragments, needed, piece.slots)
     walked = windows(inputs, piece, bounds, lambda: page.rows_left)
@@ -320,7 +320,7 @@ def fill_from(
     start: SeekKey,
     add: Callable[[Versions, SeekKey], SeekKey | None],
 ) -> SeekKey | None:
-    """Add windows by `add` until the page is full; returns where to go on then."""
+    """Add windows with `add` until the page is full; return the position to resume at, or None at the end."""
     for versions, after in walked:
         page.scanned += versions.scanned
         stop = add(versions, start)
@@ -333,7 +333,7 @@ def fill_from(
 
 
 def add_newest(page: PageBuilder, versions: Versions, start: SeekKey) -> SeekKey | None:
-    """Add the newest version of each key, in order; returns where to go on if not all of them fit."""
+    """Add the newest version of each key; return the position to resume at if not all fit."""
     chosen = versions.order[versions.first]
     chosen = chosen[versions.alive[chosen]]
     if not len(chosen):
@@ -343,10 +343,10 @@ def add_newest(page: PageBuilder, versions: Versions, start: SeekKey) -> SeekKey
 
 
 def pieces_of(cursors: Cursors) -> list[Piece]:
-    """Cursors of a direct scan as pieces: half-read slots first, then all whole ones.
+    """Return the cursors of a direct scan as pieces: partly read slots first, then all unread ones together.
 
-    A direct scan's order key is (slot, primary key): the slot takes the first two bytes. Slots
-    below the position's slot are read; the position's own slot is half-read; the rest untouched.
+    The order key of a direct scan is (slot, primary key), with the slot in the first two bytes. Slots
+    below the slot of the position are finished; this slot is partly read; the slots above are unread.
     """
     begun, whole = list[Piece](), SlotSet()
     for cursor in cursors:
@@ -354,7 +354,8 @@ def pieces_of(cursors: Cursors) -> list[Piece]:
         if position is not None:
             at = int.from_bytes(position[:2], "big")
             if at in slots:
-                begun.append(Piece(SlotSet.span(at, at + 1), position[2:] + b"\0"))  # the lowest bytes above
+                # The position plus a zero byte is the lowest key above it.
+                begun.append(Piece(SlotSet.span(at, at + 1), position[2:] + b"\0"))
             slots = Piece(slots).rest((at + 1, b"")).slots
         whole |= slots
     begun.sort(key=lambda piece: piece.start)
@@ -362,13 +363,13 @@ def pieces_of(cursors: Cursors) -> list[Piece]:
 
 
 def cursors_of(pieces: Iterable[Piece]) -> Cursors:
-    """Return the inverse of `pieces_of`: a cursor for each half-read slot, and one for all untouched ones."""
-    cursors, untouched = list[Cursor](), SlotSet()
+    """Return a cursor for each partly read slot, and one for all unread ones: the inverse of `pieces_of`."""
+    cursors, unread = list[Cursor](), SlotSet()
     for piece in pieces:
-        untouched |= piece.slots
+        unread |= piece.slots
         if piece.low:
             at = piece.start[0]
             begun = SlotSet.span(at, at + 1)
             cursors.append(Cursor(begun, at.to_bytes(2, "big") + piece.low[:-1]))
-            untouched -= begun
-    return (*cursors, Cursor(untouched)) if untouched else tuple(cursors)
+            unread -= begun
+    return (*cursors, Cursor(unread)) if unread else tuple(cursors)

@@ -1,21 +1,21 @@
-"""Sealed files: Arrow files that carry checksums of themselves and say whose they are.
+"""Sealed files: Arrow files that contain their own checksums and a description of themselves.
 
-A sealed file is an Arrow IPC file, and every Arrow reader takes it. Between its last record batch
-and Arrow's footer lies what Arrow skips:
+A sealed file is an Arrow IPC file that every Arrow reader can read. Between its last record batch and
+Arrow's footer it has a manifest and a trailer, which Arrow ignores:
 
     [0, data)      as Arrow wrote it: magic, schema, record batches
     [data, …)      the manifest, msgpack (see `Manifest`), with a checksum of every `SEGMENT_BYTES` of
-                   [0, data) and one of what follows the trailer
+                   [0, data) and one of the bytes after the trailer
     24 bytes       the trailer: xxh3-64 of the manifest, its length (8 bytes each, little-endian), "ESsealed"
     [… , size)     Arrow's end marker, footer, length of the footer, magic
 
-Everything from `data` on is the *tail*. The catalog keeps its length and its digest, so a reader believes
-no byte that was not proven: the tail by the digest, each segment by its checksum whenever it is read.
-Who has no catalog believes the trailer instead (`read_manifest`).
+Everything from `data` on is the *tail*. The catalog stores the length and the digest of the tail. So a byte
+is verified before it is used: the tail by this digest, and each segment by its checksum, on every read. A
+reader without a catalog relies on the trailer instead (`read_manifest`).
 
-Bytes are read, never mapped. Touching a mapped file that was cut, or whose disk fails, ends the process
-with a signal; a read fails with an error that can be raised. It costs a copy from the page cache, which
-checks and kernels then find in the processor's cache.
+Files are read, never mapped. If a mapped file is truncated or its disk fails, an access ends the process
+with a signal; a read fails with an error that can be raised. A read costs a copy from the page cache, but
+checksums and kernels then find the bytes in the processor's cache.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from elasticscan.storage.disk.errors import MissingFile, missing_file
 from elasticscan.topology import SlotSet
 
 SEGMENT_BYTES = 64 << 10
-SMALL_FILE_BYTES = 2 * SEGMENT_BYTES  # read at once when it is opened
-PIECE_BYTES = 8 * SEGMENT_BYTES  # read before it is proven, so that it lies in the processor's cache still
+SMALL_FILE_BYTES = 2 * SEGMENT_BYTES  # a file up to this size is read as a whole when it is opened
+PIECE_BYTES = 8 * SEGMENT_BYTES  # read and then verified, while the bytes are in the processor's cache
 MANIFEST_VERSION = 1
 
 _MAGIC = b"ESsealed"
@@ -51,7 +51,7 @@ _FIELDS = tuple(field.name for field in fields(Manifest))
 
 
 def digest_of(data: Any) -> int:
-    """xxh3-64 as a signed integer, which is what databases keep."""
+    """Return xxh3-64 as a signed integer, as databases store it."""
     digest: int = xxhash.xxh3_64_intdigest(data)
     return digest - (1 << 64) if digest >> 63 else digest
 
@@ -63,24 +63,24 @@ class SealedWriter:
     """Writes record batches of a schema to a file, and seals it.
 
     Args:
-        file: where the bytes go.
-        schema, options: as Arrow takes them.
+        file: the binary file to write to.
+        schema, options: see `pyarrow.ipc.new_file`.
     """
 
     def __init__(self, file: Any, schema: pa.Schema, options: ipc.IpcWriteOptions | None = None) -> None:
         self._sink = _Sink(file)
         self._writer = ipc.new_file(self._sink, schema, options=options)
-        self.batches: list[tuple[Any, ...]] = []  # rows, what its writer notes of it, its end in the file
+        self.batches: list[tuple[Any, ...]] = []  # of each: its rows, the writer's notes, its end in the file
 
     def write(self, batch: pa.RecordBatch, *notes: Any) -> None:
         self._writer.write_batch(batch)
         self.batches.append((batch.num_rows, *notes, self._sink.length))
 
     def seal(self, manifest: Manifest) -> Seal:
-        """Write the manifest, and Arrow's footer behind it."""
+        """Write the manifest and, after it, Arrow's footer."""
         length, file, end = self._sink.length, self._sink.file, io.BytesIO()
         checksums = [*self._sink.checksums, self._sink.segment.intdigest()][: -(-length // SEGMENT_BYTES)]
-        self._sink.file = end  # it comes after the manifest
+        self._sink.file = end  # Arrow's footer goes to memory first, because it comes after the manifest
         self._writer.close()
         # Not `asdict`, which copies the epochs and slots of thousands of tablets one by one.
         values = {name: getattr(manifest, name) for name in _FIELDS} | {"slots": manifest.slots.ranges}
@@ -93,13 +93,13 @@ class SealedWriter:
 
 
 class _Sink(io.RawIOBase):
-    """The file that an Arrow writer writes to: passes data on and keeps a checksum of each segment."""
+    """A file for Arrow's writer: it forwards the data and computes a checksum of each segment."""
 
     def __init__(self, file: Any) -> None:
         self.file = file
         self.length = 0
-        self.checksums: list[int] = []  # of whole segments; `segment` has begun
-        self.segment = xxhash.xxh3_64()
+        self.checksums: list[int] = []  # of complete segments
+        self.segment = xxhash.xxh3_64()  # of the segment that is being written
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
@@ -127,7 +127,7 @@ _UNREADABLE = (ValueError, TypeError, KeyError, AssertionError, msgpack.UnpackEx
 
 
 def _parse_tail(tail: memoryview, path: str) -> tuple[Manifest, dict[str, Any]]:
-    """Return the manifest of a path, and what was kept with it; raises one of `_UNREADABLE`."""
+    """Return the manifest of the file at a path, and the other entries; raises one of `_UNREADABLE`."""
     sealed = tail[: len(tail) - _held_bytes(tail)]
     trailer = sealed[-_TRAILER_BYTES:]
     body = sealed[-_TRAILER_BYTES - _manifest_bytes(trailer) : -_TRAILER_BYTES]
@@ -144,15 +144,15 @@ def _parse_tail(tail: memoryview, path: str) -> tuple[Manifest, dict[str, Any]]:
 
 
 class SealedFile:
-    """A sealed file, opened. Threads may share one, and a forked child may go on with it.
+    """An open sealed file. Threads may share one, and a forked child may continue to use it.
 
     Args:
         disk, path: the file.
-        seal: what the catalog knows of it.
-        label: what else an error should say of it, such as the table and its slots.
+        seal: its seal in the catalog.
+        label: text for errors about the file, such as its table and slots.
 
     Raises:
-        FragmentDamaged: the file is gone, has another length, or its tail was changed.
+        FragmentDamaged: the file is missing, has another length, or its tail was changed.
         ShardUnavailable: the disk cannot be read.
     """
 
@@ -176,13 +176,13 @@ class SealedFile:
         self._tail = end.slice(self._data_bytes - begin)
         if digest_of(self._tail) != seal.digest:
             raise self.damaged("its footer has changed since it was written (its checksum differs)")
-        self.layouts: dict[int, Any] = {}  # of record batches, by number, as far as readers asked
+        self.layouts: dict[int, Any] = {}  # a cache for readers: layouts of record batches, by number
         self._whole: pa.Buffer | None = None
         try:
             self.manifest, self.more = _parse_tail(memoryview(self._tail).cast("B"), self._path)
             self._checksums: NDArray[np.uint64] = np.frombuffer(self.more["checksums"], dtype="<u8")
             if len(self._checksums) != -(-self._data_bytes // SEGMENT_BYTES):
-                raise ValueError("its checksums are not those of its length")
+                raise ValueError("the number of its checksums does not fit its length")
         except _UNREADABLE as error:
             raise self.damaged(error) from error
         if not begin:
@@ -190,7 +190,7 @@ class SealedFile:
             self._whole = end
 
     def _twice(self, read: Callable[[], None]) -> None:
-        """Read again what is damaged: it may have been a copy, nearer than the disk."""
+        """Read damaged bytes a second time if the first came from a cache: the file itself may be sound."""
         try:
             read()
         except MissingFile:
@@ -208,13 +208,13 @@ class SealedFile:
         )
 
     def read(self, offset: int, length: int) -> pa.Buffer:
-        """Bytes of the file, proven; fewer only where it ends."""
+        """Return verified bytes of the file; fewer than `length` only at its end."""
         end = min(offset + length, self.size)
         if self._whole is not None:
             return self._whole.slice(offset, max(end - offset, 0))
         if offset >= self._data_bytes:
             return pa.py_buffer(self._tail).slice(offset - self._data_bytes, max(end - offset, 0))
-        assert end <= self._data_bytes, "the data and the tail are read apart"
+        assert end <= self._data_bytes, "one read does not cross from the data into the tail"
         start = offset // SEGMENT_BYTES * SEGMENT_BYTES
         stop = min(-(-end // SEGMENT_BYTES) * SEGMENT_BYTES, self._data_bytes)
         data = pa.allocate_buffer(stop - start)
@@ -223,7 +223,7 @@ class SealedFile:
         return data.slice(offset - start, end - offset)
 
     def _fill(self, room: memoryview, start: int) -> None:
-        """Read whole segments into memory that is there, and prove each piece before the next is read."""
+        """Read whole segments into `room`, and verify each piece before the next is read."""
         for at in range(0, len(room), PIECE_BYTES):
             piece = room[at : at + PIECE_BYTES]
             self._file.read_into(start + at, piece)
@@ -235,12 +235,12 @@ class SealedFile:
             self._file.prefetch([(begin, min(end, self._data_bytes)) for begin, end in ranges])
 
     def read_segments(self, room: NDArray[np.uint8], first: int, chosen: NDArray[np.bool_]) -> None:
-        """Put some segments of the data, proven, into their places in a range of the file.
+        """Read the chosen segments of a range of the data into their places in `room`, and verify them.
 
         Args:
-            room: as many bytes as `chosen` has segments; those between chosen ones stay what they were.
-            first: the segment where the range begins.
-            chosen: which segments of the range are to be read.
+            room: memory for the whole range; the bytes of other segments are not touched.
+            first: the number of the range's first segment.
+            chosen: a mask of the segments to read.
         """
         edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False)).tolist()
         view, begin = room.data, first * SEGMENT_BYTES
@@ -249,7 +249,7 @@ class SealedFile:
             self._fill(view[at:stop], begin + at)
 
     def _prove(self, data: memoryview, first: int) -> None:
-        """Compare whole segments with their checksums."""
+        """Compare whole segments with their checksums; `first` is the number of the first one."""
         last = first + -(-len(data) // SEGMENT_BYTES)
         for number, checksum in enumerate(self._checksums[first:last].tolist(), first):
             at = (number - first) * SEGMENT_BYTES
@@ -260,17 +260,17 @@ class SealedFile:
                 )
 
     def prove_all(self) -> None:
-        """Read the whole file, also what was read before. Raises `FragmentDamaged` where it has changed."""
+        """Read the whole file again, also cached bytes. Raises `FragmentDamaged` if it has changed."""
         self._whole = None
         for start in range(0, self._data_bytes, AHEAD_BYTES):
             self._file.prefetch([(start, start + 2 * AHEAD_BYTES)])
             self.read(start, min(AHEAD_BYTES, self._data_bytes - start))
 
     def arrow_footer(self) -> tuple[pa.Schema, int]:
-        """Return the schema and the number of batches, by Arrow's footer.
+        """Return the schema and the number of batches in Arrow's footer.
 
-        Arrow's own threads may be the last to release what the footer was read from. It is Arrow's memory,
-        then: to release Python's while Python ends would abort the process.
+        The footer is copied into memory of Arrow, because threads of Arrow may be the last to release it:
+        if it were memory of Python, a release while Python exits would abort the process.
         """
         end = pa.allocate_buffer(self._tail.size)
         memoryview(end).cast("B")[:] = memoryview(self._tail).cast("B")
@@ -278,14 +278,14 @@ class SealedFile:
         return reader.schema, reader.num_record_batches
 
     def as_arrow_file(self) -> pa.NativeFile:
-        """Return the file as Arrow's readers take it; keep a reader of it for as long as this object."""
+        """Return the file as input for an Arrow reader, which must live as long as this object."""
         if self._whole is not None:
             return pa.BufferReader(self._whole)
         return pa.PythonFile(_ArrowFile(self), mode="r")
 
 
 class _ArrowFile(io.RawIOBase):
-    """A sealed file behind the interface of Python's files; Arrow lets one thread ask at a time."""
+    """A sealed file with the interface of Python's files; Arrow calls it from one thread at a time."""
 
     def __init__(self, file: SealedFile) -> None:
         self._file = file
@@ -310,7 +310,7 @@ class _ArrowFile(io.RawIOBase):
 
 
 def _held_bytes(end: memoryview) -> int:
-    """Return how many bytes Arrow wrote last, given the end of a file; raises ValueError."""
+    """Return the length of Arrow's marker, footer and magic, given the end of a file; raises ValueError."""
     footer = int.from_bytes(end[-4 - len(_ARROW_MAGIC) : -len(_ARROW_MAGIC)], "little")
     if end[-len(_ARROW_MAGIC) :] != _ARROW_MAGIC:
         raise ValueError("it does not end like an Arrow file")
@@ -325,10 +325,10 @@ def _manifest_bytes(trailer: memoryview) -> int:
 
 
 def find_seal(disk: Disk, path: str) -> tuple[Manifest, Seal]:
-    """Read a file's manifest and seal, without a catalog.
+    """Read a file's manifest and seal from the file alone, without a catalog.
 
     Raises:
-        FragmentDamaged: it is not a whole sealed file, or lies under another name than it was given.
+        FragmentDamaged: it is not a complete sealed file, or was written under another name.
         ShardUnavailable: the disk cannot be read.
     """
     file = disk.uncached.open(path)
@@ -351,10 +351,10 @@ def find_seal(disk: Disk, path: str) -> tuple[Manifest, Seal]:
 
 
 def read_manifest(disk: Disk, path: str) -> Manifest:
-    """Read a file's manifest; raises as `find_seal` does."""
+    """Read a file's manifest; raises the same errors as `find_seal`."""
     return find_seal(disk, path)[0]
 
 
 def verify_file(disk: Disk, path: str, seal: Seal, label: str = "") -> None:
-    """Read all of a file. Raises `FragmentDamaged` when it has changed since it was written."""
+    """Read a whole file, past all caches. Raises `FragmentDamaged` if it has changed since it was written."""
     SealedFile(disk.uncached, path, seal, label).prove_all()

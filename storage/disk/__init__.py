@@ -1,26 +1,26 @@
-"""The places of a shard's files: a directory, the objects of an S3 bucket, or memory.
+"""The storage of a shard's files: a directory, the objects of an S3 bucket, or memory.
 
-What this folder promises of object storage:
+Promises for object storage:
 
-- **An object is written once**, directly under its own name, in one request when it is small and in parts
-  otherwise. It is seen when it is whole, and counts when the catalog's commit says so: nothing is renamed.
-  What a writer that died has sent in parts is listed as `….unfinished`, and garbage collection ends it.
-- **Few requests.** Opening a file is one, which brings its end with its size; reading fetches long blocks,
-  the next one ahead of time, and of few columns those parts alone that hold them.
-- **Memory is bounded**, whatever the objects' sizes: what was fetched stays there up to `BLOCK_CACHE_BYTES`.
-- **No secret is kept.** A root is `s3://BUCKET/PREFIX` alone. Who asks, and where the server is, is what
-  the environment of each process says.
-- **Errors are retried or raised.** A request that a busy server or a broken connection refuses is retried ten
-  times; a lasting problem is a typed error that names it.
+- **An object is written once**, directly under its own name, in one request if it is small and in parts
+  otherwise. It is visible when it is complete, and used after the catalog's commit; nothing is renamed.
+  If a writer dies, its parts are listed as `….unfinished`, and garbage collection aborts the upload.
+- **Few requests.** Opening a file is one request, which returns its end and its size. Reading fetches large
+  blocks and prefetches the next ones. If a scan reads few columns, only their blocks are fetched.
+- **Memory is bounded**, whatever the sizes of objects: the cache has at most `BLOCK_CACHE_BYTES`.
+- **No secret is stored.** A root is only `s3://BUCKET/PREFIX`. Credentials and the endpoint come from the
+  environment of each process.
+- **Errors are retried or raised.** A request that fails because of a busy server or a broken connection is
+  tried ten times; a lasting problem raises a typed error that names it.
 
-protocol  disks and open files, of any kind; files in memory
-errors    what an error of a disk means: which of ours it is, and what to do about it
-local     a directory; which disk a root asks for
-bucket    requests to a bucket, and what a server says no with, as errors of ours
-objects   the files below a prefix of a bucket: what is fetched when, and what stays in memory
+protocol  disks and open files of any kind; files in memory
+errors    the translation of a disk's errors into errors of the package
+local     a directory; `open_disk`, which returns the disk of a root
+bucket    requests to a bucket, and the translation of their errors
+objects   the files below a prefix of a bucket, with prefetching and a cache of blocks
 
-Object storage needs `botocore` (`pip install 'elasticscan[s3]'`), so it is imported only where a root asks
-for it.
+Object storage needs `botocore` (`pip install 'elasticscan[s3]'`), which is imported only when a root is in
+object storage.
 """
 
 from elasticscan.storage.disk.errors import MissingFile

@@ -1,9 +1,8 @@
-"""Requests to an S3 bucket, with their errors as our own.
+"""Requests to an S3 bucket, with errors of the package.
 
-`botocore` sends them, and sends again what a busy server or a broken connection refuses. Endpoint, region
-and credentials are what it finds where this process runs: variables of the environment, a profile, the role
-of the machine. Each process has a client of its own, so a forked child never speaks on a connection of its
-parent.
+`botocore` sends the requests, and retries them if the server is busy or the connection breaks. It finds the
+endpoint, region and credentials in the environment of the process: variables, a profile, or the role of the
+machine. Each process has its own client, so a forked child never uses a connection of its parent.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from elasticscan.base.errors import (
 )
 from elasticscan.storage.disk.errors import MissingFile, collected, missing_file
 
-ATTEMPTS = 10  # with growing pauses, which are a minute together where a server says that it is busy
+ATTEMPTS = 10  # with growing pauses: a minute in total if the server is busy
 _DROPPED_SECONDS, _PAUSE_SECONDS = 5.0, 0.1
 PART_BYTES = 8 << 20  # of an upload
 
-# What a request can end with.
+# The errors that a request can raise.
 _FAILURES = (BotoCoreError, ClientError, HTTPError, OSError, ValueError)
-_BROKEN = (HTTPClientError, IncompleteReadError, HTTPError)  # connections; an answer may be cut
+_BROKEN = (HTTPClientError, IncompleteReadError, HTTPError)  # the connection broke; the answer may be cut
 
-# Credentials were refused, or missing, that may have been renewed in their file since.
+# Credentials were refused or missing; they may have been renewed in their file in the meantime.
 _OUTDATED = frozenset(
     {
         *("ExpiredToken", "ExpiredTokenException", "InvalidToken", "InvalidAccessKeyId"),
@@ -62,15 +61,15 @@ _TO_DO = dict.fromkeys(("AccessDenied", "403"), _DENIED) | dict.fromkeys(
     (*_OUTDATED, "PartialCredentialsError", "ProfileNotFound"), _CREDENTIALS
 )
 
-_lock = renewed_in_child(Lock)  # to make a client takes some time: only one thread does
+_lock = renewed_in_child(Lock)  # creating a client takes time: only one thread does it
 
 
 def _client() -> Any:
-    """Return the client of this process for what its environment says."""
-    # A hash: the variables of a failed call, which tracebacks may print, must hold no secret.
-    said = hash(frozenset(item for item in os.environ.items() if item[0].startswith("AWS_")))
+    """Return the client of this process; a changed environment makes a new one."""
+    # A hash, because tracebacks may print the arguments of a failed call, and they must contain no secret.
+    environment = hash(frozenset(item for item in os.environ.items() if item[0].startswith("AWS_")))
     with _lock():
-        return _client_of(os.getpid(), said)
+        return _client_of(os.getpid(), environment)
 
 
 @lru_cache(maxsize=1)
@@ -81,7 +80,7 @@ def _client_of(process: int, environment: int) -> Any:
         max_pool_connections=16,
         retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
     )
-    # botocore itself knows no AWS_REGION, which all other kits of AWS read.
+    # botocore ignores AWS_REGION, which all other kits of AWS read.
     region = os.environ.get("AWS_REGION") or None
     return Session().create_client("s3", region_name=region, config=config)
 
@@ -90,18 +89,17 @@ class Bucket:
     """The objects of a bucket.
 
     Args:
-        name: the bucket's.
-        root: what errors call the place; it holds no secret.
+        name: the name of the bucket.
+        root: the shard's root, for errors; it contains no secret.
 
-    All methods raise `ShardUnavailable`, which says what to do, and `MissingFile` where an object that is
-    named is not there.
+    All methods raise `ShardUnavailable`, and `FragmentMissing` if the named object does not exist.
     """
 
     def __init__(self, name: str, root: str) -> None:
         self.name, self._root = name, root
 
     def read(self, key: str, span: str) -> tuple[pa.Buffer, int]:
-        """Bytes of an object, by HTTP's words for a range ("0-99", "-100"), and its size."""
+        """Return bytes of an object, and its size; `span` is an HTTP range such as "0-99" or "-100"."""
         answer = self.ask("get_object", key, Range=f"bytes={span}")
         size = answer.get("ContentRange", "").rpartition("/")[2] or len(answer["Body"])
         return pa.py_buffer(answer["Body"]), int(size)
@@ -114,25 +112,26 @@ class Bucket:
             self.ask("delete_object", key, writing=True)
 
     def list(self, prefix: str) -> Iterator[tuple[str, float]]:
-        """(key, time of its last change) of each object below a prefix."""
+        """Yield (key, time of its last change) of each object below a prefix."""
         for item in self.ask("list_objects_v2", None, Prefix=prefix).get("Contents", ()):
             yield item["Key"], item["LastModified"].timestamp()
 
     def uploads(self, prefix: str) -> Iterator[tuple[str, str, float]]:
-        """(key, id, time of its beginning) of each unfinished upload below a prefix."""
+        """Yield (key, id, start time) of each unfinished upload below a prefix."""
         for item in self.ask("list_multipart_uploads", None, Prefix=prefix).get("Uploads", ()):
             yield item["Key"], item["UploadId"], item["Initiated"].timestamp()
 
     def abort(self, key: str, upload: str) -> None:
-        """End an upload of which nothing shall stay; fine when it has ended already."""
-        with suppress(Busy, MissingFile):
+        """Abort an upload and drop its parts, if it has not ended."""
+        with suppress(WriteConflict, FragmentMissing):
             self.ask("abort_multipart_upload", key, writing=True, UploadId=upload)
 
     def ask(self, request: str, key: str | None, writing: bool = False, **parameters: Any) -> Any:
-        """Send a request, without a key for all pages of a list; again with credentials that were renewed.
+        """Send a request and return the answer; without a key, the joined pages of a list.
 
-        botocore stops sending requests again while a quota of failures, one for the whole process, is used
-        up, and does not see that an answer was cut. So these requests are sent again here, for some seconds.
+        botocore does not retry when the process has used up its quota of retries, nor when an answer was
+        cut. So this method retries broken connections for a few seconds. It also retries once after
+        refused credentials, with a new client, because they may have been renewed.
         """
         if key is not None:
             parameters["Key"] = key
@@ -157,7 +156,7 @@ class Bucket:
                     raise self._ours(error, key, writing) from error
 
     def _ours(self, error: Exception, key: str | None, writing: bool) -> ElasticScanError:
-        """Return the error to raise for one of `_FAILURES`: which of ours it is, and what to do about it."""
+        """Return the error of the package for one of `_FAILURES`, with the next step."""
         where, code = self._root if key is None else f"s3://{self.name}/{key}", _code_of(error)
         if code in ("NoSuchKey", "404"):
             return missing_file(where)
@@ -170,7 +169,7 @@ class Bucket:
                 path=where,
             )
         server = "its server"
-        with suppress(*_FAILURES):  # the client itself may be what fails
+        with suppress(*_FAILURES):  # creating the client may be what failed
             server = str(_client().meta.endpoint_url)
         return ShardUnavailable(
             f"the shard's storage {where} cannot be {'written' if writing else 'read'} at {server}: "
@@ -181,19 +180,17 @@ class Bucket:
 
 
 def _code_of(error: BaseException) -> str:
-    """Return the server's word for what is wrong; the error's class when no answer came."""
+    """Return the error code of the server, or the name of the error's class if there was no answer."""
     if isinstance(error, ClientError):
         return str(error.response.get("Error", {}).get("Code", ""))
     return type(error).__name__
 
 
 class Upload:
-    """An object that is written: sent in one piece when it is small, else in parts.
-
-    Nothing is there before it is finished.
+    """A new object: sent in one piece if it is small, else in parts. It is visible only after `finish`.
 
     Attributes:
-        content: of an object that was sent in one piece.
+        content: the bytes of an object that was sent in one piece, else None.
     """
 
     def __init__(self, bucket: Bucket, key: str) -> None:
@@ -206,7 +203,7 @@ class Upload:
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         self._waiting += view
-        # An upload has 10,000 parts at most: later ones are larger.
+        # An upload has at most 10,000 parts, so later parts are larger.
         if len(self._waiting) >= PART_BYTES << len(self._tags) // 1_000:
             self._send()
         return len(view)
@@ -230,14 +227,14 @@ class Upload:
         made = {"UploadId": self._id, "MultipartUpload": {"Parts": parts}}
         try:
             self._bucket.ask("complete_multipart_upload", self._key, writing=True, **made)
-        except Busy:  # it was collected; or its answer was lost, and this was asked again
-            with suppress(MissingFile):
+        except WriteConflict:  # garbage collection aborted it; or it was completed, but the answer was lost
+            with suppress(FragmentMissing):
                 if int(self._bucket.ask("head_object", self._key)["ContentLength"]) == self._size:
                     return
             raise
 
     def give_up(self) -> None:
-        """Leave nothing of what was sent."""
+        """Abort the upload and drop its parts."""
         if self._id is not None:
-            with suppress(ElasticScanError):  # a garbage collection ends it later
+            with suppress(ElasticScanError):  # a later garbage collection aborts it
                 self._bucket.abort(self._key, self._id)

@@ -1,14 +1,14 @@
-"""One place that says what an error of a disk means: which of ours it is, and what to do about it.
+"""The translation of a disk's errors into errors of the package, which name the next step.
 
-out of room         ENOSPC EDQUOT EFBIG     DiskFull            free some space
-out of handles …    EMFILE ENFILE ENOMEM    OutOfResources      of the process, not of the store
-not there           ENOENT                  ShardUnavailable    the root is gone: mount it
-                                            MissingFile     the root is there, its file is not
-                                            Busy       … and it was being written
+no space            ENOSPC EDQUOT EFBIG     DiskFull            free some space
+no handles, memory  EMFILE ENFILE ENOMEM    OutOfResources      a limit of the process, not of the store
+does not exist      ENOENT                  ShardUnavailable    the root does not exist: mount it
+                                            FragmentMissing     the root exists, the file does not
+                                            WriteConflict       the file was removed while it was written
 not allowed         EACCES EPERM EROFS      ShardUnavailable    permissions, a read-only mount
-all others          ESTALE EIO …            ShardUnavailable    as the system says
+all others          ESTALE EIO …            ShardUnavailable    with the message of the system
 
-A directory for temporary files is no shard: there all but the first two is `InvalidOption`, of TMPDIR.
+For temporary files, all but the first two kinds are `InvalidOption`, for TMPDIR.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.resources import lack_in
 
-# EFBIG: the limit on the size of a file is one more way in which a disk has no room.
+# EFBIG: the file exceeds the largest size of a file.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -36,14 +36,14 @@ class MissingFile(FragmentDamaged, code=FragmentDamaged.code):
 
 
 def disk_error(error: OSError | MemoryError, root: str, path: str | None, writing: bool) -> ElasticScanError:
-    """Return the error to raise for what a disk said.
+    """Return the error to raise for an error of a disk.
 
     Args:
-        error: as the operating system raised it.
-        root: the shard's root, which is looked at when something is not there, to tell a file that is gone
-            from a disk that is.
-        path: the file below the root, or None when the root itself was used.
-        writing: whether it was to be changed, rather than read.
+        error: the error of the operating system.
+        root: the shard's root. After ENOENT this function checks whether the root exists, to tell a missing
+            file from a missing disk.
+        path: the file below the root, or None if the operation was on the root itself.
+        writing: the operation was a write, not a read.
     """
     number = getattr(error, "errno", None)
     if (lack := lack_in(error)) is not None:
@@ -68,7 +68,7 @@ def disk_error(error: OSError | MemoryError, root: str, path: str | None, writin
 
 
 def temporary_error(error: OSError | MemoryError, place: str) -> ElasticScanError:
-    """Return the error to raise for what the disk of temporary files said."""
+    """Return the error to raise for an error of the disk of temporary files."""
     if (lack := lack_in(error)) is not None:
         return lack
     if getattr(error, "errno", None) in _NO_ROOM:
@@ -85,7 +85,7 @@ def temporary_error(error: OSError | MemoryError, place: str) -> ElasticScanErro
 
 
 def missing_root(root: str, writing: bool = False) -> ShardUnavailable:
-    """Return the error for a shard's root that is not there."""
+    """Return the error for a shard's root that does not exist."""
     return ShardUnavailable(
         f"the shard's storage {root} cannot be {'written' if writing else 'read'}: it does not exist; mount "
         "or restore it and try again",
@@ -94,14 +94,16 @@ def missing_root(root: str, writing: bool = False) -> ShardUnavailable:
     )
 
 
-def missing_file(where: str, label: str = "") -> MissingFile:
-    """Return the error for a file that is gone, although its root is there."""
-    return MissingFile(f"{where}{label} is missing although the catalog refers to it; {RESTORE}", path=where)
+def missing_file(where: str, label: str = "") -> FragmentMissing:
+    """Return the error for a missing file, although its root exists."""
+    return FragmentMissing(
+        f"{where}{label} is missing although the catalog refers to it; {RESTORE}", path=where
+    )
 
 
-def collected(where: str) -> Busy:
-    """Return the error for a file that is gone before it was whole."""
-    return Busy(
+def collected(where: str) -> WriteConflict:
+    """Return the error for a file that was removed before it was complete."""
+    return WriteConflict(
         f"{where} was removed by a garbage collection while it was being written; nothing was committed: "
         "try again with a longer `gc --orphans`",
         path=where,
@@ -109,5 +111,5 @@ def collected(where: str) -> Busy:
 
 
 def cut_file(where: str, offset: int, length: int) -> FragmentDamaged:
-    """Return the error for a file that ends before the bytes that were to be read."""
+    """Return the error for a file that is too short for a read."""
     return FragmentDamaged(f"{where} ends before byte {offset + length:,}: it was cut; {RESTORE}", path=where)

@@ -1,4 +1,4 @@
-"""A directory of this machine as a disk; and which disk a root asks for."""
+"""A directory as a disk; and `open_disk`, which returns the disk of a root."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OBJECT_SCHEMES = ("s3://", "s3a://")
 
 @contextmanager
 def _telling(root: str | Path, path: str | None, writing: bool = True) -> Iterator[None]:
-    """Turn what the system says of a file into an error of ours."""
+    """Translate the system's errors about a file into errors of the package."""
     try:
         yield
     except (OSError, MemoryError) as error:
@@ -36,9 +36,9 @@ def _telling(root: str | Path, path: str | None, writing: bool = True) -> Iterat
 
 
 class LocalDisk(Disk):
-    """A directory. Files are written under a temporary name, flushed, renamed.
+    """A directory. Files are written under a temporary name, flushed, and renamed.
 
-    Files and directories below the root are its owner's, and its group's where the root was opened to one.
+    Its owner may read the files below the root, and its group if the root grants it (`mode_within`).
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -57,7 +57,7 @@ class LocalDisk(Disk):
 
     @contextmanager
     def _renamed(self, path: str, end: str) -> Iterator[BinaryIO]:
-        """Write a file under a name with another end, flush it, and give it its name."""
+        """Write a file under its name plus `end`, flush it, and rename it."""
         target = self.root / path
         unfinished = target.with_name(target.name + end)
         with _telling(self.root, path):
@@ -87,7 +87,7 @@ class LocalDisk(Disk):
         files = []
 
         def tell(error: OSError) -> None:
-            """Raise that a directory cannot be read: what is in it would count as gone."""
+            """Raise if a directory cannot be read: its files would count as missing."""
             if not isinstance(error, FileNotFoundError):
                 raise error
 
@@ -104,15 +104,15 @@ class LocalDisk(Disk):
 
 
 def _give(file: int | Path, root: os.stat_result, is_directory: bool = False) -> None:
-    """Give a file its root's mode and, where this user may, the owner: root acts for any owner."""
+    """Set a file's mode from that of its root and, if this process runs as root, its owner, too."""
     if os.geteuid() == 0:
         os.chown(file, root.st_uid, root.st_gid)
     os.chmod(file, mode_within(root.st_mode, is_directory))  # noqa: PTH101 - it may be an open file
 
 
 def keep_from_group(file: Any) -> None:
-    """Let only the owner read a file that is being written, whatever the modes of others at its root."""
-    with suppress(AttributeError, io.UnsupportedOperation):  # it is none of this system
+    """Make an open file readable by its owner only, whatever the mode of its root."""
+    with suppress(AttributeError, io.UnsupportedOperation):  # it is not a file of this system
         os.fchmod(file.fileno(), 0o600)
 
 
@@ -126,7 +126,7 @@ def _make_directories(root: Path, directory: Path, like: os.stat_result) -> None
 
 
 def flush_directory(directory: Path) -> None:
-    """Flush a directory: a rename in it is durable only then."""
+    """Flush a directory, which makes the renames in it durable."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -135,10 +135,10 @@ def flush_directory(directory: Path) -> None:
 
 
 class _Descriptor:
-    """An open file of the system, closed when it has no reader any more."""
+    """A file descriptor that is closed when the last reference to this object is gone."""
 
     def __init__(self, path: Path) -> None:
-        # A pipe in the place of a file would be waited for; files take no notice of it.
+        # O_NONBLOCK: opening a named pipe would block. It has no effect on regular files.
         self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
     def __del__(self) -> None:
@@ -147,12 +147,12 @@ class _Descriptor:
                 os.close(self.number)
 
 
-_open_files: OrderedDict[int, ref[LocalFile]] = OrderedDict()  # the most recently read last
+_open_files: OrderedDict[int, ref[LocalFile]] = OrderedDict()  # by time of their last read, newest last
 _lock = renewed_in_child(Lock)
 
 
 def _used(file: LocalFile) -> None:
-    """Keep a file open for longer than those used before; of too many the least recently read are closed."""
+    """Mark a file as the most recently read, and close the least recently read ones above the limit."""
     with _lock():
         _open_files[id(file)] = ref(file)
         _open_files.move_to_end(id(file))
@@ -163,7 +163,7 @@ def _used(file: LocalFile) -> None:
 
 
 class LocalFile(OpenFile):
-    """A file that is read with `pread`: a cut file or a failing disk is an error, not a signal."""
+    """A file that is read with `pread`: a truncated file or a failing disk is an error, not a signal."""
 
     is_near = True
 
@@ -177,7 +177,7 @@ class LocalFile(OpenFile):
         _used(self)
 
     def release(self) -> None:
-        """Drop the descriptor; a thread that reads at this moment holds it, too."""
+        """Drop the descriptor. If a thread is reading from it, the thread keeps it open until it is done."""
         self._descriptor = None
 
     def read_into(self, offset: int, room: memoryview) -> None:
@@ -198,7 +198,7 @@ def open_disk(root: str) -> Disk:
     """Return the disk for a root: a directory, or a prefix of an S3 bucket."""
     if root.lower().startswith(OBJECT_SCHEMES):
         try:
-            from elasticscan.storage.disk.objects import ObjectDisk  # noqa: PLC0415 - stands on an extra
+            from elasticscan.storage.disk.objects import ObjectDisk  # noqa: PLC0415 - needs an extra
         except ModuleNotFoundError as error:
             raise InvalidOption(
                 f"shards in object storage need the package {error.name!r}, which is not installed here: "

@@ -1,11 +1,11 @@
-"""A shard's files as objects below a prefix of an S3 bucket: few requests, and the next ones ahead of time.
+"""A shard's files as objects below a prefix of an S3 bucket, with prefetching and few requests.
 
-An object is cut into blocks of `BLOCK_BYTES`; neighbouring blocks come with one request. The blocks that were
-used last stay in memory, those of all objects of the process together, up to a bound. A block that is on its
-way is among them, so threads that want the same bytes wait for one request.
+An object is divided into blocks of `BLOCK_BYTES`; one request fetches a run of neighbouring blocks. A bounded
+cache keeps the most recently used blocks of all objects in this process. It also contains blocks that are
+being fetched, so threads that need the same bytes wait for one request.
 
-A reader says which ranges it reads next (`prefetch`): the first one is fetched at once, the others by threads
-ahead of time. Ranges that lie near each other come as one run of blocks.
+A reader announces the ranges that it reads next (`prefetch`). The first one is fetched immediately, the
+others in other threads. Ranges that are near each other are fetched as one run.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ from elasticscan.storage.disk.bucket import Bucket, Upload
 from elasticscan.storage.disk.errors import MissingFile, cut_file
 from elasticscan.storage.disk.protocol import AHEAD_BYTES, OpenFile
 
-BLOCK_BYTES = 64 << 10  # and the end of an object that is fetched when it is opened
-# Requests ahead of time; with those of readers they leave some of 16 connections.
-MOST_AT_ONCE = 6
-_RUN_BLOCKS = AHEAD_BYTES // BLOCK_BYTES  # come with one request at most
-_HOLE_BLOCKS = 3  # to leave out so many is worth one more request
-_END = -1  # the number of the block that is the end of an object, wherever that begins
+BLOCK_BYTES = 64 << 10  # also the size of an object's end that is fetched when it is opened
+MOST_AT_ONCE = 6  # parallel prefetches, which leave some of the client's 16 connections for readers
+_RUN_BLOCKS = AHEAD_BYTES // BLOCK_BYTES  # of one request at most
+_HOLE_BLOCKS = 3  # up to so many unneeded blocks are fetched rather than sending one more request
+_END = -1  # the number of the block at the end of an object, which may begin at any byte
 _UNFINISHED, _UNCHANGING = ".unfinished", ".arrow"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
-Block: TypeAlias = "Future[tuple[int, pa.Buffer]]"  # where it begins, and its bytes; cancelled if it failed
-Run: TypeAlias = dict[int, Block]  # neighbours, by number, which one request brings
+Block: TypeAlias = "Future[tuple[int, pa.Buffer]]"  # its first byte and its content; cancelled if it failed
+Run: TypeAlias = dict[int, Block]  # neighbouring blocks by number, which one request fetches
 
 
 class BlockCache:
-    """The blocks that were used last, of any objects, up to a bound in bytes; threads may share one."""
+    """A cache of the most recently used blocks of all objects, bounded in bytes. Threads may share one."""
 
     def __init__(self, most_bytes: int = BLOCK_CACHE_BYTES) -> None:
         self._most_blocks = most_bytes // BLOCK_BYTES
@@ -52,12 +51,12 @@ class BlockCache:
         self._blocks: OrderedDict[tuple[str, int], Block] = OrderedDict()
 
     def size_of(self, name: str) -> int | None:
-        """Return the size of an object whose end is kept."""
+        """Return the size of an object if its end is cached, else None."""
         end = self._blocks.get((name, _END))
         return None if end is None else end.result()[0] + int(end.result()[1].size)
 
     def keep_end(self, name: str, content: pa.Buffer, size: int) -> None:
-        """Keep the end of an object; what was kept of another one under its name goes."""
+        """Cache the end of an object; if its size has changed, drop the blocks of the older object."""
         if self.size_of(name) != size:
             self.forget(name)
         end: Block = Future()
@@ -68,7 +67,7 @@ class BlockCache:
             self._drop_oldest(1)
 
     def find(self, name: str, offset: int) -> Block | None:
-        """Return the block that has a byte, if it is there or on its way."""
+        """Return the block that contains a byte, if it is cached or being fetched."""
         with self._lock:
             for key in ((name, offset // BLOCK_BYTES), (name, _END)):
                 block = self._blocks.get(key)
@@ -78,7 +77,7 @@ class BlockCache:
             return None
 
     def claim(self, name: str, blocks: Iterable[int]) -> list[Run]:
-        """Return new runs with those of some ascending blocks that are not there; the caller fetches them."""
+        """Reserve those of the ascending blocks that are missing, as runs that the caller must fetch."""
         runs: list[Run] = []
         with self._lock:
             for block in blocks:
@@ -96,12 +95,12 @@ class BlockCache:
         return runs
 
     def _drop_oldest(self, new: int) -> None:
-        """Drop the blocks used longest ago that are too many, but none of the new ones."""
+        """Drop the least recently used blocks above the bound, but none of the `new` last ones."""
         while len(self._blocks) > max(self._most_blocks, new):
             self._blocks.popitem(last=False)
 
     def give_up(self, name: str, run: Run) -> None:
-        """Drop blocks that could not be fetched."""
+        """Drop blocks whose fetch failed."""
         with self._lock:
             for number, block in run.items():
                 if self._blocks.get((name, number)) is block:
@@ -109,7 +108,7 @@ class BlockCache:
                 block.cancel()
 
     def forget(self, name: str) -> None:
-        """Forget all of an object."""
+        """Drop all blocks of an object."""
         with self._lock:
             for key in [key for key in self._blocks if key[0] == name]:
                 del self._blocks[key]
@@ -120,16 +119,13 @@ _ahead = renewed_in_child(lambda: ThreadPoolExecutor(MOST_AT_ONCE, "elasticscan-
 
 
 class Object(OpenFile):
-    """An object whose last bytes are there since it was opened: they say what else is in it.
-
-    Threads may share one.
-    """
+    """An open object; its end was fetched when it was opened. Threads may share one."""
 
     is_near = False
 
     def __init__(self, bucket: Bucket, key: str, blocks: BlockCache) -> None:
         self._bucket, self._key, self._blocks = bucket, key, blocks
-        self.name = f"{bucket.name}/{key}"  # of its blocks; keys of fragments are never given twice
+        self.name = f"{bucket.name}/{key}"  # identifies its blocks: a key of a fragment is never used again
         size = blocks.size_of(self.name)
         if size is None:
             end, size = bucket.read(key, f"-{BLOCK_BYTES}")
@@ -149,7 +145,7 @@ class Object(OpenFile):
             raise cut_file(self._key, offset, len(room))
         while at < end:
             block = self._blocks.find(self.name, at) or self._request([(at, end)])
-            with suppress(CancelledError):  # another thread failed to fetch it: it is requested again
+            with suppress(CancelledError):  # the fetch of another thread failed: request the block again
                 if block is not None:
                     begin, content = block.result()
                     part = memoryview(content).cast("B")[at - begin :][: end - at]
@@ -157,7 +153,7 @@ class Object(OpenFile):
                     at += len(part)
 
     def _request(self, ranges: Sequence[tuple[int, int]]) -> Block | None:
-        """Have what is not there of ascending ranges fetched; returns the block where they begin, if new."""
+        """Fetch the missing blocks of ascending ranges; return their first block if it was missing."""
         blocks = (
             block
             for begin, end in ranges
@@ -168,7 +164,7 @@ class Object(OpenFile):
         for run in runs:
             try:
                 _ahead().submit(self._fetch, run)
-            except RuntimeError:  # the system gives no more threads: it is fetched when it is read
+            except RuntimeError:  # no more threads: the run is fetched when it is read
                 self._blocks.give_up(self.name, run)
         if first:
             self._fetch(first)
@@ -183,7 +179,7 @@ class Object(OpenFile):
         except BaseException:
             self._blocks.give_up(self.name, run)
             raise
-        for number, block in run.items():  # each in memory of its own, which goes with it
+        for number, block in run.items():  # each with its own memory, which is freed with it
             at = number * BLOCK_BYTES
             part = memoryview(content)[at - begin :][:BLOCK_BYTES]
             block.set_result((at, pa.py_buffer(bytes(part))))
@@ -208,9 +204,9 @@ def parse_root(root: str) -> tuple[str, str]:
 
 
 class ObjectDisk:
-    """The objects below a prefix. An object is sent once, under its own name, and seen when it is whole.
+    """The objects below a prefix. An object is written once, under its own name, and visible when complete.
 
-    What was read of files that never change, which end so, stays in memory, unless `cached` is false.
+    Blocks of files that never change (`.arrow`) are cached, unless `cached` is false.
     """
 
     is_far = True

@@ -11,7 +11,7 @@ from elasticscan.base.limits import BATCH_BYTES, FAR_BATCH_BYTES
 from elasticscan.base.resources import lack_of_memory
 from elasticscan.storage.disk.errors import cut_file
 
-AHEAD_BYTES = 12 << 20  # of a file that is far are fetched by one request at most, and ahead of time
+AHEAD_BYTES = 12 << 20  # the largest request for a remote file, and how far it is read ahead
 
 
 class OpenFile(Protocol):
@@ -19,20 +19,20 @@ class OpenFile(Protocol):
 
     Attributes:
         size: its bytes.
-        is_near: a read costs some microseconds, and no network, so it may be as small as it likes.
+        is_near: the file is local: a read takes microseconds, so small reads are cheap.
     """
 
     size: int
     is_near: bool
 
     def read_into(self, offset: int, room: memoryview) -> None:
-        """Read bytes from `offset` on into memory that is there already, until it is full.
+        """Fill `room` with the bytes from `offset` on.
 
-        Raises `FragmentDamaged` where the file ends before, `ShardUnavailable` when its disk fails.
+        Raises `FragmentDamaged` if the file is too short, `ShardUnavailable` if its disk fails.
         """
 
     def read_at(self, offset: int, length: int) -> pa.Buffer:
-        """As `read_into`, into new memory."""
+        """Read bytes like `read_into`, but into new memory."""
         try:
             buffer = pa.allocate_buffer(length)
         except MemoryError as error:
@@ -41,11 +41,11 @@ class OpenFile(Protocol):
         return buffer
 
     def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Fetch ascending ranges [begin, end), which are read next, ahead of time if they are far."""
+        """Start to fetch ascending ranges [begin, end) that are read next, if the file is remote."""
         return
 
     def forget(self) -> bool:
-        """Drop copies that lie nearer than the disk; False if reading it again is of no use."""
+        """Drop cached bytes of the file; return False if there are none, so a second read is useless."""
         return False
 
 
@@ -53,9 +53,9 @@ class Disk(Protocol):
     """A shard's files. A path is relative to the shard's root, with `/` between its parts.
 
     Attributes:
-        is_far: a request costs some milliseconds, so what is read together should lie together. A root
-            that is far has its place in its name: nothing else can be mounted there.
-        uncached: the same files, past any copies of them: for who checks them.
+        is_far: a request takes milliseconds, so bytes that are read together should be stored together. The
+            root of such a disk is a URL, so nothing else can be mounted at its path.
+        uncached: the same files without any cache, to verify them.
     """
 
     is_far: bool = False
@@ -65,41 +65,43 @@ class Disk(Protocol):
         return self
 
     def create(self, path: str) -> Any:
-        """Return a context that yields a binary file to write.
+        """Return a context manager that yields a binary file to write.
 
-        The file appears under its path, complete and flushed to the disk, when the block ends
-        without an exception, and not at all otherwise. Raises `DiskFull`, `ShardUnavailable`.
+        If the block ends without an exception, the file appears under its path, complete and flushed to the
+        disk; otherwise it never appears. Raises `DiskFull`, `ShardUnavailable`.
         """
 
     def open(self, path: str) -> OpenFile:
-        """Raise `FragmentDamaged` when the file is gone, `ShardUnavailable` when the root is."""
+        """Raise `FragmentMissing` if the file does not exist, `ShardUnavailable` if the root does not."""
 
     def prefetch(self, paths: Sequence[str]) -> None:
-        """Fetch what opening some files needs, of all at once, if they are far.
+        """Fetch the ends of files that are opened next, in parallel, if they are remote.
 
         Raises `ShardUnavailable`.
         """
         return
 
     def delete(self, path: str) -> None:
-        """Remove a file; fine when it is gone already. Raises `ShardUnavailable`."""
+        """Remove a file, if it exists. Raises `ShardUnavailable`."""
 
     def note(self, path: str, content: bytes) -> None:
-        """Put a small file in the place of another: after a power cut it is there, or the one before.
+        """Replace a small file atomically: after a power failure, its old or its new content is there.
 
-        Several processes may do it at once. Raises `DiskFull`, `ShardUnavailable`.
+        Several processes may do this at the same time. Raises `DiskFull`, `ShardUnavailable`.
         """
 
     def list(self) -> list[tuple[str, float]]:
-        """(path, time of last change in seconds) of every file, unfinished ones included."""
+        """Return (path, time of last change in seconds since 1970) of all files, also unfinished ones."""
 
 
 def batch_bytes(disk: Disk) -> int:
-    """Return the size of record batches in files of a disk: smaller over a network, for point reads."""
+    """Return the size of record batches for files of a disk: smaller in object storage, for point reads."""
     return FAR_BATCH_BYTES if disk.is_far else BATCH_BYTES
 
 
 class MemoryFile(OpenFile):
+    """A file in memory."""
+
     is_near = True
 
     def __init__(self, content: bytes) -> None:

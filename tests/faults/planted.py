@@ -665,7 +665,7 @@ def missing_columns_have_a_default(_: Any, self: Any, field: pa.Field, count: in
 
 
 @fault("programs", "a fragment that lacks a column of its table is not damaged")
-@replacing(fragment.FragmentReader, "_added_field")
+@replacing(fragment.FragmentReader, "_missing_field")
 def missing_columns_are_damage(__: Any, self: Any, name: str, *_: Any) -> None:
     raise ValueError(f"it has no column {name!r}")
 
