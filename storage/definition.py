@@ -1,7 +1,7 @@
-"""Definitions of tables: what may be a column and a key, and within which limits.
+"""Checks of a table's definition: the allowed columns, types and keys, and their limits.
 
-Nothing is entered into a catalog that could not be read back, written to, moved, compacted or dropped
-later. The tests prove that rows of every type that passes go in, out and from file to file.
+A catalog contains only tables that can be read, written, moved, compacted and dropped later. The tests
+prove this for rows of every allowed type.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from elasticscan.storage.fragment import SYSTEM_COLUMNS
 RESERVED = frozenset((*SYSTEM_COLUMNS, *CHANGE_COLUMNS, SHARD_COLUMN))
 
 _t = pa.types
-# Left out: extension types, dictionaries, unions and run-end encoded columns; views: Arrow cannot reorder
-# those of texts and binaries; and nulls: as a part of a type that is cast, Arrow makes too few of them.
+# Not supported: extension types, dictionaries, unions and run-end encoded columns; views, because Arrow
+# cannot reorder those of texts and binaries; nulls, because casts of nested types make too few of them.
 _SUPPORTED = (
     _t.is_boolean,
     _t.is_integer,
@@ -41,7 +41,7 @@ _SUPPORTED = (
     _t.is_binary,
     _t.is_large_binary,
     _t.is_fixed_size_binary,
-    # Arrow prints and parses no decimals of larger scales.
+    # Arrow neither prints nor parses decimals of larger scales.
     lambda kind: _t.is_decimal(kind) and abs(kind.scale) <= kind.precision,
     _t.is_struct,
     _t.is_map,
@@ -52,7 +52,7 @@ _SUPPORTED = (
 
 
 def check_definition(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) -> None:
-    """Raise `LimitExceeded`, `SchemaMismatch` or `InvalidOption` unless a table can be defined so."""
+    """Raise `LimitExceeded`, `SchemaMismatch` or `InvalidOption` if a table cannot have this definition."""
     if len(schema) == 0:
         raise SchemaMismatch("a table needs at least one column")
     _check_most("columns", len(schema), MAX_COLUMNS, "keep rare ones together in a map or a struct")
@@ -76,7 +76,7 @@ def _check_most(things: str, count: int, most: int, hint: str) -> None:
 
 
 def _check_column(column: pa.Field) -> None:
-    """Check names and types of a column and of its type's parts, without recursion."""
+    """Check the names and types of a column and its nested fields, without recursion."""
     waiting = [(column.name, column, 0)]
     while waiting:
         path, field, depth = waiting.pop()
@@ -98,12 +98,12 @@ def _check_column(column: pa.Field) -> None:
 
 
 def children(kind: pa.DataType) -> list[pa.Field]:
-    """Return the fields of a nested type; none of another one."""
+    """Return the fields of a nested type; an empty list for other types."""
     return [kind.field(index) for index in range(kind.num_fields)]
 
 
 def _fixed_bytes(kind: pa.DataType) -> int:
-    """Return the bytes that one value takes even when it is null."""
+    """Return the bytes that a value takes even if it is null."""
     if _t.is_fixed_size_list(kind):
         return int(kind.list_size) * max(_fixed_bytes(kind.value_type), 1)
     if _t.is_struct(kind):
@@ -148,7 +148,7 @@ def _check_key(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) 
 
 
 def stored_schema(schema: pa.Schema, primary_key: list[str]) -> pa.Schema:
-    """Return the schema as a table keeps it: key columns not null, nothing with metadata."""
+    """Return the schema of a table: key columns are not nullable, and no field has metadata."""
     return pa.schema(
         pa.field(
             each.name, map_leaves(each.type, keep_large=True), each.nullable and each.name not in primary_key
@@ -163,9 +163,9 @@ def map_leaves(
     depth: int = 0,
     keep_large: bool = False,
 ) -> pa.DataType:
-    """Return a type with its leaves changed, the first one first.
+    """Return a type with `change` applied to its leaves, in order.
 
-    Its parts have no metadata. Views become lists, as do large lists that are not kept.
+    Its fields have no metadata. List views become lists, and so do large lists, unless `keep_large`.
     """
     if depth > MAX_NESTING:  # `check_definition` raises
         return kind

@@ -1,13 +1,13 @@
-"""Filters of primary keys: which keys a fragment does not have, without a search in it.
+"""Filters of primary keys: they show that a fragment does not have a key, without a search in it.
 
-Of several fragments that serve a slot one has the key that is looked for, and each of the others has to be
-asked for it, too. A filter is the sorted hashes of all keys of a fragment, of 32 bits each: a key whose hash
-is not there is not in the fragment. A hash that is there proves nothing, so the fragment is searched.
+If several fragments serve a slot, a lookup of a key must search each of them, although one has the key. A
+filter is the sorted 32-bit hashes of all keys of a fragment. If the hash of a key is missing, the fragment
+does not have the key. If the hash is found, the fragment must be searched.
 
-To build a filter reads and hashes all keys, to search for some reads and compares few. So it is built once
-as much time was spent on searches as it takes to build it: who reads a fragment once does not pay for it,
-and no reader pays twice the cost of the better way. It lies in the cache of batches, counts against
-its bound, and goes when it was not used lately; then it has to be earned again.
+Building a filter reads and hashes all keys; a search reads and compares few. So a filter is built when
+the searches in the fragment have taken as much time as building it: a single read does not pay for it,
+and no reader pays more than twice the cost of the better way. The filter is kept in the cache of batches
+and counts against its bound. When the cache drops it, the count of searches starts again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from elasticscan.base.hashing import spark_hash
 from elasticscan.base.key_encoding import sort_codes
 from elasticscan.storage.batches.reader import KeptBatches
 
-Comparable: TypeAlias = Any  # an array of NumPy, or one of Arrow: bytes and texts
+Comparable: TypeAlias = Any  # a NumPy array, or an Arrow array for bytes and texts
 KeyHashes: TypeAlias = NDArray[np.uint32]
 
-ROWS_PER_SEARCH = 16_384  # are hashed in the time that a search for a few keys takes
-ROWS_PER_KEY = 16  # and so many more for each key
-MOST_ROWS = 1 << 21  # of a fragment that gets a filter, which is then a 16th of the cache
+ROWS_PER_SEARCH = 16_384  # rows that are hashed in the time of a search for a few keys
+ROWS_PER_KEY = 16  # additional rows for each key
+MOST_ROWS = 1 << 21  # larger fragments get no filter; the filter of so many rows takes 1/16 of the cache
 
 # Compared by Arrow; everything else as integers.
 _TEXTS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.binary(1))
@@ -40,7 +40,7 @@ _HALF = np.uint64(32)
 
 
 def comparable(column: pa.Array) -> list[Comparable]:
-    """Return a key column as one or two columns that compare across arrays; the most significant first."""
+    """Return a key column as one or two columns, most significant first, comparable across arrays."""
     kind = column.type
     if kind.id in _BYTES:
         return [column]
@@ -51,7 +51,7 @@ def comparable(column: pa.Array) -> list[Comparable]:
 
 
 def key_hashes(keys: Sequence[pa.Array]) -> KeyHashes:
-    """Return a hash of each key; equal keys of equal types have equal ones, whatever arrays they are in."""
+    """Return a hash of each key; equal keys of equal types have equal hashes in all arrays."""
     hashes = np.zeros(len(keys[0]), dtype=np.uint64)
     for part in (part for key in keys for part in comparable(key)):
         values = part if isinstance(part, np.ndarray) else spark_hash([part])
@@ -62,19 +62,19 @@ def key_hashes(keys: Sequence[pa.Array]) -> KeyHashes:
 
 
 class KeyFilter:
-    """The filter of one fragment, as far as it was earned. Threads may share it.
+    """The filter of one fragment, built when it is worth it. Threads may share one.
 
     Args:
-        kept: where it is kept.
-        rows: how many rows the fragment has.
+        kept: where the cache keeps it.
+        rows: the number of the fragment's rows.
     """
 
     def __init__(self, kept: KeptBatches, rows: int) -> None:
         self._kept, self._rows = kept, rows
-        self._searched = 0  # in rows that might have been hashed instead
+        self._searched = 0  # the cost of all searches, in rows that could be hashed instead
 
     def is_worth_asking(self, keys: int) -> bool:
-        """Return whether there is a filter, or is worth one; else the fragment is searched for these keys."""
+        """Return whether there is a filter, or it is time to build one; else count a search for the keys."""
         if self._kept.peek(0) is not None:
             return True
         if self._rows > MOST_ROWS:
@@ -83,16 +83,19 @@ class KeyFilter:
         return self._searched >= self._rows
 
     def may_have(self, hashes: KeyHashes, keys: Iterable[Sequence[pa.Array]]) -> NDArray[np.bool_]:
-        """Return False for each key that the fragment lacks; `keys` are all that it has, batch by batch."""
+        """Return a mask that is False for keys that the fragment lacks.
+
+        `keys` are the key columns of all its batches, which are read only to build the filter.
+        """
 
         def build(_: int) -> pa.RecordBatch:
             self._searched = 0
-            own = np.concatenate([np.empty(0, dtype=np.uint32), *map(key_hashes, keys)])
-            return pa.RecordBatch.from_arrays([pa.array(np.sort(own))], names=["hash"])
+            all_hashes = np.concatenate([np.empty(0, dtype=np.uint32), *map(key_hashes, keys)])
+            return pa.RecordBatch.from_arrays([pa.array(np.sort(all_hashes))], names=["hash"])
 
-        own: KeyHashes = self._kept.get(0, build).column(0).to_numpy()
-        if not len(own):
+        known: KeyHashes = self._kept.get(0, build).column(0).to_numpy()
+        if not len(known):
             return np.zeros(len(hashes), dtype=bool)
-        places = np.minimum(own.searchsorted(hashes), len(own) - 1)
-        may_have: NDArray[np.bool_] = own[places] == hashes
+        places = np.minimum(known.searchsorted(hashes), len(known) - 1)
+        may_have: NDArray[np.bool_] = known[places] == hashes
         return may_have

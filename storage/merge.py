@@ -1,9 +1,9 @@
-"""Rows of several fragments brought into one order, version by version. All vectorised.
+"""The merge of several fragments into one sorted sequence of versions, with NumPy and Arrow kernels.
 
-Some slots are a range of rows in each fragment. `windows` sorts such ranges one after another: memory holds
-one, however many rows there are. How many slots make a window is estimated by the mean rows of a slot, then
-counted by bisection. Up to twice the wanted rows are taken as they are; of more the slots are halved, so that
-few windows become less than half full. One slot that is too large is cut between keys, not between versions.
+Consecutive slots are a range of rows in each fragment. `windows` sorts these ranges window by window, so
+memory holds only one window. The number of slots of a window is estimated from the mean rows of a slot; then
+the rows are counted by bisection. If they are more than twice the target, the slots are halved, so that few
+windows are less than half full. A single slot that is too large is cut between keys, not between versions.
 """
 
 from __future__ import annotations
@@ -31,31 +31,36 @@ from elasticscan.storage.lookup import joined
 from elasticscan.topology import SlotSet
 
 Array = np.ndarray[Any, Any]
-Extents = Sequence[tuple[int, int]]  # [begin, end) of rows of each of some fragments, by number
+Extents = Sequence[tuple[int, int]]  # for each input of a merge, a range [begin, end) of row numbers
 _MOST_BITS = 63
-_SPARE_ROWS = 16  # of a window: an estimate that is a little too small would leave small pages half empty
+_SPARE_ROWS = 16  # added to a window, because a slightly low estimate would leave small pages half empty
 
 
 class MergeInput(NamedTuple):
-    """A fragment, opened."""
+    """A fragment and its reader."""
 
     fragment: Fragment
     reader: FragmentReader
 
 
 class InputRows(NamedTuple):
-    """Some rows of a fragment, in its order."""
+    """Consecutive rows of a fragment."""
 
     fragment: Fragment
     rows: pa.RecordBatch
 
 
 class Versions:
-    """Rows of several parts sorted by (slot, primary key, newest first).
+    """Versions of rows from several parts, and their order by (slot, primary key, newest first).
 
-    Only rows of commits within `bounds` take part. `slots`, `commits`, `deleted`, `until` (the snapshot from
-    which on a row is history, None if none is) and `alive` are in the order of `rows`. `order` indexes these;
-    `first` marks, in that order, the first (newest) row of each key. `scanned` counts all rows looked at.
+    Contains only versions of commits within `bounds`.
+
+    Attributes:
+        rows: the versions, not sorted; `slots`, `commits`, `deleted` and `alive` are in the same order.
+        until: for each of `rows`, the first snapshot that does not need it; None if none is history.
+        order: the indices of the sorted versions in `rows`.
+        first: a mask in sorted order: the newest version of each key.
+        scanned: the number of rows in the parts.
     """
 
     def __init__(self, parts: Sequence[InputRows], primary_key: Sequence[str], bounds: Bounds) -> None:
@@ -75,14 +80,14 @@ class Versions:
         if any(UNTIL in part.rows.schema.names for part in parts):
             self.until = np.concatenate([_system(part, UNTIL, FOREVER) for part in parts])
         self.since = bounds.since
-        if len(parts) == 1 and parts[0].fragment.unique:  # sorted as it is, and each key once
+        if len(parts) == 1 and parts[0].fragment.unique:  # already sorted, and no key twice
             self.order = np.arange(self.rows.num_rows)
             self.first = np.ones(len(self.order), dtype=bool)
             return
         self.order, self.first = key_order(self.rows, primary_key, self.slots, -self.commits)
 
     def columns(self, chosen: Array) -> dict[str, pa.Array]:
-        """Return the columns of some of `rows`, and their slots, commits, and whether they are tombstones."""
+        """Return columns by name for the chosen `rows`, with their slots, commits and tombstone marks."""
         rows, system = (
             taken(self.rows, chosen),
             {SLOT: self.slots, COMMIT: self.commits, DELETED: self.deleted},
@@ -92,22 +97,22 @@ class Versions:
 
     @cached_property
     def alive(self) -> Array:
-        """Return whether each of `rows` is neither a tombstone nor history that was left behind."""
+        """Return a mask of `rows` that are neither a tombstone nor history that the reader does not need."""
         return ~self.deleted if self.until is None else ~self.deleted & (self.until > self.since)
 
 
 def pack(codes: Sequence[Array]) -> tuple[Array, int]:
-    """Return one integer for each row, which sorts and compares as the codes of several columns do together.
+    """Return one integer for each row that sorts like the codes of several columns together.
 
-    One integer is sorted several times as fast as some, and sorted runs one behind the other are merged, not
-    sorted again, by a stable sort.
-
-    Returns:
-        The integers, and how many of their lowest bits are the last code's.
+    Sorting one integer is several times faster than sorting by several, and a stable sort merges sorted
+    runs instead of sorting them again.
 
     Args:
-        codes: integers of the same number of rows, the most significant first. Where they do not fit, the
-            widest become ranks, and what several make together does, too.
+        codes: one array of integers for each column, the most significant first. If their bits do not fit,
+            the widest are replaced by ranks, and then the integers packed so far, too.
+
+    Returns:
+        The integers, and the number of their lowest bits that hold the last code.
     """
     if not len(codes[0]):
         return np.empty(0, dtype=np.int64), 0
@@ -142,7 +147,7 @@ def _ranks(code: Array) -> Array:
 
 
 def taken(rows: pa.RecordBatch, chosen: Array) -> pa.RecordBatch:
-    """Return some rows by number; a slice, without a copy, where these are neighbours."""
+    """Return rows by number; consecutive rows are a slice, without a copy."""
     count = len(chosen)
     if count and int(chosen[-1]) - int(chosen[0]) == count - 1 and bool((np.diff(chosen) == 1).all()):
         return rows.slice(int(chosen[0]), count)
@@ -150,7 +155,7 @@ def taken(rows: pa.RecordBatch, chosen: Array) -> pa.RecordBatch:
 
 
 def first_of_keys(order: Array, codes: Array) -> Array:
-    """Mark the rows, sorted by `order`, that differ in their codes from the row before them."""
+    """Return a mask, in sorted order, of the rows whose code differs from that of the row before."""
     ordered, first = codes[order], np.ones(len(order), dtype=bool)
     first[1:] = ordered[1:] != ordered[:-1]
     return first
@@ -159,15 +164,15 @@ def first_of_keys(order: Array, codes: Array) -> Array:
 def key_order(
     rows: pa.RecordBatch, primary_key: Sequence[str], slots: Array, then: Array | None = None
 ) -> tuple[Array, Array]:
-    """Return the order of rows by slot, key and `then`, if given, and marks of the first of each key."""
+    """Return the order of rows by slot, key and `then`, if given, and a mask of the first row of each key."""
     codes = [sort_codes(rows.column(name)) for name in primary_key]
     packed, bits = pack((slots, *codes) if then is None else (slots, *codes, then))
-    order = np.argsort(packed, kind="stable")  # which merges sorted parts
+    order = np.argsort(packed, kind="stable")  # a stable sort merges sorted parts
     return order, first_of_keys(order, packed if then is None else packed >> bits)
 
 
 def _system(part: InputRows, name: str, otherwise: int | bool) -> Array:
-    """Return a system column; a file lacks it where all rows have the same."""
+    """Return a system column; a file without it has the value `otherwise` in all rows."""
     if name in part.rows.schema.names:
         column: Array = part.rows.column(name).to_numpy(zero_copy_only=False)
         return column
@@ -179,7 +184,7 @@ def _commits(part: InputRows) -> Array:
 
 
 def _within(part: InputRows, bounds: Bounds) -> InputRows:
-    """Leave out rows of other commits before they are copied and sorted: there may be many."""
+    """Leave out rows of other commits before rows are copied and sorted: there may be many."""
     if bounds.wholly_hold(part.fragment):
         return part
     commits = _commits(part)
@@ -187,11 +192,11 @@ def _within(part: InputRows, bounds: Bounds) -> InputRows:
     return part if counts.all() else InputRows(part.fragment, part.rows.filter(pa.array(counts)))
 
 
-SeekKey: TypeAlias = tuple[int, bytes]  # a slot, and from which of its keys on
+SeekKey: TypeAlias = tuple[int, bytes]  # a position to read from: a slot, and the lowest key in this slot
 
 
 class Piece(NamedTuple):
-    """Slots to read, at least one; of the first one only keys from `low` on."""
+    """Slots to read; in the first slot only the keys from `low` on."""
 
     slots: SlotSet
     low: bytes = b""
@@ -201,25 +206,24 @@ class Piece(NamedTuple):
         return (self.slots.bits & -self.slots.bits).bit_length() - 1, self.low
 
     def rest(self, seek: SeekKey) -> Piece:
-        """Return what is left from a key on; there may be no slot in it."""
+        """Return the rest of the piece from a position on, which may have no slots."""
         return Piece(SlotSet(self.slots.bits >> seek[0] << seek[0]), seek[1])
 
 
 def windows(
     inputs: Sequence[MergeInput], piece: Piece, bounds: Bounds, room: Callable[[], int]
 ) -> Iterator[tuple[Versions, SeekKey | None]]:
-    """Walk a piece over several inputs in windows of about `room()` rows, each with the key after it.
+    """Yield the versions of a piece in windows of about `room()` rows, each with the position after it.
 
     Args:
-        inputs: the fragments to merge; rows in slots that one of them does not serve are left out.
-        piece: what to walk.
-        bounds: which commits count.
-        room: how many rows the next window may hold; asked before each. A window holds at least
-            one key all the same.
+        inputs: the fragments to merge; rows in slots that a fragment does not serve are left out.
+        piece: the slots to read.
+        bounds: the commits to read.
+        room: returns the target size of the next window in rows. A window has at least one key.
     """
     if not piece.slots:
         return
-    held: list[pa.RecordBatch] = []  # until the next window, so that no batch is read twice
+    held: list[pa.RecordBatch] = []  # the last batches of a window: the next window reads them, too
     first, rows_before = piece.slots.edges[0], _rows_before(inputs, piece.slots)
     while piece.slots:
         (start, low), most = piece.start, max(room(), 1) + _SPARE_ROWS
@@ -245,7 +249,7 @@ def windows(
 
 
 def _rows_before(inputs: Sequence[MergeInput], slots: SlotSet) -> Array:
-    """About how many rows come before each slot, from the first one to the one behind the last."""
+    """Estimate the number of rows before each slot, from the first slot to the one after the last."""
     numbers = np.arange(slots.edges[0], slots.edges[-1])
     rows = np.zeros(len(numbers) + 1)
     for fragment, _ in inputs:
@@ -263,10 +267,10 @@ def _count(extents: Extents) -> int:
 
 
 def cut(inputs: Sequence[MergeInput], extents: Extents, slot: int, count: int) -> tuple[Extents, SeekKey]:
-    """Cut extents of rows in one slot to about `count` rows of each input: to all versions of the same keys.
+    """Cut extents in one slot to about `count` rows of each input, so that all end after the same key.
 
     Returns:
-        The extents, with at least one key, and where what is left begins.
+        The extents, with at least one key, and the position after them.
     """
     pairs = [(reader, *ends) for (_, reader), ends in zip(inputs, extents, strict=True)]
     last = min((reader.key_at(at + count - 1) for reader, at, end in pairs if end - at > count), default=None)

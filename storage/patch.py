@@ -1,4 +1,4 @@
-"""A batch with newer rows in their places: rows that replace, are added, or take rows away."""
+"""Newer rows applied to a batch: they replace rows, are inserted, or delete rows."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ import pyarrow.compute as pc
 from elasticscan.base.concurrency import cached_property
 from elasticscan.storage.lookup import Mask, Rows
 
-_MOST_JOINED = 64  # so many rows are laid over a batch by copying what lies between them
+_MOST_JOINED = 64  # up to so many newer rows, the ranges between them are copied; for more, rows are taken
 
 
 @dataclass(frozen=True)
 class Patch:
-    """Newer rows of a batch: the rows before which they belong, and whether these have their keys.
+    """The places of newer rows in a batch.
 
     Attributes:
-        count: the batch's rows.
-        gone: they take away the row with their key, which is there, and are not in the batch that results.
+        count: the number of the batch's rows.
+        rows: for each newer row, the number of the batch's row before which it belongs.
+        replaces: whether the row at this number has the same key, so that the newer row replaces it.
+        gone: whether the newer row is a tombstone: it deletes the row with its key and adds none.
     """
 
     count: int
@@ -30,11 +32,11 @@ class Patch:
 
     @cached_property
     def keep_keys(self) -> bool:
-        """Return whether the batch that results has the same keys."""
+        """Return whether the resulting batch has the same keys."""
         return bool((self.replaces & ~self.gone).all())
 
     def column(self, old: pa.Array, new: pa.Array) -> pa.Array:
-        """Return a column of the batch that results, of the batch's and that of the newer rows."""
+        """Return a column of the resulting batch, from the columns of the batch and of the newer rows."""
         if len(self.rows) > _MOST_JOINED:
             return pc.take(pa.concat_arrays([old, new]), self._indices, boundscheck=False)
         parts, begin = [old.slice(0, 0)], 0
@@ -49,7 +51,7 @@ class Patch:
 
     @cached_property
     def _indices(self) -> pa.Array:
-        """Return the rows to take of the batch's and the newer ones behind them."""
+        """Return the rows of the resulting batch, as indices in the batch followed by the newer rows."""
         indices = np.arange(self.count, dtype=np.int32)
         newer = np.where(self.gone, -1, self.count + np.arange(len(self.rows)))
         indices[self.rows[self.replaces]] = newer[self.replaces]

@@ -1,4 +1,4 @@
-"""Pruning: what statistics of fragments rule out is not read."""
+"""Pruning: fragments and batches are not read if their statistics rule them out."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ StatisticsOf = Callable[[Fragment], FragmentStatistics | None]
 
 
 class PagePruner:
-    """Prunes one page: fragments and record batches whose statistics rule the request's key sets out.
+    """Finds fragments and record batches that have no row with values in the key sets of a request.
 
-    `rows` counts what is pruned, about: slots of a fragment count as equally large.
+    `rows` estimates the number of pruned rows, as if all slots of a fragment were equally large.
     """
 
     def __init__(self, statistics: StatisticsOf, key_sets: KeySets) -> None:
@@ -22,10 +22,10 @@ class PagePruner:
         self.rows = 0
 
     def matching(self, fragments: Sequence[Fragment], slots: SlotSet) -> list[Fragment]:
-        """Return the fragments that may hold a row that meets the filter.
+        """Return the fragments that may have a row that matches the filter.
 
-        One among those of some slots is enough for all to be read: a newer version that does not match the
-        filter, or a tombstone, hides an older one that does.
+        If it is at least one, all fragments of the slots must be read: a newer version that does not match
+        the filter, or a tombstone, hides an older version that does.
         """
         found = [fragment for fragment in fragments if self._may_match(fragment)]
         if not found:
@@ -40,7 +40,7 @@ class PagePruner:
         )
 
     def prunes(self, fragment: Fragment, batch: int) -> bool:
-        """Return whether a batch of a fragment cannot hold a row that meets the filter."""
+        """Return whether a batch of a fragment has no row that matches the filter."""
         statistics = self._statistics(fragment)
         if statistics is None or statistics.may_match(batch, self._key_sets):
             return False

@@ -1,9 +1,8 @@
-"""Reading ranges of primary keys at a shard: a seek to each low end, and nothing beyond the high one.
+"""Reading ranges of primary keys at a shard.
 
-Rows of one key lie side by side in each fragment, and keys in order within each slot. So a range is some
-neighbouring rows of each fragment, found by bisection over the columns of the key alone; the other columns
-are read of these rows only. What lies in several ranges is gathered until it is worth a merge, and a range
-that holds more than fits is merged window by window.
+The keys in a slot of a fragment are sorted. So a range of keys is a range of rows in each fragment, found by
+bisection in the key columns; the other columns are read only for these rows. The rows of small ranges
+are collected until a merge is worth it, and a large range is merged window by window.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from elasticscan.storage.lookup import rows_at
 from elasticscan.storage.merge import Extents, InputRows, MergeInput, Piece, SeekKey, Versions, cut
 from elasticscan.storage.pages import PageBuilder, PageSource, add_newest, read_pieces
 
-LEAST_ROWS = 256  # so many versions are looked at together, however few rows a page may hold
-_SLICED_ROWS = 4_096  # as many neighbours are read as slices of their batches
+LEAST_ROWS = 256  # merged in one step at least, however few rows a page may have
+_SLICED_ROWS = 4_096  # ranges of at least this mean length are read as slices of batches
 
 
 def read_ranges(source: PageSource, request: PageRequest) -> PageRows:
@@ -29,7 +28,7 @@ def read_ranges(source: PageSource, request: PageRequest) -> PageRows:
 
     Positions are those of a direct scan. `scanned` counts versions of rows.
     """
-    assert isinstance(request.keys, KeyRanges), "a request for ranges says which"
+    assert isinstance(request.keys, KeyRanges), "the caller has checked that the request has ranges"
     ranges, page, bounds = request.keys, source.page(request), source.bounds(request.snapshot)
     names = source.table.primary_key
     wanted = tuple(dict.fromkeys((*page.schema.names, *names)))
@@ -38,7 +37,7 @@ def read_ranges(source: PageSource, request: PageRequest) -> PageRows:
         if page.rows_left <= 0:
             return piece.start
         fragments = source.view.within(bounds).fragments
-        searched, inputs = (source.inputs(fragments, some, piece.slots) for some in (names, wanted))
+        searched, inputs = (source.inputs(fragments, columns, piece.slots) for columns in (names, wanted))
         for versions in _versions(searched, inputs, _spans(ranges, piece), bounds, page):
             page.scanned += versions.scanned
             if (stop := add_newest(page, versions, piece.start)) is not None:
@@ -49,10 +48,10 @@ def read_ranges(source: PageSource, request: PageRequest) -> PageRows:
 
 
 def _spans(ranges: KeyRanges, piece: Piece) -> Iterator[tuple[int, bytes, bytes | None]]:
-    """Yield the ranges that are left, each with its slot, in order."""
+    """Yield (slot, low, high) of each range in the piece, in order."""
     for slot, key_ranges in (found for ends in piece.slots for found in ranges.within(*ends)):
         for begin, high in key_ranges:
-            low = max(begin, piece.low)  # of a piece with one slot
+            low = max(begin, piece.low)  # a piece with a `low` has one slot
             if high is None or low < high:
                 yield slot, low, high
 
@@ -64,10 +63,10 @@ def _versions(
     bounds: Bounds,
     page: PageBuilder,
 ) -> Iterator[Versions]:
-    """Yield the versions in some ranges, in order, about as many at once as the page may hold."""
+    """Yield the versions in the ranges, in order, in parts of about as many rows as the page may have."""
     gathered, count = list[Extents](), 0
     for slot, low, high in spans:
-        left: Extents = [_extent(one, slot, low, high) for one in searched]
+        left: Extents = [_extent(fragment, slot, low, high) for fragment in searched]
         while any(begin < end for begin, end in left):
             most = max(page.rows_left, LEAST_ROWS)
             extents, _ = cut(searched, left, slot, most)
@@ -82,10 +81,10 @@ def _versions(
         yield _together(inputs, gathered, bounds)
 
 
-def _extent(one: MergeInput, slot: int, low: bytes, high: bytes | None) -> tuple[int, int]:
-    if slot not in one.fragment.slots:
+def _extent(searched: MergeInput, slot: int, low: bytes, high: bytes | None) -> tuple[int, int]:
+    if slot not in searched.fragment.slots:
         return 0, 0
-    reader, begin = one.reader, one.reader.first_row(slot, low)
+    reader, begin = searched.reader, searched.reader.first_row(slot, low)
     return begin, reader.first_row(slot + 1, b"") if high is None else reader.first_row(slot, high)
 
 
@@ -96,7 +95,7 @@ def _together(inputs: Sequence[MergeInput], gathered: Sequence[Extents], bounds:
 
 
 def _rows_of(reader: FragmentReader, extents: Extents) -> Iterator[pa.RecordBatch]:
-    """Rows with all columns of a reader: slices of batches where they are many, else picked one by one."""
+    """Yield the rows of the extents: slices of batches if the extents are long, else single rows."""
     if sum(end - begin for begin, end in extents) < _SLICED_ROWS * len(extents):
         numbers = np.concatenate([np.arange(begin, end, dtype=np.int64) for begin, end in extents])
         if len(numbers):

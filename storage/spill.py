@@ -1,4 +1,4 @@
-"""Record batches that wait to be read again: in memory while they are few, else in a temporary file."""
+"""Record batches that are read again later: in memory while they are small, else in a temporary file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from elasticscan.storage.disk.errors import temporary_error
 
 
 class Spool:
-    """Batches of one schema, to be read any number of times from the first on, also before all are there.
+    """Batches of one schema that can be read any number of times, also while more are written.
 
     Raises:
-        DiskFull: there is no room for temporary files.
-        OutOfResources: the process has too many files open, or gets no more memory.
-        InvalidOption: there is no directory for temporary files that this user may write to.
+        DiskFull: there is no space for temporary files.
+        OutOfResources: the process has too many open files, or no memory.
+        InvalidOption: this user may not write to the directory of temporary files.
     """
 
     def __init__(self) -> None:
@@ -35,11 +35,11 @@ class Spool:
 
     def __exit__(self, *_: object) -> None:
         for file in (self._writer, self._file):
-            with suppress(OSError, AttributeError):  # closing writes the buffer, which is not needed any more
+            with suppress(OSError, AttributeError):  # closing writes the buffer, which is no longer needed
                 file.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add a batch behind all others."""
+        """Append a batch."""
         with _typed():
             self._file.seek(0, SEEK_END)
             if self._writer is None:
@@ -48,7 +48,7 @@ class Spool:
         self._count += 1
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches that are there when the first one is asked for."""
+        """Yield the batches that were written before the iteration began."""
         reader = None
         for _ in range(self._count):
             with _typed():

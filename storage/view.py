@@ -15,7 +15,7 @@ _MOST_BOUNDS = 64
 
 @dataclass(frozen=True, eq=False)
 class Layers:
-    """A fragment that has each key once, and others, wherever these meet it; without it, any fragments."""
+    """A large fragment, the base, and the other fragments of its slots; without a base, any fragments."""
 
     base: Fragment | None
     others: tuple[Fragment, ...]
@@ -26,11 +26,11 @@ class Layers:
 
 
 class Sections:
-    """The slots as they are seen within some bounds.
+    """The slots of a view, divided by their layers within bounds of commits.
 
     Attributes:
-        fragments: those that count.
-        parts: the slots over the same layers, in as few parts as are ascending.
+        fragments: the fragments that may have rows within the bounds.
+        parts: (slots, layers), ascending; neighbouring slots with the same layers are one part.
         shared: the slots that several fragments serve.
     """
 
@@ -48,10 +48,10 @@ class View:
         self._sections: dict[Bounds, Sections] = {}
 
     def within(self, bounds: Bounds) -> Sections:
-        """Return the slots as they are seen within `bounds`."""
+        """Return the sections within `bounds`, cached."""
         sections = self._sections.get(bounds)
         if sections is None:
-            if len(self._sections) >= _MOST_BOUNDS:  # a change scan asks for each commit once
+            if len(self._sections) >= _MOST_BOUNDS:  # a scan of changes needs each commit's bounds only once
                 self._sections.clear()
             sections = self._sections[bounds] = Sections(self.fragments, bounds)
         return sections
@@ -64,7 +64,7 @@ def _parts_of(fragments: Sequence[Fragment], bounds: Bounds) -> Iterator[tuple[S
     ranges, by_base = list[tuple[int | None, tuple[int, int]]](), dict[int | None, dict[int, Fragment]]()
     for interval in intervals_of(fragments):
         served = {fragment.id: fragment for fragment in interval.fragments}
-        # On which the others can be overlaid; None if they must be merged.
+        # The base is the densest fragment on which the others can be laid; None if all must be merged.
         fitting = served.keys() & density.keys() if history.isdisjoint(served) else ()
         base = max(sorted(fitting), key=density.__getitem__, default=None)
         by_base.setdefault(base, {}).update(served)
@@ -78,7 +78,7 @@ def _parts_of(fragments: Sequence[Fragment], bounds: Bounds) -> Iterator[tuple[S
 
 
 def shared_slots(fragments: Iterable[Fragment]) -> SlotSet:
-    """Return the slots that several of some fragments serve."""
+    """Return the slots that more than one of the fragments serves."""
     once = shared = SlotSet()
     for fragment in fragments:
         shared |= once & fragment.slots
@@ -87,14 +87,14 @@ def shared_slots(fragments: Iterable[Fragment]) -> SlotSet:
 
 
 def most_rows(fragments: Iterable[Fragment], bounds: Bounds) -> tuple[int, bool]:
-    """Return (the most possible rows, whether exactly so many), from what is known without a file."""
+    """Return (upper bound of the rows, whether it is exact), from metadata alone."""
     read = [fragment for fragment in fragments if fragment.slots and bounds.touch(fragment)]
     exact = not shared_slots(read) and all(_is_plain(fragment, bounds) for fragment in read)
     return sum(fragment.rows - fragment.tombstones for fragment in read), exact
 
 
 def _is_plain(fragment: Fragment, bounds: Bounds) -> bool:
-    """Return whether each row of a fragment is one that a scan gives, unless other fragments hide it."""
+    """Return whether a scan returns each row of a fragment, unless other fragments hide it."""
     return (
         fragment.unique
         and fragment.superseded_at is None

@@ -1,6 +1,5 @@
-"""Record batches of sealed files: found in their files, read whole or in part, kept for a while.
+"""Record batches of sealed files: located in their files, read whole or in part, and cached.
 
-layout   where the values of a batch lie in its file, and reads of some columns or rows of it
-reader   random access to the batches of one file, with some of its columns; the batches that were read
-         lately, and the files that several readers share
+layout   the byte ranges of a batch's values in its file, and reads of single columns or rows
+reader   random access to the batches of one file, and the cache of recently read batches and open files
 """

@@ -1,15 +1,15 @@
-"""Places of a record batch's values in its file, so that some can be read without the others.
+"""The byte ranges of a record batch's values in its file, to read single columns and rows.
 
-A record batch is Arrow's description of it, then the buffers of its columns one after another:
+A record batch in a file is Arrow's description of it, then the buffers of its columns:
 
     begin   ffffffff, length of the description (4 bytes, little-endian), the description
     …       column id: validity (one bit a row; absent where nothing is null), values (8 bytes a row)
     …       column s:  validity, offsets (4 bytes a row, and 4), the texts themselves
     end
 
-So value 70,000 of `id` are the 8 bytes at 560,000 of its second buffer. That holds for uncompressed
-batches, and for columns of plain types: numbers, times, booleans, fixed binaries, texts. Others are read by
-Arrow, whole.
+So value 70,000 of `id` is the 8 bytes at offset 560,000 of its second buffer. This is true for uncompressed
+batches, and for columns of plain types: numbers, times, booleans, fixed binaries, texts. All other columns
+are read as a whole, by Arrow.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pyarrow import ipc
 
 from elasticscan.storage.sealed_file import SEGMENT_BYTES, SealedFile
 
-# Columns of batches of so many bytes are compressed and decompressed side by side. Less takes threads longer
-# than it takes one, many times so where all processors are busy.
+# The columns of batches of at least this size are compressed and decompressed in parallel. For smaller ones,
+# threads are slower than one thread, and much slower if all processors are busy.
 THREADS_FROM_BYTES = 256 << 10
 
 _PREFIX_BYTES = 8  # the marker, and the length of the description
@@ -38,18 +38,18 @@ _OFFSET_BYTES = {
 }
 
 _EMPTY = pa.py_buffer(b"")
-_NEAR_BYTES = 64 << 10  # columns so near each other are read at once, with what lies between them
-_DENSE = 3  # of so many rows for each segment one in twenty segments has none
+_NEAR_BYTES = 64 << 10  # columns with a smaller gap between them are read together with the gap
+_DENSE = 3  # random rows per segment: with so many, only one segment in twenty has no row
 
 Numbers = NDArray[np.int64]
-Ranges = tuple[Numbers, Numbers]  # where byte ranges of the file begin, and where they end
-Place = tuple[int, int]  # where a buffer begins in the file, and its bytes
-Read = Callable[[int, int], pa.Buffer]  # proven bytes of a file, by offset and length
+Ranges = tuple[Numbers, Numbers]  # the begins and the ends of byte ranges of a file
+Place = tuple[int, int]  # the offset of a buffer in the file, and its length
+Read = Callable[[int, int], pa.Buffer]  # returns verified bytes of a file, given offset and length
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnLayout:
-    """A column of a plain type in one batch that has rows; a buffer is None where it has none."""
+    """A column of a plain type in one batch that is not empty; a buffer that it does not have is None."""
 
     type: pa.DataType
     null_count: int
@@ -69,7 +69,7 @@ class ColumnLayout:
         return max(place + size for place, size in filter(None, self.buffers) if size)
 
     def array(self, rows: int, data: pa.Buffer, begin: int) -> pa.Array:
-        """Return the column, of data that begins at a place in the file."""
+        """Return the column; `data` are bytes of the file from offset `begin` on."""
         buffers = [
             place and (data.slice(place[0] - begin, place[1]) if place[1] else _EMPTY)
             for place in self.buffers
@@ -79,7 +79,7 @@ class ColumnLayout:
 
 @dataclass(frozen=True, slots=True)
 class BatchLayout:
-    """A record batch: the bytes of the file it lies in, its rows, its columns of plain types."""
+    """A record batch: its byte range in the file, its rows, and its columns of plain types."""
 
     begin: int
     end: int
@@ -90,14 +90,14 @@ class BatchLayout:
 def read_layout(read: Read, begin: int, end: int, schema: pa.Schema) -> BatchLayout:
     """Return the layout of the uncompressed record batch in [begin, end) of a file.
 
-    Raises what Arrow raises, and ValueError, where there is none.
+    If there is none, raises ValueError or an error of Arrow.
     """
     prefix = read(begin, _PREFIX_BYTES).to_pybytes()
     length = _PREFIX_BYTES + int.from_bytes(prefix[4:], "little")
     if prefix[:4] != _MARKER or begin + length > end:
         raise ValueError("a record batch is not where it should be")
-    # Arrow reads the batch's description alone: it wraps the body into arrays without reading it.
-    # So the body may be untouched memory, of which the system holds no page.
+    # Arrow reads only the batch's description, and wraps the body into arrays without reading it.
+    # So the body is untouched memory, for which the system allocates no page.
     room = pa.allocate_buffer(end - begin)
     memoryview(room).cast("B")[:length] = memoryview(read(begin, length)).cast("B")
     batch = ipc.read_record_batch(ipc.read_message(pa.BufferReader(room)), schema)
@@ -111,7 +111,7 @@ def read_layout(read: Read, begin: int, end: int, schema: pa.Schema) -> BatchLay
 
 
 def read_columns(read: Read, layout: BatchLayout, columns: Sequence[ColumnLayout]) -> list[pa.Array]:
-    """Whole columns of a batch; neighbours are read at once."""
+    """Read whole columns of a batch; neighbouring columns in one read."""
     arrays: dict[int, pa.Array] = {}
     order = sorted(range(len(columns)), key=lambda number: columns[number].begin)
     while order:
@@ -140,19 +140,19 @@ def _is_plain(kind: pa.DataType) -> bool:
 def take_rows(
     file: SealedFile, layout: BatchLayout, columns: Sequence[ColumnLayout], rows: Numbers
 ) -> list[pa.Array]:
-    """Rows of a batch, by number, in the order asked, of some of its columns, without a read of the rest.
+    """Read rows of a batch by number, in this order, in some columns, without reading the rest.
 
-    The segments of the file in which their values lie are read into their places in memory that stands for
-    the whole batch, and Arrow takes the rows from there. The rest of that memory is never touched.
+    Memory for the whole batch is reserved. Only the segments that contain values of the rows are read
+    into it, and Arrow takes the rows from there. The rest of the memory is never touched.
 
     Raises:
-        FragmentDamaged: what was read is not what was written.
+        FragmentDamaged: the bytes have changed since they were written.
         ShardUnavailable: the disk cannot be read.
-        Besides, ValueError where a text is not within its column.
+        ValueError: a text is not within its column.
     """
     indices = pa.array(rows)
     largest = max((place[1] for column in columns for place in column.buffers if place), default=0)
-    if len(rows) * SEGMENT_BYTES >= _DENSE * largest:  # to find out which segments would take longer
+    if len(rows) * SEGMENT_BYTES >= _DENSE * largest:  # selecting segments would take longer
         return [column.take(indices) for column in read_columns(file.read, layout, columns)]
     first = layout.begin // SEGMENT_BYTES
     count, begin = -(-layout.end // SEGMENT_BYTES) - first, first * SEGMENT_BYTES
@@ -167,14 +167,14 @@ def take_rows(
 
 
 def _fixed(column: ColumnLayout, rows: Numbers) -> Iterator[Ranges]:
-    """Yield where the rows' bits, values and offsets are."""
+    """Yield the byte ranges of the rows' validity bits, values and offsets."""
     validity, values = column.buffers[:2]
     if validity is not None:
         yield (begins := validity[0] + (rows >> 3)), begins + 1
     if values is None:
         return
     place, size = values
-    if column.offset_bytes:  # Arrow looks at the first and the last one whatever it takes
+    if column.offset_bytes:  # Arrow always reads the first and the last offset
         edges = np.array([0, max(size - column.offset_bytes, 0)]) + place
         yield edges, edges + min(size, column.offset_bytes)
         yield (begins := place + rows * column.offset_bytes), begins + 2 * column.offset_bytes
@@ -184,7 +184,7 @@ def _fixed(column: ColumnLayout, rows: Numbers) -> Iterator[Ranges]:
 
 
 def _texts(column: ColumnLayout, room: NDArray[np.uint8], begin: int, rows: Numbers) -> Ranges:
-    """Return where the texts of some rows are."""
+    """Return the byte ranges of the texts of the rows."""
     _, offsets, texts = column.buffers
     assert offsets is not None
     place, size = offsets
@@ -197,7 +197,7 @@ def _texts(column: ColumnLayout, room: NDArray[np.uint8], begin: int, rows: Numb
 
 
 def _segments(ranges: Sequence[Ranges], first: int, count: int) -> NDArray[np.bool_]:
-    """Return which of the `count` segments from `first` on byte ranges lie in; empty ones lie in none."""
+    """Return a mask of the `count` segments from `first` on: those that overlap a byte range."""
     starts, ends = (np.concatenate(edges) for edges in zip(*ranges, strict=True))
     starts, ends = starts[starts < ends], ends[starts < ends]
     depth = np.bincount(starts // SEGMENT_BYTES - first, minlength=count + 1)

@@ -1,4 +1,4 @@
-"""Random access to the record batches of sealed files, by batch or by row, and a cache of those used last."""
+"""Random access to the record batches of sealed files, by batch or by row, and a cache of batches."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from elasticscan.storage.batches.layout import (
 from elasticscan.storage.disk import AHEAD_BYTES, Disk
 from elasticscan.storage.sealed_file import SealedFile
 
-# The errors that Arrow raises on bytes it cannot read, and their subclasses. Bytes are proven before Arrow
-# sees them, so only a file of another kind than the catalog says raises them.
+# The errors that Arrow raises on bytes that it cannot read. Bytes are verified before Arrow reads them, so
+# only a file of another kind than the catalog says raises them.
 UNREADABLE = (
     OSError,
     ValueError,
@@ -43,18 +43,18 @@ UNREADABLE = (
     pa.ArrowSerializationError,
 )
 
-# The cache is bounded in number, too: a batch of a few rows takes some ten KiB for objects, whatever its
-# bytes, and each small commit brings some.
+# The cache is bounded in number, too: the objects of a batch take about ten KiB, however few bytes it has,
+# and each small commit adds batches.
 MOST_BATCHES = 4_096
-_SLACK = 1 / 32  # by which columns may lie elsewhere in another batch
+_SLACK = 1 / 32  # the expected difference of a column's relative place between batches
 
 Fields: TypeAlias = dict[str, tuple[str | None, pa.Field]]
 
 
 class BatchCache:
-    """Keeps the batches used last. A batch that a reader holds stays usable when the cache drops it.
+    """A cache of the most recently used batches, and of open files. Threads may share one.
 
-    Threads may share one.
+    A batch stays usable after the cache has dropped it.
     """
 
     def __init__(self, most_bytes: int = BATCH_CACHE_BYTES) -> None:
@@ -66,9 +66,9 @@ class BatchCache:
         self._files: WeakValueDictionary[tuple[Disk, str, Seal, str], SealedFile] = WeakValueDictionary()
 
     def open(self, disk: Disk, path: str, seal: Seal, label: str = "") -> SealedFile:
-        """Return a file, open for all its readers: its tail is read and proven once for all of them.
+        """Return an open file that its readers share, so that its tail is read and verified only once.
 
-        Raises as `SealedFile` does.
+        Raises the same errors as `SealedFile`.
         """
         key = (disk, path, seal, label)
         with self._lock:
@@ -80,15 +80,15 @@ class BatchCache:
         return file
 
     def kept(self) -> KeptBatches:
-        """Return a place for the batches of one more reader."""
+        """Return a new, empty set of cached batches for a reader."""
         return KeptBatches(self, next(self._readers))
 
     def has_room(self, size: int) -> bool:
-        """Return whether a batch of so many bytes can be kept without dropping another."""
+        """Return whether a batch of `size` bytes fits without dropping another."""
         return self._bytes + size <= self._most_bytes
 
     def use(self, key: tuple[int, int], batch: pa.RecordBatch) -> None:
-        """Keep a batch for longer than the ones used before."""
+        """Mark a batch as the most recently used one, and drop the oldest above the bounds."""
         with self._lock:
             if key in self._batches:
                 self._batches.move_to_end(key)
@@ -101,25 +101,25 @@ class BatchCache:
                 self._bytes -= self._batches.popitem(last=False)[1][1]
 
     def drop(self, keys: Iterable[tuple[int, int]]) -> None:
-        """Drop batches that will not be read again."""
+        """Drop these batches."""
         with self._lock:
             for key in keys:
                 self._bytes -= self._batches.pop(key, (None, 0))[1]
 
 
 class KeptBatches:
-    """The batches of one reader in a cache: what that or a caller holds is not made twice."""
+    """The batches of one reader. A batch that the cache or a caller still refers to is not made again."""
 
     def __init__(self, cache: BatchCache, reader: int) -> None:
         self.cache, self._reader = cache, reader
         self._held: WeakValueDictionary[int, pa.RecordBatch] = WeakValueDictionary()
 
     def peek(self, index: int) -> pa.RecordBatch | None:
-        """Return a batch if it is there."""
+        """Return a batch if it is in memory, else None."""
         return self._held.get(index)
 
     def get(self, index: int, make: Callable[[int], pa.RecordBatch]) -> pa.RecordBatch:
-        """Return a batch; `make` makes it if it is not there."""
+        """Return a batch, made by `make` if it is not in memory."""
         batch = self._held.get(index)
         if batch is None:
             batch = self._held[index] = make(index)
@@ -127,18 +127,16 @@ class KeptBatches:
         return batch
 
     def forget(self, indices: Iterable[int] | None = None) -> None:
-        """Leave the room of these batches, all by default, to others."""
+        """Drop these batches, by default all, from the cache."""
         self.cache.drop([(self._reader, n) for n in (list(self._held) if indices is None else indices)])
 
 
 class BatchReader:
-    """Random access to the record batches of a sealed file, with only some columns.
-
-    Recently read batches are kept by the cache; a batch that a caller holds is never read twice.
+    """Random access to the record batches of a sealed file, in the columns that `_choose` returns.
 
     Args:
         disk, path, seal, label: see `SealedFile`.
-        cache: keeps batches of all readers, as far as its bound allows.
+        cache: the cache to share with other readers.
     """
 
     def __init__(
@@ -146,11 +144,11 @@ class BatchReader:
     ) -> None:
         self.cache = cache or BatchCache()
         self._file = self.cache.open(disk, path, seal, label)
-        self._ends: Sequence[int] = ()  # of the batches in the file
+        self._ends: Sequence[int] = ()  # the end of each batch in the file
         self._is_plain = True  # not compressed
-        # By columns of a file that is far, the shares of each batch that hold them.
+        # For remote files, by columns: the parts of a batch that contain them, as fractions of its length.
         self._shares: dict[tuple[str, ...], list[tuple[float, float]]] = {}
-        self._last, self._ahead = -9, range(0)  # the batch read last, and those expected in a scan
+        self._last, self._ahead = -9, range(0)  # the batch read last, and the batches prefetched for a scan
         self._by_arrow: dict[tuple[str, ...], Any] = {}
         self._schemas: dict[tuple[str, ...], pa.Schema] = {}
         self._nulls: dict[str, pa.Array] = {}
@@ -163,15 +161,15 @@ class BatchReader:
         self.kept = self.cache.kept()
 
     def _choose(self, schema: pa.Schema) -> Fields:
-        """Return the columns to read: what the file calls each, or None where it lacks it, and its field.
+        """Return, for each column to read, its name in the file (None if the file lacks it) and its field.
 
-        Raises what Arrow raises when the file is not what it should be.
+        Raises ValueError or an error of Arrow if the file does not fit.
         """
         raise NotImplementedError
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        """Translate Arrow's errors into the store's."""
+        """Translate errors of Arrow into errors of the package."""
         try:
             yield
         except MemoryError as error:
@@ -183,7 +181,7 @@ class BatchReader:
         return self._file.damaged(why)
 
     def schema_of(self, columns: Sequence[str]) -> pa.Schema:
-        """Return the schema of some of the reader's columns."""
+        """Return the schema of these columns of the reader."""
         names = tuple(columns)
         schema = self._schemas.get(names)
         if schema is None:
@@ -201,15 +199,15 @@ class BatchReader:
         return (self.batch(index) for index in range(self.batch_count))
 
     def rows(self, index: int, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
-        """Rows of a batch, by number, in the order asked, of some of the reader's columns.
+        """Return rows of a batch by number, in this order, in some of the reader's columns.
 
-        A batch that no caller holds, and that the cache has no room for, is not read for a few rows.
+        A batch that is not in memory, and that the cache has no room for, is not read as a whole.
         """
         if self.kept.peek(index) is None and self._file.has_cheap_reads:
             with self._readable():
                 stored = self._stored(columns)
                 plain = self._layout(self._numbers[index], stored)
-                # Where there is room, the whole batch serves all later reads.
+                # If there is room, read the whole batch: later reads find it in the cache.
                 if plain and not self.cache.has_room(plain[0].end - plain[0].begin):
                     arrays = take_rows(self._file, *plain, rows) if stored else []
                     return self._complete(columns, dict(zip(stored, arrays, strict=True)), len(rows))
@@ -218,8 +216,8 @@ class BatchReader:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema_of(columns))
 
     def _read(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
-        """Return some columns of a batch in the file; others are not decompressed, nor read if avoidable."""
-        stored = tuple(self._stored(columns) or self._schema_of_file.names[-1:])  # one says how many rows
+        """Read some columns of a batch in the file; others are not decompressed, and not read if possible."""
+        stored = tuple(self._stored(columns) or self._schema_of_file.names[-1:])  # one, to count the rows
         if not self._file.is_near:
             self._expect(number, stored)
         plain = self._layout(number, stored)
@@ -230,33 +228,33 @@ class BatchReader:
         else:
             batch = self._arrow_reader(stored).get_batch(number)
             if self._is_plain and len(stored) < len(self._schema_of_file):
-                # Copy: Arrow puts the few columns that were asked for into one block with room for all
-                # columns. What was compressed it puts into blocks of their own, column by column.
+                # Copy, because Arrow keeps the requested columns in one block of the size of all columns.
+                # If they were compressed, each would have its own block.
                 batch = ipc.read_record_batch(batch.serialize(), batch.schema)
             arrays, rows = batch.select(list(stored)).columns, batch.num_rows
         return self._complete(columns, dict(zip(stored, arrays, strict=True)), rows)
 
     def _stored(self, columns: Sequence[str]) -> list[str]:
-        """Return what the file calls the columns that it has."""
+        """Return the names in the file, for those of the columns that it has."""
         return [stored for stored, _ in map(self._fields.__getitem__, columns) if stored is not None]
 
     def _complete(self, columns: Sequence[str], arrays: Mapping[str, pa.Array], rows: int) -> pa.RecordBatch:
-        """Return columns under their names and in their types; those that the file lacks are null."""
-        whole = []
+        """Return a batch of the columns in their types; columns that the file lacks are null."""
+        completed = []
         for stored, field in map(self._fields.__getitem__, columns):
             array = self._nulls_of(field, rows) if stored is None else arrays[stored]
-            whole.append(array if array.type == field.type else array.cast(field.type))
-        return pa.RecordBatch.from_arrays(whole, schema=self.schema_of(columns))
+            completed.append(array if array.type == field.type else array.cast(field.type))
+        return pa.RecordBatch.from_arrays(completed, schema=self.schema_of(columns))
 
     def _nulls_of(self, field: pa.Field, count: int) -> pa.Array:
-        """`count` nulls; all batches share the longest array."""
+        """Return `count` nulls; all batches share the longest array."""
         nulls = self._nulls.get(field.name)
         if nulls is None or len(nulls) < count:
             nulls = self._nulls[field.name] = pa.nulls(count, field.type)
         return nulls.slice(0, count)
 
     def _expect(self, number: int, stored: tuple[str, ...]) -> None:
-        """Have what is read of a file that is far fetched; in a scan also of the batches that follow."""
+        """Prefetch columns of a batch of a remote file, and in a scan also of the batches after it."""
         numbers = [number]
         if not self._last < number <= self._last + 2:
             self._ahead = range(number, number + 1)
@@ -275,7 +273,7 @@ class BatchReader:
     def _note_shares(
         self, stored: tuple[str, ...], layout: BatchLayout, columns: Sequence[ColumnLayout]
     ) -> None:
-        """Note where a batch of a file that is far has some columns: others have them about there, too."""
+        """Note the relative place of columns in a batch of a remote file; in other batches it is similar."""
         size = layout.end - layout.begin
         places = sorted((column.begin - layout.begin, column.end - layout.begin) for column in columns)
         shares = [(max(low / size - _SLACK, 0.0), min(high / size + _SLACK, 1.0)) for low, high in places]
@@ -293,20 +291,20 @@ class BatchReader:
         return reader
 
     def _span(self, number: int) -> tuple[int, int]:
-        """Return the place in the file where a batch begins, and where it ends."""
-        # The first one is behind the magic and the schema.
+        """Return where a batch begins and ends in the file."""
+        # The first batch is after the magic and the schema.
         begin = self._ends[number - 1] if number else 8 + int(self._schema_of_file.serialize().size)
         return begin, self._ends[number]
 
     def _layout(self, number: int, stored: Sequence[str]) -> tuple[BatchLayout, list[ColumnLayout]] | None:
-        """Return where columns of a batch lie in its file; None if one is compressed, or of no plain type."""
+        """Return the layout of a batch and its columns; None if one is compressed or not of a plain type."""
         if not self._is_plain:
             return None
         layout: BatchLayout | None = self._file.layouts.get(number)
         if layout is None:
             begin, end = self._span(number)
             layout = read_layout(self._file.read, begin, end, self._schema_of_file)
-            if self._file.is_near:  # others have many small batches, and are read batch by batch
+            if self._file.is_near:  # remote files have many small batches that are read only once
                 self._file.layouts[number] = layout
         if not all(name in layout.columns for name in stored):
             return None
