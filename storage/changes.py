@@ -1,8 +1,8 @@
-"""Reading changes at a shard: what commits of a range did to the rows of some slots.
+"""Reading changes at a shard: the changes that a range of commits made to rows.
 
-A fragment keeps every version of a row that a reader may still want, so changes need no log of
-their own. Of each key the versions in the range are brought together, oldest first; what each one
-replaced is the version before it, in the range or found by a point lookup before it.
+Fragments keep every version of a row that a reader may still need, so changes need no log of their own. The
+versions of each key in the range are sorted, oldest first. Each version replaced the version before it, which
+is in the range or is found by a point lookup at the commit before the range.
 """
 
 from __future__ import annotations
@@ -24,42 +24,44 @@ from elasticscan.storage.point_reads import rows_of_keys
 INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE = "insert", "update_preimage", "update_postimage", "delete"
 _KINDS = (INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE)
 _INSERT, _PREIMAGE, _POSTIMAGE, _DELETE = range(4)
-_LEAST_ROWS = 1024  # so many versions are merged together, however few rows a page may hold
+_LEAST_ROWS = 1024  # merged in one window at least, however few rows a page may have
 
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
 class Histories:
-    """All versions in some bounds of some keys, sorted by (slot, primary key), the oldest first.
+    """All versions within bounds, sorted by (slot, primary key, oldest first).
 
     Attributes:
-        rows: in another order; `keys`: their columns of the primary key.
-        places: for each version which of these it is.
-        first: whether it is the oldest of its key.
-        last: the number of the newest of each key.
+        rows, keys: the versions, not sorted, and their columns of the primary key.
+        places: for each sorted version its number in `rows`.
+        slots, commits, alive: of the sorted versions.
+        first: a mask of the sorted versions: the oldest of each key.
+        last: the number of the newest version of each key.
     """
 
     def __init__(self, versions: Versions) -> None:
         self.rows, self.first = versions.rows, versions.first
         starts = np.append(np.flatnonzero(self.first), len(self.first))
         self.last: Numbers = starts[1:] - 1
-        # The versions of each key are turned round: merged rows have the newest first.
-        turned = np.repeat(starts[:-1] + self.last, np.diff(starts)) - np.arange(len(self.first))
-        self.places: Numbers = versions.order[turned]
+        # Reverse the versions of each key: a merge has the newest first.
+        reverse = np.repeat(starts[:-1] + self.last, np.diff(starts)) - np.arange(len(self.first))
+        self.places: Numbers = versions.order[reverse]
         self.slots, self.commits = versions.slots[self.places], versions.commits[self.places]
         self.alive: Mask = versions.alive[self.places]
         self.keys = self.rows.select(versions.primary_key).columns
 
 
 class Events(NamedTuple):
-    """The rows of changes, in order.
+    """The rows of the change feed, in order.
 
     Attributes:
-        versions: for each one a version of its key, by its number in the histories.
-        values: the row with its values: among those of the histories, then those from before the range.
-        commits: what did it.
-        kinds: what it was, as an index of `_KINDS`; None without a feed.
+        versions: for each event a version of its key, by its number in the histories.
+        values: the number of the row with its values, in the histories' rows followed by the rows from before
+            the range.
+        commits: the commit that made the change.
+        kinds: the type of the change, as an index of `_KINDS`; None without a feed.
     """
 
     versions: Numbers
@@ -69,7 +71,7 @@ class Events(NamedTuple):
 
 
 def _replacements(histories: Histories, commit: int) -> Events:
-    """Return the changes of an overwrite: each key's last version was written by it, or removed by it."""
+    """Return the changes of an overwrite, which has written or removed the last version of each key."""
     last = histories.last
     written = histories.commits[last] == commit
     before = np.maximum(np.where(written, last - 1, last), 0)
@@ -82,15 +84,15 @@ def _replacements(histories: Histories, commit: int) -> Events:
 
 
 def _emit(versions: Numbers, commits: Numbers, new: tuple[Any, Mask], old: tuple[Any, Mask]) -> Events:
-    """Return the events of changes, in order, each of the row after a change and the row before it.
+    """Return the events of changes, given the row after and the row before each change.
 
-    A row is given by its place, and whether it is alive; else its place has no meaning.
+    Rows are given as (places, mask of rows that exist); other places have no meaning.
 
     before   after    events
     no row   row      insert
     row      row      update preimage, update postimage
     row      no row   delete
-    no row   no row   none: a tombstone for a key that was not there
+    no row   no row   none: a tombstone for a key without a row
     """
     (after, is_alive), (before, was_alive) = new, old
     counts = is_alive.astype(np.int64) + was_alive
@@ -105,22 +107,22 @@ def _emit(versions: Numbers, commits: Numbers, new: tuple[Any, Mask], old: tuple
 
 
 def read_changes(source: PageSource, request: PageRequest) -> PageRows:
-    """Read a page of changes that a request's span made to the slots of its cursors, by slot, key and commit.
+    """Read a page of the changes in a request's span and cursors, by slot, key and commit.
 
     Returns:
-        The request's columns, with a feed the kind of change, and the number of the commit. A page without
-        rows is the last one.
+        The request's columns, the type of the change if there is a feed, and the number of the commit. A page
+        without rows is the last one.
 
     Raises:
         FragmentDamaged: a fragment cannot be read.
     """
-    assert request.changes is not None, "a request for changes says of which commits"
+    assert request.changes is not None, "the caller has checked that the request has a span"
     page = _ChangePage(source, request, request.changes)
     return read_pieces(page.builder, request.cursors, page.read)
 
 
 class _ChangePage:
-    """One page while it is read."""
+    """One page of changes that is being read."""
 
     def __init__(self, source: PageSource, request: PageRequest, span: ChangeSpan) -> None:
         self.source, self.span, self.columns = source, span, request.columns
@@ -133,7 +135,7 @@ class _ChangePage:
         self.before = Bounds(span.floor, span.after, since=span.after)
 
     def read(self, piece: Piece) -> SeekKey | None:
-        """Add the changes of a piece that fit; returns where to go on if the page is full."""
+        """Add the changes of a piece; return the position to resume at if the page is full, else None."""
         bounds = self.both if self.span.feed and self.span.overwrite else self.within
         page, touching = self.builder, self.source.view.within(bounds).fragments
         if page.rows_left <= 0:
@@ -142,7 +144,7 @@ class _ChangePage:
         fragments = [one.fragment for one in inputs]
         size = sum(fragment.bytes for fragment in fragments)
         row_bytes = max(1, size // max(1, sum(fragment.rows for fragment in fragments)))
-        is_mixed = not all(map(bounds.wholly_hold, fragments))  # perhaps few of the rows count
+        is_mixed = not all(map(bounds.wholly_hold, fragments))  # maybe only few rows are within bounds
 
         def window_rows() -> int:
             fitting = max(min(page.rows_left, page.bytes_left // row_bytes + 16), _LEAST_ROWS)
@@ -155,10 +157,10 @@ class _ChangePage:
         return fill_from(page, windows(inputs, piece, bounds, window_rows), piece.start, add)
 
     def _events(self, histories: Histories) -> tuple[Events, pa.RecordBatch | None]:
-        """Compare each version with the one before it; that of a key's first is looked up.
+        """Compare each version with the one before it, which is looked up for the first version of a key.
 
         Returns:
-            The events, and rows as they were before the range, with the requested columns.
+            The events, and the rows from before the range, in the requested columns.
         """
         if not self.span.feed:
             chosen = np.flatnonzero(histories.alive)
@@ -177,7 +179,7 @@ class _ChangePage:
     def _fill(
         self, histories: Histories, events: Events, before: pa.RecordBatch | None, start: SeekKey
     ) -> SeekKey | None:
-        """Add the keys that fit, with all of their events; returns where to go on if some do not fit."""
+        """Add the keys that fit, with all their events; return the position to resume at, or None."""
         if not len(events.values):
             return None
 
@@ -202,8 +204,8 @@ class _ChangePage:
         """Return the first `count` events as rows."""
         columns, values = list[pa.Array](), events.values[:count]
         if before is not None and before.num_rows:
-            ours = [rows.column(name) for name in self.columns]
-            both = map(pa.concat_arrays, zip(ours, before.columns, strict=True))
+            inside = [rows.column(name) for name in self.columns]
+            both = map(pa.concat_arrays, zip(inside, before.columns, strict=True))
             columns = [column.take(pa.array(values)) for column in both]
         elif self.columns:  # a batch without columns has no rows
             columns = taken(rows.select(list(self.columns)), values).columns

@@ -1,8 +1,8 @@
-"""Bringing the rows that users hand in to a table's schema and limits, or saying exactly what does not fit.
+"""Conversion of users' rows to the columns, types and limits of a table, with exact errors.
 
-Limits are looked at for whole batches before anything of them is staged. A page may end at any row, and its
-continuation key then holds the row's keys. So a row whose keys are longer than a continuation key takes is
-refused when it is written, not when a scan ends there.
+Limits are checked for whole batches before they are staged. A page may end at any row, and its continuation
+key then contains the keys of this row. So a row whose keys do not fit into a continuation key is refused when
+it is written, not when a scan stops at it.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ ROWS_HINT = (
 
 
 def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of Arrow tables, batches, readers or streams, at least one."""
+    """Yield the record batches of Arrow tables, batches, readers, streams or frames, at least one."""
     reader, batch = _reader(data), None
     for batch in reader:
         try:
-            batch.validate()  # before anything counts its nulls
+            batch.validate()  # before its nulls are counted
         except (pa.ArrowInvalid, pa.ArrowIndexError) as error:
             raise SchemaMismatch(f"the rows are no sound Arrow data: {error}") from error
         yield batch
-    if batch is None:  # no rows have columns all the same, which may be wrong
+    if batch is None:  # an empty batch, so that its columns are checked
         arrays = [pa.nulls(0, kind) for kind in reader.schema.types]
         yield pa.RecordBatch.from_arrays(arrays, schema=reader.schema)
 
@@ -51,19 +51,19 @@ def _reader(data: Any) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_batches(data.schema, [data])
     if isinstance(data, pa.Table):
         return data.to_reader(max_chunksize=16 * BATCH_ROWS)
-    pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")  # not imported for others
+    pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")  # without importing them
     if polars is not None and isinstance(data, polars.DataFrame) and polars.Object in data.schema.values():
         # Polars exports the addresses of Python objects as if they were values.
         raise SchemaMismatch("a column is of Polars' type Object, which Arrow does not have; cast it first")
     try:
         if pandas is not None and isinstance(data, pandas.DataFrame):
-            # Levels of its index are columns where they have names of their own.
+            # Levels of its index with new names become columns.
             names = [name for name in data.index.names if name is not None and name not in data.columns]
             data = data.reset_index(level=names) if names else data
             return pa.Table.from_pandas(data, preserve_index=False).to_reader(max_chunksize=16 * BATCH_ROWS)
         if hasattr(data, "__arrow_c_stream__"):
             return pa.RecordBatchReader.from_stream(data)
-    except (pa.ArrowException, ValueError, TypeError) as error:  # also of what other libraries make of it
+    except (pa.ArrowException, ValueError, TypeError) as error:  # also from other libraries' conversions
         raise SchemaMismatch(f"{a_type(data)} is no stream of rows: {error}") from error
     raise SchemaMismatch(f"cannot write {a_type(data)}: {ROWS_HINT}")
 
@@ -74,9 +74,9 @@ def conformed(
     columns: Sequence[str] | None = None,
     is_any: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows with all columns of a table, or some, as `conform`; with `is_any` others are left out.
+    """Yield rows as `conform` returns them, in all columns of a table or in `columns`.
 
-    Raises `SchemaMismatch` where a key column has a null.
+    With `is_any`, other columns of the rows are dropped. Raises `InvalidKey` if a key column has a null.
     """
     schema = table.schema if columns is None else pa.schema([table.schema.field(name) for name in columns])
     for batch in batches:
@@ -86,10 +86,10 @@ def conformed(
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the batch with exactly the table's columns, in its order and types; raises `SchemaMismatch`.
+    """Return the batch with exactly the columns, order and types of the schema; raises `SchemaMismatch`.
 
-    Columns may come in any order. A type may differ where every value stays the same: narrower
-    integers and floats, large or view or dictionary forms of strings and binaries, finer nulls.
+    Columns of the batch may have any order. Their types may differ if every value stays the same: narrower
+    integers and floats; large, view or dictionary forms of strings and binaries; nulls.
     """
     check_columns("the rows have", batch.schema.names, schema.names)
     columns = [_conform_column(batch.column(field.name), field) for field in schema]
@@ -97,12 +97,12 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def check_columns(what: str, names: Sequence[str], wanted: Sequence[str], is_any: bool = False) -> None:
-    """Raise `SchemaMismatch` unless names are the wanted ones, in any order, or with `is_any` more."""
+    """Raise `SchemaMismatch` unless `names` are the wanted ones, in any order; `is_any` allows more."""
     missing = [name for name in wanted if name not in names]
     unknown = [] if is_any else [str(name) for name in names if name not in wanted]
     if missing or unknown or (len(names) != len(wanted) and not is_any):
         parts = (("missing", missing), ("unknown", unknown))
-        differences = "; ".join(f"{what}: {', '.join(some)}" for what, some in parts if some)
+        differences = "; ".join(f"{kind}: {', '.join(columns)}" for kind, columns in parts if columns)
         hint = "; give every column, None for nulls, or merge(rows, columns=[…])" if missing else ""
         raise SchemaMismatch(
             f"{what} other columns than {', '.join(wanted)} ({differences or 'one is repeated'}){hint}",
@@ -120,7 +120,7 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
                 column=field.name,
             )
         try:
-            if _t.is_dictionary(column.type):  # Arrow casts none of views, as of Polars' categories
+            if _t.is_dictionary(column.type):  # Arrow cannot cast dictionaries of views: Polars' categories
                 column = pc.cast(column.dictionary, field.type).take(column.indices)
             else:
                 column = pc.cast(column, field.type)
@@ -138,11 +138,11 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _lacks_value(column: pa.Array, field: pa.Field) -> bool:
-    """Return whether a value, or a part of one, is null where its field allows none; Arrow never looks."""
+    """Return whether a value, or a part of it, is null though its field forbids it; Arrow does not check."""
     if not field.nullable and column.null_count:
         return True
     kind = column.type
-    if _t.is_map(kind):  # a list of pairs; Arrow's own cast to it refuses some values
+    if _t.is_map(kind):  # as a list of pairs; Arrow's own cast to it refuses some values
         kind, buffers = pa.list_(kind.field(0)), column.buffers()[:2]
         column = pa.Array.from_buffers(
             kind, len(column), buffers, offset=column.offset, children=[column.values]
@@ -157,7 +157,7 @@ def _lacks_value(column: pa.Array, field: pa.Field) -> bool:
 
 
 def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
-    """Raise `SchemaMismatch` when a column of the primary key has nulls."""
+    """Raise `InvalidKey` if a column of the primary key has nulls."""
     for name in table.primary_key:
         nulls = rows.column(name).null_count if rows.schema.names.count(name) == 1 else 0
         if nulls:
@@ -169,9 +169,9 @@ def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
 def check_key_bytes(
     rows: pa.RecordBatch, names: Sequence[str], kind: str = "primary key", null_bytes: int = 0
 ) -> None:
-    """Raise `LimitExceeded` for a key longer than `MAX_KEY_BYTES`, encoded, with bytes that tell nulls."""
+    """Raise `InvalidKey` if an encoded key, plus `null_bytes`, is longer than `MAX_KEY_BYTES`."""
     columns = [rows.column(name) for name in names]
-    # Seen from the bytes of all together, in which a zero byte takes two.
+    # A quick upper bound for the longest key: all columns together, with two bytes for each zero byte.
     if not rows.num_rows or sum(2 * column.nbytes + 24 for column in columns) <= MAX_KEY_BYTES:
         return
     lengths = encoded_lengths(columns) + null_bytes
@@ -188,7 +188,7 @@ def check_key_bytes(
 
 
 def check_row_bytes(rows: pa.RecordBatch) -> None:
-    """Raise `LimitExceeded` when a row takes more than `MAX_ROW_BYTES`."""
+    """Raise `LimitExceeded` if a row takes more than `MAX_ROW_BYTES`."""
     if rows.nbytes <= MAX_ROW_BYTES:
         return
     if rows.num_rows == 1:
@@ -209,9 +209,9 @@ def check_row_bytes(rows: pa.RecordBatch) -> None:
 def parts_of(
     batches: Iterable[pa.RecordBatch], most_bytes: int, most_rows: int = sys.maxsize
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in parts of about so many bytes, and of at most so many rows.
+    """Yield the same rows in parts of about `most_bytes`, with at most `most_rows` rows.
 
-    Raises `LimitExceeded` as `check_row_bytes`.
+    Raises `LimitExceeded` like `check_row_bytes`.
     """
     held, rows, size = list[pa.RecordBatch](), 0, 0
     for batch in batches:
@@ -231,9 +231,9 @@ def parts_of(
 
 
 def _check_sound(column: pa.Array, field: pa.Field) -> None:
-    """Kernels trust offsets and indices: a wrong one would end the process.
+    """Raise `SchemaMismatch` if values are not valid: a wrong offset or index would crash an Arrow kernel.
 
-    Values in a fragment must be sound: readers take unsound ones for damage.
+    In a fragment, invalid values would look like damage to readers.
     """
     try:
         column.validate(full=True)
@@ -247,7 +247,7 @@ def _check_sound(column: pa.Array, field: pa.Field) -> None:
         ) from error
 
 
-# Types of which each holds the values of the others, in its own form.
+# Groups of types that can hold the same values, in different forms.
 _ALIKE = (
     (_t.is_string, _t.is_large_string, _t.is_string_view),
     (_t.is_binary, _t.is_large_binary, _t.is_binary_view, _t.is_fixed_size_binary),

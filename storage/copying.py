@@ -1,9 +1,10 @@
-"""Rows of some slots copied into new fragments: moves, merges and the end of large writes.
+"""Copies of rows into new fragments, for moves, merges and the end of large writes.
 
-History is kept apart. A version is history from the commit on that has the next newer version of its key or
-overwrote it; a tombstone that hides nothing but history, from its own, or the end of the history that other
-fragments hold, if later. From that snapshot on (`_until`) no reader needs it; changes, older snapshots and
-copies do. A file may also have rows whose end comes later, so readers of older snapshots look at each row's.
+History is written to a separate fragment. A version becomes history at the commit that wrote the next version
+of its key, or overwrote the table. A tombstone that hides only history becomes history at its own commit, or
+at the end of the history in other fragments, if that is later. Snapshots from this commit (`_until`) on do
+not need the version; changes, older snapshots and copies do. A fragment of history may contain versions with
+different ends, so readers of older snapshots check `_until` of each row.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from elasticscan.topology import SlotSet
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The versions that a copy keeps, and which of them are history: that goes into a fragment of its own.
+    """The versions that a copy keeps, and which of them are history.
 
     Attributes:
-        horizon: all of commits after it are kept, and of each key the newest up to it.
-        drop_tombstones: a key whose newest version up to the horizon says that it was deleted needs none;
-            only right when every fragment that may hold older versions takes part.
-        floor: the newest overwrite; all before it is history.
-        complete: no other fragment holds current rows that are older than those of the copy. Then a tombstone
-            hides nothing but history, and is history itself.
-        until: the snapshot from which on no reader needs the history that others hold of the same slots.
+        horizon: a copy keeps all versions of later commits, and the newest version of each key up to it.
+        drop_tombstones: drop the newest version up to the horizon if it is a tombstone. This is safe only if
+            every fragment that may have older versions is copied.
+        floor: the newest overwrite; versions of earlier commits are history.
+        complete: no other fragment has current rows that are older than those of the copy. Then a tombstone
+            hides only history, and is history itself.
+        until: the first snapshot that does not need the history of these slots in other fragments.
     """
 
     horizon: int = 0
@@ -50,7 +51,7 @@ class Keep:
 
 
 class _Output:
-    """One of the fragments that a copy writes, if there are rows for it."""
+    """One of the two fragments that a copy writes, if there are rows for it."""
 
     def __init__(self, writer: FragmentWriter) -> None:
         self._writer = writer
@@ -78,46 +79,46 @@ class _Output:
 def copy_slots(
     source: PageSource, slots: SlotSet, bounds: Bounds, keep: Keep, to: Destination, committed: bool = True
 ) -> list[StagedFragment]:
-    """Copy the rows of `slots` that are of commits within `bounds`.
+    """Copy the rows of `slots` whose commits are within `bounds`.
 
-    History that ended by `bounds.since` is left out. `committed` is false for what is staged for one commit
-    that was not made yet. Memory: a batch of each fragment and a few more, whatever the number of rows.
+    History that ended by `bounds.since` is left out. `committed` is false if the rows are staged for a
+    commit that was not made yet. Memory: a batch of each fragment and a few more.
 
     Returns:
-        A fragment with the rows that are current, if there are any, and one with history, if there is some.
+        A fragment of current rows and one of history, each only if it has rows.
 
     Raises:
-        SchemaMismatch: a key is there twice in what was staged.
+        InvalidKey: the staged rows have a key twice.
     """
     table, copies = source.table, list[StagedFragment]()
-    taking_part = [f for f in source.view.fragments if bounds.touch(f) and f.slots & slots]
-    commits = {c for f in taking_part for c in (f.min_commit, f.max_commit)}
-    versioned, deleted = len(commits) > 1, any(f.tombstones for f in taking_part)
+    copied = [f for f in source.view.fragments if bounds.touch(f) and f.slots & slots]
+    commits = {c for f in copied for c in (f.min_commit, f.max_commit)}
+    versioned, deleted = len(commits) > 1, any(f.tombstones for f in copied)
     form = partial(fragment_schema, table.schema, versioned)
     try:
         with ExitStack() as stack:
             writer = partial(FragmentWriter, stack, to, table, slots=slots)
             current = _Output(writer(form(tombstones=deleted and not keep.complete)))
             history = _Output(writer(form(tombstones=deleted, history=True)))
-            inputs = source.inputs(taking_part, tuple(table.schema.names), slots)
+            inputs = source.inputs(copied, tuple(table.schema.names), slots)
             for versions, _ in windows(inputs, Piece(slots), bounds, lambda: BATCH_ROWS):
                 _check_apart(versions, table, committed)
                 retained, until = _retained(versions, keep, bounds), _until(versions, keep)
-                for output, of in ((current, until == FOREVER), (history, until < FOREVER)):
-                    output.write(versions, versions.order[retained & of], until[retained & of])
+                for output, belongs in ((current, until == FOREVER), (history, until < FOREVER)):
+                    output.write(versions, versions.order[retained & belongs], until[retained & belongs])
             newest = min(bounds.snapshot, max(commits, default=0))
             for output in (current, history):
                 copies += output.finish(newest, committed, keep.complete)
     except BaseException:
-        for copied in copies:  # one of them may be there already
+        for copy in copies:  # the first may be complete
             with suppress(OSError, ElasticScanError):
-                to.disk.delete(copied.path)
+                to.disk.delete(copy.path)
         raise
     return copies
 
 
 def _check_apart(versions: Versions, table: TableInfo, committed: bool) -> None:
-    """Raise where a key is there twice with the same commit: each version would end the other."""
+    """Raise if a key occurs twice with the same commit, because each version would end the other."""
     order, first = versions.order, versions.first
     commits = versions.commits[order]
     twice = np.flatnonzero(~first[1:] & (commits[1:] == commits[:-1]))
@@ -132,7 +133,7 @@ def _check_apart(versions: Versions, table: TableInfo, committed: bool) -> None:
 
 
 def _retained(versions: Versions, keep: Keep, bounds: Bounds) -> Array:
-    """Return which versions are kept."""
+    """Return a mask of the versions to keep, in sorted order."""
     order = versions.order
     old = versions.commits[order] <= keep.horizon
     newer_before = np.concatenate(([False], ~old[:-1])) if len(old) else old
@@ -146,22 +147,22 @@ def _retained(versions: Versions, keep: Keep, bounds: Bounds) -> Array:
 
 
 def _until(versions: Versions, keep: Keep) -> Array:
-    """For each version the snapshot from which on it is history; `FOREVER` for current ones."""
+    """Return `_until` of each version, in sorted order; `FOREVER` for current versions."""
     order, first = versions.order, versions.first
     commits, until = versions.commits[order], np.full(len(order), FOREVER, dtype=np.int64)
-    until[1:] = np.where(first[1:], FOREVER, commits[:-1])  # the next newer version comes just before
+    until[1:] = np.where(first[1:], FOREVER, commits[:-1])  # the next newer version is the row before
     if keep.complete:
         gone = first & versions.deleted[order]
         until[gone] = np.maximum(commits[gone], keep.until)
     before = commits < keep.floor
     until[before] = np.minimum(until[before], keep.floor)
-    if versions.until is not None:  # what once was history stays so
+    if versions.until is not None:  # history stays history
         np.minimum(until, versions.until[order], out=until)
     return until
 
 
 def check_keys_differ(source: PageSource) -> None:
-    """Raise `SchemaMismatch` when one key occurs in two fragments of one write, or twice in one."""
+    """Raise `InvalidKey` if a key occurs twice in the fragments of one write."""
     names, fragments = source.table.primary_key, source.view.fragments
     repeating = SlotSet.union(fragment.slots for fragment in fragments if not fragment.unique)
     slots = shared_slots(fragments) | repeating
@@ -173,7 +174,7 @@ def check_keys_differ(source: PageSource) -> None:
 
 
 def python_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return rows for messages; columns with values that Python lacks, as of the year 10000, are texts."""
+    """Return rows for messages; a column with values that Python lacks, as of the year 10000, is text."""
 
     def values(column: pa.Array) -> list[Any]:
         try:

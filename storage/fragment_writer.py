@@ -1,4 +1,4 @@
-"""Writing of fragments: sorted rows as one sealed file, with statistics of its columns."""
+"""The writer of fragments: sorted rows become one sealed file, with statistics of its columns."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from elasticscan.topology import SlotSet
 
 
 def _batch_end(slots: np.ndarray[Any, Any], start: int, limit: int) -> int:
-    """Return the end of a batch that begins at row `start`: before a new slot, unless that makes it small."""
+    """Return the end of a batch that begins at row `start`: between two slots, unless that makes it small."""
     end = start + limit
     if end >= len(slots):
         return len(slots)
@@ -51,7 +51,7 @@ def new_path(table: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The shard that a fragment is for, and who writes it."""
+    """The shard that gets a fragment, and the operation that writes it."""
 
     disk: Disk
     shard: int
@@ -60,9 +60,9 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of a new fragment, as they are known when all of it was written; see `Manifest`.
+    """Properties of a new fragment that are known when all its rows were written; see `Manifest`.
 
-    The bounds of commits are 0 for rows whose commit was not made yet.
+    The bounds of commits are 0 if the commit was not made yet.
     """
 
     min_commit: int = 0
@@ -79,7 +79,7 @@ def write_fragment(
     batches: Iterable[pa.RecordBatch],
     contents: Contents = Contents(),
 ) -> StagedFragment:
-    """Write sorted batches of one schema, at least one, as a fragment of a table, flushed to the disk."""
+    """Write sorted batches of one schema, at least one, as a fragment of a table; flush it to the disk."""
     batches = iter(batches)
     first = next(batches)
     with ExitStack() as stack:
@@ -92,8 +92,8 @@ def write_fragment(
 class FragmentWriter:
     """Writes sorted batches of a schema, under the stored names of their columns.
 
-    It cuts the rows into record batches, and notes what is in each. The file is there when the stack is
-    closed, if `finish` was called before; without rows there is none.
+    It divides the rows into record batches, and collects statistics of each. The file appears when the
+    stack is closed after `finish`. Without rows, no file is written.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class FragmentWriter:
 
     @cached_property
     def _sealed(self) -> SealedWriter:
-        """Return the file, begun with the first rows, which tell how large batches are."""
+        """Return the file, created when the first rows are flushed: their size decides about threads."""
         use_threads = self._pending_bytes >= THREADS_FROM_BYTES
         options = ipc.IpcWriteOptions(compression=self._table.compression, use_threads=use_threads)
         file = self._stack.enter_context(self.to.disk.create(self._path))
@@ -148,31 +148,31 @@ class FragmentWriter:
         self._pending_rows, self._pending_bytes = rest.num_rows, rest.nbytes
 
     def finish(self, contents: Contents) -> StagedFragment:
-        """Write the rest of the file; it is whole, and staged, when the block ends."""
+        """Write the rest of the file, and return it. It is complete when the stack is closed."""
         self._flush(last=True)
         marks = {column.stored: column.mark for column in self._columns.values()}
         statistics = FragmentStatistics(
             tuple(rows for rows, *_ in self._sealed.batches),
             {marks.get(name, name): tuple(blocks) for name, blocks in self._blocks.items()},
         )
-        own: dict[str, Any] = {"shard": self.to.shard, "path": self._path, "slots": self._slots}
-        own |= {"rows": self._rows, "tombstones": self._tombstones, **asdict(contents)}
-        seal = self._sealed.seal(manifest_of(self._table, self.to.origin, kind=FRAGMENT, **own))
-        del own["complete"]
+        values: dict[str, Any] = {"shard": self.to.shard, "path": self._path, "slots": self._slots}
+        values |= {"rows": self._rows, "tombstones": self._tombstones, **asdict(contents)}
+        seal = self._sealed.seal(manifest_of(self._table, self.to.origin, kind=FRAGMENT, **values))
+        del values["complete"]
         return StagedFragment(
-            **own,
+            **values,
             **asdict(seal),
             versioned=COMMIT in self._schema.names,
             statistics=pack_statistics(statistics),
         )
 
 
-def manifest_of(table: TableInfo, origin: Origin, **own: Any) -> Manifest:
-    """Describe a new file: its table, who stages it, and its own contents."""
+def manifest_of(table: TableInfo, origin: Origin, **contents: Any) -> Manifest:
+    """Return the manifest of a new file: its table, the operation that stages it, and its contents."""
     columns = table.by_name() if table.columns else {}
     named = [(c.stored, name, c.since) for name, c in columns.items() if c.until is None]
-    by = {field.name: getattr(origin, field.name) for field in fields(Origin)}
-    by["epochs"] = origin.epochs_of(own["slots"])
+    staged_by = {field.name: getattr(origin, field.name) for field in fields(Origin)}
+    staged_by["epochs"] = origin.epochs_of(contents["slots"])
     return Manifest(
         table=table.id,
         table_name=table.name,
@@ -182,8 +182,8 @@ def manifest_of(table: TableInfo, origin: Origin, **own: Any) -> Manifest:
         definition=table.definition,
         columns=tuple(named),
         not_null=tuple(stored_name(columns, field.name) for field in table.schema if not field.nullable),
-        **by,
-        **own,
+        **staged_by,
+        **contents,
     )
 
 
@@ -191,9 +191,9 @@ def manifest_of(table: TableInfo, origin: Origin, **own: Any) -> Manifest:
 
 
 def block_of(values: pa.Array) -> Block:
-    """Return the bounds of a column of a batch, of a type that has value keys.
+    """Return the bounds of a column of a batch; its type must have value keys.
 
-    Tombstones count like other rows: their value columns are nulls, their keys are within the bounds.
+    Tombstones count like other rows: their values are nulls, and their keys are within the bounds.
     """
     nulls = values.null_count
     if nulls == len(values):
@@ -207,14 +207,14 @@ def block_of(values: pa.Array) -> Block:
 def _extremes(values: pa.Array) -> tuple[pa.Scalar, pa.Scalar]:
     """Return the lowest and the highest value of a column that has values and no nulls.
 
-    NaN is above all numbers, where Arrow would leave it out.
+    NaN counts as the highest number; Arrow would ignore it.
     """
     if not pa.types.is_floating(values.type):
         low, high = pc.min_max(values).values()
         return low, high
     numbers = values.to_numpy(zero_copy_only=False)
-    low, high = numbers.min(), numbers.max()  # both are NaN when there is one
+    low, high = numbers.min(), numbers.max()  # both are NaN if one value is
     if np.isnan(high):
-        found = numbers[~np.isnan(numbers)]  # `fmin` of a signalling NaN is NaN
-        low = found.min() if len(found) else high
+        finite = numbers[~np.isnan(numbers)]  # not `fmin`, which returns NaN for a signalling NaN
+        low = finite.min() if len(finite) else high
     return pa.scalar(float(low), values.type), pa.scalar(float(high), values.type)

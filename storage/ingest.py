@@ -1,6 +1,6 @@
-"""Rows on their way in: checked, hashed, sorted, and staged, as one fragment for each shard or in memory.
+"""Rows of a write: checked, hashed, sorted, and staged, as one fragment for each shard or in memory.
 
-What several tasks staged, or what lies where its slots lived before, is staged again in few fragments.
+Before a commit, `arrange` copies slots that have moved, and merges small fragments of several tasks.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from elasticscan.storage.pages import PageSource
 from elasticscan.storage.view import View
 from elasticscan.topology import Placement, SlotSet
 
-# What several tasks staged at one shard is merged before it is committed: fragments below the first size, the
-# smallest first, up to the second. More than that is left as it is.
+# Fragments that several tasks staged at one shard are merged before the commit: those smaller than the first
+# size, smallest first, up to the second size in total.
 SMALL_FRAGMENT_BYTES = 32 << 20
 GATHERED_BYTES = 1 << 30
 
 Range = tuple[int, int]  # [start, end)
 File = tuple[int, str]  # the shard, and the path there
-TabletRows = tuple[list[Range], list[Range]]  # slots of tablets, and where their rows stand
+TabletRows = tuple[list[Range], list[Range]]  # the slots of tablets, and the ranges of their rows
 
 
 def sort_rows(rows: pa.RecordBatch, table: TableInfo, slot_count: int) -> pa.RecordBatch:
-    """Return the rows by (slot, primary key), with the columns of a fragment; raises `SchemaMismatch`."""
+    """Return the rows sorted by (slot, primary key), in the columns of a fragment; raises `InvalidKey`."""
     check_key_bytes(rows, table.primary_key)
     slots = slots_of(rows.select(table.shard_key).columns, slot_count)
     order, first = key_order(rows, table.primary_key, slots)
@@ -62,14 +62,14 @@ def stage_rows(
     buffer_bytes: int = WRITE_BUFFER_BYTES,
     memory_bytes: int = 0,
 ) -> list[StagedFragment]:
-    """Stage one write: one fragment for each shard that rows belong to. On an error none stays.
+    """Stage one write: one fragment for each shard that gets rows. After an error, no file is left.
 
-    A write that is larger than `buffer_bytes` is sorted in parts, which are then merged; sorting takes three
-    times as much memory. One of up to `memory_bytes` is staged in memory. Batches have the table's schema;
-    with a `_deleted` column, tombstones may be among their rows.
+    A write larger than `buffer_bytes` is sorted in parts, which are then merged; sorting takes three times as
+    much memory. A write of up to `memory_bytes` is staged in memory. Batches have the table's schema, and a
+    `_deleted` column if some rows may be tombstones.
 
     Raises:
-        InvalidCall: the process is a child that was forked since this began.
+        ScanConsumed: the process was forked after the call, and this is the child.
     """
     staged, process = dict[int, list[StagedFragment]](), os.getpid()
 
@@ -93,10 +93,10 @@ def stage_rows(
             check_process()
             rows = sort_rows(part, table, origin.store_slots)
             by_shard = _by_shard(rows.column(SLOT).to_numpy(), placement)
-            if not staged and part.nbytes <= memory_bytes < buffer_bytes:  # so it is the only part
+            if not staged and part.nbytes <= memory_bytes < buffer_bytes:  # then it is the only part
                 touched = SlotSet.of(tablet for tablets, _ in by_shard.values() for tablet in tablets)
                 return [StagedInMemory.of(table, rows, touched)]
-            # Most of the time a disk is waited for.
+            # In parallel, because most of the time is spent waiting for disks.
             parallel(partial(write, rows, by_shard), sorted(by_shard), SHARDS_AT_ONCE)
         check_process()
         for shard, parts in staged.items():
@@ -106,15 +106,16 @@ def stage_rows(
                 discard(parts, disk_of)
         return [merged for _, (merged,) in sorted(staged.items())]
     except BaseException:
-        if os.getpid() == process:  # else the files are the parent's, which goes on
+        if os.getpid() == process:  # otherwise the parent still needs the files
             discard([fragment for parts in staged.values() for fragment in parts], disk_of)
         raise
 
 
 def _by_shard(slots: Array, placement: Placement) -> dict[int, TabletRows]:
-    """By shard, the slots of the tablets that have rows, and where these stand, given the rows' sorted slots.
+    """Return, by shard, the slots of the tablets that get rows, and the ranges of these rows.
 
-    Whole tablets keep the list of ranges short. Those without rows are not looked at: there may be many.
+    `slots` are the sorted slots of the rows. Whole tablets keep the list of ranges short. Tablets without
+    rows are skipped: there may be many.
     """
     by_shard: dict[int, TabletRows] = {}
     start = 0
@@ -134,7 +135,7 @@ def _by_shard(slots: Array, placement: Placement) -> dict[int, TabletRows]:
 def staged_source(
     table: TableInfo, staged: Sequence[StagedFragment], disk_of: Callable[[int], Disk]
 ) -> PageSource:
-    """Return a source of staged fragments, as if they were one commit, number 1."""
+    """Return a page source of staged fragments, as if they were committed as number 1."""
     fragments = [fragment.entered(number, table.id, 1) for number, fragment in enumerate(staged)]
     cache = BatchCache()
 
@@ -148,7 +149,7 @@ def staged_source(
 def _copied(
     source: PageSource, slots: SlotSet, shard: int, disk_of: Callable[[int], Disk], origin: Origin
 ) -> Iterator[StagedFragment]:
-    """Copy the rows of some slots to a shard, as one staged fragment, if there are any."""
+    """Copy the rows of these slots to a shard, as one staged fragment if there are rows."""
     to = Destination(disk_of(shard), shard, origin)
     yield from copy_slots(source, slots, Bounds(0, 1), Keep(), to, committed=False)
 
@@ -162,19 +163,19 @@ def arrange(
 ) -> Iterator[StagedFragment]:
     """Yield the same rows, staged where their slots live by `placement`, in few fragments.
 
-    Copied are slots that left, so each further attempt has less to do than the one before; and fragments
-    below `SMALL_FRAGMENT_BYTES`, the smallest first, where many tasks staged some at a shard. Large ones stay
-    as they are, as do all files: the commit of the result removes those that it does not need.
+    It copies slots that have moved, so that a further attempt has less to copy. It merges fragments below
+    `SMALL_FRAGMENT_BYTES`, smallest first, if a shard has several. It does not change larger fragments,
+    and removes no file: the commit of the result removes the files that are no longer needed.
     """
     groups: dict[int, list[tuple[StagedFragment, SlotSet]]] = {}
     room = GATHERED_BYTES
     for fragment in sorted(staged, key=lambda staged: staged.bytes):
         for shard, slots in placement.split_by_shard(fragment.slots).items():
-            is_here = shard == fragment.shard
-            if is_here and (fragment.bytes >= SMALL_FRAGMENT_BYTES or fragment.bytes > room):
+            has_stayed = shard == fragment.shard
+            if has_stayed and (fragment.bytes >= SMALL_FRAGMENT_BYTES or fragment.bytes > room):
                 yield fragment.serving(slots)
             else:
-                room -= fragment.bytes if is_here else 0
+                room -= fragment.bytes if has_stayed else 0
                 groups.setdefault(shard, []).append((fragment, slots))
     for shard, group in sorted(groups.items()):
         fragments, slots = [fragment for fragment, _ in group], SlotSet.union(slots for _, slots in group)
@@ -187,17 +188,17 @@ def arrange(
 
 
 def files_of(staged: Iterable[StagedFragment]) -> set[File]:
-    """Return the files of fragments and of their runs."""
+    """Return the files of fragments and of their index runs."""
     return {(fragment.shard, path) for fragment in staged for path in fragment.paths}
 
 
 def remove_files(files: Iterable[File], disk_of: Callable[[int], Disk]) -> None:
-    """Remove files; what cannot be removed now is left to the garbage collection."""
+    """Remove files. If a file cannot be removed, garbage collection removes it later."""
     for shard, path in files:
         with suppress(OSError, ElasticScanError):
             disk_of(shard).delete(path)
 
 
 def discard(staged: Iterable[StagedFragment], disk_of: Callable[[int], Disk]) -> None:
-    """Remove the files of staged fragments, as `remove_files`."""
+    """Remove the files of staged fragments like `remove_files`."""
     remove_files(files_of(staged), disk_of)

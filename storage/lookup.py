@@ -1,6 +1,6 @@
-"""Single rows of fragments: by number, and by primary key; which version of a row is the newest.
+"""Lookups of rows in fragments, by number and by primary key, and of the newest version of each key.
 
-Everything works on many rows at once.
+All functions process many rows in one call.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from elasticscan.storage.key_filter import Comparable, KeyHashes, comparable, ke
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-Indices: TypeAlias = Rows | slice  # in an array of rows
+Indices: TypeAlias = Rows | slice  # indices of an array
 
-FEW_KEYS = 6  # up to so many are sought one by one
+FEW_KEYS = 6  # up to so many keys are searched one by one
 _OPENED_AT_ONCE = 16
 
 
 def gather(
     starts: Rows, rows: Rows, part: Callable[[int, Rows], pa.RecordBatch], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Rows by number, in the order asked.
+    """Return rows by number, in this order.
 
-    `starts` has the number of the first row of each batch, then that of all rows. `part` returns rows of a
-    batch, by numbers within it.
+    `starts` has the number of the first row of each batch, then the number of all rows. `part` returns rows
+    of a batch, by their numbers within it.
     """
     if not len(rows):
         return pa.RecordBatch.from_pylist([], schema=schema)
@@ -47,7 +47,7 @@ def gather(
 def fetch_by_group(
     groups: NDArray[np.intp], fetch: Callable[[int, Indices], pa.RecordBatch]
 ) -> pa.RecordBatch:
-    """Call `fetch(group, indices)` for each group, with those of its members; returns all rows in order."""
+    """Call `fetch(group, indices of its members)` for each group; return all rows in the original order."""
     if (groups[1:] >= groups[:-1]).all():
         return joined([fetch(int(groups[begin]), slice(begin, end)) for begin, end in equal_ranges(groups)])
     order = np.argsort(groups, kind="stable")
@@ -58,33 +58,30 @@ def fetch_by_group(
 
 
 def joined(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Batches of one schema as one batch."""
+    """Return batches of one schema as one batch."""
     return pa.concat_batches(parts) if len(parts) > 1 else parts[0]
 
 
 def equal_ranges(values: NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """(begin, end) of each range of equal neighbours."""
+    """Yield (begin, end) of each range of equal neighbours."""
     changes = np.flatnonzero(np.diff(values)) + 1
     return pairwise([0, *changes.tolist(), len(values)])
 
 
 def rows_at(reader: FragmentReader, rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
-    """Rows of a fragment by number, over all its batches, in the order asked.
-
-    `columns` are among those of the reader, the system columns included.
+    """Return rows of a fragment by number, in this order, in some of the reader's columns.
 
     Raises:
-        FragmentDamaged: the fragment has no such row, or cannot be read.
+        FragmentDamaged: the fragment lacks a row, or cannot be read.
     """
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < int(reader.starts[-1]):
         raise reader.damaged("an index refers to a row that it does not have")
     names = list(columns)
-
     return gather(reader.starts, rows, partial(reader.rows, columns=names), reader.schema_of(names))
 
 
 def commits_of(fragment: Fragment, reader: FragmentReader, rows: Rows) -> NDArray[np.int64]:
-    """Return the commits of rows by number; raises `FragmentDamaged` for one that is not there."""
+    """Return the commits of rows by number; raises `FragmentDamaged` if a row is missing."""
     if COMMIT not in reader.columns:
         return np.full(len(rows), fragment.min_commit, dtype=np.int64)
     commits: Rows = rows_at(reader, rows, (COMMIT,)).column(COMMIT).to_numpy()
@@ -92,7 +89,7 @@ def commits_of(fragment: Fragment, reader: FragmentReader, rows: Rows) -> NDArra
 
 
 def slot_counts(reader: FragmentReader, fragment: Fragment, bounds: Bounds, slots: int) -> NDArray[np.int64]:
-    """For each slot, how many rows of commits within bounds a fragment has, tombstones too."""
+    """Count the rows of a fragment in each slot, tombstones included, whose commits are within bounds."""
     counts = np.zeros(slots, dtype=np.int64)
     for number in range(reader.batch_count):
         batch = reader.batch(number)
@@ -106,11 +103,11 @@ def slot_counts(reader: FragmentReader, fragment: Fragment, bounds: Bounds, slot
 
 @dataclass(frozen=True)
 class Sought:
-    """Primary keys that several fragments are asked for.
+    """Primary keys to search in several fragments.
 
     Attributes:
-        slots, keys: the keys, and the slots that they hash to.
-        open: opens a fragment for the columns of the primary key.
+        slots, keys: the slots of the keys, and the columns of the keys.
+        open: opens a fragment to read the columns of the primary key.
     """
 
     slots: NDArray[np.uint16]
@@ -122,31 +119,31 @@ class Sought:
         return key_hashes(self.keys)
 
     def find_in(self, fragment: Fragment, asked: Rows, bounds: Bounds) -> tuple[Rows, Rows, Rows]:
-        """Find some of the keys, by number, in a fragment, tombstones too.
+        """Search the keys with the numbers `asked` in a fragment, tombstones included.
 
         Returns:
-            The numbers of the keys found, the rows of their newest versions up to the snapshot, and the
-            commits of these.
+            The numbers of the keys that were found, and the rows and commits of their newest versions up to
+            the snapshot.
         """
         asked = asked[fragment.slots.mask(self.slots[asked])]
         if not len(asked):
             return asked, asked, asked
         reader = self.open(fragment)
         if reader.key_filter.is_worth_asking(len(asked)):
-            own = ([batch.column(name) for name in reader.primary_key] for batch in reader)
-            asked = asked[reader.key_filter.may_have(self.hashes[asked], own)]
+            fragment_keys = ([batch.column(name) for name in reader.primary_key] for batch in reader)
+            asked = asked[reader.key_filter.may_have(self.hashes[asked], fragment_keys)]
         if not len(asked):
             return asked, asked, asked
         indices = pa.array(asked)
         keys = [key.take(indices) for key in self.keys]
         rows, commits = find(fragment, reader, self.slots[asked], keys, bounds.snapshot)
-        there = rows >= 0
-        return asked[there], rows[there], commits[there]
+        found = rows >= 0
+        return asked[found], rows[found], commits[found]
 
 
 @dataclass(frozen=True, slots=True)
 class FoundVersions:
-    """A version of each of some keys: its fragment's number, its row and its commit; -1 for none."""
+    """For each key a version: the number of its fragment, its row and its commit; -1 for none."""
 
     fragment_numbers: NDArray[np.intp]
     rows: Rows
@@ -160,27 +157,27 @@ def find_newest(
     known: FoundVersions,
     prefetch: Callable[[Sequence[Fragment]], None] = lambda _: None,
 ) -> FoundVersions:
-    """Return the newest version in `bounds` of each key, tombstones too.
+    """Return the newest version in `bounds` of each key, tombstones included.
 
-    The fragment with the newest commits is asked first, and an older one only for keys of which no version is
-    known that is newer than everything in it.
+    Fragments are searched by their newest commit, in descending order. A fragment is searched only for keys
+    whose known version is older than its newest commit.
 
     Args:
-        fragments: that may have them; what one of them holds of slots that it does not serve is no version.
-        known: a version of each key, if one is known.
-        prefetch: asks for fragments that are opened next.
+        fragments: the fragments to search; a row in a slot that its fragment does not serve is no version.
+        known: known versions of the keys.
+        prefetch: fetches remote fragments that are opened next.
     """
     numbers, rows, newest = known.fragment_numbers.copy(), known.rows.copy(), known.commits.copy()
     newest_first = sorted(range(len(fragments)), key=lambda number: -fragments[number].max_commit)
     for nth, number in enumerate(newest_first):
         fragment = fragments[number]
-        if nth and nth % _OPENED_AT_ONCE == 1:  # the newest alone may have all keys
+        if nth and nth % _OPENED_AT_ONCE == 1:  # not before the first: it may have all keys
             prefetch([fragments[number] for number in newest_first[nth : nth + _OPENED_AT_ONCE]])
         if not bounds.touch(fragment):
             continue
         is_asked = newest < fragment.max_commit
         if not is_asked.any():
-            break  # the following ones are older
+            break  # the next fragments are older
         asked = np.flatnonzero(is_asked & ~(fragment.unique & (numbers == number)))
         asked, found, commits = sought.find_in(fragment, asked, bounds)
         newer = (commits > newest[asked]) & (commits >= bounds.floor)
@@ -196,11 +193,11 @@ def find(
     keys: Sequence[pa.Array],
     snapshot: int,
 ) -> tuple[Rows, Rows]:
-    """Return the row and the commit of each key's newest version up to the snapshot, tombstones too.
+    """Return the row and the commit of each key's newest version up to the snapshot, or -1 for both.
 
-    Both are -1 where there is none.
+    Tombstones are versions, too.
     """
-    if len(slots) <= FEW_KEYS:  # one after another: that takes less time than one step for many does
+    if len(slots) <= FEW_KEYS:  # one by one, which is faster for few keys
         sought = [(slot, encode_row(keys, number)) for number, slot in enumerate(slots.tolist())]
         found = [_find_one(fragment, reader, slot, key, snapshot) for slot, key in sought]
         rows, commits = np.array(found, np.int64).T
@@ -235,7 +232,7 @@ def _find_one(
     newest = batch.column(COMMIT)[at].as_py()
     if newest <= snapshot:
         return row, newest
-    # Versions lie side by side, the newest first.
+    # The versions of a key are neighbours, the newest first.
     end = reader.first_row(slot, key + b"\0")
     commits = rows_at(reader, np.arange(row, end), (COMMIT,)).column(COMMIT).to_numpy()
     older = np.flatnonzero(commits <= snapshot)
@@ -243,13 +240,14 @@ def _find_one(
 
 
 class Search:
-    """Bisects for many keys at once, each between rows of its own slot.
+    """A bisection for many keys in parallel, each among the rows of its slot.
 
     Args:
-        starts: the number of the first row of each batch, then that of all rows.
-        columns: given a batch's number, what of its key columns is compared, and then its commits.
-        keys: the keys to look for.
-        snapshot: where rows have commits, the newest that counts.
+        starts: the number of the first row of each batch, then the number of all rows.
+        columns: returns the comparable key columns of a batch, by its number, and its commits if `snapshot`
+            is given.
+        keys: the keys to search.
+        snapshot: the newest commit that counts; None if the rows have no commits.
     """
 
     def __init__(
@@ -263,9 +261,9 @@ class Search:
         self._targets = [part for key in keys for part in comparable(key)]
 
     def first_rows(self, low: Rows, high: Rows) -> tuple[Rows, Mask]:
-        """Return the first row in [low, high) not below (key, snapshot), and whether it has the key.
+        """Return, for each key, the first row in [low, high) at or after (key, snapshot), or `high`.
 
-        Where there is none it is `high`.
+        Also returns a mask of the rows that have their key.
         """
         rows, equal = low.copy(), np.zeros(len(low), dtype=bool)
         asked = np.flatnonzero(low < high)
@@ -279,9 +277,9 @@ class Search:
             at = np.where(searching & below, middle + 1, at)
             beyond = np.where(searching & ~below, middle, beyond)
         rows[asked] = at
-        there = np.flatnonzero(rows < high)
-        if len(there):
-            equal[there] = self._compare(rows[there], [_take(target, there) for target in self._targets])[1]
+        found = np.flatnonzero(rows < high)
+        if len(found):
+            equal[found] = self._compare(rows[found], [_take(target, found) for target in self._targets])[1]
         return rows, equal
 
     def _batches_of(self, rows: Rows) -> Rows:
@@ -290,7 +288,7 @@ class Search:
     def _compare(
         self, rows: Rows, targets: Sequence[Comparable], batches: Rows | None = None
     ) -> tuple[Mask, Mask]:
-        """Return whether each row comes before its target at the snapshot, and whether it has the key."""
+        """Return masks of the rows that are before their target (key, snapshot), and that have its key."""
         if batches is None:
             batches = self._batches_of(rows)
         if not (batches[:-1] <= batches[1:]).all():
@@ -325,7 +323,7 @@ def _take(values: Comparable, rows: Rows) -> Comparable:
 
 
 def _less_equal(left: Comparable, right: Comparable) -> tuple[Mask, Mask]:
-    """(less, equal), row by row."""
+    """Return (less, equal) for each row."""
     if isinstance(left, np.ndarray):
         return left < right, left == right
     less, same = pc.less(left, right), pc.equal(left, right)

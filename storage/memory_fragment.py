@@ -1,16 +1,16 @@
-"""Memory fragments: rows that lie in no file of a shard, in the form of such a file.
+"""Memory fragments: rows of the log, as fragment files in memory.
 
-The log keeps the rows of each small commit as one sorted record batch. A process that reads the table merges
-these batches, adds the number of its commit to each row, and writes the result as a fragment into its memory.
-So pages, lookups, counts, changes, index runs and copies read rows in the log by the code that reads files. A
-flush copies them to the disk of a shard. What is staged for a small commit becomes such a fragment when it is
-read.
+The log stores the rows of each small commit as one sorted record batch. A process that reads the table merges
+these batches, adds its commit number to each row, and writes the result as a fragment into its memory.
+So pages, lookups, counts, changes, index runs and copies read rows of the log with the code that reads files.
+A flush copies them to the disk of a shard. Rows that are staged for a small commit become a memory fragment
+when they are read.
 
-A memory fragment is at the shard `MEMORY`, whose disk is the memory of this process. Its file is freed when
-the last fragment or reader that refers to it is gone.
+A memory fragment belongs to the shard `MEMORY`, whose disk is the memory of this process. Its file is freed
+with the last fragment or reader that refers to it.
 
-A batch has the columns of the definition by which it was written; commits of two definitions make two
-fragments. Value columns of a tombstone are null, as in files.
+A batch has the columns of the table's definition at its commit; commits of two definitions make two
+fragments. The values of a tombstone are null, as in files.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from elasticscan.topology import SlotSet
 
 
 def pack_rows(rows: pa.RecordBatch) -> bytes:
-    """Return the sorted rows of a commit as the log keeps them: a record batch message without its schema."""
+    """Return the sorted rows of a commit as bytes for the log: a record batch message without a schema."""
     packed: bytes = rows.serialize().to_pybytes()
     return packed
 
 
 def schema_in_log(table: TableInfo, tombstones: bool) -> pa.Schema:
-    """Return the columns of rows in the log, given the table's definition by which they were written."""
+    """Return the schema of rows in the log, given the definition by which they were written."""
     return fragment_schema(table.schema, versioned=False, tombstones=tombstones)
 
 
 def unpack_rows(name: str, schema: pa.Schema, packed: bytes) -> pa.RecordBatch:
-    """Return the rows of a commit, whose digest was checked, with the columns of `schema_in_log`.
+    """Return the rows of a commit from the log, whose digest was checked; `schema` is from `schema_in_log`.
 
     Raises:
-        StoreDamaged: they are no such rows; `name` is that of their table.
+        StoreDamaged: the bytes are not rows of this schema; `name` is that of the table.
     """
     try:
         rows = pa.ipc.read_record_batch(pa.py_buffer(packed), schema)
@@ -66,7 +66,7 @@ _FILES: Final = WeakValueDictionary[str, MemoryFile]()
 
 
 class _HeldFiles(Disk):
-    """The disk of memory fragments: files that exist while they are referenced, and the `new` ones."""
+    """The disk of memory fragments: a file exists while it is referenced. `new` lists the files made here."""
 
     def __init__(self) -> None:
         self.new: list[MemoryFile] = []
@@ -85,7 +85,7 @@ class _HeldFiles(Disk):
         return file
 
     def delete(self, path: str) -> None:
-        """Do nothing: a file is gone with its last reference."""
+        """Do nothing: a file is freed with its last reference."""
 
     def note(self, path: str, content: bytes) -> None:
         raise NotImplementedError("there are no markers in memory")
@@ -100,7 +100,7 @@ _ORIGIN: Final = Origin("", 0, "", "memory", "", 0, 0.0, ())  # of a file that n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFragment(Fragment):
-    """A fragment of committed rows in memory, with its file, and what is known of the values in it."""
+    """A fragment of committed rows in memory, with its file, rows and packed statistics."""
 
     statistics: bytes = field(compare=False, repr=False)
     file: MemoryFile = field(compare=False, repr=False)
@@ -109,9 +109,9 @@ class MemoryFragment(Fragment):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedInMemory(StagedFragment):
-    """Rows of a write in memory, by (slot, primary key), with the columns of one definition of their table.
+    """Staged rows in memory, sorted by (slot, primary key), with the columns of one definition.
 
-    Their file is made when they are first read as a fragment.
+    The file is written when the rows are first read as a fragment.
     """
 
     table: TableInfo = field(compare=False, repr=False)
@@ -119,7 +119,7 @@ class StagedInMemory(StagedFragment):
 
     @classmethod
     def of(cls, table: TableInfo, rows: pa.RecordBatch, slots: SlotSet) -> StagedInMemory:
-        """Stage sorted rows that have a `_slot` column, and perhaps tombstones among them."""
+        """Stage sorted rows with a `_slot` column, and a `_deleted` column if some may be tombstones."""
         tombstones = rows.column(DELETED).true_count if DELETED in rows.schema.names else 0
         rows = _completed(rows, schema_in_log(table, tombstones > 0))
         return cls(
@@ -138,13 +138,13 @@ class StagedInMemory(StagedFragment):
         )
 
     def entered(self, id: int, table: int, number: int = 0) -> MemoryFragment:  # noqa: A002
-        """Return the rows as a fragment of a file in memory."""
+        """Return the rows as a memory fragment with this commit number."""
         contents = Contents(min_commit=number, max_commit=number)
         return _in_memory(self.table, self.content, self.slots, contents, id)
 
 
 def joined(staged: Sequence[StagedInMemory]) -> StagedInMemory:
-    """Return the rows of several parts of one write, which have no key in common, as one."""
+    """Merge the parts of one write, which have no key in common."""
     table, tombstones = staged[0].table, any(part.tombstones for part in staged)
     schema = schema_in_log(table, tombstones)
     rows = pa.concat_batches([_completed(part.content, schema) for part in staged])
@@ -156,7 +156,7 @@ def joined(staged: Sequence[StagedInMemory]) -> StagedInMemory:
 def memory_runs(
     table: TableInfo, index: IndexInfo, fragment: MemoryFragment
 ) -> tuple[list[IndexRun], list[MemoryFile]]:
-    """Return the runs of an index for a fragment in memory, and their files, which the caller holds.
+    """Return the runs of an index for a memory fragment, and their files, which the caller must reference.
 
     Raises:
         LimitExceeded: an entry's key is too long.
@@ -174,12 +174,12 @@ def _in_memory(
     to = Destination(disk, MEMORY, _ORIGIN)
     staged = write_fragment(to, replace(table, compression=None), slots, [rows], contents)
     plain = staged.entered(number, table.id)
-    own = {each.name: getattr(plain, each.name) for each in fields(Fragment)}
-    return MemoryFragment(**own, statistics=staged.statistics, file=disk.new[0], content=rows)
+    values = {each.name: getattr(plain, each.name) for each in fields(Fragment)}
+    return MemoryFragment(**values, statistics=staged.statistics, file=disk.new[0], content=rows)
 
 
 def numbered(rows: pa.RecordBatch, commit: int) -> pa.RecordBatch:
-    """Return rows of a commit with its number."""
+    """Return rows with a column of their commit's number."""
     numbers = pa.repeat(pa.scalar(commit, pa.int64()), rows.num_rows)
     return rows.append_column(pa.field(COMMIT, pa.int64(), nullable=False), numbers)
 
@@ -187,18 +187,18 @@ def numbered(rows: pa.RecordBatch, commit: int) -> pa.RecordBatch:
 def memory_fragment(
     table: TableInfo, parts: Sequence[pa.RecordBatch], number: int, slots: SlotSet
 ) -> MemoryFragment:
-    """Merge numbered rows of the table's definition, at least one, as a fragment that serves `slots`."""
+    """Merge `numbered` rows of the table's definition, at least one, into a fragment that serves `slots`."""
     tombstones = any(DELETED in rows.schema.names for rows in parts)
     schema = fragment_schema(table.schema, versioned=True, tombstones=tombstones)
     rows = pa.concat_batches([_completed(rows, schema) for rows in parts])
-    of, commits = (rows.column(name).to_numpy() for name in (SLOT, COMMIT))
-    order, first = key_order(rows, table.primary_key, of, -commits)
+    row_slots, commits = (rows.column(name).to_numpy() for name in (SLOT, COMMIT))
+    order, first = key_order(rows, table.primary_key, row_slots, -commits)
     contents = Contents(int(commits.min()), int(commits.max()), unique=bool(first.all()))
     return _in_memory(table, rows.take(pa.array(order)), slots, contents, number)
 
 
 def _completed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows in a schema's columns; `_deleted` is added as false, or left out, as the schema has it."""
+    """Return rows in the columns of a schema; `_deleted` is added as false, or left out, as needed."""
     columns = {name: rows.column(name) for name in rows.schema.names}
     columns.setdefault(DELETED, pa.repeat(pa.scalar(False), rows.num_rows))
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)

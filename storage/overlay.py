@@ -1,24 +1,24 @@
-"""Other rows laid over the record batches of a large fragment.
+"""Overlays: rows of small fragments, laid over the record batches of a large fragment.
 
-Where a large fragment, with each key once, meets others, nothing of it is sorted again: the rows of the
-others are merged, the places of their keys among its rows are found by bisection, and each of its batches is
-copied once, with the newer rows where they belong. So a scan pays for the others, and one copy of the batch.
+If a large fragment (which has each key once) and others serve the same slots, its rows are not sorted again.
+The rows of the others are merged, their places among its rows are found by bisection, and each of its batches
+is copied once, with the newer rows in place. So a scan pays for the others, and for one copy of a batch.
 
     a batch of the large one    2  4     6  8  |  10  12
     rows of the others             4' 5     8†
     laid over                   2  4' 5  6     |  10  12          ' newer version, † deleted
 
-A row of another fragment belongs to the batch in which its key would be: from the first key of that
-batch on, up to that of the next one; the first batch begins, and the last one ends, with the fragment. What
-was laid over is sorted as all batches are, so pages are slices of it, and kept as a batch that was read is.
+A row of another fragment belongs to the batch whose key range contains its key: from the first key of this
+batch up to the first key of the next. The ranges of the first and the last batch have no lower and no upper
+end. The resulting batches are sorted, so pages are slices of them, and they are cached like read batches.
 
-The rows of the others are merged batch by batch. These newer rows are kept like batches, too. Only the
-columns of the page are copied and kept.
+The rows of the others are merged batch by batch. These newer rows are cached like batches, too. Only the
+columns of the page are copied and cached.
 
-Nothing but the newer rows says what becomes of a batch. So it is kept by their digest: where two snapshots
-find the same rows, in whatever files, they share the batch, and a commit costs copies of the batches that it
-touches. Of each batch the last few forms stay. That of the large fragment leaves the cache once it is copied
-and the cache is full, so that this holds a table once, not twice.
+The result depends only on the batch and the newer rows. So it is cached by their digest: snapshots with the
+same newer rows, in whatever files, share the result, and after a commit only the batches that it changed are
+copied. For each batch the last few results are kept. If the cache is full, the batch of the large
+fragment is dropped after it was copied, so that the cache has a table once, not twice.
 """
 
 from __future__ import annotations
@@ -41,23 +41,22 @@ from elasticscan.storage.merge import InputRows, MergeInput, Versions
 from elasticscan.storage.patch import Patch
 from elasticscan.storage.view import Layers
 
-# For a batch: its forms, one for each snapshot that sees it with others, and the newer rows of each.
-_MOST_KEPT = 6
-_numbers = count(-1, -1)  # of overlays; digests are positive
+_MOST_KEPT = 6  # cached entries for each batch: results, and merged newer rows
+_numbers = count(-1, -1)  # of overlays: negative, because digests are positive
 
 
 class Overlay:
-    """A large fragment and other rows as one sorted run of batches. Threads may share one.
+    """A large fragment and the rows of others, as one sorted sequence of batches. Threads may share one.
 
     Args:
-        large: a fragment with each key once, without tombstones or history, all of whose commits count, with
-            its primary key.
-        columns: the same fragment with the columns that are laid over.
-        others: fragments whose rows replace those of `large`, or lie between them, or hide them.
-        bounds: which commits count.
+        large: the large fragment, with a reader of its primary key. It has each key once, no tombstones and
+            no history, and all its commits are within `bounds`.
+        columns: a reader of the columns to return.
+        others: fragments whose rows replace rows of `large`, are inserted, or delete rows.
+        bounds: the commits to read.
 
     Attributes:
-        fits: the other rows that may belong to a batch are never more than another batch.
+        fits: False if a batch may get more other rows than a batch has. Then a merge is better.
     """
 
     def __init__(
@@ -75,9 +74,9 @@ class Overlay:
 
     @cached_property
     def _crowd(self) -> np.ndarray:
-        """Return how full a batch of the others' rows would be, for each batch.
+        """Return, for each batch, the others' rows that may belong to it, as a fraction of a full batch.
 
-        The rows of a slot that goes over several batches count for each of them.
+        If a slot extends over several batches, its rows count for each of them.
         """
         firsts = [self._reader.slot_ranges[index][0] for index in range(1, self.batch_count)]
         slots = self._large.slots.ranges
@@ -91,19 +90,19 @@ class Overlay:
         return crowd
 
     def touches(self, index: int) -> bool:
-        """Return whether others may have rows that belong to a batch."""
+        """Return whether other fragments may have rows that belong to a batch."""
         return bool(self._crowd[index])
 
     def seek(self, slot: int, low: bytes) -> tuple[int, int]:
-        """(batch, row) of the first row of `slot` or later; of the slot itself, of keys from `low` on.
+        """Return (batch, row) of the first row that is in `slot` with a key >= `low`, or in a later slot.
 
-        The row may be the one behind the last of its batch.
+        The row may be the number of rows of the batch: then it is the first of the next batch.
         """
         index = bisect_right(range(1, self.batch_count), (slot, low), key=self._begin)
         return index, self._reader.row_from(self.batch(index), slot, low)
 
     def _begin(self, index: int) -> tuple[int, bytes]:
-        """Return the slot with which a batch begins, and its first key if the one before ends with it."""
+        """Return the first slot of a batch, and its first key if the batch before ends in the same slot."""
         begin = self._begins.get(index)
         if begin is None:
             reader, slot = self._reader, self._reader.slot_ranges[index][0]
@@ -113,7 +112,7 @@ class Overlay:
         return begin
 
     def batch(self, index: int) -> pa.RecordBatch:
-        number = self._number * self.batch_count - index  # < 0, unique among overlays; digests are not < 0
+        number = self._number * self.batch_count - index  # unique among overlays, and negative unlike digests
         newer = self._kept(index, number, lambda: self._merge(index)) if self.touches(index) else None
         if newer is None or not newer.num_rows:
             return self._columns.batch(index)
@@ -121,7 +120,7 @@ class Overlay:
         return self._kept(index, key, lambda: self._lay_over(index, newer))
 
     def _kept(self, index: int, key: int, make: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
-        """Return what is kept for a batch, or was made; of all that the last few used stay."""
+        """Return a cached entry of a batch, or make it; only the last few that were used stay cached."""
         overlaid, keys = self._columns.overlaid, self._columns.overlaid_keys.setdefault(index, [])
         keys[:] = [*(other for other in keys if other != key), key]
         overlaid.forget(keys[:-_MOST_KEPT])
@@ -129,7 +128,7 @@ class Overlay:
         return overlaid.get(key, lambda _: make())
 
     def _merge(self, index: int) -> pa.RecordBatch:
-        """Return the newest row of each key of the others within a batch, in order, with tombstones."""
+        """Return the others' rows that belong to a batch: the newest of each key, sorted, with tombstones."""
         begin = self._begin(index) if index else (0, b"")
         end = self._begin(index + 1) if index + 1 < self.batch_count else (1 << 16, b"")
         parts = [
@@ -145,13 +144,13 @@ class Overlay:
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def _places(self, index: int, newer: pa.RecordBatch) -> tuple[Rows, Mask]:
-        """Return the rows of a batch before which newer rows belong, and whether these replace them."""
+        """Return, for each newer row, the batch's row before which it belongs, and if their keys match."""
         batch = self._reader.batch(index)
         slots, sought = (rows.column(SLOT).to_numpy() for rows in (batch, newer))
         low, high = (slots.searchsorted(sought, side) for side in ("left", "right"))
-        own = [part for name in self._names for part in comparable(batch.column(name))]
+        batch_keys = [part for name in self._names for part in comparable(batch.column(name))]
         keys = [newer.column(name) for name in self._names]
-        return Search(np.array([0, batch.num_rows]), lambda _: own, keys).first_rows(low, high)
+        return Search(np.array([0, batch.num_rows]), lambda _: batch_keys, keys).first_rows(low, high)
 
     def _lay_over(self, index: int, newer: pa.RecordBatch) -> pa.RecordBatch:
         rows, replaces = self._places(index, newer)
@@ -159,13 +158,13 @@ class Overlay:
         counts = replaces | ~deleted
         if not self._is_older:
             replaced = rows[replaces] + self._reader.starts[index]
-            theirs = commits_of(self._large, self._reader, replaced)
-            counts[replaces] = theirs < newer.column(COMMIT).to_numpy()[replaces]
+            older = commits_of(self._large, self._reader, replaced)
+            counts[replaces] = older < newer.column(COMMIT).to_numpy()[replaces]
         newer = newer if counts.all() else newer.filter(pa.array(counts))
         columns, batch = self._columns, self._columns.batch(index)
         is_full = not columns.cache.has_room(batch.nbytes)
         patch = Patch(batch.num_rows, rows[counts], replaces[counts], deleted[counts])
-        # Keys that stay are shared, unless the batch is to leave memory.
+        # Share key columns that do not change, unless the batch is dropped: its memory would stay.
         same = (SLOT, *self._names) if patch.keep_keys and not is_full else ()
         arrays = {name: batch.column(name) for name in batch.schema.names}
         arrays |= {n: patch.column(old, newer.column(n)) for n, old in arrays.items() if n not in same}
@@ -176,7 +175,7 @@ class Overlay:
 
 
 def _digest(index: int, newer: pa.RecordBatch) -> int:
-    """Return a number that only equal rows over the same batch have."""
+    """Return a digest of a batch's number and its newer rows."""
     digest = hashlib.blake2b(newer.serialize(), digest_size=16, salt=index.to_bytes(8, "big"))
     return int.from_bytes(digest.digest(), "big")
 
@@ -187,10 +186,10 @@ def sorted_batches_of(
     columns: tuple[str, ...],
     bounds: Bounds,
 ) -> FragmentReader | Overlay | None:
-    """Return the rows of layers as sorted batches.
+    """Return the rows of layers as sorted batches; None if they must be merged.
 
-    It is None without a base, and where too many rows belong to one batch. An overlay is kept while its large
-    fragment is open and its `Layers` exist: a view keeps those of a few bounds (`View.within`).
+    They must be merged if there is no base, or too many rows belong to one batch. An overlay is cached while
+    its large fragment is open and its `Layers` exist; a view keeps those of a few bounds (`View.within`).
     """
     if layers.base is None:
         return None

@@ -1,6 +1,6 @@
-"""Reading rows with some primary keys at a shard: all of them at once, by bisection in each fragment.
+"""Reading the rows of given primary keys at a shard, by bisection in each fragment.
 
-A scan reads them in pages (`read_listed`), who asks for keys alone gets all (`read_rows`).
+A scan reads them in pages (`read_listed`); `read_rows` returns all in one answer.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from elasticscan.storage.lookup import (
 from elasticscan.storage.merge import Piece, SeekKey
 from elasticscan.storage.pages import PageSource, keys_of, read_pieces
 
-LEAST_KEYS = 256  # so many are looked up together, however few rows a page may hold
+LEAST_KEYS = 256  # looked up in one step at least, however few rows a page may have
 
 
 def read_listed(source: PageSource, request: PageRequest) -> PageRows:
-    """Return the rows of a request's cursors with its keys, until the page is full or there are no more.
+    """Return the rows of a request's cursors with the keys of its list, until the page is full.
 
-    Positions are those of a direct scan. `scanned` counts the rows found, tombstones among them.
+    Positions are those of a direct scan. `scanned` counts the rows found, tombstones included.
     """
-    assert isinstance(request.keys, KeyList), "a request for keys lists them"
+    assert isinstance(request.keys, KeyList), "the caller has checked that the request lists keys"
     listed, bounds, page = request.keys, source.bounds(request.snapshot), source.page(request)
 
     def read(piece: Piece) -> SeekKey | None:
         numbers = np.flatnonzero(piece.slots.mask(listed.slots))
-        if piece.low:  # all are of one slot
+        if piece.low:  # then the piece is one slot
             key_at = keys_of(listed.keys, listed.keys.schema.names)
             numbers = numbers[bisect_left(numbers, piece.low, key=lambda number: key_at(int(number))) :]
         while len(numbers):
@@ -63,7 +63,7 @@ def read_listed(source: PageSource, request: PageRequest) -> PageRows:
 
 
 def read_rows(source: PageSource, request: RowRequest) -> RowAnswer:
-    """Return the rows with a request's keys, and which key has which."""
+    """Return the rows with a request's keys, and the number of the row of each key."""
     bounds = source.bounds(request.snapshot)
     found = rows_of_keys(source, request.slots, request.keys.columns, request.columns, bounds)
     return RowAnswer(found.places, found.rows)
@@ -71,12 +71,12 @@ def read_rows(source: PageSource, request: RowRequest) -> RowAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """The rows with some keys.
+    """The rows that were found for keys.
 
     Attributes:
-        places: for each key the number of its row; -1 where it has none.
-        rows: in the order of their keys.
-        versions: whether each key has a version that counts, a tombstone perhaps.
+        places: for each key the number of its row, or -1.
+        rows: the rows, in the order of their keys.
+        versions: a mask of the keys that have a version, which may be a tombstone.
     """
 
     places: Rows
@@ -91,9 +91,9 @@ def rows_of_keys(
     columns: Sequence[str],
     bounds: Bounds,
 ) -> FoundRows:
-    """Look up the newest version in `bounds` of each key; a tombstone, or a row left behind, is none.
+    """Look up the newest version in `bounds` of each key; tombstones and ended history yield no row.
 
-    `columns` may be none.
+    `columns` may be empty.
     """
     fragments = source.view.fragments
     sought = Sought(slots, keys, lambda fragment: source.open(fragment, source.table.primary_key))
@@ -105,7 +105,7 @@ def rows_of_keys(
         empty = [pa.array([], source.table.schema.field(name).type) for name in columns]
         return FoundRows(places, pa.RecordBatch.from_arrays(empty, names=list(columns)), versions)
     numbers, rows, alive = numbers[there], rows[there], np.ones(len(there), dtype=bool)
-    opened = tuple(columns) or source.table.primary_key  # a reader of the keys is there already
+    opened = tuple(columns) or source.table.primary_key  # a reader of the keys is already open
 
     def fetch(number: int, at: Indices) -> pa.RecordBatch:
         reader = source.open(fragments[number], opened)
@@ -113,9 +113,9 @@ def rows_of_keys(
         picked = rows_at(reader, rows[at], (*columns, *more))
         if DELETED in more:
             alive[at] &= ~picked.column(DELETED).to_numpy(zero_copy_only=False)
-        if UNTIL in more:  # a newer version may be in no fragment any more
+        if UNTIL in more:  # the newer version that ended this one may have been removed
             alive[at] &= picked.column(UNTIL).to_numpy() > bounds.since
-        # Of tombstones every column may be null, so schemas differ from one fragment to another.
+        # Without a schema: in fragments with tombstones all columns are nullable, in others they are not.
         return pa.RecordBatch.from_arrays([picked.column(name) for name in columns], names=list(columns))
 
     picked = fetch_by_group(numbers, fetch)
@@ -128,15 +128,15 @@ def rows_of_keys(
 def shared_keys(
     staged: PageSource, committed: PageSource, bounds: Bounds, living: bool = False
 ) -> pa.RecordBatch | None:
-    """Return some keys of a staged write that have versions in `bounds`; None when there are none.
+    """Return keys of the first batch of a staged write that has keys with versions in `bounds`, else None.
 
     Args:
-        staged: what was staged; its tombstones count as its rows do.
-        committed: fragments that serve slots, of any shards.
-        bounds: the commits that count.
-        living: a key counts only if its newest version in `bounds` is no tombstone.
+        staged: the fragments of the write; tombstones count like rows.
+        committed: the committed fragments, of all shards.
+        bounds: the commits to search.
+        living: ignore keys whose newest version in `bounds` is a tombstone.
 
-    Memory: a batch of keys, and what bisecting for them touches.
+    Memory: a batch of keys, and the batches that the bisection reads.
     """
     names = committed.table.primary_key
     is_empty = not any(map(bounds.touch, committed.view.fragments))

@@ -1,5 +1,5 @@
-"""Index files, each alongside the fragment whose rows it lists.
+"""Index files, each at the shard of the fragment whose rows it lists.
 
 run       a file of entries, sorted by key or by hash: written, opened, searched
-pages     the rows that entries point to, as pages; an entry counts only for the row's newest version
+pages     pages of the rows that entries refer to; an entry counts only if its row is the newest version
 """

@@ -1,10 +1,10 @@
 """Reading a page of an index at a shard: rows in the order of the index, at a snapshot.
 
-An index is one run or several for each fragment, each sorted. A page is made in rounds. In a round the
-entries of the next ranges, or of a part of one, are taken from all runs up to the same key, so nothing can be
-missing in between, and only those are sorted together. An entry counts if its row is the newest version of
-its key at the snapshot. That has to be asked only where several fragments serve its slot, or where a fragment
-holds several versions or newer ones; elsewhere a covering index is read without reading rows.
+An index has one or several sorted runs for each fragment. A page is read in rounds. A round reads the entries
+of the next ranges, or of a part of one, from all runs up to the same key, so that no entry between them is
+missing, and sorts them together. An entry counts if its row is the newest version of its key at the snapshot.
+This is looked up only if several fragments serve its slot, or if its fragment has several versions of a key
+or newer ones. Otherwise a covering index is read without reading rows.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from elasticscan.storage.lookup import (
 from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet
 
-LEAST_ENTRIES = 65_536  # a page may examine so many entries, however few rows it may hold
-_EMPTY_PAGE_FACTOR = 16  # a page without a row may examine so many times more entries
+LEAST_ENTRIES = 65_536  # a page may examine so many entries, however few rows it may have
+_EMPTY_PAGE_FACTOR = 16  # a page without rows may examine more entries, by this factor
 _FIRST_ROUND = 16_384
 _LARGEST_ROUND = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexSource(PageSource):
-    """A table as a shard serves it, and an index of it.
+    """A table as a shard serves it at one moment, and an index of it.
 
     Attributes:
         index: the index's definition.
@@ -58,45 +58,46 @@ class IndexSource(PageSource):
 
 
 def read_index_page(source: IndexSource, request: PageRequest) -> PageRows:
-    """Return the next rows of a request, in the order of their order keys, until the page is full.
+    """Return the next rows of a request, sorted by order key, until the page is full.
 
-    A page may end between two rows of one index key; when the order is descending, positions are inverted
-    order keys. One without rows may leave cursors, which are always further on. `scanned` counts entries.
+    A page may end between two rows of one index key. If the order is descending, positions are inverted
+    order keys. A page without rows may have cursors, which have always advanced. `scanned` counts entries.
 
     Raises:
         FragmentDamaged: a fragment or a run cannot be read.
     """
-    assert request.order is not None, "a request for a page of an index says which entries"
+    assert request.order is not None, "the caller has checked that the request has an order"
     return _IndexPage(source, request, request.order).page()
 
 
-# Entries of runs: the number of its run, its own in the run, its slot and its row.
+# An entry: the number of its run, its number in the run, its slot and its row.
 _ENTRY = np.dtype([("run", np.intp), ("number", np.int64), ("slot", np.uint16), ("row", np.int64)])
 _Entries: TypeAlias = NDArray[np.void]
 _NO_ENTRIES = np.empty(0, _ENTRY)
 
 Numbers = TypeVar("Numbers", int, Rows)
-_Ranges: TypeAlias = Sequence[tuple[int, int]]  # [begin, end) of ordinals in each run
+_Ranges: TypeAlias = Sequence[tuple[int, int]]  # for each run, a range [begin, end) of ordinals
 _Spans: TypeAlias = Sequence[_Ranges]
 
 
 class DirectedRun:
-    """The entries of one run that are still to be read, in either direction.
+    """The unread entries of one run, in either direction.
 
-    Entries have ordinals in the order of reading: 0 is the first one, or the last when it descends. So
-    ranges and positions mean the same in both directions. A position covers the order
-    keys up to it, inverted byte by byte when descending.
+    Ordinals number the entries in the order of reading: 0 is the first entry, or the last if descending. So
+    ranges and positions mean the same in both directions. A position is an order key, inverted byte by byte
+    if descending, and covers all order keys up to it.
 
     Args:
-        fragment, run: the run, and its fragment.
-        cursors: the slots that are read, and the positions beyond which they are.
+        fragment, run: the fragment, and the run.
+        cursors: the slots to read, each from after its position.
         descending: the direction.
     """
 
     def __init__(self, fragment: Fragment, run: RunReader, cursors: Cursors, descending: bool) -> None:
         self.fragment, self.reader, self._descending = fragment, run, descending
         end = fragment.slots.ranges[-1][1]
-        self._firsts = np.full(end + 1, run.entry_count, dtype=np.int64)  # the last is that of all beyond
+        # The first ordinal to read, by slot; the last element is for all higher slots.
+        self._firsts = np.full(end + 1, run.entry_count, dtype=np.int64)
         for cursor in cursors:
             if slots := cursor.slots & fragment.slots:
                 first = 0 if cursor.position is None else self.past(cursor.position)
@@ -105,7 +106,7 @@ class DirectedRun:
         self._begin = int(self._firsts.min())
 
     def find(self, low: bytes, high: bytes) -> tuple[int, int]:
-        """[first, end) of the ordinals of a range, without those before all positions."""
+        """Return the ordinals [first, end) of a range, without those that all cursors have read."""
         if self._begin == self.reader.entry_count:
             return 0, 0
         first, end = self.reader.range_of(low, high)
@@ -114,17 +115,17 @@ class DirectedRun:
         return max(first, self._begin), max(first, self._begin, end)
 
     def entry_numbers(self, ordinals: Numbers) -> Numbers:
-        """Return the numbers of the entries at some ordinals."""
+        """Return the numbers of the entries with these ordinals."""
         return self.reader.entry_count - 1 - ordinals if self._descending else ordinals
 
     def selects(self, entries: NDArray[np.int64], slots: NDArray[np.uint16]) -> NDArray[np.bool_]:
-        """Return a mask of the entries whose slots are read, and that lie beyond their slot's cursor."""
+        """Return a mask of the entries to read: those after the position of their slot's cursor."""
         firsts = self._firsts[np.minimum(slots, len(self._firsts) - 1)]
-        mask: NDArray[np.bool_] = firsts <= self.entry_numbers(entries)  # its own inverse
+        mask: NDArray[np.bool_] = firsts <= self.entry_numbers(entries)  # the function is its own inverse
         return mask
 
     def position(self, entry: int) -> bytes:
-        """Return the position of an entry, which covers it."""
+        """Return the position that covers the entries up to this one."""
         key = self.reader.key(entry)
         return inverted(key) if self._descending else key
 
@@ -132,11 +133,11 @@ class DirectedRun:
         """Return the first ordinal beyond a position."""
         if self._descending:
             return self.reader.entry_count - self.reader.lower_bound(inverted(position))
-        return self.reader.lower_bound(position + b"\0")  # the lowest bytes above it
+        return self.reader.lower_bound(position + b"\0")  # the lowest key above the position
 
 
 class _IndexPage:
-    """One page while it is read."""
+    """One page of an index that is being read."""
 
     def __init__(self, source: IndexSource, request: PageRequest, order: IndexOrder) -> None:
         table, columns = source.table, request.columns
@@ -144,7 +145,7 @@ class _IndexPage:
         self.cursors = tuple(cursor for cursor in request.cursors if cursor.slots)
         self.bounds = bounds = source.bounds(request.snapshot)
         self.builder = source.page(request)
-        self.reached = b""  # the position of its last row
+        self.reached = b""  # the position of the page's last row
         covered = run_columns(table, source.index)
         self.covered = tuple(dict.fromkeys(name for name in columns if name in covered))
         self.missing = tuple(dict.fromkeys(name for name in columns if name not in covered))
@@ -163,7 +164,7 @@ class _IndexPage:
         self.fragment_numbers = np.array([numbers[run.fragment.id] for run in self.runs], dtype=np.intp)
         is_mixed = [not (f.unique and bounds.wholly_hold(f)) for f in self.fragments]
         self.is_mixed = np.array(is_mixed, dtype=bool)
-        # How many entries to look at; not too many at first, for their rows may be large.
+        # The number of entries of a round; few at first, because their rows may be large.
         rows, size = sum(f.rows for f in self.fragments), sum(f.bytes for f in self.fragments)
         fitting = request.page_bytes // max(1, size // max(1, rows)) + 16
         self.target = min(request.page_rows, _FIRST_ROUND, fitting)
@@ -183,10 +184,10 @@ class _IndexPage:
         return page.finish(())
 
     def _rounds(self) -> Iterator[tuple[_Spans, bytes | None]]:
-        """Yield about `target` entries of each round, and the position up to which these are all.
+        """Yield the spans of about `target` entries of each round, and the position that the round reaches.
 
-        Ranges are read one after another, each in all runs, as many in a round as `target` allows, which
-        `page` changes between rounds. One with more entries is cut. The last position is None.
+        Ranges are read in order, each in all runs, as many in a round as `target` allows; `page` changes
+        `target` between rounds. A range with more entries is cut. The last position is None.
         """
         found, count = list[_Ranges](), 0
         for low, high in self.ranges[self._first_range() :]:
@@ -205,7 +206,7 @@ class _IndexPage:
         yield found, None
 
     def _first_range(self) -> int:
-        """Return the first range that does not lie wholly before the positions of all cursors."""
+        """Return the number of the first range that a cursor has not read completely."""
         lowest = min(cursor.position or b"" for cursor in self.cursors)
         if not self.descending or not lowest:
             return bisect_right(self.ranges, lowest, key=lambda ends: ends[1])
@@ -213,9 +214,9 @@ class _IndexPage:
         return bisect_left(self.ranges, True, key=lambda ends: ends[0] < reached)
 
     def _cut(self, left: _Ranges, share: float) -> bytes:
-        """Return a position up to which about a share of some entries lie, and never above twice that many.
+        """Return a position that covers about a share of the entries left, and at most twice as many.
 
-        Of each run its own share is looked at: where keys are spread alike, all come to about the same key.
+        The candidates are the positions at this share of each run; they are similar if keys are spread alike.
         """
         most = 2 * share * sum(end - begin for begin, end in left)
         positions = sorted(
@@ -230,7 +231,7 @@ class _IndexPage:
         return positions[max(bisect_right(positions, most, key=count) - 1, 0)]
 
     def _stops(self, left: _Ranges, position: bytes) -> list[int]:
-        """Return where each run is beyond a position."""
+        """Return the first ordinal after a position, for each run."""
         return [
             min(max(run.past(position), begin), end) if begin < end else begin
             for run, (begin, end) in zip(self.runs, left, strict=True)
@@ -241,13 +242,13 @@ class _IndexPage:
         return run.damaged("its entries, or those of another run of the index, are not in order")
 
     def _advance(self, position: bytes) -> Cursors:
-        """Return the cursors, moved on to a position; a cursor beyond the position stays."""
+        """Return the cursors, advanced to a position; a cursor beyond the position stays."""
         if all(at.position is not None and position <= at.position for at in self.cursors):
-            raise self._disorder()  # the scan would never end
+            raise self._disorder()  # otherwise the scan would never end
         return merge(replace(at, position=max(at.position or b"", position)) for at in self.cursors)
 
     def _next_target(self) -> int:
-        """Count how many more entries fill the page, going by those so far; growing step by step."""
+        """Estimate from the entries read so far how many more fill the page; at most four times the last."""
         page, most = self.builder, min(4 * self.target, _LARGEST_ROUND)
         if not page.rows:
             return most
@@ -257,7 +258,7 @@ class _IndexPage:
     # ------------------------------------------------------------------------------- one round
 
     def _add(self, spans: _Spans) -> bytes | None:
-        """Add the rows of some entries; the position of the page's last one if not all of them fit."""
+        """Add the rows of the entries; return the position of the last row if not all fit, else None."""
         of_runs = [self._read_entries(n, [span[n] for span in spans]) for n in range(len(self.runs))]
         entries = self._sorted(self._visible(np.concatenate(of_runs)))
         if not len(entries):
@@ -271,7 +272,7 @@ class _IndexPage:
         return None if count == len(entries) else self.reached
 
     def _read_entries(self, number: int, spans: _Ranges) -> _Entries:
-        """Return the entries of a run in some ranges of ordinals, of the slots that it reads."""
+        """Return the entries of a run in these spans, for the slots and positions of the cursors."""
         run = self.runs[number]
         ordinals = [np.arange(*span, dtype=np.int64) for span in spans if span[0] < span[1]]
         if not ordinals:
@@ -285,10 +286,10 @@ class _IndexPage:
         return entries[run.selects(numbers, entries["slot"])]
 
     def _visible(self, entries: _Entries) -> _Entries:
-        """Return the entries that count; all that are doubtful are looked up together.
+        """Return the entries whose rows are the newest versions; doubtful entries are looked up together.
 
-        Of a fragment with each key once, all of whose commits count, an entry is doubtful where another
-        fragment serves its slot, too.
+        An entry is doubtful if another fragment serves its slot, too, or if its fragment may have several
+        versions of a key, or commits out of bounds.
         """
         numbers = self.fragment_numbers[entries["run"]]
         (doubtful,) = (self.is_mixed[numbers] | self.shared.mask(entries["slot"])).nonzero()
@@ -298,8 +299,8 @@ class _IndexPage:
         commits, counts = np.empty(len(asked), dtype=np.int64), np.ones(len(entries), dtype=bool)
         alive = np.empty(len(asked), dtype=bool)
         for number in np.unique(numbers).tolist():
-            here = np.flatnonzero(numbers == number)
-            commits[here], alive[here] = self._versions(self.fragments[number], asked["row"][here])
+            members = np.flatnonzero(numbers == number)
+            commits[members], alive[members] = self._versions(self.fragments[number], asked["row"][members])
         keys = self._run_columns(asked, primary_key).columns
         sought = Sought(asked["slot"], keys, lambda fragment: self.source.open(fragment, primary_key))
         known = FoundVersions(numbers, asked["row"], commits)
@@ -308,10 +309,10 @@ class _IndexPage:
         return entries[counts]
 
     def _versions(self, fragment: Fragment, rows: Rows) -> tuple[Rows, Mask]:
-        """Return the commits of rows of a fragment, and which rows count as far as it knows.
+        """Return the commits of rows of a fragment, and a mask of the rows that may count.
 
-        Where no other fragment's commits overlap with its own, the newest of these stands for all its rows:
-        comparisons come out the same, and no row is read.
+        If the commits of no other fragment overlap with those of this one, its newest commit is used for all
+        its rows: comparisons have the same result, and no row is read.
         """
         reader = self.source.open(fragment, self.source.table.primary_key)
         first, last, bounds = fragment.min_commit, fragment.max_commit, self.bounds
@@ -326,7 +327,7 @@ class _IndexPage:
         return commits, alive
 
     def _sorted(self, entries: _Entries) -> _Entries:
-        """Return entries in the order of their keys, as those of one run are."""
+        """Return entries sorted by their order keys, as the entries of a single run already are."""
         if (entries["run"] == entries["run"][:1]).all():
             return entries
         names = key_columns(self.source.table, self.source.index)
@@ -336,7 +337,7 @@ class _IndexPage:
         return entries[order[::-1] if self.descending else order]
 
     def _run_columns(self, entries: _Entries, columns: Sequence[str]) -> pa.RecordBatch:
-        """Return columns of entries that their runs have."""
+        """Return columns of entries from their runs."""
 
         def part(run: int, at: Indices) -> pa.RecordBatch:
             return self.runs[run].reader.take(entries["number"][at], columns)
@@ -344,7 +345,7 @@ class _IndexPage:
         return fetch_by_group(entries["run"], part)
 
     def _fetch(self, entries: _Entries) -> pa.RecordBatch:
-        """Return the wanted columns: from the index where it has them, else from the rows."""
+        """Return the requested columns, from the index if it has them, else from the rows."""
 
         def missing(fragment: int, at: Indices) -> pa.RecordBatch:
             reader = self.source.open(self.fragments[fragment], self.missing)

@@ -1,13 +1,13 @@
-"""The index run file: entries of some rows of one fragment, sorted. Written and read here alone.
+"""The index run file: sorted entries for rows of one fragment. Only this module writes and reads it.
 
-It is a sealed Arrow IPC file, never compressed. An entry is the index's columns, the included ones and
-the primary key (each once), then `_slot` (uint16) and `_row` (uint32), the number of the row in its
-fragment. A hash index has `_hash` (int32) before all of them. Entries are sorted by (index key, primary
-key), where the index key is that of the index's columns or of the hash, and every row that is not a
-tombstone has one, older versions too.
+It is a sealed Arrow IPC file, never compressed. An entry has the columns of the index, the included columns
+and the primary key (each column once), then `_slot` (uint16) and `_row` (uint32), the number of the row in
+its fragment. A hash index has `_hash` (int32) as the first column. Entries are sorted by (index key, primary
+key); the index key is the index's columns, or the hash. Every row except tombstones has an entry, older
+versions included.
 
-Its seal also says how many entries each record batch has, and with which key it begins (cut to
-`KEY_BYTES`): most steps of a search look at no entry.
+The manifest also has the number of entries and the first key (truncated to `KEY_BYTES`) of each record batch,
+so that most steps of a search read no entries.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from elasticscan.storage.merge import pack, taken
 from elasticscan.storage.sealed_file import SealedWriter
 
 HASH_VALUE, ROW = "_hash", "_row"
-# Names that an indexed or an included column cannot have; nor can it have `_slot`, as no column can.
+# Names that indexed and included columns cannot have. (No column of a table can have the name `_slot`.)
 RUN_COLUMNS = frozenset({HASH_VALUE, ROW})
 
 _FORMAT = {b"elasticscan.index_run": b"1"}
@@ -61,12 +61,12 @@ _MOST_REMEMBERED = 64  # ranges
 
 
 def run_columns(table: TableInfo, index: IndexInfo) -> tuple[str, ...]:
-    """Return the table's columns that entries carry, in the order in which they do."""
+    """Return the table's columns in entries, in order."""
     return tuple(dict.fromkeys((*index.columns, *index.include, *table.primary_key)))
 
 
 def key_columns(table: TableInfo, index: IndexInfo) -> tuple[str, ...]:
-    """Return the columns of a run that its order keys are made of; one may be there twice."""
+    """Return the columns of a run's order keys; a column may occur twice."""
     return (*_index_key(index), *table.primary_key)
 
 
@@ -93,26 +93,25 @@ def build_runs(
     fragment: Fragment | StagedFragment,
     origin: Origin,
 ) -> tuple[StagedRun, ...]:
-    """Write the entries of all rows of a fragment: at least one run, even if it has no entry.
+    """Write the entries of all rows of a fragment: at least one run, which may be empty.
 
-    Memory: what `RUN_ROWS` entries, or `RUN_BYTES`, take three times over.
+    After an error, no run is left. Memory: three times the size of `RUN_ROWS` entries, or of `RUN_BYTES`.
 
     Args:
-        disk: of the fragment's shard, where its runs go too.
-        table, index: what the fragment is of, and what is indexed.
-        fragment: a file that is complete.
-        origin: who builds.
+        disk: the disk of the fragment's shard, for the fragment and its runs.
+        table, index: the table of the fragment, and the index.
+        fragment: a complete fragment.
+        origin: the operation that builds.
 
     Raises:
-        LimitExceeded: an entry's key is too long for a continuation key.
-        FragmentDamaged, DiskFull, ShardUnavailable: a file or a disk.
-        Nothing of what was written so far remains.
+        InvalidKey: an entry's key is too long for a continuation key.
+        FragmentDamaged, DiskFull, ShardUnavailable: the fragment or the disk failed.
     """
     reader = FragmentReader(disk, fragment.path, run_columns(table, index), fragment.seal, table)
     write = partial(_write_run, disk, table, index, fragment, origin)
     staged: list[StagedRun] = []
     try:
-        # One after another, so that those before one that fails are known.
+        # `extend` keeps the runs that were written before one fails.
         staged.extend(write(entries) for entries in _parts(reader, table, index))
     except BaseException:
         for run in staged:
@@ -123,7 +122,7 @@ def build_runs(
 
 
 def _parts(reader: FragmentReader, table: TableInfo, index: IndexInfo) -> Iterator[pa.RecordBatch]:
-    """Yield the entries of consecutive batches, unsorted, about as many as one run may have."""
+    """Yield the unsorted entries of consecutive batches, in parts of about the size of a run."""
     schema, pending, rows = run_schema(table, index), list[pa.RecordBatch](), 0
     for batch, first_row in zip(reader, reader.starts.tolist(), strict=False):
         pending.append(_entries(batch, first_row, index, schema))
@@ -150,7 +149,7 @@ def _entries(rows: pa.RecordBatch, first_row: int, index: IndexInfo, schema: pa.
 
 
 def check_entries(table: TableInfo, index: IndexInfo, rows: pa.RecordBatch) -> None:
-    """Raise `LimitExceeded` where the key of an entry for a row would be too long."""
+    """Raise `InvalidKey` if the key of an entry for a row would be too long."""
     _entries(rows, 0, index, run_schema(table, index))
 
 
@@ -166,7 +165,7 @@ def _write_run(
     order = np.argsort(pack([code for key in keys for code in value_sort_codes(key)])[0])
     count = entries.num_rows
     step = max(1, min(BATCH_ROWS, batch_bytes(disk) * count // max(entries.nbytes, 1)))
-    starts = range(0, max(count, 1), step)  # an Arrow writer writes no schema before the first batch
+    starts = range(0, max(count, 1), step)  # at least one batch, before which Arrow writes the schema
     first_keys = [encode_values(keys, int(order[start]))[:KEY_BYTES] if count else b"" for start in starts]
     path = new_path(table.id)
     manifest = manifest_of(
@@ -195,9 +194,9 @@ def _write_run(
 
 
 class RunReader(BatchReader):
-    """Search in an index run, by order key, and entries by number. Threads may share one.
+    """A reader of an index run: search by order key, and entries by number. Threads may share one.
 
-    Numbers of entries ascend with their order keys: `encode_values` of the index's columns (or of
+    Entries are numbered in the order of their order keys: `encode_values` of the index's columns (or of
     the hash) and of the primary key.
     """
 
@@ -222,7 +221,7 @@ class RunReader(BatchReader):
             raise ValueError("its columns are not those of the index")
         batches = self._file.more["batches"]
         self.starts: NDArray[np.int64] = np.cumsum([0, *(rows for rows, *_ in batches)])
-        self._starts: list[int] = self.starts.tolist()  # a single look-up is faster there
+        self._starts: list[int] = self.starts.tolist()  # a list, which is faster for single values
         self._keys = [key for _, key, _ in batches]
         self._ends = [end for *_, end in batches]
         if len(batches) != self._batches_in_file or self._starts[-1] != self.entry_count:
@@ -230,9 +229,9 @@ class RunReader(BatchReader):
         return {field.name: (field.name, field) for field in self._schema}
 
     def lower_bound(self, key: bytes) -> int:
-        """Return the first entry whose order key is not below `key`; `entry_count` for none."""
+        """Return the first entry whose order key is at or above `key`; `entry_count` if there is none."""
         for index in range(bisect_left(self._keys, key) - 1, -1, -1):
-            # Keys that were cut, and equal ones, may have led beyond the place; then it is before.
+            # Truncated and equal first keys may lead to a batch after the right one: then go back.
             batch = self.batch(index)
             columns, rows = [batch.column(name) for name in self._key], range(batch.num_rows)
             low, high = place_of(columns[0], key) if self._is_sought else (0, len(rows))
@@ -242,9 +241,9 @@ class RunReader(BatchReader):
         return 0
 
     def range_of(self, low: bytes, high: bytes) -> tuple[int, int]:
-        """[first, end) of the entries with low <= key < high.
+        """Return [first, end) of the entries with low <= key < high.
 
-        The last few are remembered: who plans a scan counts the entries that its pages then look for.
+        The last few results are cached, because a plan counts the entries that the pages search again.
         """
         found = self._ranges.get((low, high))
         if found is None:
@@ -259,7 +258,7 @@ class RunReader(BatchReader):
         return encode_values([batch.column(name) for name in self._key], entry - self._starts[index])
 
     def take(self, entries: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
-        """Entries by number, in the order asked; slices of the file where that is one range of it."""
+        """Return entries by number, in this order; consecutive entries of a batch are a slice of it."""
 
         def part(index: int, rows: NDArray[np.int64]) -> pa.RecordBatch:
             return taken(self.batch(index).select(list(columns)), rows)
