@@ -42,7 +42,7 @@ TabletRows = tuple[list[Range], list[Range]]  # the slots of tablets, and the ra
 
 
 def sort_rows(rows: pa.RecordBatch, table: TableInfo, slot_count: int) -> pa.RecordBatch:
-    """Return the rows sorted by (slot, primary key), in the columns of a fragment; raises `InvalidKey`."""
+    """Return the rows sorted by (slot, primary key), in a fragment's columns; raises `SchemaMismatch`."""
     check_key_bytes(rows, table.primary_key)
     slots = slots_of(rows.select(table.shard_key).columns, slot_count)
     order, first = key_order(rows, table.primary_key, slots)

@@ -72,7 +72,7 @@ class Disk(Protocol):
         """
 
     def open(self, path: str) -> OpenFile:
-        """Raise `FragmentMissing` if the file does not exist, `ShardUnavailable` if the root does not."""
+        """Raise `MissingFile` if the file does not exist, `ShardUnavailable` if the root does not."""
 
     def prefetch(self, paths: Sequence[str]) -> None:
         """Fetch the ends of files that are opened next, in parallel, if they are remote.
