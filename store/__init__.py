@@ -1,40 +1,41 @@
-"""The facade users open, and the hands of the layers below.
+"""The embedded store: the API that users open, and the operations behind it.
 
-`Store` has tables, shards and upkeep; a `Table` is written, read and indexed; a `Scan` gives its rows. They
-wire three layers that do not know one another: the scan protocol (`elasticscan.reader`), Arrow files
+A `Store` has tables, shards and upkeep. A `Table` is written, read and indexed. A `Scan` returns rows. They
+connect three layers that do not import each other: the scan protocol (`elasticscan.reader`), Arrow files
 (`elasticscan.storage`) and the catalog (`elasticscan.catalog`).
 
-What it promises:
+The store promises:
 
 - A scan returns every row of one snapshot exactly once and does not fail because tablets move.
-  It can be stopped after any page and resumed anywhere from the page's key.
-- A write is visible on all shards at once or not at all. When `upsert` returned, it is on the
-  disks. When the process died before, nothing of it is visible.
-- A tablet is served from one place at every moment. A mover that dies leaves it at its source;
-  `resume_moves` finishes what was planned.
+  It can be stopped after any page and resumed in any process from the page's key.
+- A write becomes visible on all shards in one step, or not at all. When `upsert` returns, the rows are on
+  the disks. If the process dies before that, nothing of the write is visible.
+- A tablet is served from one place at every moment. If a mover dies, the tablet stays at its source;
+  `resume_moves` finishes the plan.
 
-How the parts work together, operation by operation, and what each conflicts with is in `docs/architecture.md`
-and `docs/formats.md`. Each room below has a front page of its own, with its promises and its words; a room
-knows some of those above it in this list and none below, which import-linter holds:
+`docs/architecture.md` and `docs/formats.md` describe each operation and its conflicts. Each folder below has
+a front page with its promises and terms. A folder imports only from folders above it in this list;
+import-linter checks this:
 
-roots    where a store and its shards are, and whose they are
-context  an open store, as all that work on it share it; leases, tags, keys
-rows     rows and keys that come from outside: typed, and in files
+roots    where a store and its shards are, and which store owns which directory
+context  the shared state of an open store; leases, tags, continuation keys
+rows     rows and keys that callers pass as Python values or as files
 reading  scans, aggregates, rows by key, changes, exports
 writing  writes: staged, then committed; indexes, conditions, merges, loads
-moves    tablets that move while everything else goes on
-upkeep   merges, balance and garbage, by writers and keepers
-copies   stores as wholes: made, backed up, made of a backup
-repair   a store made again from its files
+moves    moves of tablets, while reads and writes continue
+upkeep   merges, balancing and garbage collection, by writers and keepers
+copies   creation of a store, backup, creation from a backup
+repair   a new store from the files of a damaged one
 
-The facade stands on all of them but `repair`, which stands on it:
+The modules of this folder are the public API. They import from all these folders except `repair`, which
+imports from them:
 
-backend         a store as Spark and the terminal need it
-store           a store as users hold it; opening: its catalog and disks; status: what `Store.status` returns
-table           a table as users hold it
-verifying       checks of every file and row
+backend    the store as Spark and the command line use it
+store      `Store`; opening: its catalog and disks; status: the result of `Store.status`
+table      `Table`
+verifying  checks of every file
 
-What all of them use, and what uses none of them:
+Every folder may import this module, and it imports from none of them:
 
 arguments  checks of arguments that types and Python's own errors do not cover
 """

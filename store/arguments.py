@@ -1,8 +1,8 @@
 """Checks of arguments that neither types nor Python's own errors cover.
 
-Each function returns the value in the form that the code below works with. A wrong type raises Python's own
+Each function returns the value in the type that the rest of the store uses. A wrong type raises Python's own
 `TypeError`, `ValueError` or `AttributeError`; a value out of bounds raises `InvalidOption` with the value and
-the bounds. They run before anything is written.
+the bounds. All checks run before anything is written.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ Condition: TypeAlias = str | None
 Parameters: TypeAlias = Mapping[str, Any] | None
 Shards: TypeAlias = Sequence[str] | Mapping[str, str]
 Snapshot: TypeAlias = int | str | datetime | None
-Said: TypeAlias = Mapping[str, str] | None
+Note: TypeAlias = Mapping[str, str] | None
 Txn: TypeAlias = tuple[str, int] | None
 
 
 class Reading(TypedDict, total=False):
-    """The arguments of `scan` that are given by name."""
+    """The keyword arguments of `Table.scan`."""
 
     parameters: Parameters
     index: str
@@ -62,7 +62,7 @@ class Reading(TypedDict, total=False):
 
 
 def whole_number(option: str, value: Any, least: int = 0, most: int = MAX_NUMBER) -> int:
-    """Return an integer of any kind, NumPy's included, within bounds; True and 1.0 are refused."""
+    """Return an integer of any type, NumPy's included, within bounds. Refuses True and 1.0."""
     number = -1 if isinstance(value, bool) else operator.index(value)
     if not least <= number <= most:
         raise _refusal(option, value, f"a whole number, {least} to {most}")
@@ -76,20 +76,20 @@ def page_limits(page_rows: Any, page_bytes: Any) -> tuple[int, int]:
 
 
 def file_form(option: str, value: Any) -> str | None:
-    """Return the compression of a table's files: None (also for "none"), "lz4" or "zstd"."""
+    """Return the compression of a table's files: "lz4", "zstd", or None for None and "none"."""
     form = choice(option, "none" if value is None else text(option, value).strip().lower(), COMPRESSIONS)
     return None if form == "none" else form
 
 
 def text(option: str, value: Any) -> str:
-    """Return text that can be stored: UTF-8 has no lone surrogates."""
+    """Return text that can be stored as UTF-8. Refuses lone surrogates."""
     if not isinstance(value, str) or not is_whole(value):
         raise _refusal(option, value, "text")
     return str(value)
 
 
 def condition(option: str, value: Any, parameters: Any) -> str | None:
-    """Return a condition as SQL text with its parameters as literals; None if there is none."""
+    """Return a condition as SQL text, with its parameters replaced by literals; None stays None."""
     if value is None:
         return None
     sql = text(option, value)
@@ -97,12 +97,12 @@ def condition(option: str, value: Any, parameters: Any) -> str | None:
 
 
 def whole_or_none(option: str, value: Any) -> int | None:
-    """Return a limit, a slot or a commit number; None stays None."""
+    """Return an integer such as a limit, a slot or a commit number; None stays None."""
     return None if value is None else whole_number(option, value)
 
 
 def past(option: str, value: Any) -> int | str | datetime:
-    """Return a commit number, the name of a tag, or a time with its zone; numbers and times also of text."""
+    """Return a commit number, a tag's name, or a time with its zone. Parses numbers and times in text."""
     if isinstance(value, datetime):
         return zoned(option, value)
     if not isinstance(value, str):
@@ -116,12 +116,12 @@ def past(option: str, value: Any) -> int | str | datetime:
 
 
 def snapshot(option: str, value: Any) -> Snapshot:
-    """Return what `past` returns; None, for the newest, stays None."""
+    """Return the same as `past`; None, which means the newest snapshot, stays None."""
     return None if value is None else past(option, value)
 
 
 def choice(option: str, value: Any, allowed: Collection[str]) -> str:
-    """Return one of a few words."""
+    """Return the value if it is one of the allowed words."""
     if value not in allowed:
         raise _refusal(option, value, f"one of {', '.join(allowed)}")
     return str(value)
@@ -136,7 +136,7 @@ def place(option: str, value: Any) -> str:
 
 
 def places(option: str, value: Any) -> list[str]:
-    """Return paths or URLs, also of a single one; an empty list is refused: to load it would remove rows."""
+    """Return a list of paths or URLs. Refuses an empty list: an overwrite with no files removes all rows."""
     given = value if isinstance(value, list | tuple) else [value]
     if not given:
         raise _refusal(option, value, "a path, a URL, or a list of at least one")
@@ -144,35 +144,35 @@ def places(option: str, value: Any) -> list[str]:
 
 
 def names(option: str, value: Any) -> list[str]:
-    """Return a list of names, also of a single name; a mapping is refused."""
+    """Return a list of names; a single name becomes a list of one. Refuses a mapping."""
     if isinstance(value, Mapping):
         raise _refusal(option, value, "a list of names")
     items = [value] if isinstance(value, str) else list(islice(value, MAX_COLUMNS + 1))
-    if len(items) > MAX_COLUMNS:  # perhaps of an endless iterable
+    if len(items) > MAX_COLUMNS:  # `islice` above: the iterable may be endless
         raise _refusal(option, value, f"a list of at most {MAX_COLUMNS} names")
     return [text(option, name) for name in items]
 
 
 def columns(option: str, value: Any) -> list[str] | None:
-    """Return what `names` returns; None, for those by default, stays None."""
+    """Return the same as `names`; None, which means the default columns, stays None."""
     return None if value is None else names(option, value)
 
 
 def types(option: str, value: Any) -> dict[str, pa.DataType]:
-    """Return Arrow's types by the names of columns; each may be given by its name. None of None."""
+    """Return Arrow types by column name. A type may be given by its name; None gives an empty dict."""
     given = {} if value is None else value
     return {text(option, name): arrow_type(f"{option}[{name!r}]", kind) for name, kind in given.items()}
 
 
 def arrow_type(option: str, value: Any) -> pa.DataType:
-    """Return a type of Arrow's, also of its name."""
-    with suppress(ValueError):  # of a name that is none
+    """Return an Arrow type, given as a type or by its name."""
+    with suppress(ValueError):  # no type has this name
         return pa.field("", value).type
     raise _refusal(option, value, "one of Arrow's types, such as int64, double, bool or timestamp[us]")
 
 
 def shards(value: Any) -> tuple[list[str], dict[str, str]]:
-    """Return the names of shards, and their roots as far as they are given."""
+    """Return the names of shards, and the roots of those that have one."""
     given = names("shards", list(value) if isinstance(value, Mapping) else value)
     listed = [check_name("shard", name) for name in given]
     if not listed or len(set(listed)) < len(listed):
@@ -181,13 +181,13 @@ def shards(value: Any) -> tuple[list[str], dict[str, str]]:
 
 
 def roots(option: str, value: Any) -> dict[str, str]:
-    """Return the roots of shards by their names; none of None."""
+    """Return the roots of shards by their names; None gives an empty dict."""
     given = {} if value is None else value
     return {text(option, name): place(f"{option}[{name!r}]", root) for name, root in given.items()}
 
 
 def number(option: str, value: Any, least: float = 0, most: float = MAX_NUMBER) -> float:
-    """Return a number within bounds, as of seconds, bytes per second or a share."""
+    """Return a number within bounds, such as seconds or a share."""
     found: Any = math.nan if isinstance(value, bool) or not isinstance(value, Real) else value
     if not least <= found <= most:
         raise _refusal(option, value, f"a number, {least} to {most}")
@@ -195,14 +195,14 @@ def number(option: str, value: Any, least: float = 0, most: float = MAX_NUMBER) 
 
 
 def period(option: str, value: Any) -> float | None:
-    """Return the seconds of a timedelta, or of text with its unit; None, for the store's own, stays None."""
+    """Return the seconds of a timedelta or of text with a unit; None, the store's default, stays None."""
     if isinstance(value, timedelta):
         return number(option, value.total_seconds())
     return None if value is None else seconds_of(option, text(option, value))
 
 
 def transaction(value: Any) -> IdempotencyKey | None:
-    """Return the pair (application, version) under which a write is done once."""
+    """Return the pair (application, version) that identifies a write, so that it is not repeated."""
     if value is None:
         return None
     name, version = value
@@ -210,7 +210,7 @@ def transaction(value: Any) -> IdempotencyKey | None:
 
 
 def application(option: str, value: Any) -> str:
-    """Return the name under which writes are done once; PostgreSQL would refuse others at the commit."""
+    """Return the name of an application. PostgreSQL would refuse a longer one, or one with a zero byte."""
     name = text(option, value)
     if not name or "\0" in name or len(name.encode()) > MAX_APPLICATION_BYTES:
         raise _refusal(option, value, f"a name of 1 to {MAX_APPLICATION_BYTES:,} bytes, without a zero byte")
@@ -218,17 +218,17 @@ def application(option: str, value: Any) -> str:
 
 
 def user_metadata(value: Any) -> dict[str, str]:
-    """Return a small dict of texts that a commit keeps."""
+    """Return the dict of texts that is stored with a commit. Checks its size."""
     given = {} if value is None else value
-    said = {text("user_metadata", key): text("user_metadata", word) for key, word in given.items()}
-    size = len(json.dumps(said))
+    metadata = {text("user_metadata", key): text("user_metadata", word) for key, word in given.items()}
+    size = len(json.dumps(metadata))
     if size > MAX_USER_METADATA_BYTES:
         raise LimitExceeded(
             f"user_metadata may take {MAX_USER_METADATA_BYTES:,} bytes as JSON, not {size:,}; shorten it",
             size=size,
             most=MAX_USER_METADATA_BYTES,
         )
-    return said
+    return metadata
 
 
 def _refusal(option: str, value: Any, allowed: str) -> InvalidOption:

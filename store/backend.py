@@ -1,7 +1,7 @@
-"""The embedded store as a back end: what Spark and the terminal ask of it beyond `Store` and `Table`.
+"""The embedded store as a back end: what Spark and the command line need beyond `Store` and `Table`.
 
-`EmbeddedBackend` reads, as every back end does; its `changes` are for streams, which follow commits in
-several processes.
+`EmbeddedBackend` implements the reads that every back end has. Its `changes` serve streams, which read new
+commits from several processes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from elasticscan.store.writing.transactions import OutdatedLookError, WriteTrans
 
 
 class EmbeddedTable:
-    """A table, as reads know it."""
+    """A table, with the reads that Spark divides among tasks."""
 
     def __init__(self, context: Context, info: TableInfo) -> None:
         self._context, self.info = context, info
@@ -37,7 +37,7 @@ class EmbeddedTable:
         self.primary_key, self.shard_key = info.primary_key, info.shard_key
 
     def begin(self, read: ReadRequest) -> ScanStart:
-        """Begin a scan that is divided among tasks."""
+        """Begin a scan, and return it with the sizes by which it is divided among tasks."""
         scan, context = self.scan(read), self._context
         standing, entries = scan.standing, None
         if (standing.index is not None or standing.by_key) and scan.choice is not None:
@@ -52,14 +52,14 @@ class EmbeddedTable:
         )
 
     def access_paths(self, read: ReadRequest) -> list[dict[str, Any]]:
-        """Return the candidates of the choice, one of them chosen."""
+        """Return the access paths that the optimizer compared; `chosen` marks the one of the scan."""
         with self.scan(read) as scan:
             choice = scan.choice
-            assert choice is not None, "a scan that begins has chosen"
+            assert choice is not None, "a new scan has chosen its path"
             return [asdict(each) | {"chosen": each == choice.candidate} for each in choice.candidates]
 
     def places(self, rows: pa.RecordBatch) -> tuple[pa.Array, NDArray[np.uint16]]:
-        """Return the shard where each row is at this moment, by name, and its slot."""
+        """Return the name of the shard where each row is now, and the row's slot."""
         slots = slots_of(rows.select(self.shard_key).columns, self._context.known.slots)
         placement, names = self._context.placement(), self._context.shard_names()
         homes = pa.array([names.get(tablet.shard, str(tablet.shard)) for tablet in placement.tablets])
@@ -67,12 +67,12 @@ class EmbeddedTable:
         return homes.take(pa.array(at)), slots
 
     def scan(self, read: ReadRequest, **how: Any) -> Scan:
-        """Begin a scan; `how` as for `begin_scan`."""
+        """Begin a scan; `how` has further arguments of `begin_scan`."""
         return begin_scan(self._context, partial(self._context.table, name=self.name), read, **how)
 
 
 class EmbeddedBackend:
-    """An open store, for the layers above it."""
+    """The embedded store, behind the interface of all back ends."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -82,11 +82,11 @@ class EmbeddedBackend:
     # Reads
 
     def table(self, name: str, schema: pa.Schema | None = None) -> EmbeddedTable:
-        """Return a table; the store knows its columns."""
+        """Return a table; `schema` is for back ends that do not store the columns."""
         return EmbeddedTable(self._context, self._context.state().table_named(name))
 
     def resume(self, key: str, table: str, filter: str | None) -> Scan:  # noqa: A002
-        """Return the part of a scan that a task reads. It ends no lease: the task may be repeated."""
+        """Return the part of a scan that a task reads. It does not end the lease: the task may be retried."""
         scan = resume_scan(self._context, key, ends_lease=False)
         read, table_id = scan.standing, self._context.state().table_named(table).id
         if (read.table, read.filter, read.limit) != (table_id, filter, None):
@@ -101,23 +101,23 @@ class EmbeddedBackend:
         txn: IdempotencyKey | None = None,
         table_id: int | None = None,
     ) -> WriteTransaction:
-        """Return a transaction that changes the rows of a table that meet a condition."""
+        """Return a transaction that changes the rows of a table that match a condition."""
         find = partial(self._context.table, name=table, table_id=table_id)
         return WriteTransaction(self._context, find, where, None, txn, user_metadata)
 
     # The catalog
 
     def newest(self) -> int:
-        """Return the newest commit, after a check that no shard knows a newer one."""
+        """Return the newest commit, after checking that no shard has seen a newer one."""
         self._context.check_newest()
         return self.versions()[1]
 
     def versions(self) -> tuple[int, int]:
-        """Return (layout, newest commit): while these are the same, so is everything that readers see."""
+        """Return (layout, newest commit). Reads return the same while both are unchanged."""
         return self._context.state().versions
 
     def tables(self) -> tuple[tuple[TableInfo, ...], int]:
-        """Return all tables, and the newest commit, from one look at the catalog."""
+        """Return all tables and the newest commit, from one state of the catalog."""
         state = self._context.state()
         return state.infos(), state.commit
 
@@ -125,10 +125,10 @@ class EmbeddedBackend:
 def complete_rows(
     context: Context, table: TableInfo, since: int, rows: Iterator[pa.RecordBatch], given: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield whole rows: the given columns, and the other columns of the rows with these keys.
+    """Yield complete rows: the given columns, and all other columns from the stored rows with the same keys.
 
     Raises:
-        TableChanged: the table has other columns by now.
+        TableChanged: the columns of the table were changed since `table` was read.
     """
     find = partial(context.table_state, table.id)
     current = find()

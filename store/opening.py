@@ -1,4 +1,4 @@
-"""Opening a store: its catalog, its disks, and the upkeep that follows commits."""
+"""Opening of a store: its catalog, its disks, and the upkeep after commits."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def open_context(
     read_only: bool,
     follows: bool,
 ) -> Context:
-    """Open what the handles of a store share in this process; with `follows` upkeep follows commits."""
+    """Open the state that all handles of a store share; with `follows`, commits are followed by upkeep."""
     try:
         catalog = open_catalog(location.catalog_url, clock, shown(location.uri), read_only)
-    except (NotFound, OSError):
-        location.check_not_bereft()  # no `create` where shards of a store are
+    except (StoreNotFound, OSError):
+        location.check_not_bereft()  # shards without a catalog: do not suggest `create`
         raise
     reopen = partial(open_context, location, clock, disks, read_only, follows)
     context = Context(catalog, catalog.home.clock, location, disks, reopen)

@@ -24,11 +24,11 @@ from elasticscan.topology import Shard
 
 
 def _size(state: StoreState, table_id: int, fragments: Sequence[Fragment]) -> dict[str, Any]:
-    """Return the size of a table by the catalog alone: an upper bound of its rows, and whether it is exact.
+    """Return the size of a table, from the catalog alone: an upper bound of its rows, and if it is exact.
 
-    The bound is the smaller one of two sums: of rows in its files and in the log, where a key may count
-    several times, as do rows that were flushed in part, and rows of slots that moved away; and of rows that
-    its commits wrote since the last overwrite.
+    The bound is the smaller of two sums: (1) the rows in its files and in the log, which count a key several
+    times if it was written several times, flushed in part, or left behind by a move; (2) the rows that
+    commits wrote since the last overwrite.
     """
     table = state.tables[table_id]
     floor = max(table.overwrites, default=0)
@@ -36,7 +36,7 @@ def _size(state: StoreState, table_id: int, fragments: Sequence[Fragment]) -> di
     most, exact = most_rows(fragments, bounds)
     live = [commit for commit in table.memory if commit.number >= floor]
     most += sum(commit.rows - commit.tombstones for commit in live)
-    if live:  # the rows of one commit are of different keys; whether files have the same ones is unknown
+    if live:  # one commit has no key twice, but two commits, or a commit and a file, may share keys
         exact = len(live) == 1 and not live[0].tombstones and not any(map(bounds.touch, fragments))
     return {
         "rows": most if exact else min(most, table.rows - table.overwritten),
@@ -47,7 +47,7 @@ def _size(state: StoreState, table_id: int, fragments: Sequence[Fragment]) -> di
 
 
 def _why_outdated(context: Context) -> str | None:
-    """Return why the catalog cannot have the newest snapshot, or None."""
+    """Return why the catalog is not the newest one; None if shards have seen nothing newer."""
     try:
         context.check_newest()
     except ShardMismatch as error:
@@ -56,7 +56,7 @@ def _why_outdated(context: Context) -> str | None:
 
 
 def _removed(state: StoreState) -> list[dict[str, Any]]:
-    """Describe the removed shards of which files are known still: such as scans under way may read."""
+    """Describe the removed shards whose files are still kept, because running scans may read them."""
     gone, until = state.removed_shards, dict[int, list[float]]()
     for file in state.removed_files() if gone else ():
         if file.shard in gone:
@@ -77,7 +77,7 @@ def _index(index: IndexInfo, size: int) -> dict[str, Any]:
 
 
 def _upkeep(tx: Tx, table: int) -> dict[str, Any]:
-    """Describe the pending merges of a table, and from how many fragments a slot is read."""
+    """Describe the pending merges of a table, and the largest number of fragments per slot."""
     current, policy = [state.current for state in states_of(tx.state, table).values()], Policy()
     merges = [merge for parts in current for merge in plan_merges(parts, policy)]
     return {
@@ -88,7 +88,7 @@ def _upkeep(tx: Tx, table: int) -> dict[str, Any]:
 
 
 def _running(tx: Tx) -> list[dict[str, Any]]:
-    """Describe the steps whose owners live."""
+    """Describe the steps whose owners are alive."""
     live = (step for step in steps_in(tx) if not owner_is_gone(step, tx.times.expiry))
     return [{"step": step.pop("target"), **step} for step in map(asdict, live)]
 
@@ -109,7 +109,7 @@ def _move(move: OwnedMove, names: Mapping[int, str], now: float) -> dict[str, An
 
 
 def status_of(context: Context) -> dict[str, Any]:
-    """Describe a store, as `Store.status` returns it, by one state of the catalog and no file."""
+    """Return the result of `Store.status`, from one state of the catalog and without reading files."""
     tx = context.catalog.newest()
     state, fragments = tx.state, tx.state.fragments()
     names = {shard.id: shard.name for shard in state.shards.values()}

@@ -1,4 +1,4 @@
-"""`Store`: a handle of a store, through which its tables, shards and upkeep are reached."""
+"""`Store`: a handle of a store, with methods for its tables, shards and upkeep."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from elasticscan.base.redaction import shown
 from elasticscan.catalog import newest_topology, slot_map, topology_entries
 from elasticscan.storage import open_disk
 from elasticscan.store import arguments, verifying
-from elasticscan.store.arguments import Columns, Names, Said, Shards
+from elasticscan.store.arguments import Columns, Names, Note, Shards
 from elasticscan.store.backend import EmbeddedBackend
 from elasticscan.store.context import Context
 from elasticscan.store.context.high_water_marks import Adopted
@@ -89,17 +89,17 @@ class Store:
         disks: Disks = open_disk,
         upkeep: str = AUTO,
     ) -> Store:
-        """Make a store and open it.
+        """Create a store and open it.
 
         Args:
             uri: a directory, or the URL of a database for the catalog.
-            shards: names of the first shards, or names with the roots of their storage (a
-                directory or `s3://BUCKET/PREFIX`; needed when `uri` is a database).
-            tablets: how many tablets to cut the slots into at the start.
-            slots: hash buckets, 1 to 65,536; they cannot be changed later.
-            hash: "spark", the one that there is: Murmur3 as in Spark's `hash()`.
+            shards: names of the first shards, or a dict of names and storage roots. A root is a directory or
+                `s3://BUCKET/PREFIX`; it is required if `uri` is a database.
+            tablets: number of tablets at the start.
+            slots: number of hash buckets, 1 to 65,536; it cannot be changed later.
+            hash: "spark", the only one: Murmur3 as in Spark's `hash()`.
             retention_seconds: how long snapshots stay readable without a lease.
-            clock, disks: the time, and the disk for a root; for tests and simulations.
+            clock, disks: replace the system clock and the storage of a root, in tests and simulations.
             upkeep: as in `open`.
 
         Raises `AlreadyExists` if there is a store at `uri`, `InvalidOption` if an argument is out of bounds.
@@ -124,15 +124,15 @@ class Store:
         """Open a store.
 
         If the catalog cannot be written (a read-only mount, another user's store, a database user who may
-        only SELECT), the store is open for reading alone: writes raise `ReadOnlyStore`, and scans take no
-        leases, so only retention keeps their snapshots.
+        only SELECT), the store is opened read-only: writes raise `ReadOnlyStore`, and scans have no leases,
+        so only retention keeps their snapshots.
 
         Args:
-            uri: a directory, a database's URL, or `env:NAME` for one that an environment variable holds.
+            uri: a directory, a database's URL, or `env:NAME` to read either from an environment variable.
             clock, disks: as in `create`.
-            read_only: write nothing, even if that would be possible.
-            upkeep: "auto": after a commit, this process merges too many fragments, as far as bounded work
-                allows; "off": it does not, because keepers do (`elasticscan keep`).
+            read_only: write nothing, even if the catalog can be written.
+            upkeep: "auto": after a commit, this process merges fragments if there are too many, with a bound
+                on the work; "off": it does not, because keepers do (`elasticscan keep`).
 
         Raises `NotFound` if there is none, `StoreTooNew` if a newer release made it.
         """
@@ -156,17 +156,17 @@ class Store:
 
     @property
     def read_only(self) -> str | None:
-        """The reason why the store is open for reading alone; None when it can be written."""
+        """The reason why the store is read-only; None if it can be written."""
         return self.context.catalog.read_only
 
     @property
     def backend(self) -> EmbeddedBackend:
-        """The store as Spark and the terminal need it, beyond the methods here."""
+        """The store behind the interface of all back ends, for Spark and the command line."""
         return EmbeddedBackend(self.context)
 
     @property
     def context(self) -> Context:
-        """The state that the parts of an open store share, for the layers above."""
+        """The shared state of the open store, for the layers above."""
         return self._opened.here()
 
     # Tables
@@ -179,18 +179,18 @@ class Store:
         shard_key: Columns = None,
         compression: str | None = None,
     ) -> Table:
-        """Make a table, empty or with its first rows.
+        """Create a table, empty or with its first rows.
 
         Args:
-            name: 1 to 64 of a-z, 0-9 and _.
-            schema: columns of any Arrow type that Spark can read; or rows as for `Table.upsert`, of which the
-                table is made, or not at all.
+            name: 1 to 64 characters of a-z, 0-9 and _.
+            schema: columns of any Arrow type that Spark can read; or rows as for `Table.upsert`, which define
+                the columns and are the first commit. If that commit fails, there is no table.
             primary_key: columns of type bool, integer, decimal, date, timestamp, string or binary.
-            shard_key: the prefix of the primary key that decides a row's slot; all of it by default.
+            shard_key: the prefix of the primary key that decides a row's slot; by default the whole key.
             compression: None, "lz4" or "zstd".
 
         Raises:
-            InvalidOption, SchemaMismatch: mend the call.
+            InvalidOption, SchemaMismatch: an argument is wrong.
             LimitExceeded: the definition is too large, or nested too deep.
             AlreadyExists: there is a table of this name.
         """
@@ -203,11 +203,11 @@ class Store:
         return self.table(name)
 
     def table(self, name: str) -> Table:
-        """Return a table by its name. Raises `NotFound`, with a suggestion."""
+        """Return a table by its name. Raises `NotFound`, which suggests a similar name."""
         return Table(self.context, self.context.state().table_named(arguments.text("name", name)))
 
     def tables(self) -> tuple[Table, ...]:
-        """List all tables by name. Raises `ShardMismatch` if the shards know newer ones."""
+        """List all tables by name. Raises `CatalogOutdated` if a shard has seen a newer commit."""
         self.context.check_newest()
         return tuple(Table(self.context, info) for info in self.context.state().infos())
 
@@ -227,29 +227,29 @@ class Store:
         column_names: Sequence[str] | None = None,
         job: str | None = None,
         if_unchanged_since: int | None = None,
-        user_metadata: Said = None,
+        user_metadata: Note = None,
     ) -> Loaded:
-        """Load files into a table; one commit over all of them, or one for each under the name of a job.
+        """Load files into a table: all files in one commit, or with `job` one commit per file.
 
         Args:
-            table: its name; it is made with the columns of the first file, if there is none and a primary
-                key is given, and is not there when the load fails.
-            source: a file, a directory (with all below it; `year=2024` in a directory's name is a column), a
-                pattern such as `in/**/*.parquet`, or an address as `s3://bucket/in/`; or a list of these.
+            table: the table's name. If there is no such table and `primary_key` is given, it is created with
+                the columns of the first file; if the load fails, it is not created.
+            source: a file, a directory (read recursively; `year=2024` in a directory's name is a column), a
+                pattern such as `in/**/*.parquet`, or a URI such as `s3://bucket/in/`; or a list of these.
             primary_key, shard_key, compression: as in `create_table`.
-            mode: "upsert", "insert" (refuse keys that are there), or "overwrite" (replace all rows).
-            format: "csv", "json" (an object a line), "parquet", "arrow" or "orc"; by the names of files if
-                left out.
-            nulls: what stands for null in CSV alongside a field with nothing in it.
-            types: Arrow's types of columns of a new table, instead of inferred ones.
+            mode: "upsert", "insert" (refuse keys that exist), or "overwrite" (replace all rows).
+            format: "csv", "json" (an object per line), "parquet", "arrow" or "orc"; by default the ending of
+                each file decides.
+            nulls: texts that mean null in CSV, in addition to an empty field.
+            types: Arrow types of columns of a new table, instead of inferred ones.
             delimiter: the character between fields of CSV.
-            column_names: the columns of CSV that has no first line of names.
-            job: a name, under which the load can be stopped, killed and called again: each file is a commit
-                then, and files that the job has committed before are skipped, unless they changed since.
+            column_names: names of the columns, for CSV without a header line.
+            job: a name that makes the load resumable: each file is a commit, and a repeated call skips files
+                that the job has committed, unless they changed since.
             if_unchanged_since, user_metadata: as in `Table.upsert`.
 
-        Raises `InvalidOption`, `NotFound` or `SchemaMismatch`: mend the call. `AlreadyExists` and
-        `RowsChanged`: as in `Table.insert` and `Table.upsert`.
+        Raises `InvalidOption`, `NotFound`, `SchemaMismatch` or `InvalidKey` if an argument or a file is
+        wrong; `AlreadyExists` as `Table.insert`, `RowsChanged` as `Table.upsert`.
 
         Example:
             >>> store.load("flights", "flights/*.csv", primary_key="id", nulls=["NA"])
@@ -275,29 +275,29 @@ class Store:
     # Reading
 
     def resume(self, key: str) -> Scan:
-        """Continue a scan from a page's key, in any process that can open the store.
+        """Resume a scan from a page's key, in any process that can open the store.
 
-        Raises `ContinuationKeyError` if the key is not one of this store, or was cut or altered;
-        `SnapshotExpired` if it was given out too long ago; `SnapshotExpired` or `TableChanged` if its
-        snapshot or table is gone: start a new scan.
+        Raises `ContinuationKeyError` if the key is not from this store, or was truncated or altered;
+        `SnapshotExpired` if the key is too old or its snapshot is gone, `TableChanged` if its table is gone:
+        start a new scan.
         """
         return resume_scan(self.context, key)
 
     def rotate_secret(self, *, revoke: bool = False) -> int:
-        """Replace the secrets of continuation keys and of streams' offsets; return the first one's number.
+        """Replace the secrets of continuation keys and of stream offsets; return the number of the new ones.
 
-        Old keys go on until their time is up (30 days, or as long as snapshots are kept if that is longer);
-        then the old secret is deleted. Other processes use the new secrets at once.
+        Keys sealed before stay valid until they expire (after 30 days, or the retention period if that is
+        longer); then the old secret is deleted. Other processes use the new secrets from now on.
 
-        With `revoke` the old secrets are deleted at once, as after a leak. Old keys, planned Spark reads and
-        checkpoints of streams then end with `ContinuationKeyError`.
+        With `revoke` the old secrets are deleted now, as after a leak. Keys, planned Spark reads and stream
+        checkpoints from before then raise `ContinuationKeyError`.
         """
         return rotate_secrets(self.context.catalog, revoke)
 
     # Elasticity
 
     def expand(self, shards: Shards) -> Topology:
-        """Add the shards that are not there yet, and move the fewest tablets that balance them all."""
+        """Add the shards that the store does not have yet, and move the fewest tablets that balance all."""
         names, roots = arguments.shards(shards)
         self.context.catalog.check_writable()
         with new_roots(self.context, names, roots) as new:
@@ -308,7 +308,7 @@ class Store:
         return elasticity.contract(self.context, arguments.text("shard", shard))
 
     def rebalance(self) -> Topology:
-        """Move the fewest tablets that balance the shards, as after some were moved by hand."""
+        """Move the fewest tablets that balance the shards, for example after moves by hand."""
         return elasticity.expand(self.context, ())
 
     def move(self, tablet: int, shard: str) -> Topology:
@@ -317,7 +317,7 @@ class Store:
         return elasticity.move(self.context, tablet, shard)
 
     def split(self, tablet: int, at: int | None = None) -> Topology:
-        """Cut a tablet in two at a slot (the middle by default)."""
+        """Split a tablet at a slot, by default in the middle."""
         return elasticity.split(
             self.context, arguments.whole_number("tablet", tablet), arguments.whole_or_none("at", at)
         )
@@ -329,47 +329,47 @@ class Store:
         )
 
     def resume_moves(self) -> int:
-        """Finish moves of processes that died; return how many there were."""
+        """Finish the moves of processes that died; return their number."""
         return elasticity.resume(self.context)
 
     @property
     def topology(self) -> Topology:
-        """Return the newest published topology, the base of scans that begin now."""
+        """The newest published topology, the base of scans that begin now."""
         return self.context.ask(newest_topology)
 
     def topology_history(self, limit: int | None = None) -> tuple[TopologyEntry, ...]:
-        """List the newest `limit` kept topologies, or all, oldest first.
+        """List the newest `limit` topologies of the history, or all, oldest first.
 
-        The last one is not published while a plan moves tablets. `collect_garbage` deletes those that were
-        replaced longer ago than the store's retention.
+        While a plan moves tablets, the last one is not published yet. `collect_garbage` deletes topologies
+        that were replaced before the store's retention period.
         """
         most = arguments.whole_or_none("limit", limit)
         return self.context.ask(lambda tx: topology_entries(tx, most))
 
     def slot_map(self, limit: int = 100) -> SlotMap:
-        """Draw where the slots were: slots across, time down, a colour for each shard.
+        """Draw the topology history: slots from left to right, time downwards, a colour for each shard.
 
-        It has the newest `limit` topologies (1 to 1,000), as far as they are kept. A notebook shows it;
+        Shows the newest `limit` topologies (1 to 1,000) that are kept. A notebook displays the result;
         `slot_map().svg` is the text of an SVG file.
         """
         most = arguments.whole_number("limit", limit, 1, 1_000)
         return self.context.ask(lambda tx: slot_map(tx, most))
 
     def _repr_html_(self) -> str:
-        """Return the picture that notebooks show."""
+        """Return the slot map, for notebooks."""
         return self.slot_map(40).svg
 
     # Upkeep
 
     def compact(self) -> int:
-        """Merge fragments of every table; return how many were removed, less those added."""
+        """Merge fragments of every table; return the number removed minus the number added."""
         return sum(table.compact() for table in self.tables())
 
     def keep(self) -> RoundDone:
-        """Do all pending upkeep, as `elasticscan keep --once`; return what was done.
+        """Do all pending upkeep, as `elasticscan keep --once`; return counts of the steps done.
 
         Merges fragments, splits, joins and moves tablets, and collects garbage. Any number of processes may
-        do so at once: each step has one owner. Scans, writes and moves go on.
+        call it in parallel: each step has one owner. Scans, writes and moves continue meanwhile.
 
         Raises `ReadOnlyStore` if the store cannot be written.
         """
@@ -383,17 +383,17 @@ class Store:
         orphan_seconds: float = ORPHAN_SECONDS,
         share: float = GC_SHARE,
     ) -> Collected:
-        """Remove files that nothing has needed for the grace period, as far as that is proven.
+        """Remove files that nothing has used for the grace period, if there is proof of that.
 
-        These are dropped files (of compactions, moves, dropped tables), and orphans, which the catalog does
-        not know (of a writer that died). A write that takes longer than `orphan_seconds` may lose its staged
-        files; its commit is then refused.
+        These are dropped files (from compactions, moves, dropped tables), and orphans: files that the catalog
+        does not know, such as those of a writer that died. A write that takes longer than `orphan_seconds`
+        may lose its staged files; its commit is then refused.
 
         Args:
-            grace_seconds: spare what was needed so recently.
-            dry_run: change nothing; return what would be done, and why.
-            orphan_seconds: spare orphans that were changed so recently.
-            share: most of a shard's files (0 to 1) that may go because the catalog does not know them.
+            grace_seconds: keep files that were in use within this time.
+            dry_run: change nothing; return what would be removed, and why.
+            orphan_seconds: keep orphans that were changed within this time.
+            share: the largest share (0 to 1) of a shard's files that may be removed as orphans.
 
         Raises:
             StoreDamaged, ShardMismatch: nothing was removed.
@@ -406,17 +406,17 @@ class Store:
         return collect_garbage(self.context, rules, dry_run)
 
     def backup(self, target: str | Path) -> BackedUp:
-        """Copy the whole store at one moment, with all snapshots that it keeps, to a place where nothing is.
+        """Copy the whole store as it is now, with all snapshots that it keeps, to an empty directory.
 
-        Each file is read back and compared with its checksums. Writers, moves and merges go on meanwhile.
-        What was interrupted is no backup: remove it, and make another one. It has all rows and secrets of the
-        store, so the place needs the same protection.
+        Each copied file is read back and its checksum verified. Writes, moves and merges continue meanwhile.
+        An interrupted backup cannot be used: remove it, and start again. A backup has all rows and secrets of
+        the store, so it needs the same protection.
 
         Args:
-            target: a directory that is empty or not there yet, or such an `s3://BUCKET/PREFIX`.
+            target: an empty or missing directory, or an `s3://BUCKET/PREFIX` without objects.
 
-        Raises `InvalidOption` if the place is not empty; `FragmentDamaged` or `StoreDamaged` if the store is
-        not whole: there is no backup.
+        Raises `InvalidOption` if the target is not empty; `FragmentDamaged` or `StoreDamaged` if the store is
+        damaged. The backup cannot be used then.
         """
         return back_up(self.context, arguments.place("target", target))
 
@@ -429,35 +429,35 @@ class Store:
         clock: Clock | None = None,
         disks: Disks = open_disk,
     ) -> Store:
-        """Make a store of a backup, and open it: another copy than the original, with its own roots.
+        """Create a store from a backup, and open it. It is independent of the original, with its own roots.
 
         Continuation keys and stream offsets of the original are refused. Moves that had begun are
         resumed or undone as after a crash.
 
         Args:
-            backup: its place.
+            backup: the backup's directory or URI.
             uri: the new store's directory, or the URL of a database for its catalog.
-            roots: of shards, by name; those left out lie in the store's directory.
+            roots: roots of shards, by name; other shards get a root in the store's directory.
             clock, disks: as in `create`.
 
-        Raises `NotFound` if there is no backup; `AlreadyExists` or `InvalidOption` if the new place is
-        taken; `FragmentDamaged` or `StoreDamaged` if the backup is not as it was written: nothing was made.
+        Raises `StoreNotFound` if there is no backup; `AlreadyExists` or `InvalidOption` if the new place is
+        in use; `FragmentDamaged` or `StoreDamaged` if the backup is damaged. No store is created then.
         """
         clock, place = clock or SystemClock(), arguments.place("uri", uri)
-        own = arguments.roots("roots", roots)
-        restore_backup(arguments.place("backup", backup), place, own, clock, disks)
+        roots = arguments.roots("roots", roots)
+        restore_backup(arguments.place("backup", backup), place, roots, clock, disks)
         store = cls.open(place, clock, disks)
-        store.context.roots.note_newest(store.context.shard_names())  # else no root knows a copy of it
+        store.context.roots.note_newest(store.context.shard_names())  # or an older catalog is not noticed
         return store
 
     def adopt(self) -> Adopted:
-        """Make this catalog the owner of its shards, though it is an older copy, or a copy of another one.
+        """Make this catalog the owner of its shards, even if it is an older version or a copy.
 
-        Commits that this catalog does not know are lost, all earlier continuation keys and stream offsets are
-        refused, and other copies cannot write to these shards any more.
+        Commits that this catalog does not have are lost, all earlier continuation keys and stream offsets are
+        refused, and other copies of the catalog cannot write to these shards any more.
 
-        Raises `ShardUnavailable` if a shard cannot be reached, `ShardMismatch` if a root is another store's
-        or shard's, and `StoreDamaged` if the catalog is not as it was written.
+        Raises `ShardUnavailable` if a shard cannot be reached, `WrongRoot` if a root belongs to another store
+        or another shard, and `StoreDamaged` if the catalog is damaged.
         """
         return self.context.roots.adopt()
 
@@ -466,8 +466,8 @@ class Store:
         return list(verifying.verify(self.context))
 
     def status(self) -> dict[str, Any]:
-        """Return shards, tablets, tables, moves, leases, scans and the newest snapshot as plain values.
+        """Return shards, tablets, tables, moves, leases, streams and the newest snapshot as plain values.
 
-        No data is read: a table's `rows` is an upper bound, and exact if `rows_exact`.
+        Reads no data files. The `rows` of a table is an upper bound; it is exact if `rows_exact` is True.
         """
         return status_of(self.context)

@@ -1,4 +1,4 @@
-"""Verification: what is damaged, and what of each table cannot be read for it."""
+"""Verification: which files, roots and catalog entries are damaged, and which rows are lost with them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from elasticscan.topology import SlotSet
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that `verify` found wrong. As a text it is all that people need.
+    """A problem that `verify` found. Its text, `str(finding)`, has everything that people need.
 
     Attributes:
-        error: what is wrong, with its code.
-        shard, path: the damaged file; None for what is no file: the catalog, a root.
-        table, index: what it is of; `index` is None for a table's own rows.
-        slots: ranges [start, end) of the slots whose rows the file has.
-        rows: how many rows (of an index: entries) it has, some or all of which cannot be read: versions of
-            rows, and deletions, each counted.
-        commits: the first and the last that wrote rows of the file.
+        error: the problem, with its error code.
+        shard, path: the damaged file; `path` is None if the catalog or a root is damaged.
+        table, index: the table and index of the file; `index` is None for a file of rows.
+        slots: ranges [start, end) of slots whose rows are in the file.
+        rows: number of rows in the file, or of index entries. Some or all of them cannot be read. Each
+            version of a row and each deletion counts.
+        commits: the first and the last commit that wrote rows of the file.
     """
 
     error: str
@@ -50,9 +50,9 @@ class Finding:
 
 
 def verify(context: Context) -> Iterator[Finding]:
-    """Look at the whole catalog and every root's marker, read every file and compare checksums.
+    """Check the whole catalog and every root's marker, read every file and compare checksums.
 
-    Yields what is wrong instead of raising it. In a damaged catalog no file is looked up.
+    Yields problems instead of raising them. If the catalog is damaged, no file is read.
     """
     try:
         context.catalog.check_whole()
