@@ -1,20 +1,20 @@
-"""Stores as wholes: made, backed up, and made of a backup.
+"""Creation of stores, backups of whole stores, and creation of a store from a backup.
 
-What this room promises:
+What this folder promises:
 
-- **Wholly or not at all.** A store gets its catalog last, and one that could not be made leaves nothing
-  behind; a backup counts when its list is written, which happens last.
-- **Nothing of others is touched.** What was there before is neither written over nor taken back.
-- **A copy is compared with what it is a copy of.** Every file of a backup is read back, and has the checksum
-  that the catalog knows, here as there.
+- **All or nothing.** The catalog of a new store is written last, and a failed creation removes what it made.
+  The list of a backup's files is written last; without it there is no backup.
+- **Existing files are safe.** Nothing that existed before is overwritten or removed.
+- **Every copy is verified.** Each copied file is read back and compared with the checksum in the catalog,
+  when a backup is made and when a store is made from it.
 
-How a backup goes: one look at the catalog is written down as plain values, the files that it refers to are
-copied while retention and leases keep them, and the list makes it one. A store that is made of it is another
-copy from its first moment, with roots, keys and secrets of its own.
+A backup stores one state of the catalog as plain values, then copies the files of that state, which
+retention and leases keep meanwhile, then writes the list. A store from a backup is independent of the
+original: it has its own roots, incarnation, continuation keys and secrets.
 
 creation  a new store with its shards
-backup  a store copied to a place of its own, and made of one
+backup    a backup of a store, and a store from a backup
 
-It leaves out: stores made again from damaged files (`elasticscan.store.repair`), and catalogs that were
-put back by hand (`RootMarks.adopt` of `elasticscan.store.context`).
+Elsewhere: stores made from damaged files (`elasticscan.store.repair`), and catalogs that were restored by
+hand (`RootMarks.adopt` in `elasticscan.store.context`).
 """

@@ -1,12 +1,12 @@
-"""Backups: a whole store as of one moment, with all snapshots that it keeps, and a store made of one.
+"""Backups: copies of a whole store with all its snapshots, and stores made from them.
 
-A backup is a directory, or a prefix of a bucket, of its own:
+A backup is a directory, or a prefix of a bucket, with these files:
 
-    t1/<32 hex>.arrow           the files that the catalog refers to, under their paths at the shards
+    t1/<32 hex>.arrow           the files that the catalog refers to, with the same paths as at the shards
     elasticscan-backup          the catalog and the list of the files: msgpack, then its xxh3-64
 
-What was copied is read back and compared with the checksums that the catalog has, here as there. The list is
-written last, so what was interrupted is no backup: a person removes it and makes another one.
+Each copy is read back and compared with the checksum in the catalog, also when a store is made from it. The
+list is written last, so an interrupted backup has none: a person removes it and makes another one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MOST_ATTEMPTS = 3
 
 
 class File(NamedTuple):
-    """A file of a backup, as its catalog knows it."""
+    """A file of a backup, with its size and checksum from the catalog."""
 
     shard: int
     path: str
@@ -56,8 +56,8 @@ class BackedUp:
     """The result of a backup.
 
     Attributes:
-        snapshot: the store's newest commit then.
-        files, bytes: how many files of rows it has, and their bytes.
+        snapshot: the store's newest commit at the time.
+        files, bytes: number of copied files, and their total size.
     """
 
     snapshot: int
@@ -71,19 +71,19 @@ class _Backup:
 
     store: str
     snapshot: int
-    shards: Mapping[int, str]  # names of the active ones
+    shards: Mapping[int, str]  # names of active shards by id
     removed: Sequence[int]  # ids of removed shards
     files: Sequence[File]
     catalog: Dump
 
 
 def back_up(context: Context, target: str) -> BackedUp:
-    """Copy a store to a place where nothing is. Statistics that are damaged are left out of it.
+    """Copy a store to an empty place. Damaged statistics are left out.
 
-    Raises, besides what `Store.backup` does:
-        ShardMismatch: the catalog is older than its shards: a backup of it would lack what is there.
-        MissingFile: files went again and again before they were copied; try again.
-        ShardUnavailable, ShardMismatch: a shard's disk is not mounted, or another's is in its place.
+    Raises, in addition to the errors of `Store.backup`:
+        CatalogOutdated: the catalog is older than its shards: the backup would lack the newest commits.
+        FragmentMissing: in each attempt files were collected before they were copied; try again.
+        ShardUnavailable, WrongRoot: a shard's disk is not mounted, or another disk is mounted there.
     """
     context.check_newest()
     place, copied = Location.of(target), set[str]()
@@ -96,7 +96,7 @@ def back_up(context: Context, target: str) -> BackedUp:
                 option="target",
             )
     for attempt in range(1, MOST_ATTEMPTS + 1):
-        backup = _look(context)
+        backup = _contents(context)
         context.sync_point("backup begun")
         try:
             for file in backup.files:
@@ -107,18 +107,18 @@ def back_up(context: Context, target: str) -> BackedUp:
         except MissingFile:
             with context.unless_left(file.shard):
                 context.check_root(file.shard)  # a disk that is not mounted is no damage
-            # A merge replaced it, and it was collected: the catalog refers to another one by now.
+            # A merge replaced the file, and it was collected: the next attempt reads a newer state.
             if attempt == MOST_ATTEMPTS:
                 raise
     with disk.create(BACKUP_FILE) as out:
-        keep_from_group(out)  # it holds the store's secrets
+        keep_from_group(out)  # the catalog has the store's secrets
         out.write(_pack(backup))
     return BackedUp(backup.snapshot, len(backup.files), sum(seal.bytes for _, _, seal in backup.files))
 
 
 @retry_interrupted
-def _look(context: Context) -> _Backup:
-    """Return what is to be in a backup of now, from one look at the catalog."""
+def _contents(context: Context) -> _Backup:
+    """Return the contents of a backup, from one state of the catalog."""
     context.catalog.check_whole()
     dump, tx = context.catalog.dump()
     names = {shard.id: shard.name for shard in tx.state.shards.values()}
@@ -127,7 +127,7 @@ def _look(context: Context) -> _Backup:
 
 
 def _copy(source: Disk, target: Disk, file: File) -> None:
-    """Copy a file, read it back, and compare."""
+    """Copy a file, read the copy back and verify its checksum."""
     content = source.open(file.path)
     with target.create(file.path) as out:
         for at in range(0, content.size, COPY_BYTES):
@@ -139,14 +139,14 @@ def _copy(source: Disk, target: Disk, file: File) -> None:
         raise
 
 
-# Making a store of one
+# Stores from backups
 
 
 def restore_backup(source: str, uri: str, roots: Mapping[str, str], clock: Clock, disks: Disks) -> None:
-    """Make a store of a backup: its markers, its files, its catalog; nothing is left where that fails.
+    """Make a store from a backup: markers, then files, then the catalog. A failure leaves nothing behind.
 
-    It is a copy of its own from its first moment: no key, offset or root is both its and the original's.
-    Arguments and errors are those of `Store.from_backup`.
+    The new incarnation makes it independent of the original: keys, offsets and roots of one are refused by
+    the other. Arguments and errors are those of `Store.from_backup`.
     """
     place = disks(Location.of(source).uri)
     backup = _unpack(place, source)
@@ -161,7 +161,7 @@ def restore_backup(source: str, uri: str, roots: Mapping[str, str], clock: Clock
     claims = Claims(location, disks, backup.store, incarnation)
     stored = {shard: location.stored_root(name, roots.get(name)) for shard, name in backup.shards.items()}
 
-    def take_over(tx: Tx) -> None:
+    def begin_incarnation(tx: Tx) -> None:
         claims.check_held()
         take_incarnation(tx, incarnation, (0, 0))
 
@@ -169,21 +169,22 @@ def restore_backup(source: str, uri: str, roots: Mapping[str, str], clock: Clock
         targets = {shard: claims.claim(Shard(shard, backup.shards[shard], stored[shard])) for shard in stored}
         for file in backup.files:
             _copy(place, targets[file.shard], file)
-        all_roots = stored | {shard: f"removed/{shard}" for shard in backup.removed}  # the original's alone
-        copy_catalog(location.catalog_url, clock, backup.catalog, all_roots, take_over)
+        # Removed shards have files at the original only: their roots here never exist.
+        all_roots = stored | {shard: f"removed/{shard}" for shard in backup.removed}
+        copy_catalog(location.catalog_url, clock, backup.catalog, all_roots, begin_incarnation)
 
 
-# The list, in bytes
+# The list of a backup, as bytes
 
 
 def _pack(backup: _Backup) -> bytes:
-    facts = {field.name: getattr(backup, field.name) for field in fields(backup)}
-    body: bytes = msgpack.packb({"version": VERSION} | facts, default=astuple)  # a seal is no plain value
+    values = {field.name: getattr(backup, field.name) for field in fields(backup)}
+    body: bytes = msgpack.packb({"version": VERSION} | values, default=astuple)  # a seal becomes a tuple
     return body + xxhash.xxh3_64_digest(body)
 
 
 def _unpack(disk: Disk, source: str) -> _Backup:
-    """Raise `NotFound` or `StoreDamaged` unless a list is there as it was written."""
+    """Read and verify the list of a backup. Raises `StoreNotFound`, `StoreDamaged`, `StoreTooNew`."""
     try:
         file = disk.open(BACKUP_FILE)
     except (MissingFile, ShardUnavailable) as error:

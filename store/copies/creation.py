@@ -1,8 +1,8 @@
-"""Creation of a store and its shards: wholly, or leaving nothing behind.
+"""Creation of a store and its shards: complete, or without a trace.
 
-A marker claims each root before anything else is written to it, and the commit of the catalog is the last
-step. So a process that is killed leaves no store. What it made so far stays, roots with markers for example,
-and no store takes that over: a person removes it first. What fails is taken back, as far as it is new.
+A marker claims each root before anything else is written there, and the commit of the catalog is the last
+step. So a killed process leaves no store. Its directories and markers stay, and no other store uses them
+until a person removes them. If a step fails without a kill, everything new is removed again.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def first_record(
 
 
 def make_store(location: Location, disks: Disks, clock: Clock, new: StoreCreated) -> None:
-    """Make a store's catalog, and the roots of its first shards its own.
+    """Make a store's catalog, and claim the roots of its first shards.
 
     Raises:
-        AlreadyExists, NotFound: as `place_for_store`.
-        InvalidOption: as that, or a root is another shard's.
+        AlreadyExists, StoreNotFound: as `place_for_store`.
+        InvalidOption: as `place_for_store`, or a root belongs to another shard.
     """
     claims = Claims(location, disks, new.store_id, new.incarnation)
 
@@ -62,14 +62,14 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: StoreCreated
 
 @contextmanager
 def place_for_store(location: Location, roots: Sequence[str]) -> Iterator[None]:
-    """Make the directories of a store that the block makes, and of its shards' roots as they are stored.
+    """Make the directories of a new store and of its stored roots; the block makes the store.
 
     Raises:
         AlreadyExists: there is a store.
         InvalidOption: a directory cannot be made.
-        NotFound: there are the shards of a store that lost its catalog.
+        StoreNotFound: the directory has shards of a store that lost its catalog.
     """
-    with suppress(OSError):  # what is wrong is said below
+    with suppress(OSError):  # the next check raises a better error
         if holds_store(location.catalog_url):
             where = shown(location.uri)
             raise AlreadyExists(f"{where} already holds a store; open it, or choose another place", uri=where)
@@ -82,9 +82,9 @@ def place_for_store(location: Location, roots: Sequence[str]) -> Iterator[None]:
 def new_roots(
     context: Context, names: Sequence[str], roots: Mapping[str, str]
 ) -> Iterator[list[tuple[str, str]]]:
-    """Make directories for shards that the block enters; gives each with its root as it is stored.
+    """Make directories for new shards and yield (name, stored root) pairs; the block adds the shards.
 
-    A shard that is there already keeps its root, unless another is given.
+    A shard that the store already has keeps its root, unless another root is given.
 
     Raises:
         InvalidOption: a directory cannot be made.

@@ -1,5 +1,5 @@
-"""A store made again from its files, never in place.
+"""Repair: a new store from the files of a damaged one, which is only read.
 
-rebuild  reads what is left, and makes the new store
-plan     what its rows are in, by the old catalog, where that is whole, or by the files alone
+rebuild  reads the files and makes the new store
+plan     decides which files have the newest rows: by the old catalog if it is intact, else by the files
 """

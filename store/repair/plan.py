@@ -1,23 +1,23 @@
-"""The contents of a store that is made again. Pure: values in, values out.
+"""The plan of a repair: which files have the newest rows of each table. Pure: values in, values out.
 
-A whole catalog says which fragments make up the newest state, which files are gone, and has the rows that
-lie in its log alone. Without one the files say what there was.
+An intact catalog names the fragments of the newest state and the missing files, and has the rows that are
+only in its log. Without a catalog, the manifests of the files decide.
 
-A file's manifest says whose it is and what was known when it was staged, and that is less than the
-catalog knew. The rules by which files of one table become one state again:
+A manifest names the file's owner and what the writer knew when it staged the file, which is less than the
+catalog knew. The state of a table follows from the manifests by these rules:
 
-- A file that a merge replaced (it lists them) counts no more for the merge's slots, if that is whole; nor
-  does a merge all of whose sources another one replaced, too: it was never entered.
-- Where a tablet left a shard, its rows stay in files there. They count no more for slots of which a file
-  at another shard, of a later epoch, has all rows up to theirs: what was deleted since may be gone there.
-  The copy with which the tablet came back, at the same shard, counts like them.
-- History, which a merge or a move put into files of its own, is no part of the newest state.
-- A write does not know its own commit. It is taken for the one after the newest commit that it knew, which is
-  exact when writes came one after another. Copies know the commits of their rows.
-- What an overwrite hid stays hidden.
+- A merge lists the files that it replaced. If the merged file is intact, the replaced files do not count for
+  its slots. A merge does not count either if another merge replaced all its sources: it was never committed.
+- When a tablet leaves a shard, its rows stay in files there. They do not count for slots of which a file at
+  another shard has a later epoch and all rows up to theirs: newer deletions may be missing in the old files.
+  If the tablet came back, the file that the move copied there has the same effect.
+- History, which a merge or a move wrote to separate files, is not part of the newest state.
+- A write does not know its commit number. It is assumed to be the one after the newest commit that the writer
+  knew, which is exact if no writes overlapped. Copies know the commits of their rows.
+- Rows from before an overwrite stay hidden.
 
-What files cannot tell, `StorePlan.doubts` says. When files were changed tells nothing: a copy or a backup may
-have given them other times.
+`StorePlan.doubts` lists what the files do not prove. Modification times are not used: a copy or a backup may
+have changed them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ OVERWRITE, MOVE = "overwrite", "move"
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A whole file below one of the roots.
+    """An intact file in one of the roots.
 
     Attributes:
-        root: number of the root, from 1 on, in the order in which they were named.
+        root: number of the root, from 1, in the order in which the roots were given.
     """
 
     root: int
@@ -47,11 +47,11 @@ class FoundFile:
 
     @property
     def newest(self) -> int:
-        """The newest commit of its rows, as far as it knows."""
+        """The newest commit of its rows; assumed for a write, see the module."""
         return self.manifest.max_commit or self.manifest.after_commit + 1
 
     def fragment(self, slots: SlotSet, first: int, last: int) -> Fragment:
-        """Return it as the reader of pages takes it, for some slots; its root stands in for its shard."""
+        """Return the file as a fragment, for the reader of pages; the number of its root is the shard."""
         return Fragment(
             id=0,
             table=self.manifest.table,
@@ -72,14 +72,13 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """One table to be made again.
+    """The plan of one table.
 
     Attributes:
-        name: under which it is made.
-        fragments: what its rows are in, oldest first; their shards are numbers of roots.
-        floor: commits before this one were overwritten.
-        info: its definition; None where only its files define the columns.
-        files: of fragments that define them, the newest definition first.
+        fragments: the fragments with its rows, oldest first; their shards are numbers of roots.
+        floor: the newest overwrite; rows of earlier commits do not count.
+        info: its definition; None if only its files define the columns.
+        files: the files that define the columns, the newest definition first.
     """
 
     name: str
@@ -92,11 +91,11 @@ class TablePlan:
 
 @dataclass(slots=True)
 class StorePlan:
-    """A whole store to be made again.
+    """The plan of the new store.
 
     Attributes:
-        lost: what is known to be gone, as sentences.
-        doubts: what could not be known, as sentences.
+        lost: data that is certainly lost, as sentences.
+        doubts: facts that the files do not prove, as sentences.
     """
 
     slots: int
@@ -109,27 +108,27 @@ class StorePlan:
 def plan_by_catalog(
     state: StoreState, rows: Mapping[int, Sequence[Fragment]], files: Mapping[str, int]
 ) -> StorePlan:
-    """Sort the files that a catalog knows into tables.
+    """Plan the tables of a catalog.
 
     Args:
-        state: of the catalog.
-        rows: in its log, as fragments by the ids of tables.
-        files: the numbers of roots by path.
+        state: the catalog's state.
+        rows: the rows in its log, as fragments by table id.
+        files: number of the root by path.
     """
     plan = StorePlan(state.slots, state.hash)
     for info in state.infos():
         needed = [each for each in state.fragments(info.id) if each.superseded_at is None]
-        here = [replace(each, shard=files[each.path]) for each in needed if each.path in files]
-        gone = (each for each in needed if each.path not in files)
-        plan.lost += (loss(info.name, each, f"its file {each.path} is gone") for each in gone)
-        floor = max(state.overwrites(info.id), default=0)  # one by no rows left no file
-        fragments = (*here, *rows[info.id])
+        present = [replace(each, shard=files[each.path]) for each in needed if each.path in files]
+        missing = (each for each in needed if each.path not in files)
+        plan.lost += (loss(info.name, each, f"its file {each.path} is gone") for each in missing)
+        floor = max(state.overwrites(info.id), default=0)  # an overwrite by no rows has no file
+        fragments = (*present, *rows[info.id])
         plan.tables.append(TablePlan(info.name, fragments, floor, state.indexes(info.id), info))
     return plan
 
 
 def loss(table: str, fragment: Fragment, why: str, what: str = "") -> str:
-    """Describe rows of a fragment that cannot be read: all, or those that `what` names."""
+    """Describe rows of a fragment that cannot be read: all, or the part that `what` names."""
     return (
         f"table {table!r}: {what or f'all {fragment.rows:,} rows in slots {fragment.slots}'}, of commits "
         f"{fragment.min_commit} to {fragment.max_commit} (older versions of them may come back): {why}"
@@ -137,23 +136,23 @@ def loss(table: str, fragment: Fragment, why: str, what: str = "") -> str:
 
 
 def plan_by_files(files: Sequence[FoundFile], unreadable: Mapping[str, str]) -> StorePlan | None:
-    """Sort the files of the store that has most of them into tables; None without any.
+    """Plan the tables of the store to which most files belong; None if there are no files.
 
     Args:
-        unreadable: why other files cannot be read, by path.
+        unreadable: the reasons why other files cannot be read, by path.
     """
     if not files:
         return None
     store = Counter(file.manifest.store for file in files).most_common(1)[0][0]
-    own = sorted((file for file in files if file.manifest.store == store), key=_began_at)
+    of_store = sorted((file for file in files if file.manifest.store == store), key=_began_at)
     by_table: dict[int, list[FoundFile]] = {}
-    for file in own:
+    for file in of_store:
         by_table.setdefault(file.manifest.table, []).append(file)
-    names = {table: its[0].manifest.table_name for table, its in by_table.items()}
-    # Of several tables that had one name the newest was not dropped.
+    names = {table: parts[0].manifest.table_name for table, parts in by_table.items()}
+    # If several tables had the same name, all but the newest were dropped.
     last = {names[table]: by_table[table] for table in sorted(by_table)}
-    plan = StorePlan(own[-1].manifest.store_slots, own[-1].manifest.store_hash)
-    plan.tables = [table for name, its in last.items() if (table := _plan_table(name, its)).fragments]
+    plan = StorePlan(of_store[-1].manifest.store_slots, of_store[-1].manifest.store_hash)
+    plan.tables = [table for name, parts in last.items() if (table := _plan_table(name, parts)).fragments]
     known = max((fragment.max_commit for table in plan.tables for fragment in table.fragments), default=0)
     plan.doubts = [
         "files that are gone altogether are not noticed",
@@ -162,8 +161,8 @@ def plan_by_files(files: Sequence[FoundFile], unreadable: Mapping[str, str]) -> 
         "rows that an overwrite by no rows, or by few that lay in the log, replaced may have come back",
         f"files know rows up to commit {known}: rows that were not flushed from the log are lost with it",
     ]
-    if len(own) < len(files):
-        plan.doubts.append(f"{len(files) - len(own)} files are of another store and were left out")
+    if len(of_store) < len(files):
+        plan.doubts.append(f"{len(files) - len(of_store)} files are of another store and were left out")
     of_table = {f"t{table}": repr(name) for table, name in names.items()}
     plan.lost = [
         f"table {of_table.get(path.split('/')[0], path)}: a file whose footer cannot be read, so its rows "
@@ -189,7 +188,7 @@ def _plan_table(name: str, files: Sequence[FoundFile]) -> TablePlan:
             pieces.append((file.fragment(slots, first, file.newest), file))
             floor = max(floor, first if file.manifest.operation == OVERWRITE else 0)
     pieces.sort(key=lambda piece: piece[0].min_commit)
-    # Of one definition, too, the newest file says how the table is compressed by now.
+    # The newest file of the newest definition also has the newest compression.
     defining = sorted((file for _, file in pieces), key=_definition_age, reverse=True)
     return TablePlan(name, tuple(f for f, _ in pieces), floor, _indexes(files), files=tuple(defining))
 
@@ -199,25 +198,25 @@ def _definition_age(file: FoundFile) -> tuple[int, int, float]:
 
 
 def _never_entered(merges: Sequence[FoundFile]) -> list[FoundFile]:
-    """Return merges whose sources another merge replaced too: that one came first, or this was a stage."""
+    """Return merges whose sources another merge replaced, too: it was committed in place of this one."""
 
-    def is_later(other: FoundFile, merge: FoundFile) -> bool:
-        mine, its = merge.manifest, other.manifest
-        if mine.write == its.write or not mine.slots <= its.slots:
-            return False  # what one merge wrote has the same sources
-        own, theirs = {*mine.replaces}, {*its.replaces}
-        return own < theirs or (own == theirs and (mine.began_at, mine.path) < (its.began_at, its.path))
+    def is_later(other: Manifest, merge: Manifest) -> bool:
+        if merge.write == other.write or not merge.slots <= other.slots:
+            return False  # the files of one merge have the same sources
+        sources, others = {*merge.replaces}, {*other.replaces}
+        began, other_began = (merge.began_at, merge.path), (other.began_at, other.path)
+        return sources < others or (sources == others and began < other_began)
 
-    return [merge for merge in merges if any(is_later(other, merge) for other in merges)]
+    return [merge for merge in merges if any(is_later(other.manifest, merge.manifest) for other in merges)]
 
 
 def _living_slots(file: FoundFile, entered: Iterable[FoundFile]) -> SlotSet:
-    """Return the slots of a file without merged ones, or ones moved to where a file has all rows."""
+    """Return the slots for which a file counts: not those merged, or moved with all rows to another file."""
     slots = file.manifest.slots
     for other in entered:
         if file.manifest.path in other.manifest.replaces:
             slots -= other.manifest.slots
-        # A move wrote it where the tablet had not been; if the tablet was there once, it had left meanwhile.
+        # A move writes to a shard without the tablet: an older file there is from before the tablet left.
         has_moved = other.root != file.root or other.manifest.operation == MOVE
         if other.manifest.complete and has_moved and file.newest <= other.manifest.max_commit:
             slots -= _later(other.manifest, file.manifest) & other.manifest.slots
@@ -225,7 +224,7 @@ def _living_slots(file: FoundFile, entered: Iterable[FoundFile]) -> SlotSet:
 
 
 def _later(manifest: Manifest, than: Manifest) -> SlotSet:
-    """Return the slots that one file saw in a later epoch than another did."""
+    """Return the slots whose epoch was later for the first file than for the second one."""
     return SlotSet.of(
         (max(start, first), min(end, last))
         for start, end, epoch in manifest.epochs
@@ -235,7 +234,7 @@ def _later(manifest: Manifest, than: Manifest) -> SlotSet:
 
 
 def _indexes(files: Iterable[FoundFile]) -> tuple[IndexInfo, ...]:
-    """Return the definitions that runs carry; of several under one name, the one that was built last."""
+    """Return the definitions in the index runs; if several have the same name, the one built last."""
     by_name: dict[str, IndexInfo] = {}
     for file in files:
         if file.manifest.kind == INDEX_RUN and file.manifest.index is not None:

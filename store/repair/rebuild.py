@@ -1,11 +1,11 @@
-"""A store made again from its files, into another one. The damaged store is only read.
+"""A new store from the files of a damaged one. The damaged store is only read.
 
-A catalog that is whole, of the same store, and not older than the files says which of them make up each
-table, and has the rows of its log; else the manifests of the files take its place (`plan.py`).
-Where a file is damaged, the record batches that can still be read are taken, and the report names the losses.
+If the catalog is intact, of the same store, and not older than the files, it names the files of each table
+and has the rows of its log. Otherwise the manifests of the files replace it (`plan.py`). Of a damaged file
+the readable record batches are copied, and the report names the losses.
 
-What comes back is the newest state of each table: rows, definitions, indexes. Older snapshots, commits, the
-topology history, leases and the sealing secrets do not.
+The new store has the newest state of each table: rows, definitions, indexes. Older snapshots, commits, the
+topology history, leases and the sealing secrets are lost.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from elasticscan.topology import SlotSet
 
 MOST_READERS = 256
 
-# A catalog's state, and the rows in its log, as fragments by the ids of tables.
+# The state of a catalog, and the rows in its log as fragments by table id.
 Known: TypeAlias = tuple[StoreState, Mapping[int, Sequence[Fragment]]]
 
 
@@ -78,9 +78,9 @@ class RepairReport:
     """The result of a repair, as plain values.
 
     Attributes:
-        tables: name and rows of each table that was made again.
-        lost: what could not be read: file, table, slots, rows.
-        doubts: what the files could not tell, as sentences.
+        tables: number of rows of each new table, by name.
+        lost: data that could not be read, as sentences with file, table, slots and rows.
+        doubts: facts that the files do not prove, as sentences.
     """
 
     tables: dict[str, int] = field(default_factory=dict)
@@ -94,21 +94,18 @@ def repair_store(
     roots: Sequence[str] | None = None,
     disks: Callable[[str], Disk] = open_disk,
 ) -> RepairReport:
-    """Make a store again from the files of another one, whose catalog need not be readable.
+    """Make a new store from the files of another one, whose catalog need not be readable.
 
     Args:
         uri: the damaged store; it is only read.
-        into: where the new store is made: a directory where there is none yet.
-        roots: the roots of its shards, if they are not all in its directory.
-        disks: the disk for a root; tests hand in others.
-
-    Returns:
-        The tables that were made, what is lost, and what could not be known.
+        into: directory of the new store; it must not exist.
+        roots: the roots of the damaged store's shards, if they are not all in its directory.
+        disks: returns the disk for a root; for tests.
 
     Raises:
-        StoreDamaged: there is nothing to be taken.
-        AlreadyExists: there is something at `into`.
-        InvalidOption: no shard of it is found.
+        StoreDamaged: there are no files of a store.
+        AlreadyExists: `into` exists.
+        InvalidOption: no shard is found.
         ShardUnavailable: a root cannot be read.
     """
     new_place = Location.of(into)
@@ -136,7 +133,7 @@ def repair_store(
 
 @contextmanager
 def _renamed_at_the_end(directory: Path) -> Iterator[Path]:
-    """Give a new place next to a directory, which gets its name after the block: when it is whole."""
+    """Yield a temporary path next to a directory, and rename it to the directory's name after the block."""
     aside = directory.with_name(f"{directory.name[:50]}.unfinished-{secrets.token_hex(4)}")
     try:
         yield aside
@@ -148,7 +145,7 @@ def _renamed_at_the_end(directory: Path) -> Iterator[Path]:
 
 
 def _read_catalog(uri: str | Path, disks: Callable[[str], Disk]) -> Known | str:
-    """Return the contents of a store's catalog, or the reason why it cannot be read. Changes nothing."""
+    """Return the contents of a store's catalog, or the reason why it cannot be read. Writes nothing."""
     try:
         with Store.open(uri, disks=disks, read_only=True) as old:
             old.context.catalog.check_whole()
@@ -162,7 +159,7 @@ def _read_catalog(uri: str | Path, disks: Callable[[str], Disk]) -> Known | str:
 def _roots_in(
     uri: str | Path, known: Known | str, disks: Callable[[str], Disk], report: RepairReport
 ) -> list[str]:
-    """Return the roots in a store's directory, and those elsewhere that its catalog names."""
+    """Return the roots in a store's directory and other roots that its catalog names."""
     place = Location.of(uri)
     inside = sorted(place.directory.glob("shards/*")) if place.directory else []
     roots = {str(path): path.name for path in inside if path.is_dir()}
@@ -182,7 +179,7 @@ def _roots_in(
 
 
 def _plan(disks: Mapping[int, Disk], known: Known | str) -> StorePlan:
-    """Plan a store by its catalog, or by its files; raises `StoreDamaged` when there are none."""
+    """Plan the new store by the catalog, or by the files. Raises `StoreDamaged` if there are no files."""
     files = {
         path: root
         for root, disk in disks.items()
@@ -206,30 +203,30 @@ def _plan(disks: Mapping[int, Disk], known: Known | str) -> StorePlan:
 
 
 def _why_not(state: StoreState, files: Mapping[str, int], disks: Mapping[int, Disk]) -> str | None:
-    """Return the reason why a catalog is not that of these files; None when it is."""
+    """Return why a catalog does not match the files; None if it does."""
     unknown = files.keys() - {path for _, path in state.known_paths()}
     if files and len(unknown) == len(files):
         return "it knows none of the files"
-    seen = newest_commit_of(state.store_id, ((disks[files[path]], path) for path in unknown))
+    newest = newest_commit_of(state.store_id, ((disks[files[path]], path) for path in unknown))
     for disk in disks.values():
-        with suppress(ShardMismatch):  # a marker that is damaged
+        with suppress(WrongRoot):  # a damaged marker
             marker = Root("", disk).marker()
-            seen = max(seen, marker.commit if marker else 0)
-    if seen > state.commit:
-        return f"it is older than the files: they know commit {seen}, it ends with {state.commit}"
+            newest = max(newest, marker.commit if marker else 0)
+    if newest > state.commit:
+        return f"it is older than the files: they know commit {newest}, it ends with {state.commit}"
     return None
 
 
 def _make_table(
     context: Context, plan: TablePlan, slots: int, disks: Mapping[int, Disk], report: RepairReport
 ) -> None:
-    """Make a planned table in a store that was just made for it, as one commit."""
+    """Make a planned table in the new store and write its rows as one commit."""
     info = plan.info or _definition_in_files(plan, disks)
     if info is None:
         report.lost.append(f"table {plan.name!r}: no file of it can be read, so its columns are not known")
         return
-    first = replace(info, definition=1, columns=(), created_commit=0, oldest_snapshot=0)  # as of a new table
-    table = enter_table(context, replace(first, name=plan.name))
+    new = replace(info, name=plan.name, definition=1, columns=(), created_commit=0, oldest_snapshot=0)
+    table = enter_table(context, new)
     reader = pa.RecordBatchReader.from_batches(info.schema, _rows_of(plan, info, slots, disks, report))
     filling = WriteTransaction(context, partial(context.table, name=plan.name))
     report.tables[plan.name] = filling.write(table, reader).rows
@@ -241,28 +238,29 @@ def _make_table(
 
 
 def _definition_in_files(plan: TablePlan, disks: Mapping[int, Disk]) -> TableInfo | None:
-    """Return the table as the file of its newest definition knows it."""
+    """Return the newest definition of the table that a file has; None if no file is readable."""
     for file in plan.files:
-        said = file.manifest
+        manifest = file.manifest
         with suppress(OperatorNeeded):
-            schema, columns = described_columns(disks[file.root], said.path, file.seal)
-            info = TableInfo(0, plan.name, schema, said.primary_key, said.shard_key, said.compression, 0, 0)
-            return replace(info, definition=said.definition, columns=columns)
+            schema, columns = described_columns(disks[file.root], manifest.path, file.seal)
+            keys = manifest.primary_key, manifest.shard_key
+            info = TableInfo(0, plan.name, schema, *keys, manifest.compression, 0, 0)
+            return replace(info, definition=manifest.definition, columns=columns)
     return None
 
 
 def _rows_of(
     plan: TablePlan, info: TableInfo, slots: int, disks: Mapping[int, Disk], report: RepairReport
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a planned table at its newest state, in pages, as far as its files can be read."""
-    cache, damaged = BatchCache(), dict[int, set[int]]()  # by number of the fragment: unreadable batches
+    """Yield the readable rows of a planned table in its newest state, in pages."""
+    cache, damaged = BatchCache(), dict[int, set[int]]()  # unreadable batches by fragment id
 
     def open_fragment(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
         disk, without = disks[fragment.shard], frozenset(damaged.get(fragment.id, ()))
         return FragmentReader(disk, fragment.path, columns, fragment.seal, info, cache, without=without)
 
     def is_readable(fragment: Fragment) -> bool:
-        """Note which of a fragment's batches cannot be read; false when none can."""
+        """Find a fragment's unreadable batches and report them; return False if no batch is readable."""
         try:
             reader = open_fragment(fragment, tuple(info.schema.names))
         except OperatorNeeded as error:

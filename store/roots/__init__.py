@@ -1,15 +1,15 @@
-"""The places of a store: where its catalog and its shards are, and whose they are.
+"""The places of a store: where its catalog and the roots of its shards are, and which store owns a root.
 
-- **A root is what it holds, not what it is called.** A mount may be missing, two names may lead to one
-  directory, a catalog may be a copy. So each write or delete at a shard first checks its marker there.
-- **A doubt stops the work.** What is missing, torn or another's is an error that says what to mend; nothing
-  is written below a mount point that lies bare.
+- **The content of a root proves its owner, not its path.** A mount may be missing, two paths may lead to one
+  directory, a catalog may be a copy. So each write or delete at a shard checks the root's marker first.
+- **A doubt stops the work.** If a marker is missing, damaged or from another store, an error names the next
+  step; nothing is written to the empty directory of a missing mount.
 
-location  places as users name them; `Location` is the place of a store, *roots* are those of its shards
-markers   the file in each root that names its store, its shard and the *incarnation* of its catalog (an
-          adoption begins another one), and how far the catalog had got; claims of several roots
+location  paths and URIs that users pass; `Location` is the place of a store
+markers   the file in each root with its store, shard, the *incarnation* of the catalog (an adoption begins
+          a new one), and the newest commit that the shard has seen; claims of several roots
 
-Marks are compared with the catalog, and adoptions made, in `store/context/high_water_marks.py`.
+`store/context/high_water_marks.py` compares markers with the catalog, and adopts.
 """
 
 from elasticscan.store.roots.location import Location

@@ -1,6 +1,6 @@
-"""Places as users name them: of a store, of the roots of its shards, of backups and of files.
+"""Paths and URIs that users pass, of stores, roots of shards, backups and files.
 
-No two texts are compared: they may lead to one place. The marker in each root says whose it is.
+They are not compared as text: two may lead to the same place. The marker in each root names its owner.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from elasticscan.base.permissions import mode_within
 from elasticscan.base.redaction import as_cause, shown, without
 
 CATALOG_FILE = "catalog.db"
-SHARDS = "shards"  # the directory of roots within a store's
-MARKER = "elasticscan-shard"  # in each shard's root
+SHARDS = "shards"  # directory of the roots inside a store's directory
+MARKER = "elasticscan-shard"  # file in each shard's root
 FROM_ENVIRONMENT = "env:"
 PRIVATE = 0o700
 
-# Text that is meant for a URI, but lacks its two slashes.
+# Text that looks like a URI, but lacks the two slashes.
 _SHORT = re.compile(r"file:|[a-z][a-z0-9+.-]+:/(?!/)", re.IGNORECASE)
 
 
@@ -35,7 +35,7 @@ _SHORT = re.compile(r"file:|[a-z][a-z0-9+.-]+:/(?!/)", re.IGNORECASE)
 
 
 def resolve(uri: str) -> str:
-    """Return the URI itself, or the one in an environment variable (`env:NAME`), for URLs with passwords."""
+    """Return the URI; `env:NAME` stands for the value of an environment variable, which may be secret."""
     if not uri.startswith(FROM_ENVIRONMENT):
         return uri
     name = uri.removeprefix(FROM_ENVIRONMENT)
@@ -50,12 +50,12 @@ def resolve(uri: str) -> str:
 
 
 def path_or_uri(text: str) -> str:
-    """Return the path that a user's text names, without `file:` and `~`, or the URI of another place.
+    """Return a local path, with `file:` removed and `~` expanded, or a URI unchanged.
 
-    Raises `InvalidOption` for a part of a URI: it may hold a password, and would become a directory's name.
+    Raises `InvalidOption` for an incomplete URI: as a path, its password would be in a directory's name.
     """
     if "://" in text.partition("?")[0].partition("=")[0] or text.startswith("file:/"):
-        with suppress(ValueError):  # the host is not one
+        with suppress(ValueError):  # an invalid host
             parts = urlsplit(text)
             if parts.scheme.lower() != "file":
                 return text
@@ -73,7 +73,7 @@ def path_or_uri(text: str) -> str:
 
 
 def file_system_at(text: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system and the path on it of a user's text. Raises `InvalidOption`, `OSError`."""
+    """Return the file system of a path or URI, and the path on it. Raises `InvalidOption`, `OSError`."""
     text = path_or_uri(text)
     if "://" not in text:
         return fs.LocalFileSystem(), str(Path(text).absolute())
@@ -93,9 +93,9 @@ def file_system_at(text: str) -> tuple[fs.FileSystem, str]:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A store directory, whose URI is its absolute path, or the URL of a catalog database; also of a backup.
+    """The place of a store or a backup: the absolute path of a directory, or the URL of a catalog database.
 
-    Roots of shards inside a store directory are kept relative to it, so that a store can be moved.
+    The catalog stores roots inside the store's directory as relative paths, so that a store can be moved.
     """
 
     uri: str = field(repr=False)
@@ -103,7 +103,7 @@ class Location:
 
     @classmethod
     def of(cls, uri: str | Path) -> Location:
-        """Return the place that a user's text names; raises `InvalidOption` where that is none."""
+        """Return the place for a path or URI. Raises `InvalidOption` if it is neither."""
         text = resolve(str(uri))
         if not text:
             raise InvalidOption("the store's uri is empty; name a directory or a database URL", option="uri")
@@ -115,13 +115,13 @@ class Location:
 
     @property
     def catalog_url(self) -> str | Path:
-        """A database's URL, or the path of an SQLite file: in a URL, some characters mean more."""
+        """A database's URL, or the path of an SQLite file (not a URL, where '?' and '#' have a meaning)."""
         return self.uri if self.directory is None else self.directory / CATALOG_FILE
 
     def check_not_bereft(self) -> None:
-        """Raise `NotFound` where this user may not look, or a store's parts lie, without its catalog.
+        """Raise `StoreNotFound` if the directory is unreadable, or has parts of a store without its catalog.
 
-        These are shards, or the newest commits of a process that was killed, next to where the catalog was.
+        Such parts are shards, or an SQLite WAL with the last commits of a process that was killed.
         """
         directory = Path(self.uri)
         names = () if self.directory is None else (MARKER, "t[0-9]*/*.arrow")
@@ -147,7 +147,7 @@ class Location:
             )
 
     def stored_root(self, shard: str, root: str | None) -> str:
-        """Return a shard's root as the catalog keeps it."""
+        """Return a shard's root as the catalog stores it, relative if it is inside the store's directory."""
         if root is not None:
             root = path_or_uri(root)
             return root if "://" in root else str(Path(root).absolute())
@@ -159,15 +159,15 @@ class Location:
         return f"{SHARDS}/{shard}"
 
     def root(self, stored: str) -> str:
-        """Return the full root of a shard."""
+        """Return the absolute path or URI of a stored root."""
         return stored if "://" in stored or self.directory is None else str(self.directory / stored)
 
     @contextmanager
     def with_directories(self, roots: Collection[str] = ()) -> Iterator[None]:
-        """Make the store's directory, and those of full roots, where they are missing, for a block.
+        """Make the missing directories of the store and of absolute roots, then run the block.
 
-        When that raises, those in which no file is are removed. What is made is this user's alone, but shards
-        are open to whom the store's directory is.
+        If the block raises, new directories without files are removed again. A new store's directory is
+        private to this user; roots have the permissions of the store's directory.
         """
         store, made = self.directory, list[Path]()
         paths = [Path(root) for root in roots if "://" not in root]
@@ -193,10 +193,10 @@ class Location:
 
 
 def _check_outside(path: Path) -> None:
-    """Raise `InvalidOption` for a directory within a shard's: it would be lost with the shard."""
+    """Raise `InvalidOption` for a directory inside a shard's root: it would be lost with the shard."""
     place = Path(os.path.realpath(path))
     for directory in place.parents:
-        if os.path.isfile(directory / MARKER):  # noqa: PTH113 - false where this user may not look
+        if os.path.isfile(directory / MARKER):  # noqa: PTH113 - false if this user may not read it
             raise InvalidOption(
                 f"{brief(str(place), 200)} lies within {directory}, the storage of a shard; choose a place "
                 "outside of it",
@@ -205,7 +205,7 @@ def _check_outside(path: Path) -> None:
 
 
 def _make_directory(path: Path, store: Path | None, made: list[Path]) -> None:
-    """Make a directory, whatever the umask is, and those above it; note the new ones."""
+    """Make a directory and its parents, independently of the umask; append new ones to `made`."""
     try:
         mode = PRIVATE if store in (None, path) else mode_within(store.stat().st_mode, True)
         for directory in [each for each in (path, *path.parents) if not each.exists()][::-1]:

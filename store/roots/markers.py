@@ -1,11 +1,11 @@
-"""The owner of a shard's root: a marker file, which also says what is known there of the catalog.
+"""The owner of a shard's root: a marker file, which also has the newest versions of the catalog seen there.
 
-Each write or delete at a shard reads the marker first (`Context.writable_disk`), a commit to a bucket only in
-its transaction. It names store, shard and incarnation, and the newest (layout, commit) that was known at the
-root. That is a lower bound: a marker that is ahead of the catalog proves that the catalog is an older copy. A
-marker is replaced as a whole, flushed, and under a lock on its directory, so it never goes back within an
-incarnation, and a late write of an earlier owner finds that the root is another's. Where a file system has no
-such locks (NFS), a process that is late may put back what it has just read there.
+The marker names store, shard and incarnation, and the newest (layout, commit) that was reported to the root.
+That pair is a lower bound: if it is ahead of the catalog, the catalog is an older copy. Each write or delete
+at a shard reads the marker first (`Context.writable_disk`); a commit to a bucket reads it in its transaction.
+A marker is replaced as a whole and flushed, under a lock on its directory. So its versions never decrease
+within an incarnation, and a late write of a former owner finds the new owner. On a file system without locks
+(NFS), a slow process may overwrite a newer marker with the one that it read.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _LOCK_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The owner of a root, and what is known there.
+    """The content of a marker file.
 
     Attributes:
-        name: the shard's, for people.
-        layout, commit: the newest versions of the catalog that were known at the root.
-        catalog: the place of the catalog's file, as `place_of_catalog` has it.
+        name: name of the shard, for messages.
+        layout, commit: the newest versions of the catalog that were reported to the root.
+        catalog: the result of `place_of_catalog` for the owner's catalog.
     """
 
     store: str
@@ -63,13 +63,13 @@ class Marker:
         return self.store, self.incarnation, self.shard
 
     def raised(self, known: Marker) -> Marker:
-        """Return the marker with the versions that another one knows, if these are newer."""
+        """Return the marker with the newer of its own versions and those of another marker."""
         return replace(self, layout=max(self.layout, known.layout), commit=max(self.commit, known.commit))
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The root of a shard, a directory or a prefix of a bucket, and the disk that reads and writes there."""
+    """The root of a shard, a directory or a bucket's prefix, and the disk that reads and writes it."""
 
     place: str
     disk: Disk
@@ -78,7 +78,7 @@ class Root:
         return shown(self.place)
 
     def marker(self) -> Marker | None:
-        """Return its marker; None where there is none. Raises `ShardMismatch` where it makes no sense."""
+        """Return the marker; None if there is none. Raises `WrongRoot` if it is damaged."""
         try:
             file = self.disk.open(MARKER)
             return _unpack(bytes(file.read_at(0, min(file.size, MOST_BYTES))))
@@ -92,14 +92,14 @@ class Root:
             ) from error
 
     def write_marker(self, marker: Marker) -> None:
-        """Put a marker in the place of the one that is there; the caller is `alone_at` the root."""
+        """Replace the marker; the caller holds `alone_at`."""
         with self.disk.create(MARKER) as file:
             file.write(_pack(marker))
 
     def raise_marker(self, wanted: Marker, seen: Marker | None = None, touch: bool = False) -> None:
-        """Let the root know the versions in its owner's marker, if these are newer, or with `touch` anyway.
+        """Write the versions of `wanted` into the stored marker, if they are newer or `touch` is given.
 
-        `seen` is the marker of a root in object storage, if it was just read. Raises as `check_owner`.
+        `seen` is the stored marker, if it was just read from object storage. Raises as `check_owner`.
         """
         with alone_at(self.place):
             stored = check_owner(seen or self.marker(), self, wanted)
@@ -109,11 +109,11 @@ class Root:
 
 
 def check_owner(marker: Marker | None, root: Root, expected: Marker) -> Marker:
-    """Return the marker in a root, if it is that of the shard which the catalog takes it for.
+    """Return the marker of a root, if it names the expected store, shard and catalog.
 
     Raises:
-        ShardUnavailable: it has no marker: what is mounted there is not the shard's disk.
-        ShardMismatch: it is another store's, another shard's, or that of another copy of the store.
+        ShardUnavailable: there is no marker: the shard's disk is not mounted.
+        WrongRoot: it names another store, another shard, or another copy of the catalog.
     """
     if marker is None:
         raise ShardUnavailable(
@@ -135,7 +135,7 @@ def check_owner(marker: Marker | None, root: Root, expected: Marker) -> Marker:
 
 
 def check_same_copy(marker: Marker, root: Root, expected: Marker) -> None:
-    """Raise `ShardMismatch` when a root belongs to another copy of the store, or to a catalog elsewhere."""
+    """Raise `WrongRoot` if a root belongs to another copy of the catalog: another incarnation or place."""
     is_elsewhere = (
         marker.catalog and expected.catalog and not is_same_catalog(marker.catalog, expected.catalog)
     )
@@ -150,7 +150,7 @@ def check_same_copy(marker: Marker, root: Root, expected: Marker) -> None:
 
 
 def check_not_ahead(marker: Marker, root: Root, expected: Marker) -> None:
-    """Raise `ShardMismatch` when a root knows more than the catalog, whose versions were read later."""
+    """Raise `CatalogOutdated` if a marker is ahead of the catalog, whose versions were read after it."""
     if marker.layout > expected.layout or marker.commit > expected.commit:
         raise ShardMismatch(
             f"the catalog is older than its shards: {root} knows commit {marker.commit} (layout "
@@ -163,21 +163,21 @@ def check_not_ahead(marker: Marker, root: Root, expected: Marker) -> None:
 
 
 def place_of_catalog(file: Path | None) -> str:
-    """Return the text by which markers know where a catalog's file lies; empty for one in a database.
+    """Return device, inode and path of a catalog's file, as text for markers; empty for a database.
 
-    Renaming it, or its directory, within a file system changes the path alone; a copy has all of it changed.
+    A rename of the file or its directory in a file system changes only the path. A copy changes all three.
     """
     if file is None:
         return ""
     try:
         status = file.stat()
-    except OSError:  # using it tells what is wrong
+    except OSError:  # opening the file raises a better error
         return ""
     return f"{status.st_dev}:{status.st_ino}:{file.resolve()}"
 
 
 def is_same_catalog(one: str, two: str) -> bool:
-    """Return whether two places of a catalog's file are one: the file is, or the path."""
+    """Return whether two results of `place_of_catalog` have the same file or the same path."""
     if not one or not two:
         return False
     (*file, path), (*other_file, other_path) = one.split(":", 2), two.split(":", 2)
@@ -185,12 +185,12 @@ def is_same_catalog(one: str, two: str) -> bool:
 
 
 class Claims:
-    """Roots that become those of a store's new shards, unless the block raises: then they are given back.
+    """Claims of roots for new shards of a store. If the block raises, roots that were free are free again.
 
     Args:
-        location, open_disk: where the store is, and the disk for a root.
-        store, incarnation: whose the roots become.
-        active: the shards that the store has already.
+        location, open_disk: the place of the store; returns the disk for a root.
+        store, incarnation: the new owner of the roots.
+        active: ids of the shards that the store has.
     """
 
     def __init__(
@@ -203,14 +203,14 @@ class Claims:
     ) -> None:
         self._location, self._open_disk = location, open_disk
         self._store, self._incarnation, self._active = store, incarnation, {*active}
-        self._taken: list[tuple[Root, Marker]] = []  # of those that were free
+        self._claimed: list[tuple[Root, Marker]] = []  # only roots that were free
 
     def claim(self, shard: Shard) -> Disk:
-        """Make a free root a shard's, and return its disk; a root of a shard that was removed is free.
+        """Claim a root for a shard and return its disk. The root of a removed shard can be claimed again.
 
         Raises:
-            InvalidOption: it belongs to another store, to another copy of this one, or to another shard; or
-                holds files of a store, and no marker: they may be the only copies.
+            InvalidOption: the root belongs to another store, another copy of this store, or another shard; or
+                it has files of a store without a marker, which may be the only copies.
         """
         place = self._location.root(shard.root)
         root = Root(place, self._open_disk(place))
@@ -218,7 +218,7 @@ class Claims:
         with alone_at(place):
             found = root.marker()
             if found is None and not any(is_fragment_path(path) for path, _ in root.disk.list()):
-                self._taken.append((root, marker))
+                self._claimed.append((root, marker))
             elif found is None or found.owner[:2] != marker.owner[:2]:
                 raise InvalidOption(
                     f"{root} holds {found or 'files without a marker'} of another store or a lost "
@@ -234,23 +234,23 @@ class Claims:
             else:
                 marker = marker.raised(found)
             root.write_marker(marker)
-            check_owner(root.marker(), root, marker)  # in object storage others may have claimed it, too
+            check_owner(root.marker(), root, marker)  # object storage has no lock: another claim may win
         self._active.add(shard.id)
         return root.disk
 
     def check_held(self) -> None:
-        """Raise `ShardMismatch` where another process has claimed one of the roots meanwhile."""
-        for root, marker in self._taken:
+        """Raise `WrongRoot` if another process has claimed one of the roots meanwhile."""
+        for root, marker in self._claimed:
             check_owner(root.marker(), root, marker)
 
     def __enter__(self) -> Claims:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Remove what the block wrote to roots that were free, except the ones that others took meanwhile."""
-        if kind is None or issubclass(kind, CommitUnknown):  # perhaps they are the shards' now
+        """Remove the files that the block wrote to free roots, unless another process claimed the root."""
+        if kind is None or issubclass(kind, CommitUnknown):  # the store may have the shards now
             return
-        for root, marker in self._taken:
+        for root, marker in self._claimed:
             with suppress(ElasticScanError):
                 found = root.marker()
                 if found is not None and found.owner == marker.owner:
@@ -261,14 +261,14 @@ class Claims:
 
 @contextmanager
 def alone_at(root: str) -> Iterator[None]:
-    """Let no other process write the marker of a directory; where it cannot be locked, all may."""
-    said = f"another process has held {root} for {_LOCK_SECONDS:.0f} seconds; try again, or end it"
-    with ExitStack() as held:
+    """Lock the marker of a directory against other processes; without effect if locks are not supported."""
+    message = f"another process has held {root} for {_LOCK_SECONDS:.0f} seconds; try again, or end it"
+    with ExitStack() as lock:
         if "://" not in root:
-            with suppress(OSError):  # its file system knows no locks, or using it tells what is wrong
+            with suppress(OSError):  # no locks here, or the following access raises a better error
                 directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                held.enter_context(
-                    locked(directory, _LOCK_SECONDS, lambda: ShardUnavailable(said, root=root))
+                lock.enter_context(
+                    locked(directory, _LOCK_SECONDS, lambda: ShardUnavailable(message, root=root))
                 )
         yield
 

@@ -1,7 +1,7 @@
-"""Rows and keys given as lists of Python values, converted to Arrow; data that is Arrow already is not.
+"""Conversion of rows and keys from Python values to Arrow. Arrow data is returned unchanged.
 
-A list is taken apart row by row, which is fine for what was typed and far too slow for anything else. Keys
-also become tombstones, the rows that delete.
+Lists of dicts are converted row by row, which is fast enough for rows that people type, and too slow for
+large data. Keys are also converted to tombstones, the rows that delete them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from elasticscan.storage import DELETED, batches_of, check_columns, conform, map
 
 
 def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -> Any:
-    """Return a list of dicts, or a dict of columns, in the table's types; other data as it is.
+    """Return a list of dicts or a dict of columns as Arrow, in the table's types; other data unchanged.
 
-    With `only`, the dicts of a list may have other columns than these, which are left out.
+    With `only`, just these columns of a list of dicts are returned, and its dicts may have others.
     """
     rows = as_reader(rows)
     if isinstance(rows, list):
@@ -31,15 +31,15 @@ def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -
 
 
 def as_reader(data: Any) -> Any:
-    """Return a reader of a scan, table or dataset, whose errors keep their types; other data as it is."""
-    kind = type(data)  # a frame of pandas has its columns as attributes
-    if hasattr(kind, "scanner"):  # a dataset, whose module takes half a second to import
+    """Return a reader of a scan, table or dataset, whose errors keep their types; other data unchanged."""
+    kind = type(data)  # not the value: columns of a pandas frame are its attributes
+    if hasattr(kind, "scanner"):  # a dataset; no `isinstance`, as importing its module takes half a second
         return data.scanner().to_reader()
     return data.to_reader() if hasattr(kind, "to_reader") and not isinstance(data, pa.Table) else data
 
 
 def first_rows(data: Any) -> pa.RecordBatchReader | None:
-    """Return rows with the columns of a table for them; None for a value that is no data."""
+    """Return rows in the types that a new table has for them; None if the value is not data."""
     data = as_reader(data)
     if isinstance(data, list) and data and isinstance(data[0], Mapping):
         data = _columns_of(data, list(data[0]))
@@ -55,7 +55,7 @@ def first_rows(data: Any) -> pa.RecordBatchReader | None:
 
 
 def _columns_of(rows: Sequence[Any], names: Sequence[str], is_any: bool = False) -> dict[str, list[Any]]:
-    """Return dicts as columns. A row without one of the names is refused: a null is given as None."""
+    """Return dicts as columns. Refuses a dict without one of the names; a null has to be None."""
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise SchemaMismatch(
@@ -66,10 +66,10 @@ def _columns_of(rows: Sequence[Any], names: Sequence[str], is_any: bool = False)
 
 
 def table_of(columns: Mapping[Any, Any], table: TableInfo | None = None) -> pa.Table:
-    """Return a dict of columns: lists in the types of a table, others in the types that Arrow infers."""
+    """Return a dict of columns as Arrow: lists in the table's types, other values in inferred types."""
     arrays = {}
     for name, values in columns.items():
-        # Arrow would take the letters of a text for values.
+        # Arrow would convert a text to an array of its letters.
         if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__iter__"):
             raise SchemaMismatch(
                 f"column {name!r} is {brief(values)}, {a_type(values)}; give a list of values, and one row "
@@ -92,7 +92,7 @@ def table_of(columns: Mapping[Any, Any], table: TableInfo | None = None) -> pa.T
 
 
 def table_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that a table has for values of a type without parts; text for a column of nulls."""
+    """Return the type in a new table for a type without children: plain text and binary; text for nulls."""
     t = pa.types
     if t.is_dictionary(kind):
         return map_leaves(kind.value_type, table_type)
@@ -102,14 +102,14 @@ def table_type(kind: pa.DataType) -> pa.DataType:
 
 
 def typed(values: Sequence[Any], field: pa.Field) -> pa.Array:
-    """Return Python values in the type of a column. Raises `SchemaMismatch` if it would change one."""
+    """Return Python values in the type of a column. Raises `SchemaMismatch` if a value would change."""
     kind = field.type
     try:
         array = pa.array(values, kind)
         kept = array.to_pylist()
         if kind.num_fields or pa.types.is_floating(kind) or kept != [*values]:  # True equals 1.0
-            for value, held in zip(values, kept, strict=True):
-                if not _is_same(value, held):
+            for value, stored in zip(values, kept, strict=True):
+                if not _is_same(value, stored):
                     raise ValueError(f"it does not hold {brief(value)} as it is")
     except (pa.ArrowException, ArithmeticError, AttributeError, ValueError, TypeError) as error:
         raise SchemaMismatch(
@@ -119,36 +119,36 @@ def typed(values: Sequence[Any], field: pa.Field) -> pa.Array:
     return array
 
 
-def _is_same(value: Any, held: Any) -> bool:
-    """Return whether Arrow kept a value: it cuts and drops without an error, as 2.9 to 2."""
-    if held is None:
+def _is_same(value: Any, stored: Any) -> bool:
+    """Return whether Arrow stored a value exactly: some conversions lose data silently, such as 2.9 to 2."""
+    if stored is None:
         return True
     if isinstance(value, pa.Scalar):
         value = value.as_py()
-    if isinstance(held, dict):
-        return value.keys() == held.keys() and all(_is_same(value[name], held[name]) for name in held)
-    if isinstance(held, list | tuple):  # also the pairs of a map; a text is a sequence, too
+    if isinstance(stored, dict):
+        return value.keys() == stored.keys() and all(_is_same(value[name], stored[name]) for name in stored)
+    if isinstance(stored, list | tuple):  # a map has pairs; a text would pass as a sequence
         parts = value.items() if isinstance(value, Mapping) else value
-        return not isinstance(value, str | bytes) and all(map(_is_same, parts, held))
-    if isinstance(held, float):  # a narrower one rounds
-        return not isinstance(value, bool) and (math.isfinite(held) or not math.isfinite(value))
-    return bool(value == held)
+        return not isinstance(value, str | bytes) and all(map(_is_same, parts, stored))
+    if isinstance(stored, float):  # rounding to a narrower float is allowed
+        return not isinstance(value, bool) and (math.isfinite(stored) or not math.isfinite(value))
+    return bool(value == stored)
 
 
 _LISTS = (list, range, set, frozenset)
-_BATCH_KEYS = 1 << 16  # of a range
+_BATCH_KEYS = 1 << 16  # keys of a range in a batch
 
 
 def arrow_keys(keys: Any, table: TableInfo, hint: str = "") -> Any:
-    """Return a list of keys (values, tuples or dicts) as a table of the key columns; Arrow as it is.
+    """Return a list of keys (values, tuples or dicts) as a table of the key columns; Arrow data unchanged.
 
-    `hint` ends the error for data that is no keys.
+    `hint` is appended to the error for other data.
     """
     names = table.primary_key
     keys = as_reader(keys)
     if len(names) == 1:
         keys = _listed(keys)
-        if isinstance(keys, range):  # all of them may be more than memory holds
+        if isinstance(keys, range):  # it may be larger than memory
             parts = takewhile(bool, (keys[at : at + _BATCH_KEYS] for at in count(0, _BATCH_KEYS)))
             batches = (table_of({names[0]: part}, table).to_batches()[0] for part in parts)
             schema = pa.schema([(names[0], table.schema.field(names[0]).type)])
@@ -166,14 +166,14 @@ def arrow_keys(keys: Any, table: TableInfo, hint: str = "") -> Any:
 
 
 def _listed(keys: Any) -> Any:
-    """Return the values of a tuple, array or series of any library as a list; other data as it is."""
+    """Return the values of a tuple, or of an array or series of any library, as a list; others unchanged."""
     if isinstance(keys, tuple):
         return list(keys)
     if isinstance(keys, pa.ChunkedArray):
         return keys.to_pylist()
-    kind = type(keys)  # a frame of pandas has its columns as attributes
-    listed = getattr(kind, "tolist", None) or getattr(kind, "to_list", None)
-    return keys if listed is None else listed(keys)
+    kind = type(keys)  # not the value: columns of a pandas frame are its attributes
+    to_list = getattr(kind, "tolist", None) or getattr(kind, "to_list", None)
+    return keys if to_list is None else to_list(keys)
 
 
 def _key_columns(keys: Sequence[Any], names: Sequence[str]) -> dict[str, list[Any]]:
@@ -192,7 +192,7 @@ def _key_columns(keys: Sequence[Any], names: Sequence[str]) -> dict[str, list[An
 
 
 def tombstones_of(keys: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
-    """Return rows that delete keys: the key, nulls for all values, and a mark."""
+    """Return the rows that delete keys: the key, null in all other columns, and the mark `DELETED`."""
     columns = [
         keys.column(field.name) if field.name in table.primary_key else pa.nulls(len(keys), field.type)
         for field in table.schema
@@ -205,7 +205,7 @@ def tombstones_of(keys: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
 
 
 def with_tombstones(rows: pa.RecordBatch, tombstones: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows of a table, unmarked, before tombstones of other keys."""
-    assert tombstones.schema.names[-1] == DELETED, "the mark is their last column"
+    """Return rows, followed by tombstones of other keys, as one batch."""
+    assert tombstones.schema.names[-1] == DELETED, "the mark is the last column of tombstones"
     marked = [*rows.columns, pa.repeat(False, rows.num_rows)]
     return pa.concat_batches([pa.RecordBatch.from_arrays(marked, schema=tombstones.schema), tombstones])

@@ -1,9 +1,9 @@
-"""Files to load rows from: found by path, pattern or URI, and read in batches by `pyarrow.dataset`.
+"""Files of rows: found by path, pattern or URI, and read in batches by `pyarrow.dataset`.
 
-CSV takes the types of the table, or the types that Arrow infers from the first block of the first file. Text
-in JSON stays text in a new table: Arrow would drop the zone of a time. A directory named `year=2024`, as Hive
-and Spark name them, gives its files a column, if it lies below the directory or pattern that was given. Its
-name counts, also where a file has a column of the same name.
+Columns of CSV have the types of the table; in a new table, those that Arrow infers from the first block of
+the first file. Text in JSON stays text in a new table, because Arrow would drop the zone of a time. A
+directory named `year=2024`, as Hive and Spark do it, adds a column to its files, if it is below the directory
+or pattern that the caller passed. Its value replaces a column of the same name in a file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FORMATS = ("csv", "json", "parquet", "arrow", "orc")
 _ENDINGS = {"jsonl": "json", "ndjson": "json", "pq": "parquet", "feather": "arrow"}
 _COMPRESSED = (".gz", ".bz2", ".zst")
 BLOCK_BYTES = 4 << 20
-# The value in the name of a directory whose rows have none.
+# Spark's and Hive's name for null in the name of a directory.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -44,10 +44,10 @@ class TextRules:
     """Rules for reading CSV and JSON.
 
     Attributes:
-        nulls: texts that are null in CSV, as well as an empty field without quotes.
+        nulls: texts that mean null in CSV, in addition to an empty field without quotes.
         types: types of columns by name, instead of inferred ones.
         delimiter: the character between fields of CSV.
-        columns: names of the columns of CSV without a header; None where it has one.
+        columns: names of the columns, for CSV without a header; None if there is a header.
     """
 
     nulls: Sequence[str] = ()
@@ -61,8 +61,8 @@ class SourceFile:
     """A file to load.
 
     Attributes:
-        identity: differs from that of every other file, and after the file changed.
-        partitions: the texts of the columns that the names of its directories give.
+        identity: hash that differs for every other file, and after the file changed.
+        partitions: values, as texts, of the columns that its directories add.
     """
 
     system: fs.FileSystem
@@ -73,7 +73,7 @@ class SourceFile:
 
 
 def find_files(sources: Sequence[str], kind: str | None) -> list[SourceFile]:
-    """Return the files that paths, directories, patterns and URIs name, in the order of their names."""
+    """Return the files of paths, directories, patterns and URIs; those of one source sorted by name."""
     return [file for source in sources for file in _files_of(source, kind)]
 
 
@@ -88,10 +88,10 @@ def _files_of(source: str, kind: str | None) -> Iterator[SourceFile]:
             base = re.split(r"[*?[]", base)[0].rpartition("/")[0]
         else:
             infos = system.get_file_info(fs.FileSelector(base, recursive=True))
-        found = [info for info in infos if info.type == fs.FileType.File and not _is_hidden(info.path, base)]
-        if not found:
+        files = [info for info in infos if info.type == fs.FileType.File and not _is_hidden(info.path, base)]
+        if not files:
             raise InvalidOption(f"{shown(source)} matches no files; check its spelling", file=shown(source))
-        for info in sorted(found, key=lambda info: info.path):
+        for info in sorted(files, key=lambda info: info.path):
             named = f"{system.type_name}\0{info.path}\0{info.size}\0{info.mtime_ns}"
             identity = hashlib.blake2b(named.encode(), digest_size=16).hexdigest()
             form = kind or _kind_of(info.path)
@@ -99,19 +99,19 @@ def _files_of(source: str, kind: str | None) -> Iterator[SourceFile]:
 
 
 def _is_hidden(path: str, base: str) -> bool:
-    """Return whether Spark and others leave a file out: `_SUCCESS`, `.part-0.crc`, `_delta_log`."""
+    """Return whether Spark ignores a file, such as `_SUCCESS`, `.part-0.crc`, or files in `_delta_log`."""
     parts = path[len(base) :].split("/")
     return any(part.startswith((".", "_")) and "=" not in part for part in parts)
 
 
 def _partitions(base: str, path: str) -> dict[str, str]:
-    """Return the columns that the directories between a base and a file name, with their texts."""
+    """Return the columns, with values, in names of the directories between a base directory and a file."""
     named = (part.partition("=") for part in path[len(base) :].split("/")[:-1])
     return {name: unquote(text, errors="strict") for name, equals, text in named if name and equals}
 
 
 def _kind_of(path: str) -> str:
-    """Return the format of a file by its name. Raises `InvalidOption` for any other name."""
+    """Return the format of a file by its ending. Raises `InvalidOption` for an unknown ending."""
     name = PurePosixPath(path.lower())
     ending = (name.with_suffix("") if name.suffix in _COMPRESSED else name).suffix[1:]
     kind = _ENDINGS.get(ending, ending)
@@ -121,7 +121,7 @@ def _kind_of(path: str) -> str:
 
 
 def schema_of(files: Sequence[SourceFile], rules: TextRules) -> pa.Schema:
-    """Return the columns of a new table: those of the first file."""
+    """Return the schema of a new table: the columns of the first file and of its directories."""
     first = files[0]
     with naming_file(first.path, "read"):
         change = {"csv": _type_of_csv, "json": _text}.get(first.kind, table_type)
@@ -141,14 +141,14 @@ def schema_of(files: Sequence[SourceFile], rules: TextRules) -> pa.Schema:
 
 
 def _type_of_csv(leaf: pa.DataType) -> pa.DataType:
-    """Return the type of a new table for a type that Arrow inferred from CSV."""
+    """Return the type in a new table for a type that Arrow inferred from CSV."""
     if pa.types.is_timestamp(leaf):
         return pa.timestamp("us", leaf.tz)
     return pa.string() if pa.types.is_time(leaf) or pa.types.is_binary(leaf) else table_type(leaf)
 
 
 def read_file(file: SourceFile, schema: pa.Schema, rules: TextRules) -> Iterator[pa.RecordBatch]:
-    """Yield a file's rows in a table's schema, with columns of its partitions; errors name the file."""
+    """Yield a file's rows in a table's schema, with the columns of its directories. Errors name the file."""
     types = {each.name: each.type for each in schema}
     with naming_file(file.path, "read"):
         constants = {
@@ -166,10 +166,10 @@ def _batches(
     file: SourceFile, rules: TextRules, types: Mapping[str, pa.DataType]
 ) -> Iterator[pa.RecordBatch]:
     if file.kind == "json":
-        own = pa.schema(list(types.items()))
-        for batch in _open_json(file, own):
-            batch.validate(full=True)  # text that is not UTF-8
-            yield batch.cast(own)
+        schema = pa.schema(list(types.items()))
+        for batch in _open_json(file, schema):
+            batch.validate(full=True)  # finds text that is not UTF-8
+            yield batch.cast(schema)
         return
     dataset = _dataset(file, rules, types)
     wanted = _zoned(file, dataset, types)
@@ -178,9 +178,9 @@ def _batches(
 
 
 def _dataset(file: SourceFile, rules: TextRules, types: Mapping[str, pa.DataType]) -> Any:
-    datasets = import_module("pyarrow.dataset")  # which takes half a second to import
+    datasets = import_module("pyarrow.dataset")  # takes half a second to import
     form: Any = file.kind
-    if form == "parquet":  # as nanoseconds, the default, times outside of 1677 to 2262 would wrap around
+    if form == "parquet":  # nanoseconds, the default, overflow for times outside of 1677 to 2262
         options = datasets.ParquetReadOptions(coerce_int96_timestamp_unit="us")
         form = datasets.ParquetFileFormat(read_options=options)
     elif form == "csv":
@@ -198,10 +198,10 @@ def _dataset(file: SourceFile, rules: TextRules, types: Mapping[str, pa.DataType
 
 
 def _open_json(file: SourceFile, schema: pa.Schema | None) -> pa.RecordBatchReader:
-    """Return a reader of JSON lines: of the fields of a schema and no others, or of those of its start."""
+    """Return a reader of JSON lines, with the fields of a schema and no others; None infers the fields."""
     with file.system.open_input_stream(file.path) as start:  # Arrow crashes if the only value is null
         if start.read(BLOCK_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] not in (b"{", b""):
-            raise pa.ArrowInvalid("a line of JSON has to be one object")
+            raise pa.ArrowInvalid("a line of JSON must be one object")
     fields = None if schema is None else [each.with_type(map_leaves(each.type, _text)) for each in schema]
     return pyarrow.json.open_json(
         file.system.open_input_stream(file.path),
@@ -214,12 +214,12 @@ def _open_json(file: SourceFile, schema: pa.Schema | None) -> pa.RecordBatchRead
 
 
 def _text(leaf: pa.DataType) -> pa.DataType:
-    """Return text for a time, of which Arrow's JSON drops the zone, and for a column of nulls."""
+    """Return text for a time, because Arrow's JSON reader drops its zone, and for a column of nulls."""
     return pa.string() if pa.types.is_temporal(leaf) or pa.types.is_null(leaf) else leaf
 
 
 def _zoned(file: SourceFile, dataset: Any, types: Mapping[str, pa.DataType]) -> pa.Schema:
-    """Return the columns of a file; an INT96, Spark's TIMESTAMP, is a time in UTC unless `types` differ."""
+    """Return the columns of a file. A Parquet INT96, Spark's TIMESTAMP, is in UTC unless `types` differ."""
     schema = dataset.schema.remove_metadata()
     if file.kind != "parquet":
         return schema

@@ -27,14 +27,14 @@ def restores_forget_later_columns(honest: Any, events: pa.RecordBatch, table: Ta
 
 @fault("programs", "a backup has the log of the moment of its files", style="kept columns change")
 def backups_tell_definitions_of_another_moment(patch: Patch) -> None:
-    look, pack, contexts = backup._look, backup._pack, list[Context]()
+    contents, pack, contexts = backup._contents, backup._pack, list[Context]()
 
     def remembering(context: Context) -> Any:
         contexts.append(context)
-        return look(context)
+        return contents(context)
 
     def with_the_newest(one: Any) -> bytes:
         return pack(replace(one, catalog=contexts[-1].catalog.dump()[0]))
 
-    patch.setattr(backup, "_look", remembering)
+    patch.setattr(backup, "_contents", remembering)
     patch.setattr(backup, "_pack", with_the_newest)
