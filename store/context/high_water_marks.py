@@ -1,11 +1,14 @@
 """Roots of an open store's shards: their disks, their owners, and the high-water marks in their markers.
 
-A store may have hundreds of shards, and a commit touches few. So what is committed is noted at a few shards
-where files were written, and at the first few shards in directories, the *witnesses*, which a writer reads.
-An open store has read all directories once; where the set of shards changed, all are written. So each process
-notices an older catalog as if it read all markers, unless all witnesses are away or lost, and with them the
-shards that were written since. With shards in buckets alone, an older catalog is noticed by commits that
-write files, merges, moves and gc, not by small commits or reads.
+The marker in each root has the newest version of the catalog that was reported there, its high-water mark. If
+it is ahead of the catalog, the catalog was replaced by an older copy, and must not be written.
+
+A store may have hundreds of shards, so a commit reports its number to few: to some of the shards where it
+wrote files, and to the first shards in directories, the *witnesses*. A writer reads the witnesses. A process
+reads the markers of all directories once after it has opened the store, and a change of the set of shards is
+reported to all. So each process notices an older catalog, unless all witnesses are unreachable or lost, and
+with them the shards that were written since. If all shards are in buckets, commits that write files, merges,
+moves and gc notice it; small commits and reads do not.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from elasticscan.store.roots.markers import (
 )
 
 WITNESSES = 3
-MARK_SECONDS = 1.0  # so often small commits compare markers with the catalog, and raise some
+MARK_SECONDS = 1.0  # interval at which small commits read the witnesses, and write markers
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,8 @@ class Adopted:
     """The result of an adoption.
 
     Attributes:
-        incarnation: the new one.
-        commits: (the catalog's newest commit, the newest that the shards knew); commits in between are lost.
+        incarnation: the new incarnation.
+        commits: (newest in the catalog, newest that a shard has seen). Those in between are lost.
     """
 
     incarnation: str
@@ -56,20 +59,20 @@ class RootMarks:
     def __init__(self, catalog: Catalog, location: Location, open_disk: Callable[[str], Disk]) -> None:
         self._catalog, self._location, self._open_disk = catalog, location, open_disk
         self._roots: dict[int, tuple[str, Root]] = {}
-        self._seen_afar: dict[int, Marker] = {}  # in object storage, before a write
-        self._next_look = self._next_note = 0.0  # for small commits
+        self._seen_afar: dict[int, Marker] = {}  # markers in buckets, as read before a write
+        self._next_look = self._next_note = 0.0  # times at which a small commit reads, and writes, markers
         self._store, self._place = self._catalog.seen().store_id, place_of_catalog(catalog.file)
-        self._noted_shards = self.local_shards()  # when a mark was left last
-        self._pending: StoreState | None = None  # of small commits, not left at the roots yet
-        self._compared = False  # markers with the catalog, once
+        self._noted_shards = self.local_shards()  # at the time of the last report
+        self._pending: StoreState | None = None  # the last small commit, if it was not reported
+        self._compared = False  # whether all markers in directories were read once
 
     def local_shards(self) -> tuple[int, ...]:
-        """Return the active shards whose roots are directories: to look at these costs no network."""
+        """Return the active shards whose roots are directories, which are read without a network."""
         active = self._catalog.seen().shards.values()
         return tuple(sorted(shard.id for shard in active if "://" not in self._location.root(shard.root)))
 
     def _known(self, shard: int) -> tuple[str, Root]:
-        """Return the name and the root of a shard, also of one that was removed."""
+        """Return the name and the root of a shard, which may have been removed."""
         if shard not in self._roots:
             every = (info for find in (self._catalog.seen, self._catalog.state) for info in find().all_shards)
             info = next((info for info in every if info.id == shard), None)
@@ -86,52 +89,53 @@ class RootMarks:
         return MEMORY_DISK if shard == MEMORY else self.root(shard).disk
 
     def marker_of(self, shard: int, state: StoreState) -> Marker:
-        """Return the marker that a shard's root has where it knows no more than the catalog."""
+        """Return the marker that a shard's root has if the catalog is up to date."""
         name = self._known(shard)[0]
         return Marker(self._store, state.incarnation, shard, name, *state.versions, self._place)
 
     def claims(self) -> Claims:
-        """Return the claims of new shards' roots, in the transaction that enters the shards."""
+        """Return claims for the roots of new shards, to be used in the transaction that adds the shards."""
         state = self._catalog.state()
         return Claims(self._location, self._open_disk, self._store, state.incarnation, state.shards)
 
     def check(self, shard: int, read_state: Callable[[], StoreState]) -> Disk:
-        """Return a shard's disk once its root is proven, and knows no more than the catalog as read after it.
+        """Verify that a root is the shard's, and its marker is not ahead of the catalog; return its disk.
 
         Raises:
             ShardUnavailable: the shard's disk is not mounted.
-            ShardMismatch: another shard's is, or the catalog is a copy, or older.
+            WrongRoot: the root belongs to another shard, or the catalog is a copy.
+            CatalogOutdated: the catalog is an older copy.
         """
         root = self.root(shard)
-        for _ in range(2):  # an adoption writes markers first
-            found = root.marker()
-            expected = self.marker_of(shard, read_state())  # in this order, since versions only grow
-            if found is not None and found.owner == expected.owner:
+        for _ in range(2):  # during an adoption, markers are newer than the catalog for a moment
+            marker = root.marker()
+            expected = self.marker_of(shard, read_state())  # read after the marker, since versions only grow
+            if marker is not None and marker.owner == expected.owner:
                 break
-        found = check_owner(found, root, expected)
-        check_not_ahead(found, root, expected)
+        marker = check_owner(marker, root, expected)
+        check_not_ahead(marker, root, expected)
         if root.disk.is_far:
-            self._seen_afar[shard] = found
+            self._seen_afar[shard] = marker
         return root.disk
 
     def check_all(self, shards: Collection[int], read_state: Callable[[], StoreState]) -> dict[int, Disk]:
-        """As `check`, for each of some shards at once."""
+        """Call `check` for several shards in parallel; return their disks."""
         order = sorted(shards)
         checked = parallel(lambda shard: self.check(shard, read_state), order, SHARDS_AT_ONCE)
         return dict(zip(order, checked, strict=True))
 
-    # Marks: how far the catalog has got, as its roots know
+    # High-water marks
 
     def note_newest(self, shards: Iterable[int], touch: bool = False) -> set[int]:
-        """Let shards know the newest number of the catalog, if possible; return those reached."""
+        """Report the newest versions of the catalog to shards; return the shards that were reached."""
         with suppress(ElasticScanError):
             return self._note(shards, self._catalog.state(), touch)
         return set()
 
     def note_committed(self, committed: StoreState, files_at: frozenset[int], is_small: bool) -> None:
-        """Let roots know what was committed, where files were entered and at witnesses; of small ones rarely.
+        """Report a commit to witnesses and to shards with new files; small commits once per `MARK_SECONDS`.
 
-        Where shards joined or left, at all in directories; where no files were entered, in all buckets.
+        If the set of shards changed, report to all directories; if there are no new files, to all buckets.
         """
         self._pending = committed
         if is_small and monotonic() < self._next_note:
@@ -144,22 +148,22 @@ class RootMarks:
             written = files_at & active or active - set(local)
             if before == local:
                 self._note_some(local, written, committed)
-            else:  # an older catalog may have other witnesses
+            else:  # other shards may be the witnesses of an older catalog
                 self._note({*local, *written}, committed)
 
     def note_pending(self) -> None:
-        """Raise the markers in directories for the last small commit, if they were not; asks no catalog."""
+        """Report the last small commit to directories, if it is pending; does not read the catalog."""
         if self._pending is not None:
             with suppress(ElasticScanError):
                 self._note_some(self.local_shards(), (), self._pending)
 
     def _note_some(self, local: tuple[int, ...], written: Collection[int], state: StoreState) -> None:
-        """Raise the markers of witnesses and of shards that were written: a few directories, all buckets."""
+        """Write the markers of witnesses and of written shards: of a few directories and all buckets."""
         some_written = [shard for shard in local[WITNESSES:] if shard in written][:WITNESSES]
         self._note({*local[:WITNESSES], *some_written, *set(written).difference(local)}, state)
 
     def _note(self, shards: Iterable[int], state: StoreState, touch: bool = False) -> set[int]:
-        """Raise the markers of shards, with `touch` also where nothing is new; returns the shards reached."""
+        """Write newer versions to markers, with `touch` also the same ones; return the shards reached."""
 
         def reached(shard: int) -> set[int]:
             with suppress(ElasticScanError):
@@ -171,68 +175,69 @@ class RootMarks:
         return set().union(*parallel(reached, sorted(shards), SHARDS_AT_ONCE))
 
     def look_before_writing(self, is_small: bool) -> Callable[[StoreState], None]:
-        """As `look_at_marks`; before small commits once in a while."""
+        """Return `look_at_marks(True)`; before small commits only once per `MARK_SECONDS`."""
         return (lambda _: None) if is_small and monotonic() < self._next_look else self.look_at_marks(True)
 
     def look_at_marks(self, writing: bool = False) -> Callable[[StoreState], None]:
-        """Read witnesses' markers, once of all directories; return a comparison of a later catalog with them.
+        """Read the markers of witnesses (the first time of all directories), and return a check.
 
-        That raises `ShardMismatch`: the catalog is older, or, before `writing`, another copy.
+        The check compares a later state of the catalog with the markers. It raises `CatalogOutdated`, and if
+        `writing` also `WrongRoot`.
         """
-        found, looked_at = dict[int, Marker](), monotonic()
+        markers, read_at = dict[int, Marker](), monotonic()
         for shard in self.local_shards():
-            if len(found) == WITNESSES and self._compared:
+            if len(markers) == WITNESSES and self._compared:
                 break
-            with suppress(ElasticScanError):  # the shard is away: writing there raises
+            with suppress(ElasticScanError):  # an unreachable shard: writing there raises
                 marker = self.root(shard).marker()
                 if marker is not None and (marker.store, marker.shard) == (self._store, shard):
-                    found[shard] = marker
+                    markers[shard] = marker
 
         def compare(state: StoreState) -> None:
-            for shard, marker in found.items():
+            for shard, marker in markers.items():
                 root, expected = self.root(shard), self.marker_of(shard, state)
-                # A later incarnation in this place, which the catalog has lost: numbers go on. One elsewhere
-                # has taken the root over: then the original is only read, as far as it knows.
-                is_own = marker.incarnation == state.incarnation
-                if is_own or is_same_catalog(marker.catalog, self._place):
+                # Another incarnation of this catalog file: an older copy has replaced the adopted one, whose
+                # numbers go on. A catalog elsewhere has adopted the root: this one can still be read.
+                is_same = marker.incarnation == state.incarnation
+                if is_same or is_same_catalog(marker.catalog, self._place):
                     check_not_ahead(marker, root, expected)
                 if writing:
                     check_same_copy(marker, root, expected)
             self._compared = True
             if writing:
-                self._next_look = looked_at + MARK_SECONDS
+                self._next_look = read_at + MARK_SECONDS
 
         return compare
 
     def check_newest(self) -> None:
-        """Raise `ShardMismatch` where shards know a newer commit; costs nothing once none did."""
-        # A standby of a database server follows its server with a delay, which proves nothing.
+        """Raise `CatalogOutdated` if a shard has seen a newer commit; free after the first success."""
+        # A standby of a database server is behind its primary, so an older catalog proves nothing.
         if not self._compared and not self._catalog.home.is_follower:
             self.look_at_marks()(self._catalog.state())
         self._compared = True
 
-    # Adoption: a copy becomes a store of its own, or a store goes on from an older catalog. Both begin a new
-    # *incarnation*: with other secrets, so that keys and offsets of the other copy are refused, and with
-    # markers that name it in all roots, so that no root belongs to two catalogs.
+    # Adoption: a copy becomes an independent store, or a store continues with an older catalog. Both begin a
+    # new *incarnation*. It has other secrets, so that keys and offsets of the other copy are refused, and the
+    # markers in all roots name it, so that no root belongs to two catalogs.
 
     def adopt(self) -> Adopted:
-        """Make this catalog the owner of its shards, whatever another copy of it did since.
+        """Make this catalog the owner of its shards, even if other copies of it have written to them.
 
-        Commits that it does not know are lost; their files become orphans, which stay for a while.
-        Commit numbers go on beyond them.
+        Commits that this catalog does not have are lost; their files become orphans, which stay for a while.
+        The number of the next commit is higher than theirs.
 
         Raises:
-            ShardUnavailable: a shard is away, or has no marker and lacks files that the catalog refers to.
-            ShardMismatch, StoreDamaged: a root is another shard's, or the catalog is not as it was written.
+            ShardUnavailable: a shard is unreachable, or has no marker and lacks files of the catalog.
+            WrongRoot, StoreDamaged: a root belongs to another shard, or the catalog is damaged.
         """
-        seen = self._catalog.seen().versions  # also beyond what the shards know
+        seen = self._catalog.seen().versions  # may be newer than any marker
         self._compared, self._next_look = False, 0.0
         self._catalog.forget()
         self._catalog.check_whole()
         with self._catalog.leasing() as tx:
             before, active, live = tx.state, tx.state.shards, dict[int, set[str]]()
-            gone = {(file.shard, file.path) for file in before.removed_files()}
-            for shard, path in before.known_paths() - gone:
+            removed = {(file.shard, file.path) for file in before.removed_files()}
+            for shard, path in before.known_paths() - removed:
                 live.setdefault(shard, set()).add(path)
             known = [self._known_at(shard, before, live.get(shard, set())) for shard in active]
             layout, commit = map(max, zip(seen, *known, strict=True))
@@ -245,10 +250,10 @@ class RootMarks:
         return Adopted(adopted.incarnation, (before.commit, commit))
 
     def _known_at(self, shard: int, state: StoreState, live: set[str]) -> tuple[int, int]:
-        """Return the (layout, commit) that a root knows by its marker, and by files that are not `live`."""
+        """Return the newest (layout, commit) in a root: in its marker, and in files that are not `live`."""
         root, expected = self.root(shard), self.marker_of(shard, state)
         marker, files = root.marker(), {path for path, _ in root.disk.list()}
-        if marker is not None:  # of whichever incarnation
+        if marker is not None:  # its incarnation and catalog may be any
             same_copy = replace(expected, incarnation=marker.incarnation, catalog=marker.catalog)
             check_owner(marker, root, same_copy)
         elif not live <= files:
@@ -261,9 +266,9 @@ class RootMarks:
         return layout, max(commit, newest_commit_of(self._store, unknown))
 
     def _take_over(self, shard: int, state: StoreState, is_active: bool) -> None:
-        """Make a root that of an incarnation; what it knows stays known, if an adoption is cut off."""
+        """Write the marker of a new incarnation to a root, with versions at least as high as before."""
         root, marker = self.root(shard), self.marker_of(shard, state)
         with alone_at(root.place):
-            found = root.marker()
-            if is_active or (found is not None and (found.store, found.shard) == (marker.store, shard)):
+            old = root.marker()
+            if is_active or (old is not None and (old.store, old.shard) == (marker.store, shard)):
                 root.write_marker(marker)

@@ -1,4 +1,4 @@
-"""Leases: promises, each with an end, that something stays readable until then.
+"""Leases: entries of the catalog that keep a snapshot, or changes, readable until a time.
 
 | purpose | held by | keeps | for |
 |---|---|---|---|
@@ -7,9 +7,9 @@
 | `write` | a write that checks its keys | the changes after a commit | an hour |
 | `stream:NAME` | a stream with a name | the changes after a commit | a week; renewed each minute |
 
-A lease costs a write to the catalog, so none is taken where the retention period alone keeps what is
-read for twice as long, nor in a store that is open for reading alone: there a read goes on for as long as
-what it reads is there.
+A lease costs a write to the catalog. So there is none if the retention period alone keeps the snapshot for
+twice the length of a lease. A read-only store writes none either: a scan of it ends with an error if its
+snapshot expires.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from elasticscan.protocol import ContinuationKey
 from elasticscan.store.context.lookups import check_kept, live_table
 from elasticscan.store.context.shared import Context
 
-# Pages renew a lease when half of it is over. A task that begins renews it as well, unless more than this
-# share of it is left.
+# Pages renew a lease when half of its time is over. A task renews it when it begins, unless more than this
+# share of the time is left.
 FRESH_LEASE = 0.75
 
 _SCAN, _CHANGES, _STREAM = "scan", "changes", "stream:"
@@ -44,12 +44,12 @@ class Hold:
 
 
 def holds_in(tx: Tx) -> list[Lease[Hold]]:
-    """Return the leases that last. Raises `StoreDamaged` where any lease is damaged."""
+    """Return the leases that have not expired. Raises `StoreDamaged` if any lease is damaged."""
     return [lease for lease in tx.leases(Hold) if tx.is_valid(lease)]
 
 
 def leases_in(tx: Tx) -> list[dict[str, Any]]:
-    """Return the leases that last, as plain values."""
+    """Return the leases that have not expired, as plain values."""
     names = {number: table.name for number, table in tx.state.dropped.items()}
     names |= {table.id: table.name for table in tx.state.infos()}
     return [
@@ -61,30 +61,30 @@ def leases_in(tx: Tx) -> list[dict[str, Any]]:
             "expires_at": lease.until / 1e6,
         }
         for lease in holds_in(tx)
-        if lease.value.table in names  # it is newer than what this transaction sees
+        if lease.value.table in names  # a lease may be of a table newer than this state
     ]
 
 
 def take_lease(tx: Tx, lease: str, table: TableInfo, snapshot: int, purpose: str, seconds: float) -> None:
-    """Promise that a snapshot stays readable until `now + seconds`; takes one that ended again."""
-    tx.state.check_snapshot(live_table(tx, table.id), snapshot)  # the caller's is from before a compaction
+    """Keep a snapshot readable for `seconds` from now. A lease that expired can be taken again."""
+    tx.state.check_snapshot(live_table(tx, table.id), snapshot)  # a compaction may have dropped it meanwhile
     tx.put_lease(lease, Hold(table.id, snapshot, purpose), seconds)
 
 
 def lease_end(tx: Tx, lease: str) -> float:
-    """Return the time at which a lease ends or ended; 0 when there is none."""
+    """Return the time at which a lease expires or expired; 0 if there is none."""
     held = tx.lease(Hold, lease)
     return 0.0 if held is None else held.until / 1e6
 
 
 def kept_seconds(tx: Tx, snapshot: int, retention_seconds: float) -> float:
-    """For how much longer the retention period alone keeps a snapshot readable."""
-    found = tx.commits(after=snapshot, most=1) if snapshot < tx.state.commit else ()
-    return retention_seconds - sum(tx.times.stamp - overtaken.created_at for overtaken in found)
+    """Return for how many seconds from now the retention period alone keeps a snapshot readable."""
+    next_commit = tx.commits(after=snapshot, most=1) if snapshot < tx.state.commit else ()
+    return retention_seconds - sum(tx.times.stamp - commit.created_at for commit in next_commit)
 
 
 def is_kept(context: Context, tx: Tx, table: TableInfo, snapshot: int) -> bool:
-    """Return whether retention keeps a snapshot for twice the time until its reader checks again."""
+    """Return whether retention keeps a snapshot for two lease periods; its reader checks again in one."""
     return kept_seconds(tx, snapshot, context.retention_of(table)) >= 2 * LEASE_SECONDS
 
 
@@ -93,7 +93,7 @@ def is_kept(context: Context, tx: Tx, table: TableInfo, snapshot: int) -> bool:
 
 @retry_interrupted
 def lease_snapshot(context: Context, lease: str, table: TableInfo, snapshot: int) -> bool:
-    """Keep a snapshot readable for a scan; false where no lease can be written. Raises as `take_lease`."""
+    """Write the lease of a scan; return False if the catalog is read-only. Raises `SnapshotExpired`."""
     if context.catalog.read_only is not None:
         return False
     with context.catalog.leasing() as tx:
@@ -103,16 +103,16 @@ def lease_snapshot(context: Context, lease: str, table: TableInfo, snapshot: int
 
 @retry_interrupted
 def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
-    """Renew a scan's lease, also one that ended, and return the table as the scan began with it.
+    """Renew a scan's lease, even if it expired, and return the table with the scan's definition.
 
     Raises:
         TableChanged: the table was dropped.
-        SnapshotExpired: the lease had run out, and what it kept is gone.
+        SnapshotExpired: the lease expired, and the snapshot or the changes are gone.
     """
     tx = context.catalog.newest()
     table = _readable_table(tx, key)
-    # A scan without a lease is a part of a stream, which holds what it reads. A task that begins soon after
-    # it was planned has nothing to write.
+    # A scan without a lease belongs to a stream, which has a lease. A task that begins soon after it was
+    # planned need not renew.
     if (
         not key.lease
         or not key.cursors
@@ -129,9 +129,9 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
 
 
 def end_lease(context: Context, lease: str) -> None:
-    """Release a scan's snapshot, if it was leased and the catalog is writable.
+    """Remove a scan's lease, if there is one and the catalog can be written.
 
-    Else the lease runs out by itself: an error would say of a write that was committed that it was not.
+    If that fails the lease expires later. An error here would report a committed write as failed.
     """
     if context.catalog.read_only is not None or not lease:
         return
@@ -143,7 +143,7 @@ def end_lease(context: Context, lease: str) -> None:
 
 def _readable_table(tx: Tx, key: ContinuationKey) -> TableInfo:
     table = live_table(tx, key.table)
-    # A lease may still stand in the catalog although its time was up when a compaction looked.
+    # The lease is no proof: it may have expired, and a compaction may have dropped the snapshot since.
     if key.segments is None:
         tx.state.check_snapshot(table, key.snapshot)
     elif key.segments:
@@ -152,7 +152,7 @@ def _readable_table(tx: Tx, key: ContinuationKey) -> TableInfo:
 
 
 def _held_commit(table: TableInfo, key: ContinuationKey) -> int:
-    """Return the commit that has to stay: of a snapshot, or the one after which changes are read."""
+    """Return the commit that the scan's lease keeps: its snapshot, or the one before its changes."""
     return max(key.segments[0].after, table.oldest_snapshot) if key.segments else key.snapshot
 
 
@@ -161,16 +161,16 @@ def _held_commit(table: TableInfo, key: ContinuationKey) -> int:
 
 @retry_interrupted
 def hold_for_stream(context: Context, table_id: int, name: str, commit: int) -> None:
-    """Keep the changes after a commit for a stream with a name, and nothing before them any longer."""
+    """Keep the changes after a commit for a named stream; changes up to it are no longer kept for it."""
     lease = hashlib.sha256(f"{context.known.store_id}/{table_id}/{name}".encode()).hexdigest()[:32]
     with context.catalog.leasing() as tx:
         table = tx.state.info(table_id)
         if table is not None:
-            # Beyond what is kept there is nothing to hold: the reader raises the error.
+            # A lease on changes that are gone is impossible: the reader of the stream raises the error.
             at = min(max(commit, table.oldest_snapshot), tx.state.commit)
             take_lease(tx, lease, table, at, f"{_STREAM}{name}", STREAM_LEASE_SECONDS)
 
 
 def stream_of(purpose: str) -> str | None:
-    """Return the name of the stream that a lease is of; None for any other lease."""
+    """Return the name of the stream that has a lease; None for other leases."""
     return purpose.removeprefix(_STREAM) if purpose.startswith(_STREAM) else None

@@ -1,4 +1,4 @@
-"""Look-ups in the catalog, kept while its layout stays: fragments and statistics of tables."""
+"""Cached reads of the catalog, valid for one layout: fragments and statistics of tables."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from elasticscan.metadata import (
 from elasticscan.storage import MemoryFragment, View
 from elasticscan.store.context.memory import TableMemory
 
-MOST_CACHED = 256  # of topologies, and of access paths, each with a filter of at most 64 KB
+MOST_CACHED = 256  # topologies, or access paths, each with a filter of at most 64 KB
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
 class LruCache(Generic[Key, Value]):
-    """Cache of values with a bound on their total weight; the least recently used go first."""
+    """Cache with a bound on the total weight of its values; drops the least recently used first."""
 
     def __init__(self, most: int = MOST_CACHED) -> None:
         self._values: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
@@ -45,17 +45,17 @@ class LruCache(Generic[Key, Value]):
                 return cached[0]
         made = make()
         with self._lock:
-            _, before = self._values.pop(key, (None, 0))  # another thread may have made it, too
+            _, before = self._values.pop(key, (None, 0))  # another thread may have added it
             self._values[key] = made, weight
             self._weight += weight - before
             while self._weight > self._most:
-                _, (_, gone) = self._values.popitem(last=False)
-                self._weight -= gone
+                _, (_, dropped) = self._values.popitem(last=False)
+                self._weight -= dropped
         return made
 
 
 def by_shard(fragments: Iterable[Fragment]) -> dict[int, list[Fragment]]:
-    """Fragments by the shard where they are."""
+    """Group fragments by their shards."""
     groups: dict[int, list[Fragment]] = {}
     for fragment in fragments:
         groups.setdefault(fragment.shard, []).append(fragment)
@@ -63,7 +63,7 @@ def by_shard(fragments: Iterable[Fragment]) -> dict[int, list[Fragment]]:
 
 
 class KnownTable:
-    """A table as a state has it, with its rows in the log: its fragments by shard, and the runs of each."""
+    """A table in one state of the catalog: its fragments by shard, with rows of the log, and their runs."""
 
     def __init__(self, state: StoreState, table: int, memory: TableMemory) -> None:
         known, self.placement, self.memory = state.tables[table], state.placement, memory
@@ -75,15 +75,15 @@ class KnownTable:
         self._runs: dict[tuple[int, int], list[IndexRun]] = {}
         for run in known.runs.by_id.values():
             self._runs.setdefault((run.fragment, run.index), []).append(run)
-        here = by_shard(fragments)
-        for fragment in memory.fragments:  # each shard serves what it has of the rows in the log
+        at_shards = by_shard(fragments)
+        for fragment in memory.fragments:  # each shard serves the rows in the log of its own slots
             for shard, slots in state.placement.split_by_shard(fragment.slots).items():
-                here.setdefault(shard, []).append(replace(fragment, slots=slots))
-        self._views = {shard: View(at_shard) for shard, at_shard in here.items()}
+                at_shards.setdefault(shard, []).append(replace(fragment, slots=slots))
+        self._views = {shard: View(at_shard) for shard, at_shard in at_shards.items()}
         self._nothing = View(())
 
     def serves(self, snapshot: int, after: int | None = None) -> bool:
-        """Return whether a snapshot, or the changes up to it, can be read: all is here and still kept."""
+        """Return whether this state has a snapshot, or the changes in (after, snapshot], and keeps them."""
         oldest = snapshot if after is None else max(after, self.table.created_commit)
         return self.table.oldest_snapshot <= oldest and snapshot <= self.last_commit
 
@@ -91,7 +91,7 @@ class KnownTable:
         return self._views.get(shard, self._nothing)
 
     def index(self, index_id: int) -> IndexInfo:
-        """Raise `TableChanged` when the index is there no more."""
+        """Return an index by its id. Raises `TableChanged` if it was dropped."""
         for index in self.indexes:
             if index.id == index_id:
                 return index
@@ -103,7 +103,7 @@ class KnownTable:
         )
 
     def runs(self, fragment: Fragment, index: IndexInfo) -> list[IndexRun]:
-        """Return a fragment's entries in an index; every fragment has them once the index is ready."""
+        """Return the runs of a fragment in an index; every fragment has one when the index is ready."""
         if isinstance(fragment, MemoryFragment):
             return self.memory.runs(fragment, index)
         return self._runs[fragment.id, index.id]
@@ -123,18 +123,18 @@ class KnownTable:
         return len(self._views)
 
     def bounds(self, snapshot: int) -> Bounds:
-        """Return the commits whose rows count at a snapshot."""
+        """Return the range of commits whose rows are in a snapshot."""
         return Bounds(self.floor(snapshot), snapshot, since=snapshot)
 
     def floor(self, snapshot: int) -> int:
-        """Return the newest overwrite up to a snapshot: rows of earlier commits are not in it; 0 for none."""
+        """Return the newest overwrite up to a snapshot, or 0: rows of earlier commits are not in it."""
         return floor_at(self._overwrites, snapshot)
 
 
 def read_statistics(
     tx: Tx, state: KnownTable, kept: Mapping[int, FragmentStatistics]
 ) -> dict[int, FragmentStatistics]:
-    """Return statistics of a table's fragments, by their ids; what is kept already is not read again."""
+    """Return statistics of a table's fragments, by fragment id; reads only those that `kept` lacks."""
     fragments = {fragment.id for fragment in state.fragments}
     known = {of: kept[of] for of in fragments & kept.keys()}
     new = {of: body for of, body in state.memory.statistics().items() if of not in known}
@@ -147,7 +147,7 @@ def read_statistics(
 
 
 def live_table(tx: Tx, table: int) -> TableInfo:
-    """Return a table as a transaction sees it. Raises `TableChanged` if it was dropped."""
+    """Return a table in the state of a transaction. Raises `TableChanged` if it was dropped."""
     info = tx.state.info(table)
     if info is None:
         raise TableChanged(
@@ -159,14 +159,14 @@ def live_table(tx: Tx, table: int) -> TableInfo:
 
 
 def oldest_kept(table: TableInfo) -> int:
-    """Return the commit after which every change is still kept; 0 where all are that there ever were."""
+    """Return the commit after which every change is still kept; 0 if no change was ever dropped."""
     return 0 if table.oldest_snapshot <= table.created_commit else table.oldest_snapshot
 
 
 def check_kept(table: TableInfo, after: int) -> None:
-    """Raise `SnapshotExpired`, naming the gap, unless every change beyond a commit is still kept."""
+    """Raise `SnapshotExpired`, with the missing range, unless every change after a commit is still kept."""
     oldest = table.oldest_snapshot
-    after = max(after, table.created_commit)  # before, there was nothing to keep
+    after = max(after, table.created_commit)  # there are no earlier changes
     if after < oldest:
         raise SnapshotExpired(
             f"changes of table {table.name!r} after commit {after} are no longer kept: {after + 1} to "

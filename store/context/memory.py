@@ -1,8 +1,8 @@
-"""The memory fragments of a store's tables: rows that lie in its log, as this process reads them.
+"""Memory fragments of tables: rows of small commits in the log, in the form in which this process reads them.
 
-For each definition by which rows were written there are at most two fragments: a large one, and one of the
-newest commits that is made again with each commit. When the second has more than an eighth of the first's
-rows, both become one. So the work for a commit is small, and a read meets few fragments.
+For each definition with which rows were written there are at most two fragments: a large one, and a small one
+of the newest commits, which is rebuilt after each commit. When the small one has more than an eighth of the
+rows of the large one, both are merged. So the work per commit is small, and a scan reads few fragments.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from elasticscan.storage import (
 )
 from elasticscan.topology import SlotSet
 
-_FEW_ROWS = 256  # are made again with each commit
-_IDS: Final = count(-1, -1)  # the ids of fragments in files are positive
+_FEW_ROWS = 256  # fewer rows are never merged into the large fragment
+_IDS: Final = count(-1, -1)  # negative: the ids of fragments in files are positive
 
 
 @dataclass(frozen=True, slots=True)
 class _Commits:
-    """Consecutive commits, with their rows as fragments, by definition."""
+    """Consecutive commits, and their rows as one fragment per definition."""
 
     commits: tuple[InlineCommit, ...]
     fragments: Mapping[int, MemoryFragment]
@@ -53,11 +53,11 @@ _NOTHING: Final = _Commits((), {})
 
 @dataclass(slots=True)
 class TableMemory:
-    """The rows of a table in the log, as of a moment.
+    """The rows of a table in the log, for one state of the catalog.
 
     Attributes:
-        commits: whose rows they are.
-        table: as it was then.
+        commits: the commits that wrote the rows.
+        table: the table in that state.
     """
 
     table: TableInfo
@@ -71,20 +71,20 @@ class TableMemory:
         return (*self._old.fragments.values(), *self._new.fragments.values())
 
     def statistics(self) -> dict[int, FragmentStatistics]:
-        """Return what is known of the values in the fragments, by their ids."""
+        """Return column statistics of the fragments, by fragment id."""
         return {fragment.id: unpack_statistics(fragment.statistics) for fragment in self.fragments}
 
     def runs(self, fragment: MemoryFragment, index: IndexInfo) -> list[IndexRun]:
-        """Return a fragment's entries in an index, which are made when they are first asked for."""
+        """Return a fragment's entries in an index. They are built at the first call."""
         known = self._runs.get((fragment.id, index.id))
         if known is None:
-            # Another thread may have made them meanwhile: its files are kept then, and these are dropped.
+            # Another thread may have built them meanwhile: then its files are used, and these are dropped.
             made = memory_runs(self.table, index, fragment)
             known = self._runs.setdefault((fragment.id, index.id), made)
         return known[0]
 
     def as_of(self, tx: Tx) -> TableMemory:
-        """Return the memory as a transaction sees it, made of this one as far as commits are the same."""
+        """Return the memory for the state of a transaction; reuses the fragments of unchanged commits."""
         commits, old, new = tx.state.memory(self.table.id), self._old, self._new
         if commits[: len(old.commits)] != old.commits:
             old = new = _NOTHING
@@ -101,7 +101,7 @@ class TableMemory:
 
 
 def _with_more(tx: Tx, table: TableInfo, before: _Commits, commits: Sequence[InlineCommit]) -> _Commits:
-    """Return a part with more commits, whose rows are read from the log."""
+    """Return commits with further ones appended, whose rows are read from the log."""
     if not commits:
         return before
     packed, parts = tx.rows_of(table.id, commits), before.parts
@@ -120,10 +120,10 @@ def _with_more(tx: Tx, table: TableInfo, before: _Commits, commits: Sequence[Inl
 def _together(
     table: TableInfo, commits: tuple[InlineCommit, ...], parts: Sequence[tuple[int, pa.RecordBatch]]
 ) -> _Commits:
-    """Return commits with their rows: those of the same definition in one order."""
+    """Return commits with their rows, merged into one sorted fragment per definition."""
     fragments = dict[int, MemoryFragment]()
     for definition in sorted({definition for definition, _ in parts}):
-        own = [part for number, part in parts if number == definition]
+        rows = [part for number, part in parts if number == definition]
         slots = SlotSet.union(commit.slots for commit in commits if commit.definition == definition)
-        fragments[definition] = memory_fragment(table.at(definition), own, next(_IDS), slots)
+        fragments[definition] = memory_fragment(table.at(definition), rows, next(_IDS), slots)
     return _Commits(commits, fragments)

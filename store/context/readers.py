@@ -1,4 +1,4 @@
-"""Readers of a store's files, which are kept open for a while."""
+"""Cache of readers of a store's files, which stay open for a while."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from elasticscan.metadata import MEMORY, Fragment, IndexInfo, IndexRun, TableInf
 from elasticscan.storage import SMALL_FILE_BYTES, BatchCache, Disk, FragmentReader, OpenFragment, RunReader
 from elasticscan.store.context.lookups import LruCache
 
-# Readers are kept by what they take: their own objects, what each column of the table adds, and the file,
-# where that is held in memory. A scan opens all of a table in turn: if fewer are kept, none is found again.
+# The memory of a reader is that of its objects, of each column, and of the file if that is held in memory. A
+# scan opens all fragments of a table in turn: if the cache holds fewer than all, it never has a hit.
 MOST_KEPT_BYTES, READER_BYTES, COLUMN_BYTES = 64 << 20, 18_000, 750
 MOST_PREFETCHED = 16_384
 
@@ -22,18 +22,18 @@ class Readers:
         self.release()
 
     def release(self) -> None:
-        """Close all files and drop their cached batches; a scan that goes on opens them again."""
+        """Close all files and drop their cached batches; a running scan opens them again."""
         self._batches = BatchCache()
         self._fragments: LruCache[Hashable, FragmentReader] = LruCache(MOST_KEPT_BYTES)
-        self._prefetched: set[tuple[int, str]] = set()  # files that were asked for once
+        self._prefetched: set[tuple[int, str]] = set()  # files that were fetched before
         self._runs: LruCache[tuple[int, str], RunReader] = LruCache(MOST_KEPT_BYTES)
 
     def opener(self, table: TableInfo) -> OpenFragment:
-        """Return a function that opens fragments of a table for some columns."""
+        """Return a function that opens a fragment of a table to read some of its columns."""
         return lambda fragment, columns: self._open(table, fragment, columns)
 
     def prefetch(self, fragments: Sequence[Fragment]) -> None:
-        """Fetch the ends of remote fragments, which are opened next, at once."""
+        """Fetch the footers of remote fragments in parallel, before they are opened."""
         new = [fragment for fragment in fragments if (fragment.shard, fragment.path) not in self._prefetched]
         if len(new) < 2:
             return
@@ -54,7 +54,7 @@ class Readers:
         return self._fragments.get(key, make, _weight(fragment.bytes, len(table.schema), is_held))
 
     def compression_of(self, fragment: Fragment) -> str | None:
-        """Return the form of a fragment's file, as its seal says it; raises as `SealedFile` does."""
+        """Return the compression of a fragment's file. Raises as `SealedFile`."""
         disk = self._disk_of(fragment.shard)
         return self._batches.open(disk, fragment.path, fragment.seal).manifest.compression
 
@@ -70,5 +70,5 @@ class Readers:
 
 
 def _weight(file_bytes: int, columns: int, is_held: bool) -> int:
-    """About how many bytes a reader of a file takes; of one that is not held, keys of its batches are."""
+    """Return the approximate memory of a reader: with the whole file, or with the keys of its batches."""
     return READER_BYTES + COLUMN_BYTES * columns + (file_bytes if is_held else file_bytes >> 10)

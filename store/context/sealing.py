@@ -1,4 +1,4 @@
-"""Continuation keys and stream offsets of a store, by the secrets of one state of its catalog."""
+"""Sealing of a store's continuation keys and stream offsets, with the secrets of one state of its catalog."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from elasticscan.protocol import ContinuationKey, Macs, Sealer
 
 
 class StoreSealer:
-    """Seals and opens continuation keys and offsets, for as long as its state is the newest."""
+    """Seals and opens continuation keys and offsets; replaced when the catalog has a newer state."""
 
     def __init__(self, state: StoreState, clock: Clock) -> None:
         self.state, self._clock = state, clock
-        # By this machine's clock: one that is ahead refuses keys too early only until it is set right.
+        # This machine's clock: if it is ahead, keys are refused too early, but only until it is corrected.
         self._keys = Sealer(state.store_id, seal_keys(state, clock.now()))
         self.offsets = Macs(offset_keys(state))
 
@@ -36,9 +36,9 @@ class StoreSealer:
 
 @retry_interrupted
 def rotate_secrets(catalog: Catalog, revoke: bool) -> int:
-    """Replace the secrets of keys and of offsets; return the newest one's number.
+    """Replace the secrets of keys and of offsets; return the number of the new ones.
 
-    Old ones are deleted once no key in use can have them, or at once (`revoke`).
+    Old secrets are deleted when every key that they sealed has expired, or now (`revoke`).
     """
     with catalog.writing() as tx:
         number = add_secrets(tx)

@@ -33,7 +33,7 @@ Answer = TypeVar("Answer")
 
 
 class CatalogPlacements:
-    """Placements as the catalog has them at the moment of asking, or had them a moment ago."""
+    """Placements read from the catalog, now or within the last second."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -44,9 +44,9 @@ class CatalogPlacements:
         return placement
 
     def recent(self, looked: Placement | None) -> Placement:
-        """As `Placements.recent`: nothing may have changed that this process knows of.
+        """Return the last placement read, as `Placements.recent`, if this process knows of no later change.
 
-        After a pause between pages it is read again: files may have been collected, and the snapshot may have
+        Reads it again after a pause between pages: files may have been collected, and the snapshot may have
         expired.
         """
         last = self._context.looked
@@ -57,16 +57,16 @@ class CatalogPlacements:
         return self.current()
 
     def layout_of(self, placement: Placement) -> int | None:
-        """Return the newest known layout, if a placement is still that of it."""
+        """Return the newest layout that this process knows, if it still has this placement; else None."""
         known = self._context.catalog.known
         return None if known is None or known.placement is not placement else known.layout
 
 
 class LocalShards:
-    """Reads a shard's own files.
+    """Reads pages and rows from the files of a shard.
 
-    It answers from the fragments as of the placement that planned the page, or newer, as a server would from
-    what it owns: rows of a tablet that just left may be absent. The scan finds that out by the placement that
+    It reads the fragments of the placement that planned the page, or of a newer one, as a server of a shard
+    would: rows of a tablet that has just left may be missing. The scan detects this with the placement that
     it reads after the page.
     """
 
@@ -86,7 +86,7 @@ class LocalShards:
             answer = read_rows(self._rows_of(state, request), request)
             if not request.columns:
                 return answer
-            # Deleted rows are returned as nulls, so the columns are nullable here.
+            # The columns are nullable, because deleted rows are returned as nulls.
             rows = _rows_as_of(answer.rows, state.table, request.definition, False, nullable=True)
             return replace(answer, rows=rows)
 
@@ -98,7 +98,7 @@ class LocalShards:
         read: Callable[[KnownTable], Answer],
         after: int | None = None,
     ) -> Answer:
-        """Read as of the request's layout; where a file is damaged or gone, look up the table again."""
+        """Read from the state of the request's layout; if a file is missing or damaged, from a newer one."""
         failed, layout = 0, request.layout
         self._context.sync_point("page asked for")
         while True:
@@ -107,10 +107,10 @@ class LocalShards:
             try:
                 answer = read(state)
             except FragmentDamaged:
-                # A file may have been collected between the lookup and the opening, by another
-                # process, after a compaction. Then there is a newer layout; otherwise it is damage.
+                # Another process may have compacted and collected the file after the lookup. Then there is
+                # a newer layout; otherwise the file is damaged.
                 if failed == state.layout:
-                    self._context.check_root(request.shard)  # a disk that is not mounted is no damage
+                    self._context.check_root(request.shard)  # raises if the disk is not mounted
                     raise
                 failed, layout = state.layout, None
             else:
@@ -134,7 +134,7 @@ class LocalShards:
             read_by_key = read_listed if isinstance(request.keys, KeyList) else read_ranges
             return read_by_key(source, request)
         if request.key_sets and request.definition in (None, state.table.definition):
-            # They name columns as the newest definition does.
+            # Statistics have the column names of the newest definition.
             statistics = self._context.statistics(state)
             source = replace(source, statistics=lambda fragment: statistics.get(fragment.id))
         return read_page(source, request) if request.changes is None else read_changes(source, request)
@@ -154,24 +154,24 @@ class LocalShards:
 def _rows_as_of(
     rows: pa.RecordBatch, table: TableInfo, definition: int | None, changes: bool, nullable: bool = False
 ) -> pa.RecordBatch:
-    """Rows with the columns of an older definition, in its types.
+    """Return rows with the columns and types of an older definition.
 
-    A snapshot from before a change holds nothing else. Only changes of later commits may: these are null in a
-    column that was dropped before them, however much of it files still have, and must fit the older type.
+    A snapshot from before the change fits them. Only a scan of changes may read later commits: their rows are
+    null in a column that was dropped before them, even if files have values, and must fit the older type.
     """
     if definition is None or definition == table.definition:
         return rows
-    then, columns = table.at(definition).schema, table.by_name(definition)
+    schema, columns = table.at(definition).schema, table.by_name(definition)
     arrays, fields = list(rows.columns), list(rows.schema)
     for at, field in enumerate(rows.schema):
         column = columns.get(field.name)
-        if column is None:  # one that the store adds
+        if column is None:  # a column that the store adds
             continue
         if column.until is not None and changes:
-            came_before = pc.less_equal(rows.column(COMMIT_VERSION), column.last_commit)
-            arrays[at] = pc.if_else(came_before, arrays[at], pa.scalar(None, field.type))
-        asked = then.field(field.name)
-        fields[at] = asked.with_nullable(True) if nullable else asked
+            is_earlier = pc.less_equal(rows.column(COMMIT_VERSION), column.last_commit)
+            arrays[at] = pc.if_else(is_earlier, arrays[at], pa.scalar(None, field.type))
+        older = schema.field(field.name)
+        fields[at] = older.with_nullable(True) if nullable else older
         arrays[at] = _narrowed(arrays[at], fields[at], table)
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 

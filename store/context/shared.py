@@ -1,4 +1,4 @@
-"""The shared parts of an open store: catalog, clock, disks, and caches of lookups."""
+"""`Context`: the parts of an open store that its operations share: catalog, clock, disks and caches."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from elasticscan.store.context.sealing import StoreSealer
 from elasticscan.store.roots import Location
 from elasticscan.topology import Placement, Topology
 
-# Finds a table and its indexes, as a transaction sees them.
+# Finds a table and its indexes in the state of a transaction.
 Find = Callable[[Tx], tuple[TableInfo, tuple[IndexInfo, ...]]]
 
-# Tests set it: called with a point's name wherever another process could come in, or this one be killed.
+# Set by tests. Called with a name at each point where another process may act, or this one may be killed.
 SyncPoint = Callable[[str], None]
 
 
@@ -53,28 +53,28 @@ Answer = TypeVar("Answer")
 
 
 class Upkeep:
-    """Work that follows commits; by itself there is none, because keepers do all of it.
+    """Upkeep after commits. This base class does none, for stores whose keepers do it.
 
     Attributes:
         mode: "auto" or "off".
-        problem: why the last of it failed, if it did.
+        problem: the error of the last upkeep, or None.
     """
 
     mode: str = "off"
     problem: str | None = None
 
     def after_commit(self, state: StoreState | None, table: int, staged: Collection[StagedFragment]) -> None:
-        """Do what a commit of fragments to a table leaves to be done, as far as it is bounded.
+        """Do a bounded part of the upkeep that is pending after a commit of fragments to a table.
 
-        `state` is as of the commit; None where that was appended without a transaction.
+        `state` is that of the commit; None if the commit was appended without a transaction.
         """
 
     def after_moves(self) -> None:
-        """Do the work that follows moves of tablets."""
+        """Do the upkeep that is pending after moves of tablets."""
 
 
 class Context:
-    """State of an open store, shared by the threads of one process, and what is derived from it: caches."""
+    """State of an open store that all threads of a process share, and caches of values derived from it."""
 
     def __init__(
         self,
@@ -90,34 +90,34 @@ class Context:
         self.catalog, self.clock = catalog, clock
         self.location, self.open_disk = location, open_disk
         self.roots = RootMarks(catalog, location, open_disk)
-        self.disk_of = self.roots.disk_of  # for reading, see `writable_disk`
+        self.disk_of = self.roots.disk_of  # for reads; writes use `writable_disk`
         self._sealer: StoreSealer | None = None
-        self.looked: tuple[Placement, float] | None = None  # read last, by any thread, and when that began
+        self.looked: tuple[Placement, float] | None = None  # the last placement, and when its read began
         self._tables: dict[int, KnownTable] = {}
         self._memory: dict[int, TableMemory] = {}
         self.readers = Readers(self.disk_of)
         self._bases: LruCache[int, Topology] = LruCache()
-        # What follows from a scan's key and a table's definition alone, for the layers above.
+        # Values that depend only on a scan's key and a table's definition, for the layers above.
         self.derived: LruCache[Hashable, Any] = LruCache()
         self.upkeep = Upkeep()
         self._statistics: dict[int, tuple[KnownTable, Mapping[int, FragmentStatistics]]] = {}
 
     def here(self) -> Context:
-        """Return the context of this process: a forked child, to which locks are of no use, opens its own."""
-        here = self._of_processes.get(os.getpid())
-        return here or self._of_processes.setdefault(os.getpid(), self._reopen())
+        """Return the context of this process. A forked child opens its own, with connections and locks."""
+        context = self._of_processes.get(os.getpid())
+        return context or self._of_processes.setdefault(os.getpid(), self._reopen())
 
     def close(self) -> None:
-        """Close what this process has open: connections and files."""
+        """Close the connections and files of this process."""
         if os.getpid() in self._of_processes:
-            here = self.here()
-            here.roots.note_pending()
-            here.catalog.close()
-            here.readers.release()
+            context = self.here()
+            context.roots.note_pending()
+            context.catalog.close()
+            context.readers.release()
 
     @property
     def sealer(self) -> StoreSealer:
-        """The sealer of the store's secrets as they are now; an incarnation has its own."""
+        """The sealer with the present secrets of the store; a new incarnation has new ones."""
         state, sealer = self.state(), self._sealer
         if sealer is None or sealer.state is not state:
             sealer = self._sealer = StoreSealer(state, self.clock)
@@ -125,23 +125,24 @@ class Context:
 
     @property
     def known(self) -> StoreState:
-        """The newest state that was seen: enough for what never changes, or is compared with a later one."""
+        """The newest state that this process has read; for constants, and where an older state is safe."""
         return self.catalog.seen()
 
     def writable_disk(self, shard: int) -> Disk:
-        """Return the disk of a shard for writes, moves and deletions, after its root was verified.
+        """Verify the root of a shard, and return its disk for writes, moves and deletions.
 
-        Ask again for each file: a disk may be unmounted at any moment. Raises as `RootMarks.check`, and
-        `ReadOnlyStore`.
+        Called again for each file, because a disk may be unmounted at any moment. Raises as
+        `RootMarks.check`, and `ReadOnlyStore`.
         """
         self.catalog.check_writable()
         return self.check_root(shard)
 
     def staging_disk(self, shard: int) -> Disk:
-        """As `writable_disk`, for files that nothing refers to before a transaction has checked them.
+        """Return a shard's disk for staged files, which a transaction checks again before it refers to them.
 
-        The catalog is asked only where the root does not fit what was seen of it last; `check_not_collected`
-        asks again. A bucket's prefix is not looked at: nothing else can be mounted in its place.
+        Cheaper than `writable_disk`: the catalog is read only if the marker does not match the last state.
+        The marker in a bucket is not read: nothing else can be mounted there. `check_not_collected` makes the
+        full check later.
         """
         self.catalog.check_writable()
         disk = self.disk_of(shard)
@@ -153,22 +154,22 @@ class Context:
             return disk if self.is_succeeded(shard) else self.check_root(shard)
 
     def check_root(self, shard: int) -> Disk:
-        """Return a shard's disk as `writable_disk` does, without the right to write."""
+        """Verify the root of a shard, and return its disk. Raises as `RootMarks.check`."""
         return self.roots.check(shard, self.state)
 
     def is_succeeded(self, shard: int) -> bool:
-        """Return whether a shard was removed and a later one got its root, where files of both may be."""
-        found, own = self.roots.root(shard).marker(), self.roots.marker_of(shard, self.state())
-        is_later = found is not None and found.owner[:2] == own.owner[:2] and found.shard > shard
+        """Return whether a shard was removed and a later one has its root, which may have files of both."""
+        marker, expected = self.roots.root(shard).marker(), self.roots.marker_of(shard, self.state())
+        is_later = marker is not None and marker.owner[:2] == expected.owner[:2] and marker.shard > shard
         return is_later and self.has_left(shard)
 
     def has_left(self, shard: int) -> bool:
-        """Return whether a shard was removed; a later one may have its root, or nothing is mounted there."""
+        """Return whether a shard was removed; its root may belong to a later shard, or be unmounted."""
         return shard not in self.shard_names()
 
     @contextmanager
     def unless_left(self, shard: int) -> Iterator[None]:
-        """End a step at a shard that leaves the store meanwhile: nothing is wrong then."""
+        """Suppress errors of the block if the shard was removed meanwhile, because they are expected then."""
         try:
             yield
         except (OperatorNeeded, Busy):
@@ -176,29 +177,29 @@ class Context:
                 raise
 
     def check_newest(self) -> None:
-        """Check that the catalog's newest commit is the newest; raises `ShardMismatch`."""
+        """Raise `CatalogOutdated` if a shard has seen a newer commit than the catalog has."""
         self.roots.check_newest()
 
     @retry_interrupted
     def ask(self, question: Callable[[Tx], Answer]) -> Answer:
-        """Return the answer to a question to one state of the catalog."""
+        """Return the result of a function of one state of the catalog."""
         return question(self.catalog.newest())
 
     def state(self) -> StoreState:
-        """Return the store as it is now."""
+        """Read and return the newest state of the store."""
         return self.catalog.state()
 
     def shard_names(self) -> dict[int, str]:
         return {shard.id: shard.name for shard in self.state().shards.values()}
 
     def placement(self) -> Placement:
-        """Return where tablets are now."""
+        """Read and return the newest placement."""
         return self.state().placement
 
     def table(
         self, tx: Tx, name: str, table_id: int | None = None
     ) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
-        """Return a table and its indexes, as a transaction sees them. Raises `NotFound`, `TableChanged`."""
+        """Find a table and its indexes in the state of a transaction. Raises `NotFound`, `TableChanged`."""
         table = tx.state.table_named(name)
         if table_id not in (None, table.id):
             raise TableChanged(
@@ -211,7 +212,7 @@ class Context:
         return self.known.retention_seconds if table.retention_seconds is None else table.retention_seconds
 
     def base_topology(self, number: int) -> Topology:
-        """Return the topology to compare a scan with: published ones never change, so each is read once."""
+        """Return a published topology. It never changes, so it is read once and cached."""
         return self._bases.get(number, lambda: self.ask(lambda tx: base_topology(tx, number)))
 
     def table_state(
@@ -221,16 +222,16 @@ class Context:
         after: int | None = None,
         layout: int | None = None,
     ) -> KnownTable:
-        """Return a table as it is now: its fragments, the places of its slots, what a snapshot excludes.
+        """Return a table in the newest state: its fragments, its placement, and its overwrites.
 
         Args:
-            snapshot: what is to be read; the newest by default.
-            after: for changes of the commits in (after, snapshot]: they are looked up, not the snapshot.
-            layout: of the catalog at a check just made, which need not be repeated.
+            snapshot: the snapshot to read; the newest by default.
+            after: to read the changes of the commits in (after, snapshot] instead.
+            layout: the layout of the catalog if it was just read, which saves another read.
 
         Raises:
             TableChanged: the table was dropped.
-            SnapshotExpired: what is to be read is no longer kept.
+            SnapshotExpired: the snapshot or the changes are no longer kept.
         """
         cached = None if snapshot is None else self._cached(table_id, layout, snapshot, after)
         return cached or self.ask(lambda tx: self.table_in(tx, table_id, snapshot, after))
@@ -242,14 +243,13 @@ class Context:
         return cached if cached and cached.layout == layout and cached.serves(snapshot, after) else None
 
     def known_table(self, find: Find) -> KnownTable:
-        """Return a table as it is now, as `table_state`, by how it is found."""
+        """Find a table and return it in the same state, as `table_state`."""
         return self.ask(lambda tx: self.table_in(tx, find(tx)[0].id))
 
     def table_in(
         self, tx: Tx, table_id: int, snapshot: int | None = None, after: int | None = None
     ) -> KnownTable:
-        """Return a table as a transaction sees it; arguments and errors as of `table_state`."""
-        # It may be newer than what is known here.
+        """Return a table in the state of a transaction; arguments and errors as for `table_state`."""
         snapshot = tx.state.commit if snapshot is None else snapshot
         cached = self._cached(table_id, tx.state.layout, snapshot, after)
         if cached is not None:
@@ -269,24 +269,24 @@ class Context:
         return state
 
     def memory(self, tx: Tx, table: TableInfo) -> TableMemory:
-        """Return the rows of a table that lie in the log as a transaction sees it.
+        """Return the rows of a table that are in the log, in the state of a transaction.
 
         Raises:
-            Interrupted: a flush has moved them to files meanwhile; look again.
-            StoreDamaged: they are not what was written.
+            Interrupted: a flush has moved them to files meanwhile; retry with a newer state.
+            StoreDamaged: they are damaged.
         """
         commits, known = tx.state.memory(table.id), self._memory.get(table.id)
         if known is None or known.table.definition != table.definition:
             known = TableMemory(table)
         if known.commits != commits:
-            # Threads may do this side by side. Which one's result stays does not matter: each has all.
+            # Several threads may do this at once. Each result is complete, so any may stay.
             known = self._memory[table.id] = known.as_of(tx)
         return known
 
     def statistics(self, state: KnownTable, tx: Tx | None = None) -> Mapping[int, FragmentStatistics]:
-        """Return statistics of a table's fragments, by their ids, with columns as its definition names them.
+        """Return statistics of a table's fragments, by fragment id, with the column names of its definition.
 
-        Those read for an earlier layout are kept.
+        Statistics that were read for an earlier layout are reused.
         """
         before, kept = self._statistics.get(state.table.id, (None, {}))
         if before is not state:
@@ -298,7 +298,7 @@ class Context:
     def origin(
         self, operation: str, replaces: Iterable[Fragment] = (), state: StoreState | None = None
     ) -> Origin:
-        """Return the origin that files staged from now on carry, by a state of just now."""
+        """Return the origin for the manifests of newly staged files, from `state` or the newest one."""
         state = state or self.state()
         return Origin(
             store=state.store_id,
@@ -315,29 +315,29 @@ class Context:
     def check_not_collected(
         self, tx: Tx, staged: Iterable[StagedFragment], since: tuple[int, int] | None = None
     ) -> None:
-        """Check, in the transaction that refers to them, staged files; see `noticing_collection`.
+        """Check, in the transaction that will refer to staged files, that they exist in their shards' roots.
 
-        They are there, and it is the shards' roots where they are. `since` are the catalog's versions before
-        the first was staged, if known: while they stay nothing was condemned, so objects are still there.
+        `since` are the catalog's versions before the first file was staged, if known: if they are unchanged,
+        no file was condemned, so objects in buckets exist. See `noticing_collection` for the error.
         """
-        fragments, now = list(staged), tx.state  # no other commits before this transaction ends
-        disks = self.roots.check_all({fragment.shard for fragment in fragments}, lambda: now)
+        fragments, state = list(staged), tx.state  # the newest one: the transaction has the catalog's lock
+        disks = self.roots.check_all({fragment.shard for fragment in fragments}, lambda: state)
         for fragment in fragments:
             disk = disks[fragment.shard]
-            if not disk.is_far or since != now.versions:
+            if not disk.is_far or since != state.versions:
                 for path in fragment.paths:
                     disk.uncached.open(path)
 
     @contextmanager
     def noticing_collection(self) -> Iterator[None]:
-        """Raise `Busy` where a collection took files: work may outlast its `orphan_seconds`."""
+        """Raise `WriteConflict` if a staged file was collected: the block may outlast `orphan_seconds`."""
         try:
             yield
         except MissingFile as error:
             path = str(error.fields["path"])
             for file in self.state().fragments():
                 if path.endswith(file.path):
-                    self.check_root(file.shard)  # a disk that is not mounted is no damage
+                    self.check_root(file.shard)  # raises if the disk is not mounted
                     raise
             raise Busy(
                 "files of this call were collected before it ended; nothing was changed: try again with "

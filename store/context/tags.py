@@ -1,4 +1,4 @@
-"""Tags: names that keep a snapshot, and stand for its number wherever one is asked for."""
+"""Tags: names for snapshots, which stay readable, and can be read by name instead of by number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TAKEN = frozenset({"earliest", "latest", "newest"})
 
 
 def check_tag_name(name: object) -> str:
-    """Return the name of a tag. Raises `InvalidOption`: digits alone would be the number of a commit."""
+    """Return the name of a tag. Raises `InvalidOption` for a number, which would mean a commit."""
     text = check_name("tag", name)
     if text.isdecimal() or text in _TAKEN:
         raise InvalidOption(
@@ -28,16 +28,16 @@ def check_tag_name(name: object) -> str:
 
 
 def snapshot_of(tx: Tx, table: TableInfo, asked: int | str | datetime | None) -> int | None:
-    """Return the commit number that a number, a tag or a time (the newest then) stands for; None stays None.
+    """Return the commit number for a number, a tag, or a time (the newest commit then); None stays None.
 
     Raises:
-        NotFound: there is no such tag, the table was made later, or the time is still to come.
+        NotFound: there is no such tag, the table was made later, or the time is in the future.
     """
     if isinstance(asked, str):
         return _tag(tx, table, asked).snapshot
     if not isinstance(asked, datetime):
         return asked
-    assert asked.utcoffset() is not None, "it was refused before"
+    assert asked.utcoffset() is not None, "times without a zone were refused"
     number = tx.commit_at(asked.timestamp())
     if number < table.created_commit:
         raise NotFound(
@@ -52,7 +52,7 @@ def snapshot_of(tx: Tx, table: TableInfo, asked: int | str | datetime | None) ->
 
 @retry_interrupted
 def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datetime | None) -> Tag:
-    """Name a snapshot of a table, the newest for None, and keep it from here on.
+    """Name a snapshot of a table (None: the newest), which then stays readable.
 
     Raises `InvalidOption`, `AlreadyExists` (for the name), `NotFound`, `SnapshotExpired`.
     """
@@ -63,21 +63,21 @@ def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datet
         table = find(tx)[0]
         asked = snapshot_of(tx, table, snapshot)
         at = tx.state.commit if asked is None else asked
-        # In one transaction with the entry: a merge that releases a snapshot looks for tags in its own.
+        # In the transaction that adds the tag: a merge reads the tags before it releases a snapshot.
         tx.state.check_snapshot(table, at)
-        there = {tag.name: tag.snapshot for tag in tx.state.tables[table.id].tags}
-        if there.get(name, at) != at:
+        tags = {tag.name: tag.snapshot for tag in tx.state.tables[table.id].tags}
+        if tags.get(name, at) != at:
             raise AlreadyExists(
-                f"table {table.name!r} already has a tag {name!r}, of snapshot {there[name]}; drop it first, "
+                f"table {table.name!r} already has a tag {name!r}, of snapshot {tags[name]}; drop it first, "
                 f"or choose another name for snapshot {at}",
                 table=table.name,
                 tag=name,
-                snapshot=there[name],
+                snapshot=tags[name],
             )
-        if name not in there:
-            if len(there) >= MAX_TAGS:
+        if name not in tags:
+            if len(tags) >= MAX_TAGS:
                 raise LimitExceeded(
-                    f"table {table.name!r} has {len(there):,} tags, and more are not kept; drop some",
+                    f"table {table.name!r} has {len(tags):,} tags, and more are not kept; drop some",
                     table=table.name,
                     most=MAX_TAGS,
                 )
