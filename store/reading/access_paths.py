@@ -1,8 +1,7 @@
-"""The access path of a scan: chosen when it begins, found again from its key when it goes on.
+"""The access path of a scan: chosen when it begins, and derived from its key when it is resumed.
 
-The continuation key has the index's id and the direction, or that rows are read by key, and nothing else
-of the choice. The ranges to read follow from the scan's filter and the definition of the index, or of the
-table's key.
+The continuation key has only the index's id and direction, or a flag for reads by primary key. The ranges to
+read are derived from the scan's filter and the definition of the index or of the table's key.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from elasticscan.store.context.lookups import KnownTable
 from elasticscan.store.reading.ordering import Terms, indexes_in_order
 from elasticscan.topology import SlotSet
 
-MOST_COUNTED = 64  # ranges times runs whose entries are counted, about
+MOST_COUNTED = 64  # about the largest number of (run, range) pairs whose entries are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +28,12 @@ class Access:
     """The access path of a scan.
 
     Attributes:
-        order: through an index; None for a direct scan.
-        predicate: what is still to be tested on each row, if anything.
-        sort: for a scan whose rows leave in one order over all shards.
+        order: the index and the ranges to read; None for a direct scan.
+        predicate: the residual condition to test on each row; None if there is none.
+        sort: the sort key of a scan that merges the rows of all shards in one order.
         index: the index's definition.
-        key_sets: for a direct scan, the values with which rows can meet the filter, by column.
-        keys: for a scan by key, the primary keys to read.
+        key_sets: for a direct scan, the values of columns in rows that can match the filter.
+        keys: for reads by primary key, the keys or ranges of keys.
     """
 
     order: IndexOrder | None
@@ -55,12 +54,12 @@ def choose_access(
     at: int,
     order: Terms | None = None,
 ) -> Choice:
-    """Choose the cheapest path for a snapshot of a table, or the one asked for by name or order.
+    """Choose the cheapest path for a snapshot of a table, or the path with a name or an order.
 
-    `key` is the predicate as `bind_to_key` gives it.
+    `key` is the result of `bind_to_key` for the predicate.
 
     Raises:
-        NotFound, Busy, InvalidOption: what was asked for cannot be done.
+        NotFound, NotReady, InvalidOption: there is no path with this name or order, or it is not ready.
     """
     table, indexes, statistics = state.table, state.indexes, context.statistics(state)
     named = next((index for index in indexes if index.name == name), None)
@@ -87,25 +86,25 @@ def choose_access(
             key,
         )
 
-    if order is not None and (named or name in (AUTO, NONE, KEY)):  # else no index has the name
-        fitting = indexes_in_order(order, table, indexes, name)
-        if len(fitting) > 1:
+    if order is not None and (named or name in (AUTO, NONE, KEY)):  # else `choose` raises: no such index
+        matching = indexes_in_order(order, table, indexes, name)
+        if len(matching) > 1:
             costs = {candidate.access: candidate.cost for candidate in chosen(AUTO).candidates}
-            fitting.sort(key=costs.__getitem__)
-        name = fitting[0]
+            matching.sort(key=costs.__getitem__)
+        name = matching[0]
     return chosen(name)
 
 
 def predicate_of(table: TableInfo, filter: str | None) -> Predicate | None:  # noqa: A002
-    """Return the condition that a filter is."""
+    """Parse a filter over the table's columns; None stays None."""
     return None if filter is None else Predicate.parse(filter, table.schema)
 
 
 def bind_to_key(context: Context, table: TableInfo, predicate: Predicate | None) -> KeyCondition:
-    """Return the slots and ranges of primary keys that have all rows for which a filter is true."""
+    """Return slots and ranges of primary keys that include all rows that match a filter."""
     if predicate is None:
         return bind_key(None, table, context.known.slots)
-    # A scan asks when it begins, and again for its access path.
+    # Cached: a scan needs it when it begins, and again for its access path.
     key = (bind_to_key, table, predicate.text or predicate)
     bound: KeyCondition = context.derived.get(
         key, lambda: bind_key(predicate.condition, table, context.known.slots)
@@ -114,7 +113,7 @@ def bind_to_key(context: Context, table: TableInfo, predicate: Predicate | None)
 
 
 def slots_of_filter(context: Context, table: TableInfo, filter: str | None) -> SlotSet:  # noqa: A002
-    """Return the slots of a table that can hold rows that meet a filter."""
+    """Return the slots of a table that can have rows that match a filter."""
     return bind_to_key(context, table, predicate_of(table, filter)).slots
 
 
@@ -125,9 +124,10 @@ def _count_entries(
     runs: Sequence[tuple[Fragment, IndexRun]],
     ranges: Sequence[tuple[bytes, bytes]],
 ) -> float:
-    """Return about how many entries of some runs of an index are in some ranges.
+    """Return about how many entries of an index, in these runs, are in the ranges.
 
-    Of many ranges some are counted; of a run that cannot be read all are, and reading the index raises it.
+    Counts a sample if there are many ranges. Counts all entries of a run that cannot be read; the scan raises
+    the error if it reads the index.
     """
     step = -(-len(runs) * len(ranges) // MOST_COUNTED) or 1
     counted = unread = 0
@@ -143,12 +143,12 @@ def _count_entries(
 
 
 def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Access:
-    """Return the access path with which a scan that stands at `key` goes on.
+    """Return the access path of the scan with a continuation key.
 
     Raises:
-        TableChanged: the index that it reads is not there any more.
+        TableChanged: the index of the scan was dropped.
     """
-    index, known = None, context.catalog.known  # the caller has just looked
+    index, known = None, context.catalog.known  # recent enough: the caller has just read the catalog
     if key.index is not None:
         state = context.table_state(table.id, key.snapshot, layout=known.layout if known else None)
         index = state.index(key.index)
@@ -161,16 +161,16 @@ def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Acces
         bound = (
             bind_to_key(context, table, predicate) if index is None else bind(index, condition, table.schema)
         )
-        assert bound is not None, "an index that is of no use for the filter was not chosen"
-        written = "" if predicate is None else predicate.text  # by the user, whose error it may be
-        residual = None if bound.residual is None else Predicate(bound.residual, written)
+        assert bound is not None, "an index is chosen only if it helps the filter"
+        text = "" if predicate is None else predicate.text  # of the user, for errors
+        residual = None if bound.residual is None else Predicate(bound.residual, text)
         if isinstance(bound, KeyCondition):
             return Access(None, residual, keys=bound.keys)
         order = IndexOrder(bound.index.id, bound.ranges, key.descending)
         columns = (*bound.index.columns, *table.primary_key)
         return Access(order, residual, SortKey(columns, key.descending) if key.merged else None, bound.index)
 
-    # A client may ask for page after page, each by its own key.
-    at = (table, key.filter, index, key.descending, key.merged, key.by_key)
-    access: Access = context.derived.get(at, derive)
+    # Cached: a client may resume a scan for every page.
+    cache_key = (table, key.filter, index, key.descending, key.merged, key.by_key)
+    access: Access = context.derived.get(cache_key, derive)
     return access

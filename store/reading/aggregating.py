@@ -1,7 +1,7 @@
 """Aggregates of a table: a scan of the columns that they need, folded page by page.
 
-The number of all rows is that of the fragments, and no row is read, where these hold nothing but rows that
-a scan would give (`known_count`).
+The number of all rows is computed from the fragments without reading rows, if each of their rows is in the
+snapshot (`known_count`).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from elasticscan.topology import SlotSet
 def aggregate_rows(
     context: Context, find: Find, values: Sequence[str], group_by: Sequence[str], read: ReadRequest
 ) -> pa.Table:
-    """Return one row for each group of the rows of a read, whatever its columns are.
+    """Return a row for each group; `read` has the filter and the snapshot.
 
-    A page is folded when it has left the scan, after the second placement check: so rows that moved while
-    they were read are folded in once, wherever they are read then.
+    Pages are folded after the scan has validated them. So rows that moved while they were read are folded
+    once, with the page that is read at their new shard.
     """
     table = find(context.catalog.newest())[0]
     used = [name for aggregate in _parse(table, values, group_by) for name in aggregate.columns]
     columns = list(dict.fromkeys([*group_by, *used])) or list(table.primary_key[:1])
     with begin_scan(context, find, replace(read, columns=columns, page_rows=DEFAULT_PAGE_ROWS)) as scan:
-        # Types may have changed since: those that the scan reads count.
+        # Parsed again: a column may have been widened before the scan began.
         aggregates = tuple(Aggregate.parse(text, scan.schema) for text in values)
         if not group_by and all(aggregate.function == COUNT_ROWS for aggregate in aggregates):
             known = known_count(context, scan.standing)
@@ -49,7 +49,7 @@ def aggregate_rows(
 
 
 def _parse(table: TableInfo, values: Sequence[str], group_by: Sequence[str]) -> tuple[Aggregate, ...]:
-    """Return the aggregates by the table's columns."""
+    """Parse aggregates over the table's columns. Raises `InvalidOption` if two results have one name."""
     if not values:
         raise InvalidOption('values=[] must name an aggregate, such as "count(*)"', option="values")
     if group_by:
@@ -57,20 +57,20 @@ def _parse(table: TableInfo, values: Sequence[str], group_by: Sequence[str]) -> 
             check_groupable(name, table.schema.field(name).type, "group_by")
     aggregates = tuple(Aggregate.parse(text, table.schema) for text in values)
     names = Counter([*group_by, *(aggregate.name for aggregate in aggregates)])
-    twice = [name for name, times in names.items() if times > 1]
-    if twice:
+    repeated = [name for name, times in names.items() if times > 1]
+    if repeated:
         raise InvalidOption(
-            f"two columns of the result are called {brief(twice[0])}; name one of them with AS",
+            f"two columns of the result are called {brief(repeated[0])}; name one of them with AS",
             option="values",
         )
     return aggregates
 
 
 def known_count(context: Context, key: ContinuationKey) -> int | None:
-    """Return how many rows a scan that stands at its beginning gives; None where rows have to be looked at.
+    """Return the number of rows that a new scan returns; None if it has to read them or has begun.
 
     Raises:
-        TableChanged, SnapshotExpired: as a scan of it would.
+        TableChanged, SnapshotExpired: as the scan.
     """
     whole = (Cursor(SlotSet.span(0, context.known.slots)),)
     if key.filter is not None or key.limit is not None or key.segments or key.cursors != whole:

@@ -1,8 +1,8 @@
-"""Scans of changes, under the cursor rule while tablets move.
+"""Scans of changes, which read each change exactly once while tablets move.
 
-A range of commits is cut at overwrites: such a commit deletes every row that it does not write, so
-it is read on its own. Each part is a scan over the same slots, one after the other; the changes of
-one key therefore come in the order of its commits.
+A range of commits is divided at overwrites. An overwrite deletes every row that it does not write, so it is
+read alone. The parts are scans over the same slots, one after the other. Therefore the changes of a key are
+returned in the order of their commits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STAMP = pa.timestamp("us", tz="UTC")
 
 
 def feed_fields() -> list[pa.Field]:
-    """Return the columns that a change feed adds."""
+    """Return the columns that a change feed adds to those of the table."""
     return [
         pa.field(CHANGE_TYPE, pa.string(), nullable=False),
         pa.field(COMMIT_VERSION, pa.int64(), nullable=False),
@@ -35,7 +35,7 @@ def feed_fields() -> list[pa.Field]:
 
 
 def history(context: Context, find: Find, most: int | None) -> tuple[Commit, ...]:
-    """Return the newest commits of a table, or all, the oldest first. Raises `ShardMismatch`."""
+    """Return the newest `most` commits of a table, or all, oldest first. Raises `CatalogOutdated`."""
     context.check_newest()
     tx = context.catalog.newest()
     table = find(tx)[0].id
@@ -43,22 +43,23 @@ def history(context: Context, find: Find, most: int | None) -> tuple[Commit, ...
 
 
 class CommitFacts(NamedTuple):
-    """The commits that replaced the whole table, and the time of each commit that a feed names."""
+    """The table's overwrites, and the time of each commit that a feed returns."""
 
     overwrites: tuple[int, ...]
     times: dict[int, float]
 
 
 def commit_facts(tx: Tx, table: TableInfo, key: ContinuationKey) -> CommitFacts:
-    """Return what a scan of changes needs; raises `SnapshotExpired` unless what is left to read is kept."""
+    """Return the facts for a scan. Raises `SnapshotExpired` unless the changes left to read are kept."""
     if key.segments is None:
         return CommitFacts((), {key.snapshot: tx.newest_upto(table.id, key.snapshot).created_at})
     if not key.segments:
         return CommitFacts((), {})
     after, upto = key.segments[0].after, key.segments[-1].upto
     check_kept(table, after)
-    made = tx.commits(table.id, after, most=upto - after) if key.feed else ()
-    return CommitFacts(tx.state.overwrites(table.id), {commit.number: commit.created_at for commit in made})
+    commits = tx.commits(table.id, after, most=upto - after) if key.feed else ()
+    times = {commit.number: commit.created_at for commit in commits}
+    return CommitFacts(tx.state.overwrites(table.id), times)
 
 
 def change_pages(
@@ -68,25 +69,25 @@ def change_pages(
     cluster: Cluster,
     stats: ScanStats,
 ) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
-    """Yield the changes from a scan's position to its end, with the position after each page."""
+    """Yield the pages of changes from a scan's position to its end, each with the position after it."""
     while key.cursors:
         assert key.segments, "a scan of changes that is not complete has segments left"
         segment = key.segments[0]
-        # Up to an overwrite, or an overwrite, which is read on its own.
+        # Read the commits before the next overwrite, or if there are none, the overwrite alone.
         within = (number for number in facts.overwrites if segment.after < number <= segment.upto)
         number = min(within, default=segment.upto + 1)
         is_alone = number == segment.after + 1
         upto, floor = number if is_alone else number - 1, floor_at(facts.overwrites, segment.after)
         span, slots = ChangeSpan(segment.after, upto, floor, is_alone, key.feed), key.slots & segment.slots
-        asked = replace(plan.request, cursors=key.cursors, snapshot=span.upto, changes=span, key_sets={})
-        part = replace(plan, request=asked, slots=slots)
+        request = replace(plan.request, cursors=key.cursors, snapshot=span.upto, changes=span, key_sets={})
+        part = replace(plan, request=request, slots=slots)
         for page in drive(part, cluster.placements, cluster.shards, stats):
             key = key.advance(page.after, span.upto)
             yield page.rows, key
 
 
 def feed_arrays(rows: pa.RecordBatch, key: ContinuationKey, facts: CommitFacts) -> list[pa.Array]:
-    """Return the columns that a feed adds to rows; rows of a snapshot count as inserted by it."""
+    """Return the columns that a feed adds to rows; rows of a snapshot are inserts of that commit."""
     if key.segments is None:
         kinds = pa.repeat(INSERT, rows.num_rows)
         versions = pa.repeat(pa.scalar(key.snapshot, pa.int64()), rows.num_rows)

@@ -1,7 +1,7 @@
-"""Rows of a scan as files, written page by page: one file, or a directory of Parquet with `_SUCCESS`.
+"""Export of a scan's rows, page by page: to one file, or to a directory of Parquet files with `_SUCCESS`.
 
-`pyarrow.dataset.write_dataset` is not used, since it queues up to eight million rows before it waits for the
-disk: of a stream of 960 MB it held 740. Here memory holds a page.
+`pyarrow.dataset.write_dataset` is not used, because it queues up to eight million rows before it waits for
+the disk: for a stream of 960 MB it used 740 MB of memory. Here memory holds one page.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FILE_NAME = re.compile(r"[^/]\.[A-Za-z][A-Za-z0-9]{0,9}\Z")
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The outcome of an export."""
+    """The result of an export."""
 
     path: str
     table: str
@@ -43,8 +43,8 @@ class Exported:
 
 
 def _writer(kind: str | None, sink: Any, schema: pa.Schema, compression: str) -> Any:
-    """Return a writer of a file of a kind, with `write_batch`; `compression` is for Parquet."""
-    if kind == ARROW:  # each of the others is imported when it is needed, for its time to load
+    """Return a writer with a method `write_batch`; `compression` is for Parquet."""
+    if kind == ARROW:  # the modules of the other formats load slowly, so they are imported when needed
         return pa.ipc.new_file(sink, schema)
     if kind == CSV:
         return import_module("pyarrow.csv").CSVWriter(sink, schema)
@@ -52,7 +52,7 @@ def _writer(kind: str | None, sink: Any, schema: pa.Schema, compression: str) ->
 
 
 def export_scan(scan: Scan, table: TableInfo, path: str, file_bytes: int, compression: str) -> Exported:
-    """Write all remaining rows of a scan; where that fails, the files are removed."""
+    """Write all remaining rows of a scan. If that fails, the files are removed."""
     about = {
         "table": table.name,
         "snapshot": str(scan.snapshot),
@@ -63,7 +63,7 @@ def export_scan(scan: Scan, table: TableInfo, path: str, file_bytes: int, compre
         system, place, kind = _destination(path)
         folder, slash, name = place.rpartition("/")
         is_renamed = kind is not None and isinstance(system, fs.LocalFileSystem)
-        if is_renamed:  # an object is visible when it is closed, and a rename would copy it
+        if is_renamed:  # not in object storage: an object appears when it is closed, and a rename copies it
             system.create_dir(folder or slash, recursive=True)
             name = f".{name}.partial"
         rows, written, batches = 0, list[str](), scan.batches()
@@ -87,16 +87,16 @@ def export_scan(scan: Scan, table: TableInfo, path: str, file_bytes: int, compre
                 with suppress(OSError):
                     system.delete_file(file)
             raise
-        if kind is None:  # the files are complete, and stay, whether the mark can be made or not
+        if kind is None:  # after the `try`: the complete files stay, even if this file cannot be written
             system.open_output_stream(f"{place}/{COMPLETE}").close()
     return Exported(shown(path), table.name, rows, len(written), scan.snapshot)
 
 
 def _destination(path: str) -> tuple[fs.FileSystem, str, str | None]:
-    """Return the file system, the path on it, and the kind of a single file; None for a directory.
+    """Return the file system, the path on it, and the format of a single file; None for a directory.
 
     Raises:
-        InvalidOption: the file is there, the directory holds something, or the name is of another kind.
+        InvalidOption: the file exists, the directory is not empty, or the format is unknown.
     """
     system, place = file_system_at(path)
     (info,) = system.get_file_info([place])
@@ -112,10 +112,10 @@ def _destination(path: str) -> tuple[fs.FileSystem, str, str | None]:
             f"{shown(path)} is there already; choose another name, or remove it", option="path"
         )
     if kind is None:
-        held = system.get_file_info(fs.FileSelector(place, allow_not_found=True))
-        if held:
+        files = system.get_file_info(fs.FileSelector(place, allow_not_found=True))
+        if files:
             raise InvalidOption(
-                f"{shown(path)} holds {held[0].base_name!r}; choose an empty directory", option="path"
+                f"{shown(path)} holds {files[0].base_name!r}; choose an empty directory", option="path"
             )
         system.create_dir(place, recursive=True)
     return system, place, kind

@@ -1,18 +1,18 @@
-"""The order of a scan: what `order_by` says, and the indexes whose entries lie in that order.
+"""The order of a scan: the terms of `order_by`, and the indexes whose entries have that order.
 
-A scan does not sort, but for the first rows of a small limit (`FirstRows`). Its rows leave in the order of
-a sorted index, which is that of its columns and then of the primary key: an index on (carrier, delay) of a
-table with the key (id) gives `order_by="carrier"`, `order_by=["carrier", "delay"]` and
-`order_by=["carrier", "delay", "id"]`, and each of them backwards.
+A scan returns rows in the order of a sorted index: by its columns, then by the primary key. So an index on
+(carrier, delay) of a table with the key (id) serves `order_by="carrier"`, `order_by=["carrier", "delay"]` and
+`order_by=["carrier", "delay", "id"]`, and each of them in reverse. The scan sorts only if there is no such
+index, and only for a small limit (`FirstRows`):
 
     first = FirstRows(("delay DESC", "id"), 10, scan.schema)
     for rows in scan.batches():
         first.add(rows)
     first.rows()                    # ten rows at most, sorted
 
-Of a page only rows that come before the last one kept are looked at further, so a page costs little more than
-one comparison of its first column. The order is Spark's by default: null is below everything, NaN above all
-numbers, -0.0 equals 0.0, texts and bytes go by their bytes.
+Rows of a page that sort after the last row kept are dropped by one comparison of the first column, so a page
+costs little more than that. The order is that of Spark: nulls sort first, NaN above all numbers, -0.0 equals
+0.0, texts and binary values sort by their bytes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from elasticscan.store import arguments
 
 Terms: TypeAlias = list[tuple[str, bool]]
 
-# Rows that a reader keeps while the others pass.
-MOST_FIRST = 10_000
+MOST_FIRST = 10_000  # the largest limit for which a scan sorts
 
 _DIRECTIONS = {"ASC": False, "DESC": True}
 _COMPARABLE = (
@@ -43,11 +42,11 @@ _COMPARABLE = (
 
 
 def terms_of(order_by: Any, schema: pa.Schema) -> Terms:
-    """Return the columns of an order, and which of them go down: of "a, b DESC", or of a list of such terms.
+    """Return (column, descending) for each term of an order such as "a, b DESC" or ["a", "b DESC"].
 
     Raises:
-        NotFound: a column is not there.
-        InvalidOption: there are none, or one is named twice.
+        NotFound: a column does not exist.
+        InvalidOption: there are no terms, or a column is named twice.
     """
     if isinstance(order_by, str) and order_by not in schema.names:
         order_by = order_by.split(",")
@@ -60,12 +59,12 @@ def terms_of(order_by: Any, schema: pa.Schema) -> Terms:
 
 
 def written(terms: Terms) -> list[str]:
-    """Return terms as `order_by` takes them."""
+    """Return terms as text, in the form of `order_by`."""
     return [f"{name} DESC" if descending else name for name, descending in terms]
 
 
 def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
-    """Return a column, and whether its values come from the highest to the lowest."""
+    """Parse a term; return the column, and whether the order is descending."""
     name, descending = text.strip(), False
     words = name.rsplit(maxsplit=1)
     if name not in schema.names and len(words) == 2 and words[1].upper() in _DIRECTIONS:
@@ -79,10 +78,10 @@ def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
 
 
 def indexes_in_order(order: Terms, table: TableInfo, indexes: Sequence[IndexInfo], name: str) -> list[str]:
-    """Return the names of the ready indexes that give an order, of all or of the one named.
+    """Return the names of ready indexes that have an order; `name` is AUTO or the only index to consider.
 
     Raises:
-        NotFound, InvalidOption: there is none, the one named has another order, or columns go both ways.
+        NotFound, InvalidOption: no index has the order, or the terms have both directions.
     """
     text, columns = ", ".join(written(order)), [column for column, _ in order]
     if len({descending for _, descending in order}) > 1:
@@ -90,10 +89,10 @@ def indexes_in_order(order: Terms, table: TableInfo, indexes: Sequence[IndexInfo
             f"order_by={text!r} needs one direction, or a limit of up to 10,000 rows", option="order_by"
         )
     ready = [i for i in indexes if i.ready and i.kind == SORTED and name in (AUTO, i.name)]
-    in_order = {i.name: [*dict.fromkeys((*i.columns, *table.primary_key))] for i in ready}
-    fitting = [index for index, first in in_order.items() if first[: len(columns)] == columns]
-    if fitting:
-        return fitting
+    orders = {i.name: [*dict.fromkeys((*i.columns, *table.primary_key))] for i in ready}
+    matching = [index for index, its_order in orders.items() if its_order[: len(columns)] == columns]
+    if matching:
+        return matching
     if name != AUTO:
         raise InvalidOption(
             f"order_by={text!r} is not the order of index={name!r}; leave 'index' out", option="index"
@@ -106,47 +105,47 @@ def indexes_in_order(order: Terms, table: TableInfo, indexes: Sequence[IndexInfo
     )
 
 
-# The first rows of an order that no index gives
+# The first rows of an order without an index
 
 
 def kept_order(terms: Terms, limit: int | None, table: TableInfo) -> list[str] | None:
-    """Return an order down to the primary key, of a scan that sorts its first rows; None if it cannot."""
+    """Return an order extended by the primary key, for a scan that sorts; None if it cannot sort."""
     if limit is None or limit > MOST_FIRST:
         return None
-    # As an index that is read backwards gives it.
-    given, down = {name for name, _ in terms}, all(descending for _, descending in terms)
-    whole = written([*terms, *((name, down) for name in table.primary_key if name not in given)])
-    return whole if can_be_sorted(whole, table.schema) else None
+    # The key's direction is that of an index: descending if all terms are.
+    named, is_reverse = {name for name, _ in terms}, all(descending for _, descending in terms)
+    total = written([*terms, *((name, is_reverse) for name in table.primary_key if name not in named)])
+    return total if can_be_sorted(total, table.schema) else None
 
 
 def can_be_sorted(order_by: Sequence[str], schema: pa.Schema) -> bool:
-    """Return True if the columns of an order have types that Arrow compares as Spark does.
+    """Return True if Arrow compares values of all columns of an order as Spark does.
 
     Raises:
-        NotFound: one is not there.
+        NotFound: a column does not exist.
     """
     kinds = [schema.field(name).type for name, _ in terms_of(order_by, schema)]
-    # Spark cuts nanoseconds to microseconds, so that other rows are equal.
+    # Not nanoseconds: Spark truncates them to microseconds, so that different values become equal.
     times = [kind for kind in kinds if pt.is_timestamp(kind) and kind.unit != "ns"]
     return all(k in (*_COMPARABLE, *times) or pt.is_integer(k) or pt.is_decimal128(k) for k in kinds)
 
 
 class FirstRows:
-    """The first `most` rows of all that were added; memory is that of so many rows and a page.
+    """The first `most` of all added rows, in an order; uses memory for these rows and a page.
 
     Args:
-        order_by: terms such as "delay DESC", as a scan takes them; directions may differ.
-        most: how many.
-        schema: of the rows.
+        order_by: terms such as "delay DESC", as for a scan; directions may differ.
+        most: maximum number of rows.
+        schema: the schema of the rows.
 
     Raises:
-        NotFound, InvalidOption: there is no such order.
+        NotFound, InvalidOption: as `terms_of`.
     """
 
     def __init__(self, order_by: Sequence[str], most: int, schema: pa.Schema) -> None:
         self._terms, self._most = terms_of(order_by, schema), most
         self._rows = schema.empty_table()
-        directions = (("ascending", "at_start"), ("descending", "at_end"))  # null is below everything
+        directions = (("ascending", "at_start"), ("descending", "at_end"))  # null is the lowest value
         self._sorted_by = [
             (str(place), *directions[descending]) for place, (_, descending) in enumerate(self._terms)
         ]
@@ -154,7 +153,7 @@ class FirstRows:
     def add(self, rows: pa.RecordBatch) -> None:
         table = pa.Table.from_batches([rows])
         if self._most and self._rows.num_rows == self._most:
-            table = table.filter(self._entering(table))
+            table = table.filter(self._before_last(table))
         if table.num_rows:
             table = pa.concat_tables([self._rows, table])
             columns = [_comparable(table.column(name)) for name, _ in self._terms]
@@ -162,19 +161,19 @@ class FirstRows:
             self._rows = table.take(pc.sort_indices(keys, sort_keys=self._sorted_by).slice(0, self._most))
 
     def rows(self) -> pa.Table:
-        """Return the rows, in their order."""
+        """Return the first rows, sorted."""
         return self._rows
 
-    def _entering(self, table: pa.Table) -> pa.ChunkedArray:
-        """Return which rows may come before the last one kept, by the first column."""
-        alone, (name, descending) = len(self._terms) == 1, self._terms[0]
+    def _before_last(self, table: pa.Table) -> pa.ChunkedArray:
+        """Return a mask of the rows that may sort before the last row kept, by the first column."""
+        is_only, (name, descending) = len(self._terms) == 1, self._terms[0]
         values, last = _comparable(table.column(name)), _comparable(self._rows.column(name)[-1:])[0]
         if not last.is_valid:
-            return pc.if_else(values.is_null(), not alone, descending)
+            return pc.if_else(values.is_null(), not is_only, descending)
         if descending:
-            compare = pc.greater if alone else pc.greater_equal
+            compare = pc.greater if is_only else pc.greater_equal
         else:
-            compare = pc.less if alone else pc.less_equal
+            compare = pc.less if is_only else pc.less_equal
         return pc.fill_null(compare(values, last), not descending)
 
 

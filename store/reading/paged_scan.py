@@ -1,4 +1,4 @@
-"""The part of a scan that does not depend on what reads it: pages, a table or a stream, given out once."""
+"""The part of a scan that returns each row once: as pages, as a table or as a stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from elasticscan.base.errors import InvalidCall, InvalidOption
 from elasticscan.protocol import ContinuationKey
 from elasticscan.topology import SlotSet
 
-# What pandas calls the types of columns that else would become floats, or objects, for the sake of a null.
+# Nullable types of pandas, for columns with nulls that pandas would otherwise convert to floats or objects.
 _NULLABLE = {
     pa.bool_(): "BooleanDtype",
     **{getattr(pa, f"int{bits}")(): f"Int{bits}Dtype" for bits in (8, 16, 32, 64)},
@@ -27,7 +27,7 @@ _NULLABLE = {
 
 
 def _library(name: str) -> Any:
-    """Import pandas or Polars, when a frame is asked for and not before."""
+    """Import pandas or Polars, which are optional. Raises `InvalidOption`."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
@@ -36,11 +36,11 @@ def _library(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Page:
-    """Some rows of a scan.
+    """A page of a scan.
 
     Attributes:
-        rows: the rows; possibly none, when a filter kept none or all had moved while being read.
-        standing: where the scan stands after this page, for this process alone.
+        rows: the rows. There are none if the filter dropped all, or if all had moved during the read.
+        standing: the state of the scan after this page, for use in this process.
     """
 
     rows: pa.RecordBatch
@@ -48,34 +48,34 @@ class Page:
     _seal: Callable[[ContinuationKey], str] = field(repr=False)
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the rows and the sealed key: all that is of use elsewhere."""
+        """Return the rows and the sealed key, which are valid in other processes."""
         return {"rows": self.rows, "key": self.key}
 
     @cached_property
     def key(self) -> str | None:
         """Return the continuation key after this page, for `Store.resume`; None after the last page.
 
-        It is sealed when it is first asked for. Raises `LimitExceeded`.
+        It is sealed at the first access. Raises `LimitExceeded`.
         """
         return self._seal(self.standing) if self.standing.cursors else None
 
 
 class PagedScan(Iterator[Page]):
-    """A scan that gives out its rows once, to one reader at a time.
+    """A scan that returns each row once, to one reader at a time.
 
-    Subclasses read rows from where the scan stands (`_read`), seal keys, and end what a scan holds (`_end`).
+    Subclasses read the remaining rows (`_read`), seal keys (`_seal`), and remove the lease (`_end`).
 
     Attributes:
-        standing: the state of the scan now, for this process alone.
+        standing: the present state of the scan, for use in this process.
     """
 
     def __init__(self, name: str, state: ContinuationKey) -> None:
         self._name, self.standing = name, state
-        self._process = os.getpid()  # which reads it, and ends its lease
+        self._process = os.getpid()  # the only process that may read it and end its lease
         self._returned = 0
-        self._reading: Iterator[Page] | None = None  # pages from where the scan stands
-        self._lock, self._is_read = RLock(), False  # held while a page is read, or all that remain
-        # A stream that has begun, or the scan itself after a call that read all; None for shared pages.
+        self._reading: Iterator[Page] | None = None  # the pages after `standing`
+        self._lock, self._is_read = RLock(), False  # held while a page, or all remaining rows, are read
+        # The reader: a stream, or the scan itself after a call that read all rows; None for iteration.
         self._reader: _Stream | PagedScan | None = None
         self._closed = self._complete = False
 
@@ -85,27 +85,27 @@ class PagedScan(Iterator[Page]):
 
     @abstractmethod
     def _read(self, columns: tuple[str, ...]) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
-        """Yield rows from where the scan stands, with these columns, and where it stands after them.
+        """Yield the rows of each remaining page, with these columns, and the state after the page.
 
-        Without columns they are only counted.
+        Without columns the rows are only counted.
         """
 
     @abstractmethod
     def _seal(self, state: ContinuationKey) -> str: ...
 
     def _end(self) -> None:
-        """End what the scan holds."""
+        """Remove the lease of the scan."""
 
     def _pages(self, columns: tuple[str, ...]) -> Iterator[Page]:
-        """Yield pages from where the scan stands until its limit is reached."""
+        """Yield the remaining pages until the limit is reached."""
         left = self.standing.limit
         for rows, after in self._read(columns):
             if left is None:
                 yield Page(rows, after, self._seal)
                 continue
-            some = rows.slice(0, left)
-            left -= some.num_rows
-            yield Page(some, replace(after, cursors=after.cursors if left else (), limit=left), self._seal)
+            first = rows.slice(0, left)
+            left -= first.num_rows
+            yield Page(first, replace(after, cursors=after.cursors if left else (), limit=left), self._seal)
             if not left:
                 return
 
@@ -121,46 +121,44 @@ class PagedScan(Iterator[Page]):
 
     @property
     def key(self) -> str | None:
-        """The continuation key of where the scan stands now; None when it is complete."""
+        """The continuation key of the scan's present state; None when it is complete."""
         return self._seal(self.standing) if self.standing.cursors else None
 
     def __iter__(self) -> Iterator[Page]:
-        """Return the pages from where the scan stands, as one iterator for all who ask.
+        """Return the iterator of the remaining pages; every call returns the same one.
 
-        Several threads may share it: each page goes to exactly one of them. After an error it goes on
-        where it stood, when it is asked again.
+        Several threads may share it: each page is returned to exactly one of them. After an error, the next
+        call reads the same page again.
 
         Raises:
-            InvalidCall: all pages were given out before.
+            ScanConsumed: all pages were returned before, or the scan is closed.
         """
         self._check_open()
         return self
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Return the remaining rows as a stream; pages without rows are left out. Raises as `to_reader`."""
+        """Return the remaining rows as a stream, without empty batches. Raises as `to_reader`."""
         self._check_open()
         return _Stream(self)
 
     def to_table(self) -> pa.Table:
-        """All remaining rows at once; needs the memory for them.
-
-        After an error the scan stands where it stood, so the same call can be made again.
+        """Return all remaining rows as a table in memory. Can be called again after an error.
 
         Raises:
-            InvalidCall: all rows were given out before, a stream has begun to read the scan, or it is
-                closed, also meanwhile.
+            ScanConsumed: all rows were returned before, a stream has begun to read the scan, or the scan is
+                closed (possibly during the call).
         """
         batches = list[pa.RecordBatch]()
         self._read_all(self.standing.columns, batches.append)
         return pa.Table.from_batches(batches, schema=self.schema)
 
     def to_pandas(self) -> Any:
-        """All remaining rows as a pandas frame, exactly.
+        """Return all remaining rows as a pandas frame, without a change of values.
 
-        Where a column has nulls, whole numbers and booleans of its type are of pandas' nullable types;
-        decimals, dates and nested values are objects of Python's.
+        If an integer or boolean column has nulls, all columns of this type have pandas' nullable type.
+        Decimals, dates and nested values are Python objects.
 
-        Raises as `to_table`, and `InvalidOption` where pandas is not installed.
+        Raises as `to_table`, and `InvalidOption` if pandas is not installed.
         """
         pandas = _library("pandas")
         rows = self.to_table()
@@ -169,35 +167,35 @@ class PagedScan(Iterator[Page]):
         return rows.to_pandas(types_mapper=nullable.get)
 
     def to_polars(self) -> Any:
-        """All remaining rows as a Polars frame. Raises as `to_table`, and `InvalidOption` without Polars."""
+        """Return all remaining rows as a Polars frame. Raises as `to_pandas`."""
         return _library("polars").from_arrow(self.to_table())
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """All remaining rows as a stream of record batches, read as they are asked for.
+        """Return all remaining rows as a stream of record batches, each read when it is requested.
 
         Raises:
-            InvalidCall: all rows were given out before, or the scan is closed; from the stream, too, when
-                that happens before its end, when it is asked again after an error, or when another stream
-                was begun, or pages were taken, before its first batch.
+            ScanConsumed: all rows were returned before, or the scan is closed. The stream raises it, too: if
+                the scan is closed before the stream's end, if it is read again after an error, or if pages
+                or another stream were read before its first batch.
         """
         self._check_open()
         return pa.RecordBatchReader.from_batches(self.schema, _Stream(self))
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return the Arrow PyCapsule stream, by which other libraries read a scan."""
+        """Return the Arrow PyCapsule stream, through which other libraries read a scan."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def count(self) -> int:
-        """Count how many rows remain; reads the columns that the filter needs, or a single one.
+        """Count the remaining rows; reads only the columns that the filter needs, or one column.
 
-        Raises as `to_table`, and can be called again as that can.
+        Raises the same errors as `to_table`. Can be called again after an error.
         """
         return self._read_all((), lambda _: None)
 
     def close(self) -> None:
-        """End the scan early, and its lease with it; reading on raises `InvalidCall`.
+        """End the scan and its lease early; later reads raise `ScanConsumed`.
 
-        The keys of its pages can still be resumed for as long as retention keeps the snapshot.
+        The keys of its pages can still be resumed while retention keeps the snapshot.
         """
         if not self._closed and not self._complete:
             self._closed = True
@@ -211,7 +209,7 @@ class PagedScan(Iterator[Page]):
         self.close()
 
     def _check_open(self) -> None:
-        """Raise `InvalidCall` where all rows were given out, or the scan was closed before that."""
+        """Raise `ScanConsumed` if all rows were returned, or the scan was closed."""
         if self._complete or (self._closed and self.standing.cursors):
             raise InvalidCall(
                 f"this scan of table {self._name!r} was closed, or read to its end; begin another one, or "
@@ -221,14 +219,14 @@ class PagedScan(Iterator[Page]):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Read in one thread at a time; others wait for its page, or its table."""
+        """Let one thread read at a time; other threads wait until its page or table is complete."""
         if os.getpid() != self._process:
             raise InvalidCall(
                 "a forked process cannot read a scan of its parent; use Store.resume(scan.key) in the child",
                 process=os.getpid(),
             )
         with self._lock:
-            if self._is_read:  # by this very thread, as in the handler of a signal
+            if self._is_read:  # by this same thread, in the handler of a signal
                 raise self._in_use()
             self._is_read = True
             try:
@@ -237,7 +235,7 @@ class PagedScan(Iterator[Page]):
                 self._is_read = False
 
     def _check_reader(self, reader: _Stream | None) -> None:
-        """Raise `InvalidCall` where no rows remain, or they are another reader's."""
+        """Raise `ScanConsumed` if no rows remain, or another reader has begun to read them."""
         self._check_open()
         begins = self._reader is None and reader is not None and reader.begin is self.standing
         if self._reader is not reader and not begins:
@@ -250,16 +248,16 @@ class PagedScan(Iterator[Page]):
             table=self._name,
         )
 
-    def _read_all(self, columns: tuple[str, ...], take: Callable[[pa.RecordBatch], object]) -> int:
-        """Give all remaining rows to one call, and count them; the scan moves on when it has them all."""
+    def _read_all(self, columns: tuple[str, ...], receive: Callable[[pa.RecordBatch], object]) -> int:
+        """Pass all remaining rows to a function, and count them. The scan advances only at the end."""
         with self._locked():
             self._check_reader(None)
             self._reading, reached, returned = None, self.standing, 0
             for page in self._pages(columns):
-                self._check_open()  # it may have been closed meanwhile
+                self._check_open()  # another thread may have closed it
                 reached, returned = page.standing, returned + page.rows.num_rows
                 if page.rows.num_rows:
-                    take(page.rows)
+                    receive(page.rows)
             self._end()
             self.standing, self._complete, self._reader = reached, True, self
             self._returned += returned
@@ -272,7 +270,7 @@ class PagedScan(Iterator[Page]):
         return page
 
     def _next_page(self, reader: _Stream | None) -> Page | None:
-        """Return the next page, for a stream or for the threads that share the pages; None after the last."""
+        """Return the next page to a stream, or with None to the shared iterator; None after the last page."""
         with self._locked():
             if self._complete and self._reader is reader:
                 return None
@@ -285,8 +283,8 @@ class PagedScan(Iterator[Page]):
             except BaseException:
                 self._reading = None
                 raise
-            # The scan moves beyond a page only when nothing can fail any more: then a read that is repeated
-            # after an error gives the same page.
+            # The scan advances only after the last step that can fail: so a read that is repeated after an
+            # error returns the same page.
             self._reader, self._complete = reader, page is None
             if page is not None:
                 self.standing = page.standing
@@ -295,9 +293,9 @@ class PagedScan(Iterator[Page]):
 
 
 class _Stream(Iterator[pa.RecordBatch]):
-    """The remaining rows of a scan, for one reader alone; pages without rows are left out.
+    """The remaining rows of a scan, for one reader, without empty batches.
 
-    No generator: one that has failed ends at the next call as if it had given everything.
+    Not a generator: after an error, the next call of a generator looks like the end of the rows.
     """
 
     def __init__(self, scan: PagedScan) -> None:
@@ -313,7 +311,7 @@ class _Stream(Iterator[pa.RecordBatch]):
             while (page := self._scan._next_page(self)) is not None:
                 if page.rows.num_rows:
                     return page.rows
-        except InvalidCall:  # nothing was read, nor lost
+        except ScanConsumed:  # no rows were read, so none are lost
             raise
         except BaseException:
             self._failed = True

@@ -1,9 +1,9 @@
-"""Rows by their primary keys: many at once, through the same door as a scan.
+"""Reads of rows by their primary keys, many at once, exact while tablets move.
 
-The placement is looked up, the shards of the keys are asked for their rows, and the placement is looked up
-again: what moved meanwhile is asked for again. The first of these queries gives the table, too, and serves
-the shards of this process: so in a store that does not change, a read costs two small queries. It takes no
-lease: if retention ends for the newest snapshot while that is read, the next one is, under a lease.
+The placement is read, the rows are requested from the shards of the keys, and the placement is read again:
+rows of slots that moved meanwhile are requested again. The first query of the catalog also returns the table,
+and the shards of this process reuse it. So in a store that does not change, a read costs two small queries.
+It has no lease: if the newest snapshot expires meanwhile, the read starts again with a newer one and a lease.
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.scan import columns_of
 from elasticscan.store.rows.conversion import arrow_keys
 
-MOST_KEYS = 1 << 16  # are asked for at once
+MOST_KEYS = 1 << 16  # keys in a request
 
 
 def get_rows(
     context: Context,
-    look: KnownTable,
+    state: KnownTable,
     keys: Any,
     columns: list[str] | None,
     snapshot: int | str | datetime | None,
     keep_missing: bool,
 ) -> pa.Table:
-    """Return the rows with some keys, in the order of these; for one that is not there none, or one of nulls.
+    """Return the rows with these keys, in the order of the keys; `state` was just read.
 
-    `look` is one of just now.
+    A key that does not exist has no row, or with `keep_missing` a row of nulls.
     """
-    table = look.table
+    table = state.table
     names, at = columns_of(table, columns), snapshot
-    if isinstance(at, str | datetime):  # before keys are taken: those of a stream are there once
+    if isinstance(at, str | datetime):  # checked before the keys are read: a stream can be read only once
         at = snapshot_of(context.catalog.newest(), table, at)
     asked = pa.concat_batches(
         _bounded(conformed(batches_of(arrow_keys(keys, table)), table, table.primary_key))
     )
 
-    def read(look: KnownTable, at: int) -> pa.Table:
+    def read(state: KnownTable, at: int) -> pa.Table:
         begins = range(0, max(asked.num_rows, 1), MOST_KEYS)
         pieces = (asked.slice(begin, MOST_KEYS) for begin in begins)
-        return pa.concat_tables([_read(context, look, piece, names, at, keep_missing) for piece in pieces])
+        return pa.concat_tables([_read(context, state, piece, names, at, keep_missing) for piece in pieces])
 
     if at is not None:
-        context.table_state(table.id, at, None, look.layout)  # it can be read
-        return read(look, at)
+        context.table_state(table.id, at, None, state.layout)  # raises if the snapshot is not readable
+        return read(state, at)
     try:
-        return read(look, look.last_commit)
-    except SnapshotExpired:  # while it was read: the next one is, under a lease
+        return read(state, state.last_commit)
+    except SnapshotExpired:  # during the read: read a newer snapshot, under a lease
         newer, lease = context.table_state(table.id), secrets.token_hex(8)
         if newer.table.definition != table.definition:
-            raise  # columns may be gone that were there
+            raise  # the newer definition may lack some of the columns
         lease_snapshot(context, lease, newer.table, newer.last_commit)
         try:
             return read(newer, newer.last_commit)
@@ -74,7 +74,7 @@ def get_rows(
 
 
 def _bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches of keys, which may come from a range or a stream without end."""
+    """Yield batches of keys. Raises `LimitExceeded` for too many: a range or stream may be endless."""
     count = 0
     for batch in batches:
         count += batch.num_rows
@@ -88,29 +88,29 @@ def _bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _read(
     context: Context,
-    look: KnownTable,
+    state: KnownTable,
     asked: pa.RecordBatch,
     names: Sequence[str],
     snapshot: int,
     keep_missing: bool,
 ) -> pa.Table:
-    """Return the rows of a snapshot with some keys, in the order of these."""
-    table, cluster = look.table, context.cluster
+    """Return the rows with one request's keys, in the order of the keys."""
+    table, cluster = state.table, context.cluster
     slots = slots_of(asked.select(table.shard_key).columns, context.known.slots)
     order = np.argsort(slots, kind="stable")
     request = RowRequest(
         table=table.id,
         shard=0,
         snapshot=snapshot,
-        # What the caller has already is not read.
+        # Key columns are not read: the caller has their values.
         columns=tuple(name for name in names if name not in table.primary_key),
         slots=slots[order],
         keys=asked.take(pa.array(order)),
-        layout=look.layout,
+        layout=state.layout,
         definition=table.definition,
     )
     places = np.empty(len(order), dtype=np.int64)
-    places[order], batches = read_by_key(request, look.placement, cluster.placements, cluster.shards)
+    places[order], batches = read_by_key(request, state.placement, cluster.placements, cluster.shards)
     missing, fields = places < 0, [table.schema.field(name) for name in names]
     keys, rows, mask = np.arange(len(places)), places, None
     if keep_missing:

@@ -1,4 +1,4 @@
-"""Scans as users hold them: pages with keys, a table, a stream, an explanation; and how they begin."""
+"""`Scan`: reads of one snapshot or of changes, in pages with keys; and the functions that begin scans."""
 
 from __future__ import annotations
 
@@ -52,23 +52,23 @@ from elasticscan.topology import SlotSet, Topology
 
 
 class Scan(PagedScan):
-    """A scan that gives every row of one snapshot exactly once, in pages.
+    """A scan that returns every row of one snapshot exactly once, in pages.
 
-    Iterating yields pages; each page's key resumes the scan after that page, in any process, while the
-    snapshot is kept (a scan renews its lease with its pages) and the key is valid (30 days, or longer where
-    snapshots are kept for longer). Threads may share the pages; `key` is where the scan stands.
+    Iteration yields pages. Each page's key resumes the scan after that page, in any process, while the
+    snapshot is kept (reading pages renews the scan's lease) and the key is valid (30 days, or the retention
+    period if that is longer). Several threads may share the iteration. `key` is the scan's present position.
 
-    `to_table`, `count` and streams read all rows that remain. No row goes to two readers: another reader gets
-    `InvalidCall`, never a part that looks like the whole. A `to_table` or `count` that failed
-    can be called again; a stream that failed or was left cannot. A forked child cannot read its parent's
-    scan; it uses `Store.resume(scan.key)`.
+    `to_table`, `count` and streams read all remaining rows. No row is returned to two readers: a second one
+    gets `ScanConsumed`, not a part of the rows that looks complete. `to_table` and `count` can be called
+    again after an error; a stream that failed or was abandoned cannot be read again. A forked child cannot
+    read its parent's scan; it calls `Store.resume(scan.key)`.
 
     A scan is an Arrow stream, too: `duckdb.sql("SELECT count(*) FROM scan")`, `polars.DataFrame(scan)`,
     `pandas.DataFrame.from_arrow(scan)` and `pyarrow.table(scan)` read it to its end, once.
 
-    Where retention keeps the snapshot for less than two more hours, a scan holds a lease on it. A store
-    that is open for reading alone takes none: its scan ends with `SnapshotExpired` once that is gone.
-    `explain()["kept_by"]` says which of the two keeps it.
+    If retention keeps the snapshot for less than two more hours, the scan has a lease on it. In a read-only
+    store there is no lease: the scan raises `SnapshotExpired` if the snapshot expires.
+    `explain()["kept_by"]` is "lease" or "retention".
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class Scan(PagedScan):
         super().__init__(table.name, key)
         self._opened = context
         self._table = table
-        self.base = base  # the topology that was the newest when the scan began
+        self.base = base  # the newest topology when the scan began
         self._ends_lease = ends_lease
-        self._kept = kept  # the order in which it sorts its first rows itself
-        self._choose = choose  # of a scan that begins; None of one that was resumed
+        self._kept = kept  # the order, if the scan sorts its rows itself
+        self._choose = choose  # the comparison of access paths; None for a resumed scan
         self._access = access_of(context, table, key)
         self.stats = ScanStats()
         self._may_have_lease, self._lease_end = leased, context.clock.now() + LEASE_SECONDS
@@ -118,9 +118,9 @@ class Scan(PagedScan):
 
     @property
     def key(self) -> str | None:
-        """The continuation key of where the scan stands now; None when it is complete.
+        """The continuation key of the scan's present position; None when it is complete.
 
-        Raises `InvalidOption` where the scan sorts its rows itself, and so has only one page.
+        Raises `InvalidOption` before the single page of a scan that sorts its rows itself.
         """
         if self._kept is not None and self.standing.cursors:
             raise InvalidOption(
@@ -139,14 +139,14 @@ class Scan(PagedScan):
             yield from self._rows(self.standing, columns)
 
     def _end(self) -> None:
-        """End the lease, if it is to end with the scan."""
+        """Remove the lease, unless others use it after this scan."""
         if self._ends_lease and self._may_have_lease:
             end_lease(self._context, self.standing.lease)
 
     def _sorted(
         self, kept: list[str], begin: ContinuationKey, columns: tuple[str, ...]
     ) -> tuple[pa.RecordBatch, ContinuationKey]:
-        """Read all pages, and return the first rows of an order as one."""
+        """Read all pages, and return the first rows in an order as one page."""
         whole = self._table.schema
         read = tuple(dict.fromkeys((*columns, *(name for name, _ in terms_of(kept, whole)))))
         first = FirstRows(kept, begin.limit or 0, pa.schema([whole.field(name) for name in read]))
@@ -157,7 +157,7 @@ class Scan(PagedScan):
         return batch, replace(begin, cursors=())
 
     def _renew_lease(self, standing: ContinuationKey) -> None:
-        """Renew the lease once half of it is over."""
+        """Renew the lease when half of its time is over."""
         if standing.cursors and self._context.clock.now() >= self._lease_end - LEASE_SECONDS / 2:
             keep_lease(self._context, standing)
             self._may_have_lease = self._context.catalog.read_only is None
@@ -166,7 +166,7 @@ class Scan(PagedScan):
     def _rows(
         self, begin: ContinuationKey, columns: tuple[str, ...]
     ) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
-        """Yield the rows of pages, and where the scan stands after them."""
+        """Yield the rows of each page, and the state of the scan after it."""
         if not begin.cursors:
             return
         context, access, facts = self._context, self._access, CommitFacts((), {})
@@ -200,14 +200,14 @@ class Scan(PagedScan):
             yield self._finish(rows, begin, columns, facts), reached
 
     def _page_rows(self, state: ContinuationKey) -> int:
-        """Return the length of a page: no longer than the limit, unless a filter may drop some of it."""
+        """Return the maximum rows of a page: at most the limit, unless a filter may drop rows."""
         most, limit = state.page_rows, state.limit
         if limit is None or self._access.predicate is not None or self._kept is not None:
             return most
         return min(most, limit)
 
     def _columns_read(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the columns of pages, and the columns that only the scan itself needs."""
+        """Return the columns to read: those to return, and those that the filter and the order need."""
         access = self._access
         tested = sorted(access.predicate.columns) if access.predicate else ()
         sorted_by = access.sort.columns if access.sort else ()
@@ -219,7 +219,7 @@ class Scan(PagedScan):
         if self._access.predicate is not None:
             mask = self._access.predicate.mask(rows)
             if columns and not begin.feed:
-                rows = rows.select(list(columns))  # what only the condition needs is not copied
+                rows = rows.select(list(columns))  # do not copy the columns that only the condition needs
             rows = rows.filter(mask)
         if begin.feed and columns:
             arrays = [*map(rows.column, columns), *feed_arrays(rows, begin, facts)]
@@ -228,13 +228,14 @@ class Scan(PagedScan):
         return rows if not names or rows.schema.names == names else rows.select(names)
 
     def parts(self, slots: Sequence[SlotSet]) -> list[str]:
-        """Keys of this scan over some of its slots each: how it is divided among tasks.
+        """Divide the scan among tasks: return a continuation key for each set of slots.
 
-        The catalog is asked once, however many there are.
+        The catalog is read once for all keys.
 
         Raises:
-            InvalidOption: the scan has a limit, which no part could keep alone.
-            InvalidCall: all rows were given out before, or the scan is closed, or one of changes has begun.
+            InvalidOption: the scan has a limit, which parts cannot keep independently.
+            ScanConsumed: all rows were returned before, the scan is closed, or it is a scan of changes that
+                has begun.
         """
         state = self.standing
         self._check_open()
@@ -250,11 +251,11 @@ class Scan(PagedScan):
                 table=self._table.name,
             )
         sealer = self._context.sealer
-        return [sealer.seal(state.restrict_to(some)) for some in slots]
+        return [sealer.seal(state.restrict_to(part)) for part in slots]
 
     @property
     def choice(self) -> Choice | None:
-        """The access paths and the chosen one; None for a resumed scan."""
+        """The access paths and which one is chosen; None for a resumed scan."""
         return self._chosen
 
     @cached_property
@@ -262,7 +263,7 @@ class Scan(PagedScan):
         return None if self._choose is None else self._choose()
 
     def explain(self) -> dict[str, Any]:
-        """Explain the scan's path, and what it has read; and where the slots are that it has not read yet."""
+        """Describe the access path, the rows read so far, and the shards of the slots that remain."""
         context, state = self._context, self.standing
         placement, pending = context.placement(), slots_of(state.cursors)
         names = dict(self.base.shard_names) | context.shard_names()
@@ -287,7 +288,7 @@ class Scan(PagedScan):
             "ranges": len(access.order.ranges) if access.order else access.keys and access.keys.count,
             "remainder": access.predicate.shown() if access.predicate else None,
             "order_by": order,
-            # A scan that was resumed does not know them.
+            # Empty for a resumed scan.
             "candidates": [asdict(candidate) for candidate in choice.candidates] if choice else [],
             "limit": state.limit,
             "kept_by": "lease" if is_leased else "retention",
@@ -303,11 +304,11 @@ class Scan(PagedScan):
         }
 
 
-# How scans begin, and go on
+# New and resumed scans
 
 
 def resume_scan(context: Context, key: str, ends_lease: bool = True) -> Scan:
-    """Return a scan that goes on behind a page, by its key; errors as of `Store.resume`."""
+    """Resume a scan after a page, from the page's key; errors as for `Store.resume`."""
     state = context.sealer.open(key)
     table, base = keep_lease(context, state), context.base_topology(state.base_topology)
     return Scan(context, table, base, state, ends_lease)
@@ -321,9 +322,9 @@ def begin_scan(
     order_by: str | Sequence[str] | None = None,
     limit: int | None = None,
 ) -> Scan:
-    """Return a new scan, with fixed snapshot, base topology and access path."""
+    """Return a new scan, with a fixed snapshot, base topology and access path."""
     index = read.index
-    if not isinstance(read.snapshot, int):  # what a tag or a time names may have changed since
+    if not isinstance(read.snapshot, int):  # an older catalog would resolve a tag or time differently
         context.check_newest()
     tx = context.catalog.newest()
     table = find(tx)[0]
@@ -331,13 +332,13 @@ def begin_scan(
     asked, base = snapshot_of(tx, table, read.snapshot), newest_topology(tx)
     at = tx.state.commit if asked is None else asked
     state, is_leased = context.table_in(tx, table.id, at), not is_kept(context, tx, table, at)
-    if read.filter is not None:  # it is compared with statistics
+    if read.filter is not None:  # load the statistics that the choice of a path needs
         context.statistics(state, tx)
     columns, predicate = columns_of(table, read.columns), predicate_of(table, read.filter)
     by_key = bind_to_key(context, table, predicate)
     compare = partial(choose_access, context, state, columns, predicate, by_key, index, at)
 
-    # Where all rows are wanted a direct scan is cheapest; other paths are compared only for `explain`.
+    # If all rows are read, a direct scan is the cheapest; paths are compared only for `explain`.
     wants_all = predicate is None and index in (AUTO, NONE)
     order = kept = choice = None
     if order_by is not None:
@@ -346,7 +347,7 @@ def begin_scan(
             choice = compare(order)
         except (NotFound, InvalidOption):
             kept = kept_order(order, limit, table) if index == AUTO else None
-            if kept is None:  # else the scan keeps the first rows of the order itself
+            if kept is None:  # otherwise the scan sorts its rows itself
                 raise
             order = None
     if order is None:
@@ -375,7 +376,7 @@ def begin_scan(
 def first_key(
     table: TableInfo, snapshot: int, base: Topology, slots: SlotSet, read: ReadRequest, lease: str
 ) -> ContinuationKey:
-    """Return the key of a direct scan of all rows of some slots that has read nothing yet."""
+    """Return the key of a direct scan of some slots, before its first page."""
     return ContinuationKey(
         table=table.id,
         snapshot=snapshot,
@@ -398,7 +399,7 @@ def begin_changes(
     commits: tuple[int | str | datetime | None, int | str | datetime | None],
     read: ReadRequest,
 ) -> Scan:
-    """Return a scan of the changes of commits in (after, upto]; None is the oldest kept, and the newest."""
+    """Return a scan of the changes of commits in (after, upto]; None means the oldest kept, or the newest."""
     if not all(isinstance(commit, int) for commit in commits):
         context.check_newest()
     tx = context.catalog.newest()
@@ -435,9 +436,9 @@ def scan_changes(
     read: ReadRequest,
     lease: str,
 ) -> Scan:
-    """Return a scan of segments up to a commit; without a lease where a stream holds what it needs.
+    """Return a scan of changes in segments up to a commit. `lease` is empty if a stream has a lease on them.
 
-    A change has the key of its row, so slots without rows for the filter have no changes for it either.
+    A change has the key of its row, so slots that cannot match the filter have no matching changes either.
     """
     slots = SlotSet.of((segment.start, segment.end) for segment in segments)
     slots &= slots_of_filter(context, table, read.filter)
@@ -450,7 +451,7 @@ def scan_changes(
 def columns_of(
     table: NamedColumns, columns: Sequence[str] | None, option: str = "columns"
 ) -> tuple[str, ...]:
-    """Return the columns that were asked for; all of them by default."""
+    """Check names of columns and return them; None means all columns."""
     if columns is None:
         return tuple(table.schema.names)
     if not columns or len(set(columns)) < len(columns):

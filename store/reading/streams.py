@@ -1,15 +1,15 @@
-"""Streams that follow tables: what is seen of them by their leases, and what planning one has to know.
+"""Streams that follow tables: the list of named streams, and the reads for the planning of micro-batches.
 
-A stream with a name keeps a lease on the commit that it has reached, so that the changes after it
-stay readable. `streams_in` knows these leases alone: a stream without a name leaves no trace in the
-catalog, and one that stopped is listed until its lease ends.
+A named stream has a lease on the commit that it has reached, so that the changes after it stay readable.
+`streams_in` lists streams by these leases. So a stream without a name is not listed, and a stream that
+stopped is listed until its lease expires.
 
-A stream writes down where it stands about once a minute while it runs, and when it ends by itself. So
-the `commit` that `streams_in` reports may be a minute behind what the stream has delivered; while it still
-reads its first snapshot it is that snapshot, and `behind_rows` leaves out the snapshot's unread rows.
+A stream renews its lease about once a minute while it runs, and when it ends normally. So the `commit` that
+`streams_in` reports may be a minute older than the last one delivered. While the stream reads its first
+snapshot, `commit` is that snapshot, and `behind_rows` does not include the snapshot's unread rows.
 
-Planning takes one look at the catalog for each micro-batch (`CommitReads.look`): everything in a
-`StreamState` was true at the same moment, and nothing else is asked.
+The planning of a micro-batch reads the catalog once (`CommitReads.look`): everything in a `StreamState` is
+from the same state, and nothing else is read.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """The facts of a stream's table, from one look at the catalog.
+    """A stream's table in one state of the catalog.
 
     Attributes:
-        table: what the stream reads.
+        table: the table that the stream reads.
         newest: the newest commit of the store.
-        commits: the table's commits after where the stream stands, as many as were asked for.
-        fragments: the table's, if they were asked for.
-        placement: where slots are now.
-        base: the newest topology of the history. Slots that have left their shard of it are read by virtual
+        commits: the table's commits after the stream's position, as many as were requested.
+        fragments: the table's fragments, if they were requested.
+        placement: the newest placement.
+        base: the newest topology of the history. Slots that have left their shard in it are read by virtual
             scans, all others by base-shard scans.
     """
 
@@ -74,12 +74,12 @@ class CommitReads:
         most: int = MAX_NUMBER,
         fragments: bool = False,
     ) -> StreamState:
-        """Return the facts that planning a micro-batch needs, in one transaction.
+        """Return the state that the planning of a micro-batch needs.
 
         Args:
-            after: the commit that the stream has reached; None if it needs no commits.
-            upto, most: the last commit that it needs, and how many, the oldest, suffice.
-            fragments: whether they are needed.
+            after: the commit that the stream has reached; None to return no commits.
+            upto, most: return commits up to `upto`, and only the oldest `most` of them.
+            fragments: whether to return the fragments.
 
         Raises `TableChanged` if the table was dropped.
         """
@@ -95,7 +95,7 @@ class CommitReads:
         )
 
     def lag(self, table_id: int, after: int) -> tuple[int, int, float]:
-        """Return (commits, rows, seconds) of a stream behind its table that has reached a commit."""
+        """Return by how many (commits, rows, seconds) a stream at a commit is behind its table."""
         return self.context.ask(lambda tx: _lag(tx, live_table(tx, table_id), after))
 
     def scan_snapshot(self, state: StreamState, at: int, slots: SlotSet, read: ReadRequest) -> Scan:
@@ -105,35 +105,35 @@ class CommitReads:
         """
         context, base = self.context, state.base
         named = f"{context.known.store_id}/{state.table.id}/{at}"
-        # All micro-batches of a snapshot share a lease, since none knows which is the last.
+        # All micro-batches of a snapshot share a lease, because no task knows which one is the last.
         lease = hashlib.sha256(named.encode()).hexdigest()[:16]
         slots &= slots_of_filter(context, state.table, read.filter)
         key = first_key(state.table, at, base, slots, read, lease)
         return Scan(context, keep_lease(context, key), base, key, ends_lease=False)
 
     def hold_snapshot(self, state: StreamState, at: int) -> None:
-        """Keep a snapshot readable until its next micro-batch, by the lease that all of these share."""
+        """Renew the shared lease of a stream's first snapshot, until its next micro-batch."""
         everything = SlotSet.span(0, self.context.known.slots)
         self.scan_snapshot(state, at, everything, ReadRequest(None))
 
     def commit_at(self, timestamp: float) -> int:
-        """Return the newest commit made by a time that a user gave, once no shard knows newer ones.
+        """Return the newest commit at a time that a user gave, after checking that no shard has seen newer.
 
-        Raises `NotFound` if the time is still to come.
+        Raises `NotFound` if the time is in the future.
         """
         self.context.check_newest()
         return self.context.ask(lambda tx: tx.commit_at(timestamp))
 
     def newest_commit_at(self, timestamp: float) -> int:
-        """Return the newest commit made at or before a time, in seconds since 1970; 0 when there is none."""
+        """Return the newest commit at or before a time, in seconds since 1970; 0 if there is none."""
         return self.context.ask(lambda tx: tx.newest_commit_at(timestamp))
 
     def floor(self, table_id: int, snapshot: int, seen_from: int) -> int:
-        """Return a table's newest overwrite; `seen_from`: the newest commit whose overwrites count."""
+        """Return a table's newest overwrite up to the commit `seen_from`, in the state of a snapshot."""
         return self.context.table_state(table_id, snapshot).floor(seen_from)
 
     def count_rows(self, table: TableInfo, bounds: Bounds, filter: str | None) -> Counts:  # noqa: A002
-        """Count rows by slot, in the slots that a filter leaves. Counted once for a snapshot or a commit."""
+        """Count rows by slot, in the slots that can match a filter; cached for each range of commits."""
         context = self.context
 
         def count() -> Counts:
@@ -141,9 +141,9 @@ class CommitReads:
             for fragment in context.table_state(table.id, bounds.snapshot).fragments:
                 if bounds.touch(fragment):
                     reader = context.readers.opener(table)(fragment, ())
-                    here = slot_counts(reader, fragment, bounds, len(counts))
+                    in_fragment = slot_counts(reader, fragment, bounds, len(counts))
                     for start, end in fragment.slots & slots:
-                        counts[start:end] += here[start:end]
+                        counts[start:end] += in_fragment[start:end]
             return counts
 
         key = ("rows by slot", table.id, table.definition, bounds, filter)
@@ -157,16 +157,16 @@ def _lag(tx: Tx, table: TableInfo, after: int) -> tuple[int, int, float]:
 
 
 def streams_in(tx: Tx) -> list[dict[str, Any]]:
-    """Return every named stream whose lease runs, by table and name, as plain values.
+    """Return every named stream whose lease has not expired, sorted by table and name, as plain values.
 
-    `commit` is the newest that it surely delivered; `behind_…` are the commits and rows of the table after
-    that, and the age of the oldest of them. `expires_at` is in seconds since 1970.
+    `commit` is the newest commit that was certainly delivered; `behind_…` are the number of later commits and
+    their rows, and the age of the oldest of them. `expires_at` is in seconds since 1970.
     """
     tables = {table.name: table for table in tx.state.infos()}
     streams = []
     for lease in leases_in(tx):
         table, name = tables.get(lease["table"]), stream_of(lease["purpose"])
-        # Before the table of this name was made: the lease is of one that was dropped.
+        # A lease from before the table was made is of a dropped table with the same name.
         if table is None or name is None or lease["snapshot"] < table.created_commit:
             continue
         behind = zip(("commits", "rows", "seconds"), _lag(tx, table, lease["snapshot"]), strict=True)
