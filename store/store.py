@@ -260,17 +260,17 @@ class Store:
         rules = TextRules(
             arguments.names("nulls", nulls), arguments.types("types", types), delimiter, columns
         )
-        made = {
+        definition = {
             "primary_key": arguments.columns("primary_key", primary_key),
             "shard_key": arguments.columns("shard_key", shard_key),
             "compression": compression,
         }
-        how = arguments.choice("mode", mode, MODES)
-        once = None if job is None else arguments.application("job", job)
+        mode = arguments.choice("mode", mode, MODES)
+        job = None if job is None else arguments.application("job", job)
         since = arguments.whole_or_none("if_unchanged_since", if_unchanged_since)
-        said = arguments.user_metadata(user_metadata)
+        metadata = arguments.user_metadata(user_metadata)
         name, files = arguments.text("table", table), find_files(arguments.places("source", source), form)
-        return load_files(self.context, name, files, how, rules, made, once, since, said)
+        return load_files(self.context, name, files, mode, rules, definition, job, since, metadata)
 
     # Reading
 

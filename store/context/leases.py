@@ -73,8 +73,8 @@ def take_lease(tx: Tx, lease: str, table: TableInfo, snapshot: int, purpose: str
 
 def lease_end(tx: Tx, lease: str) -> float:
     """Return the time at which a lease expires or expired; 0 if there is none."""
-    held = tx.lease(Hold, lease)
-    return 0.0 if held is None else held.until / 1e6
+    entry = tx.lease(Hold, lease)
+    return 0.0 if entry is None else entry.until / 1e6
 
 
 def kept_seconds(tx: Tx, snapshot: int, retention_seconds: float) -> float:

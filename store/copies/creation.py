@@ -31,7 +31,7 @@ Disks = Callable[[str], Disk]
 def first_record(
     location: Location, shards: Shards, tablets: int, slots: int, hash_name: str, retention_seconds: float
 ) -> StoreCreated:
-    """Return the first record of a store; arguments and errors as of `Store.create`."""
+    """Return the first record of a store; arguments and errors as for `Store.create`."""
     names, roots = arguments.shards(shards)
     slots = arguments.whole_number("slots", slots, 1, MAX_SLOTS)
     tablets = arguments.whole_number("tablets", tablets, 1, MAX_SLOTS)
@@ -39,8 +39,8 @@ def first_record(
     hashed = arguments.choice("hash", hash_name, (HASH,))
     placement = initial_placement(slots, tablets, range(1, len(names) + 1))
     stored = [location.stored_root(name, roots.get(name)) for name in names]
-    made = tuple(map(Shard, range(1, len(names) + 1), names, stored))
-    return StoreCreated(token_hex(16), hashed, retention, made, placement.tablets, token_hex(16))
+    first = tuple(map(Shard, range(1, len(names) + 1), names, stored))
+    return StoreCreated(token_hex(16), hashed, retention, first, placement.tablets, token_hex(16))
 
 
 def make_store(location: Location, disks: Disks, clock: Clock, new: StoreCreated) -> None:

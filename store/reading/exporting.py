@@ -108,9 +108,7 @@ def _destination(path: str) -> tuple[fs.FileSystem, str, str | None]:
             option="path",
         )
     if info.type == fs.FileType.File:
-        raise InvalidOption(
-            f"{shown(path)} is there already; choose another name, or remove it", option="path"
-        )
+        raise InvalidOption(f"{shown(path)} already exists; choose another name, or remove it", option="path")
     if kind is None:
         files = system.get_file_info(fs.FileSelector(place, allow_not_found=True))
         if files:

@@ -72,7 +72,7 @@ def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
     if name not in schema.names:
         hint = suggest(name, schema.names) or "; a term is a column, or 'column DESC'"
         raise NotFound(
-            f"order_by names a column {name!r}, which is not there{hint}", column=name, kind="column"
+            f"order_by names a column {name!r}, which does not exist{hint}", column=name, kind="column"
         )
     return name, descending
 

@@ -241,10 +241,10 @@ class PagedScan(Iterator[Page]):
         if self._reader is not reader and not begins:
             raise self._in_use()
 
-    def _in_use(self) -> InvalidCall:
-        return InvalidCall(
-            f"another reader takes rows of this scan of table {self._name!r}; begin one for each, "
-            "or use Store.resume(scan.key)",
+    def _in_use(self) -> ScanConsumed:
+        return ScanConsumed(
+            f"another reader has begun to read this scan of table {self._name!r}; begin a scan for each "
+            "reader, or use Store.resume(scan.key)",
             table=self._name,
         )
 

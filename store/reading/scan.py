@@ -409,8 +409,8 @@ def begin_changes(
     upto = newest if upto is None else upto
     if max(after, upto) > newest:
         raise NotFound(
-            f"commit {max(after, upto)} is still to come: the newest is {newest}; a reader that follows "
-            "goes on after the last commit that it has read",
+            f"commit {max(after, upto)} is still to come: the newest is {newest}; continue after the last "
+            "commit that was read",
             table=table.name,
             snapshot=max(after, upto),
             newest=newest,

@@ -112,7 +112,7 @@ def repair_store(
     directory = new_place.directory
     if directory is None or directory.exists() or directory.is_symlink():
         raise AlreadyExists(
-            f"{shown(into)} is there already, or is no directory; name a directory that is not there yet",
+            f"{shown(into)} already exists, or is not a directory; name a directory that does not exist yet",
             uri=shown(into),
         )
     report, known = RepairReport(), _read_catalog(uri, disks)

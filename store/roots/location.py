@@ -132,15 +132,15 @@ class Location:
                 any(directory.glob(f"{SHARDS}/*/{name}")) for name in names
             )
         except OSError as error:
-            raise NotFound(
-                f"{brief(self.uri, 200)} cannot be looked into: {error.strerror}; check the path, "
+            raise StoreNotFound(
+                f"{brief(self.uri, 200)} cannot be read: {error.strerror}; check the path, "
                 "or let its owner open it to a group (docs/security.md)",
                 uri=self.uri,
                 kind="store",
             ) from error
         if is_bereft:
-            raise NotFound(
-                f"{self.uri} holds parts of a store, but {CATALOG_FILE} is missing or has none; restore it "
+            raise StoreNotFound(
+                f"{self.uri} holds parts of a store, but {CATALOG_FILE} is missing or empty; restore it "
                 f"from a backup, use `elasticscan repair {self.uri} NEW`, or remove what was never a store",
                 uri=self.uri,
                 kind="store",

@@ -227,8 +227,7 @@ class Claims:
                 )
             elif found.shard in self._active:
                 raise InvalidOption(
-                    f"{root} is the storage of {found} already, by another name; each needs a place of its "
-                    "own",
+                    f"{root} is the storage of {found} already; give each shard a directory of its own",
                     root=str(root),
                 )
             else:

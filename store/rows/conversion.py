@@ -110,7 +110,7 @@ def typed(values: Sequence[Any], field: pa.Field) -> pa.Array:
         if kind.num_fields or pa.types.is_floating(kind) or kept != [*values]:  # True equals 1.0
             for value, stored in zip(values, kept, strict=True):
                 if not _is_same(value, stored):
-                    raise ValueError(f"it does not hold {brief(value)} as it is")
+                    raise ValueError(f"it cannot store {brief(value)} exactly")
     except (pa.ArrowException, ArithmeticError, AttributeError, ValueError, TypeError) as error:
         raise SchemaMismatch(
             f"column {field.name!r} is of type {kind}: {error}; convert the value, or give None for a null",
