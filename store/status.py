@@ -57,12 +57,12 @@ def _why_outdated(context: Context) -> str | None:
 
 def _removed(state: StoreState) -> list[dict[str, Any]]:
     """Describe the removed shards whose files are still kept, because running scans may read them."""
-    gone, until = state.removed_shards, dict[int, list[float]]()
-    for file in state.removed_files() if gone else ():
-        if file.shard in gone:
+    shards, until = state.removed_shards, dict[int, list[float]]()
+    for file in state.removed_files() if shards else ():
+        if file.shard in shards:
             until.setdefault(file.shard, []).append(file.dropped_at + GC_GRACE_SECONDS)
     return [
-        _shard(gone[shard]) | {"files": len(ends), "kept_until": max(ends)}
+        _shard(shards[shard]) | {"files": len(ends), "kept_until": max(ends)}
         for shard, ends in sorted(until.items())
     ]
 

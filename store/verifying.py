@@ -77,5 +77,5 @@ def verify(context: Context) -> Iterator[Finding]:
             verify_file(context.disk_of(fragment.shard), file.path, file.seal, label)
         except OperatorNeeded as error:
             where, commits = state.shards[fragment.shard].name, (fragment.min_commit, fragment.max_commit)
-            found = Finding(str(error), where, file.path, table, index, fragment.slots.ranges, file.rows)
-            yield found if index is not None else replace(found, commits=commits)
+            finding = Finding(str(error), where, file.path, table, index, fragment.slots.ranges, file.rows)
+            yield finding if index is not None else replace(finding, commits=commits)

@@ -27,24 +27,24 @@ def check_tag_name(name: object) -> str:
     return text
 
 
-def snapshot_of(tx: Tx, table: TableInfo, asked: int | str | datetime | None) -> int | None:
+def snapshot_of(tx: Tx, table: TableInfo, snapshot: int | str | datetime | None) -> int | None:
     """Return the commit number for a number, a tag, or a time (the newest commit then); None stays None.
 
     Raises:
         NotFound: there is no such tag, the table was made later, or the time is in the future.
     """
-    if isinstance(asked, str):
-        return _tag(tx, table, asked).snapshot
-    if not isinstance(asked, datetime):
-        return asked
-    assert asked.utcoffset() is not None, "times without a zone were refused"
-    number = tx.commit_at(asked.timestamp())
+    if isinstance(snapshot, str):
+        return _tag(tx, table, snapshot).snapshot
+    if not isinstance(snapshot, datetime):
+        return snapshot
+    assert snapshot.utcoffset() is not None, "times without a zone were refused"
+    number = tx.commit_at(snapshot.timestamp())
     if number < table.created_commit:
         raise NotFound(
-            f"table {table.name!r} was made after {asked.isoformat()}; its first snapshot is "
+            f"table {table.name!r} was made after {snapshot.isoformat()}; its first snapshot is "
             f"{table.created_commit}",
             table=table.name,
-            time=asked.isoformat(),
+            time=snapshot.isoformat(),
             kind="snapshot",
         )
     return number
@@ -61,8 +61,8 @@ def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datet
         context.check_newest()
     with context.catalog.writing() as tx:
         table = find(tx)[0]
-        asked = snapshot_of(tx, table, snapshot)
-        at = tx.state.commit if asked is None else asked
+        at = snapshot_of(tx, table, snapshot)
+        at = tx.state.commit if at is None else at
         # In the transaction that adds the tag: a merge reads the tags before it releases a snapshot.
         tx.state.check_snapshot(table, at)
         tags = {tag.name: tag.snapshot for tag in tx.state.tables[table.id].tags}

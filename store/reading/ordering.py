@@ -108,7 +108,7 @@ def indexes_in_order(order: Terms, table: TableInfo, indexes: Sequence[IndexInfo
 # The first rows of an order without an index
 
 
-def kept_order(terms: Terms, limit: int | None, table: TableInfo) -> list[str] | None:
+def total_order(terms: Terms, limit: int | None, table: TableInfo) -> list[str] | None:
     """Return an order extended by the primary key, for a scan that sorts; None if it cannot sort."""
     if limit is None or limit > MOST_FIRST:
         return None

@@ -48,13 +48,13 @@ def get_rows(
     names, at = columns_of(table, columns), snapshot
     if isinstance(at, str | datetime):  # checked before the keys are read: a stream can be read only once
         at = snapshot_of(context.catalog.newest(), table, at)
-    asked = pa.concat_batches(
+    requested = pa.concat_batches(
         _bounded(conformed(batches_of(arrow_keys(keys, table)), table, table.primary_key))
     )
 
     def read(state: KnownTable, at: int) -> pa.Table:
-        begins = range(0, max(asked.num_rows, 1), MOST_KEYS)
-        pieces = (asked.slice(begin, MOST_KEYS) for begin in begins)
+        begins = range(0, max(requested.num_rows, 1), MOST_KEYS)
+        pieces = (requested.slice(begin, MOST_KEYS) for begin in begins)
         return pa.concat_tables([_read(context, state, piece, names, at, keep_missing) for piece in pieces])
 
     if at is not None:
@@ -89,14 +89,14 @@ def _bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _read(
     context: Context,
     state: KnownTable,
-    asked: pa.RecordBatch,
+    requested: pa.RecordBatch,
     names: Sequence[str],
     snapshot: int,
     keep_missing: bool,
 ) -> pa.Table:
     """Return the rows with one request's keys, in the order of the keys."""
     table, cluster = state.table, context.cluster
-    slots = slots_of(asked.select(table.shard_key).columns, context.known.slots)
+    slots = slots_of(requested.select(table.shard_key).columns, context.known.slots)
     order = np.argsort(slots, kind="stable")
     request = RowRequest(
         table=table.id,
@@ -105,7 +105,7 @@ def _read(
         # Key columns are not read: the caller has their values.
         columns=tuple(name for name in names if name not in table.primary_key),
         slots=slots[order],
-        keys=asked.take(pa.array(order)),
+        keys=requested.take(pa.array(order)),
         layout=state.layout,
         definition=table.definition,
     )
@@ -124,7 +124,7 @@ def _read(
 
     def column(field: pa.Field) -> pa.ChunkedArray:
         if field.name in table.primary_key:
-            return asked.column(field.name).take(of_keys)
+            return requested.column(field.name).take(of_keys)
         if not batches:
             return pa.nulls(len(rows), field.type)
         return values.column(field.name) if in_order else values.column(field.name).take(of_rows)

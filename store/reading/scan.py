@@ -46,7 +46,7 @@ from elasticscan.store.reading.changes import (
     feed_arrays,
     feed_fields,
 )
-from elasticscan.store.reading.ordering import FirstRows, kept_order, terms_of, written
+from elasticscan.store.reading.ordering import FirstRows, terms_of, total_order, written
 from elasticscan.store.reading.paged_scan import PagedScan
 from elasticscan.topology import SlotSet, Topology
 
@@ -80,14 +80,14 @@ class Scan(PagedScan):
         ends_lease: bool = True,
         choose: Callable[[], Choice] | None = None,
         leased: bool = True,
-        kept: list[str] | None = None,
+        sort_order: list[str] | None = None,
     ) -> None:
         super().__init__(table.name, key)
         self._opened = context
         self._table = table
         self.base = base  # the newest topology when the scan began
         self._ends_lease = ends_lease
-        self._kept = kept  # the order, if the scan sorts its rows itself
+        self._sort_order = sort_order  # the order, if the scan sorts its rows itself
         self._choose = choose  # the comparison of access paths; None for a resumed scan
         self._access = access_of(context, table, key)
         self.stats = ScanStats()
@@ -122,7 +122,7 @@ class Scan(PagedScan):
 
         Raises `InvalidOption` before the single page of a scan that sorts its rows itself.
         """
-        if self._kept is not None and self.standing.cursors:
+        if self._sort_order is not None and self.standing.cursors:
             raise InvalidOption(
                 "a scan that sorts its rows itself has no key before its page; make an index in its order",
                 option="order_by",
@@ -133,8 +133,8 @@ class Scan(PagedScan):
         return self._context.sealer.seal(state)
 
     def _read(self, columns: tuple[str, ...]) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
-        if self._kept is not None and columns:
-            yield self._sorted(self._kept, self.standing, columns)
+        if self._sort_order is not None and columns:
+            yield self._sorted(self._sort_order, self.standing, columns)
         else:
             yield from self._rows(self.standing, columns)
 
@@ -144,12 +144,12 @@ class Scan(PagedScan):
             end_lease(self._context, self.standing.lease)
 
     def _sorted(
-        self, kept: list[str], begin: ContinuationKey, columns: tuple[str, ...]
+        self, sort_order: list[str], begin: ContinuationKey, columns: tuple[str, ...]
     ) -> tuple[pa.RecordBatch, ContinuationKey]:
         """Read all pages, and return the first rows in an order as one page."""
-        whole = self._table.schema
-        read = tuple(dict.fromkeys((*columns, *(name for name, _ in terms_of(kept, whole)))))
-        first = FirstRows(kept, begin.limit or 0, pa.schema([whole.field(name) for name in read]))
+        schema = self._table.schema
+        read = tuple(dict.fromkeys((*columns, *(name for name, _ in terms_of(sort_order, schema)))))
+        first = FirstRows(sort_order, begin.limit or 0, pa.schema([schema.field(name) for name in read]))
         for rows, _ in self._rows(begin, read):
             first.add(rows)
         table = first.rows().select(list(columns)).combine_chunks()
@@ -202,7 +202,7 @@ class Scan(PagedScan):
     def _page_rows(self, state: ContinuationKey) -> int:
         """Return the maximum rows of a page: at most the limit, unless a filter may drop rows."""
         most, limit = state.page_rows, state.limit
-        if limit is None or self._access.predicate is not None or self._kept is not None:
+        if limit is None or self._access.predicate is not None or self._sort_order is not None:
             return most
         return min(most, limit)
 
@@ -274,7 +274,7 @@ class Scan(PagedScan):
                 if part:
                     scans.append({"scan": kind, "shard": names.get(shard, str(shard)), "slots": len(part)})
         is_leased = context.ask(lambda tx: lease_end(tx, state.lease) > tx.now)
-        access, choice, order = self._access, self.choice, self._kept
+        access, choice, order = self._access, self.choice, self._sort_order
         if access.sort is not None:
             order = written([(name, access.sort.descending) for name in dict.fromkeys(access.sort.columns)])
         return {
@@ -329,8 +329,8 @@ def begin_scan(
     tx = context.catalog.newest()
     table = find(tx)[0]
     context.looked = tx.state.placement, context.clock.now()
-    asked, base = snapshot_of(tx, table, read.snapshot), newest_topology(tx)
-    at = tx.state.commit if asked is None else asked
+    requested, base = snapshot_of(tx, table, read.snapshot), newest_topology(tx)
+    at = tx.state.commit if requested is None else requested
     state, is_leased = context.table_in(tx, table.id, at), not is_kept(context, tx, table, at)
     if read.filter is not None:  # load the statistics that the choice of a path needs
         context.statistics(state, tx)
@@ -340,14 +340,14 @@ def begin_scan(
 
     # If all rows are read, a direct scan is the cheapest; paths are compared only for `explain`.
     wants_all = predicate is None and index in (AUTO, NONE)
-    order = kept = choice = None
+    order = sort_order = choice = None
     if order_by is not None:
         order = terms_of(order_by, table.schema)
         try:
             choice = compare(order)
         except (NotFound, InvalidOption):
-            kept = kept_order(order, limit, table) if index == AUTO else None
-            if kept is None:  # otherwise the scan sorts its rows itself
+            sort_order = total_order(order, limit, table) if index == AUTO else None
+            if sort_order is None:  # otherwise the scan sorts its rows itself
                 raise
             order = None
     if order is None:
@@ -356,7 +356,7 @@ def begin_scan(
     try:
         is_leased = is_leased and lease_snapshot(context, lease, table, at)
     except SnapshotExpired as expired:
-        if asked is not None:
+        if requested is not None:
             raise
         raise Interrupted(f"table {table.name!r} was changed while a scan began; begin it again") from expired
     first = first_key(table, at, base, by_key.slots, read, lease)
@@ -370,7 +370,7 @@ def begin_scan(
         by_key=choice is not None and choice.candidate.kind == KEY,
     )
     choose = (lambda: choice) if choice else compare
-    return Scan(context, table, base, key, True, choose, is_leased, kept)
+    return Scan(context, table, base, key, True, choose, is_leased, sort_order)
 
 
 def first_key(

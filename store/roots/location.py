@@ -169,7 +169,7 @@ class Location:
         If the block raises, new directories without files are removed again. A new store's directory is
         private to this user; roots have the permissions of the store's directory.
         """
-        store, made = self.directory, list[Path]()
+        store, created = self.directory, list[Path]()
         paths = [Path(root) for root in roots if "://" not in root]
         for path in paths:
             if store is not None and Path(os.path.realpath(store)).is_relative_to(os.path.realpath(path)):
@@ -182,10 +182,10 @@ class Location:
             _check_outside(path)
         try:
             for path in paths:
-                _make_directory(path, store, made)
+                _make_directory(path, store, created)
             yield
         except BaseException:
-            for path in reversed(made):
+            for path in reversed(created):
                 for directory, _, _ in os.walk(path, topdown=False):
                     with suppress(OSError):
                         Path(directory).rmdir()
@@ -204,12 +204,12 @@ def _check_outside(path: Path) -> None:
             )
 
 
-def _make_directory(path: Path, store: Path | None, made: list[Path]) -> None:
-    """Make a directory and its parents, independently of the umask; append new ones to `made`."""
+def _make_directory(path: Path, store: Path | None, created: list[Path]) -> None:
+    """Make a directory and its parents, independently of the umask; append new ones to `created`."""
     try:
         mode = PRIVATE if store in (None, path) else mode_within(store.stat().st_mode, True)
         for directory in [each for each in (path, *path.parents) if not each.exists()][::-1]:
-            made.append(directory)
+            created.append(directory)
             if directory == path or (store is not None and directory.is_relative_to(store)):
                 directory.mkdir(PRIVATE, exist_ok=True)  # another process may make it at the same time
                 directory.chmod(mode)

@@ -216,22 +216,22 @@ class Claims:
         root = Root(place, self._open_disk(place))
         marker = Marker(self._store, self._incarnation, shard.id, shard.name)
         with alone_at(place):
-            found = root.marker()
-            if found is None and not any(is_fragment_path(path) for path, _ in root.disk.list()):
+            present = root.marker()
+            if present is None and not any(is_fragment_path(path) for path, _ in root.disk.list()):
                 self._claimed.append((root, marker))
-            elif found is None or found.owner[:2] != marker.owner[:2]:
+            elif present is None or present.owner[:2] != marker.owner[:2]:
                 raise InvalidOption(
-                    f"{root} holds {found or 'files without a marker'} of another store or a lost "
+                    f"{root} holds {present or 'files without a marker'} of another store or a lost "
                     "catalog; choose another directory, or remove it if no store uses it",
                     root=str(root),
                 )
-            elif found.shard in self._active:
+            elif present.shard in self._active:
                 raise InvalidOption(
-                    f"{root} is the storage of {found} already; give each shard a directory of its own",
+                    f"{root} is the storage of {present} already; give each shard a directory of its own",
                     root=str(root),
                 )
             else:
-                marker = marker.raised(found)
+                marker = marker.raised(present)
             root.write_marker(marker)
             check_owner(root.marker(), root, marker)  # object storage has no lock: another claim may win
         self._active.add(shard.id)
@@ -251,8 +251,8 @@ class Claims:
             return
         for root, marker in self._claimed:
             with suppress(ElasticScanError):
-                found = root.marker()
-                if found is not None and found.owner == marker.owner:
+                present = root.marker()
+                if present is not None and present.owner == marker.owner:
                     written = [path for path, _ in root.disk.list() if is_fragment_path(path)]
                     for path in (*written, MARKER):
                         root.disk.delete(path)
