@@ -186,12 +186,12 @@ def roots(option: str, value: Any) -> dict[str, str]:
     return {text(option, name): place(f"{option}[{name!r}]", root) for name, root in given.items()}
 
 
-def number(option: str, value: Any, least: float = 0, most: float = MAX_NUMBER) -> float:
-    """Return a number within bounds, such as seconds or a share."""
-    found: Any = math.nan if isinstance(value, bool) or not isinstance(value, Real) else value
-    if not least <= found <= most:
-        raise _refusal(option, value, f"a number, {least} to {most}")
-    return float(found)
+def number(option: str, value: Any, most: float = MAX_NUMBER) -> float:
+    """Return a number from 0 to a bound, such as seconds or a share."""
+    real: Any = math.nan if isinstance(value, bool) or not isinstance(value, Real) else value
+    if not 0 <= real <= most:
+        raise _refusal(option, value, f"a number, 0 to {most}")
+    return float(real)
 
 
 def period(option: str, value: Any) -> float | None:
