@@ -74,8 +74,8 @@ class RootMarks:
     def _known(self, shard: int) -> tuple[str, Root]:
         """Return the name and the root of a shard, which may have been removed."""
         if shard not in self._roots:
-            every = (info for find in (self._catalog.seen, self._catalog.state) for info in find().all_shards)
-            info = next((info for info in every if info.id == shard), None)
+            states = (read() for read in (self._catalog.seen, self._catalog.state))
+            info = next((info for state in states for info in state.all_shards if info.id == shard), None)
             if info is None:
                 raise NotFound(f"the store has no shard with id {shard}", shard=shard, kind="shard")
             place = self._location.root(info.root)
@@ -242,9 +242,11 @@ class RootMarks:
             known = [self._known_at(shard, before, live.get(shard, set())) for shard in active]
             layout, commit = map(max, zip(seen, *known, strict=True))
             adopted = replace(before, incarnation=token_hex(16), layout=layout, commit=commit)
-            for every in before.all_shards:
-                with suppress(*() if every.id in active else (ElasticScanError,)):
-                    self._take_over(every.id, adopted, every.id in active)
+            for shard in active:
+                self._take_over(shard, adopted, True)
+            for shard in before.removed_shards:
+                with suppress(ElasticScanError):  # the root of a removed shard may be gone
+                    self._take_over(shard, adopted, False)
             take_incarnation(tx, adopted.incarnation, adopted.versions)
         self.note_newest(active)
         return Adopted(adopted.incarnation, (before.commit, commit))
