@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from elasticscan.catalog import StoreState
 from elasticscan.metadata import FRAGMENT, INDEX_RUN, Fragment, IndexInfo, Manifest, Seal, TableInfo
@@ -144,7 +145,8 @@ def plan_by_files(files: Sequence[FoundFile], unreadable: Mapping[str, str]) -> 
     if not files:
         return None
     store = Counter(file.manifest.store for file in files).most_common(1)[0][0]
-    of_store = sorted((file for file in files if file.manifest.store == store), key=_began_at)
+    of_store = [file for file in files if file.manifest.store == store]
+    of_store.sort(key=attrgetter("manifest.began_at"))
     by_table: dict[int, list[FoundFile]] = {}
     for file in of_store:
         by_table.setdefault(file.manifest.table, []).append(file)
@@ -170,10 +172,6 @@ def plan_by_files(files: Sequence[FoundFile], unreadable: Mapping[str, str]) -> 
         for path, why in sorted(unreadable.items())
     ]
     return plan
-
-
-def _began_at(file: FoundFile) -> float:
-    return file.manifest.began_at
 
 
 def _plan_table(name: str, files: Sequence[FoundFile]) -> TablePlan:
