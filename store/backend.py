@@ -127,8 +127,7 @@ def complete_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield complete rows: the given columns, and all other columns from the stored rows with the same keys.
 
-    Raises:
-        TableChanged: the columns of the table were changed since `table` was read.
+    Raises `TableChanged` if the columns of the table were changed since `table` was read.
     """
     find = partial(context.table_state, table.id)
     current = find()

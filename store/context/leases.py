@@ -105,9 +105,7 @@ def lease_snapshot(context: Context, lease: str, table: TableInfo, snapshot: int
 def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
     """Renew a scan's lease, even if it expired, and return the table with the scan's definition.
 
-    Raises:
-        TableChanged: the table was dropped.
-        SnapshotExpired: the lease expired, and the snapshot or the changes are gone.
+    Raises `TableChanged` if the table was dropped, `SnapshotExpired` if the snapshot or the changes are gone.
     """
     tx = context.catalog.newest()
     table = _readable_table(tx, key)

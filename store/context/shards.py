@@ -46,8 +46,7 @@ class CatalogPlacements:
     def recent(self, looked: Placement | None) -> Placement:
         """Return the last placement read, as `Placements.recent`, if this process knows of no later change.
 
-        Reads it again after a pause between pages: files may have been collected, and the snapshot may have
-        expired.
+        After a pause it is read again: files may have been collected, and the snapshot may have expired.
         """
         last = self._context.looked
         if last is not None and (looked is None or last[0] is looked):

@@ -131,8 +131,7 @@ class Context:
     def writable_disk(self, shard: int) -> Disk:
         """Verify the root of a shard, and return its disk for writes, moves and deletions.
 
-        Called again for each file, because a disk may be unmounted at any moment. Raises as
-        `RootMarks.check`, and `ReadOnlyStore`.
+        Call it for each file: a disk may be unmounted meanwhile. Raises `ReadOnlyStore`, or as `check_root`.
         """
         self.catalog.check_writable()
         return self.check_root(shard)
@@ -141,8 +140,7 @@ class Context:
         """Return a shard's disk for staged files, which a transaction checks again before it refers to them.
 
         Cheaper than `writable_disk`: the catalog is read only if the marker does not match the last state.
-        The marker in a bucket is not read: nothing else can be mounted there. `check_not_collected` makes the
-        full check later.
+        The marker in a bucket is not read: nothing else can be mounted there.
         """
         self.catalog.check_writable()
         disk = self.disk_of(shard)
@@ -272,8 +270,8 @@ class Context:
         """Return the rows of a table that are in the log, in the state of a transaction.
 
         Raises:
-            Interrupted: a flush has moved them to files meanwhile; retry with a newer state.
-            StoreDamaged: they are damaged.
+            Interrupted: a flush has moved the rows to files meanwhile; retry with a newer state.
+            StoreDamaged: the rows are not those that were written.
         """
         commits, known = tx.state.memory(table.id), self._memory.get(table.id)
         if known is None or known.table.definition != table.definition:

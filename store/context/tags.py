@@ -30,8 +30,7 @@ def check_tag_name(name: object) -> str:
 def snapshot_of(tx: Tx, table: TableInfo, snapshot: int | str | datetime | None) -> int | None:
     """Return the commit number for a number, a tag, or a time (the newest commit then); None stays None.
 
-    Raises:
-        NotFound: there is no such tag, the table was made later, or the time is in the future.
+    Raises `NotFound` if there is no such tag, the table was made later, or the time is in the future.
     """
     if isinstance(snapshot, str):
         return _tag(tx, table, snapshot).snapshot

@@ -46,9 +46,7 @@ def first_record(
 def make_store(location: Location, disks: Disks, clock: Clock, new: StoreCreated) -> None:
     """Make a store's catalog, and claim the roots of its first shards.
 
-    Raises:
-        AlreadyExists, StoreNotFound: as `place_for_store`.
-        InvalidOption: as `place_for_store`, or a root belongs to another shard.
+    Raises as `place_for_store`, and `InvalidOption` if a root belongs to another shard.
     """
     claims = Claims(location, disks, new.store_id, new.incarnation)
 
@@ -84,10 +82,8 @@ def new_roots(
 ) -> Iterator[list[tuple[str, str]]]:
     """Make directories for new shards and yield (name, stored root) pairs; the block adds the shards.
 
-    A shard that the store already has keeps its root, unless another root is given.
-
-    Raises:
-        InvalidOption: a directory cannot be made.
+    A shard that the store already has keeps its root, unless another root is given. Raises `InvalidOption` if
+    a directory cannot be made.
     """
     location, kept = context.location, {each.name: each.root for each in context.state().shards.values()}
     given = {name: location.stored_root(name, root) for name, root in roots.items()}

@@ -56,10 +56,8 @@ def choose_access(
 ) -> Choice:
     """Choose the cheapest path for a snapshot of a table, or the path with a name or an order.
 
-    `key` is the result of `bind_to_key` for the predicate.
-
-    Raises:
-        NotFound, NotReady, InvalidOption: there is no path with this name or order, or it is not ready.
+    `key` is the result of `bind_to_key` for the predicate. Raises `NotFound`, `NotReady` or `InvalidOption`
+    if there is no path with this name or order, or the index is not ready.
     """
     table, indexes, statistics = state.table, state.indexes, context.statistics(state)
     named = next((index for index in indexes if index.name == name), None)
@@ -143,11 +141,7 @@ def _count_entries(
 
 
 def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Access:
-    """Return the access path of the scan with a continuation key.
-
-    Raises:
-        TableChanged: the index of the scan was dropped.
-    """
+    """Return the access path of the scan with a key. Raises `TableChanged` if its index was dropped."""
     index, known = None, context.catalog.known  # recent enough: the caller has just read the catalog
     if key.index is not None:
         state = context.table_state(table.id, key.snapshot, layout=known.layout if known else None)

@@ -69,8 +69,7 @@ def _parse(table: TableInfo, values: Sequence[str], group_by: Sequence[str]) -> 
 def known_count(context: Context, key: ContinuationKey) -> int | None:
     """Return the number of rows that a new scan returns; None if it has to read them or has begun.
 
-    Raises:
-        TableChanged, SnapshotExpired: as the scan.
+    Raises `TableChanged` and `SnapshotExpired` as the scan.
     """
     whole = (Cursor(SlotSet.span(0, context.known.slots)),)
     if key.filter is not None or key.limit is not None or key.segments or key.cursors != whole:

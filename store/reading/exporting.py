@@ -95,8 +95,7 @@ def export_scan(scan: Scan, table: TableInfo, path: str, file_bytes: int, compre
 def _destination(path: str) -> tuple[fs.FileSystem, str, str | None]:
     """Return the file system, the path on it, and the format of a single file; None for a directory.
 
-    Raises:
-        InvalidOption: the file exists, the directory is not empty, or the format is unknown.
+    Raises `InvalidOption` if the file exists, the directory is not empty, or the format is unknown.
     """
     system, place = file_system_at(path)
     (info,) = system.get_file_info([place])

@@ -44,9 +44,7 @@ _COMPARABLE = (
 def terms_of(order_by: Any, schema: pa.Schema) -> Terms:
     """Return (column, descending) for each term of an order such as "a, b DESC" or ["a", "b DESC"].
 
-    Raises:
-        NotFound: a column does not exist.
-        InvalidOption: there are no terms, or a column is named twice.
+    Raises `NotFound` for an unknown column, `InvalidOption` if there are no terms, or a column occurs twice.
     """
     if isinstance(order_by, str) and order_by not in schema.names:
         order_by = order_by.split(",")
@@ -80,8 +78,7 @@ def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
 def indexes_in_order(order: Terms, table: TableInfo, indexes: Sequence[IndexInfo], name: str) -> list[str]:
     """Return the names of ready indexes that have an order; `name` is AUTO or the only index to consider.
 
-    Raises:
-        NotFound, InvalidOption: no index has the order, or the terms have both directions.
+    Raises `NotFound` or `InvalidOption` if no index has the order, or the terms have both directions.
     """
     text, columns = ", ".join(written(order)), [column for column, _ in order]
     if len({descending for _, descending in order}) > 1:
@@ -119,11 +116,7 @@ def total_order(terms: Terms, limit: int | None, table: TableInfo) -> list[str] 
 
 
 def can_be_sorted(order_by: Sequence[str], schema: pa.Schema) -> bool:
-    """Return True if Arrow compares values of all columns of an order as Spark does.
-
-    Raises:
-        NotFound: a column does not exist.
-    """
+    """Return True if Arrow compares values of all columns of an order as Spark does. Raises `NotFound`."""
     kinds = [schema.field(name).type for name, _ in terms_of(order_by, schema)]
     # Not nanoseconds: Spark truncates them to microseconds, so that different values become equal.
     times = [kind for kind in kinds if pt.is_timestamp(kind) and kind.unit != "ns"]
@@ -138,8 +131,7 @@ class FirstRows:
         most: maximum number of rows.
         schema: the schema of the rows.
 
-    Raises:
-        NotFound, InvalidOption: as `terms_of`.
+    Raises as `terms_of`.
     """
 
     def __init__(self, order_by: Sequence[str], most: int, schema: pa.Schema) -> None:

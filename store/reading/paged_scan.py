@@ -128,10 +128,7 @@ class PagedScan(Iterator[Page]):
         """Return the iterator of the remaining pages; every call returns the same one.
 
         Several threads may share it: each page is returned to exactly one of them. After an error, the next
-        call reads the same page again.
-
-        Raises:
-            ScanConsumed: all pages were returned before, or the scan is closed.
+        call reads the same page again. Raises `ScanConsumed` after the last page, or if the scan is closed.
         """
         self._check_open()
         return self

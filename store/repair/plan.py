@@ -36,11 +36,7 @@ OVERWRITE, MOVE = "overwrite", "move"
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """An intact file in one of the roots.
-
-    Attributes:
-        root: number of the root, from 1, in the order in which the roots were given.
-    """
+    """An intact file; `root` is the number of its root, from 1, in the order of the roots."""
 
     root: int
     manifest: Manifest
@@ -109,13 +105,7 @@ class StorePlan:
 def plan_by_catalog(
     state: StoreState, rows: Mapping[int, Sequence[Fragment]], files: Mapping[str, int]
 ) -> StorePlan:
-    """Plan the tables of a catalog.
-
-    Args:
-        state: the catalog's state.
-        rows: the rows in its log, as fragments by table id.
-        files: number of the root by path.
-    """
+    """Plan the tables of a catalog; `rows` are those in its log, `files` the number of the root by path."""
     plan = StorePlan(state.slots, state.hash)
     for info in state.infos():
         needed = [each for each in state.fragments(info.id) if each.superseded_at is None]
@@ -139,8 +129,7 @@ def loss(table: str, fragment: Fragment, why: str, what: str = "") -> str:
 def plan_by_files(files: Sequence[FoundFile], unreadable: Mapping[str, str]) -> StorePlan | None:
     """Plan the tables of the store to which most files belong; None if there are no files.
 
-    Args:
-        unreadable: the reasons why other files cannot be read, by path.
+    `unreadable` has the reasons why other files cannot be read, by path.
     """
     if not files:
         return None
