@@ -172,7 +172,7 @@ def arrow_type(option: str, value: Any) -> pa.DataType:
 
 
 def shards(value: Any) -> tuple[list[str], dict[str, str]]:
-    """Return the names of shards, and the roots of those that have one."""
+    """Return the names of shards, and the given roots by name."""
     given = names("shards", list(value) if isinstance(value, Mapping) else value)
     listed = [check_name("shard", name) for name in given]
     if not listed or len(set(listed)) < len(listed):

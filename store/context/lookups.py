@@ -134,7 +134,7 @@ class KnownTable:
 def read_statistics(
     tx: Tx, state: KnownTable, kept: Mapping[int, FragmentStatistics]
 ) -> dict[int, FragmentStatistics]:
-    """Return statistics of a table's fragments, by fragment id; reads only those that `kept` lacks."""
+    """Return statistics of a table's fragments, by fragment id; reads only what `kept` lacks."""
     fragments = {fragment.id for fragment in state.fragments}
     known = {of: kept[of] for of in fragments & kept.keys()}
     new = {of: body for of, body in state.memory.statistics().items() if of not in known}

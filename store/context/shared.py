@@ -271,7 +271,7 @@ class Context:
 
         Raises:
             Interrupted: a flush has moved the rows to files meanwhile; retry with a newer state.
-            StoreDamaged: the rows are not those that were written.
+            StoreDamaged: the rows are damaged.
         """
         commits, known = tx.state.memory(table.id), self._memory.get(table.id)
         if known is None or known.table.definition != table.definition:

@@ -207,7 +207,7 @@ class Scan(PagedScan):
         return min(most, limit)
 
     def _columns_read(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the columns to read: those to return, and those that the filter and the order need."""
+        """Return the columns to read: these columns, and the ones that the filter and the order need."""
         access = self._access
         tested = sorted(access.predicate.columns) if access.predicate else ()
         sorted_by = access.sort.columns if access.sort else ()

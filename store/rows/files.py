@@ -1,9 +1,9 @@
 """Files of rows: found by path, pattern or URI, and read in batches by `pyarrow.dataset`.
 
-Columns of CSV have the types of the table; in a new table, those that Arrow infers from the first block of
-the first file. Text in JSON stays text in a new table, because Arrow would drop the zone of a time. A
-directory named `year=2024`, as Hive and Spark do it, adds a column to its files, if it is below the directory
-or pattern that the caller passed. Its value replaces a column of the same name in a file.
+Columns of CSV have the types of the table. For a new table, Arrow infers them from the first block of the
+first file. Text in JSON stays text in a new table, because Arrow would drop the zone of a time. A directory
+named `year=2024`, as Hive and Spark name them, adds a column to its files, if it is below the directory or
+pattern that the caller passed. Its value replaces a column of the same name in a file.
 """
 
 from __future__ import annotations
