@@ -35,6 +35,6 @@ def open_context(
     context.cluster = Cluster(CatalogPlacements(context), LocalShards(context))
     if follows and catalog.read_only is None:
         context.upkeep = AfterCommit(context)
-    catalog.before_writing = context.roots.look_before_writing
+    catalog.before_writing = context.roots.read_before_writing
     catalog.after_writing = context.roots.note_committed
     return context

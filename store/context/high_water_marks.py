@@ -60,7 +60,7 @@ class RootMarks:
         self._catalog, self._location, self._open_disk = catalog, location, open_disk
         self._roots: dict[int, tuple[str, Root]] = {}
         self._seen_afar: dict[int, Marker] = {}  # markers in buckets, as read before a write
-        self._next_look = self._next_note = 0.0  # times at which a small commit reads, and writes, markers
+        self._next_read = self._next_note = 0.0  # times at which a small commit reads, and writes, markers
         self._store, self._place = self._catalog.seen().store_id, place_of_catalog(catalog.file)
         self._noted_shards = self.local_shards()  # at the time of the last report
         self._pending: StoreState | None = None  # the last small commit, if it was not reported
@@ -174,11 +174,11 @@ class RootMarks:
 
         return set().union(*parallel(reached, sorted(shards), SHARDS_AT_ONCE))
 
-    def look_before_writing(self, is_small: bool) -> Callable[[StoreState], None]:
-        """Return `look_at_marks(True)`; before small commits only once per `MARK_SECONDS`."""
-        return (lambda _: None) if is_small and monotonic() < self._next_look else self.look_at_marks(True)
+    def read_before_writing(self, is_small: bool) -> Callable[[StoreState], None]:
+        """Return `read_markers(True)`; before small commits only once per `MARK_SECONDS`."""
+        return (lambda _: None) if is_small and monotonic() < self._next_read else self.read_markers(True)
 
-    def look_at_marks(self, writing: bool = False) -> Callable[[StoreState], None]:
+    def read_markers(self, writing: bool = False) -> Callable[[StoreState], None]:
         """Read the markers of witnesses (the first time of all directories), and return a check.
 
         The check compares a later state of the catalog with the markers. It raises `CatalogOutdated`, and if
@@ -205,7 +205,7 @@ class RootMarks:
                     check_same_copy(marker, root, expected)
             self._compared = True
             if writing:
-                self._next_look = read_at + MARK_SECONDS
+                self._next_read = read_at + MARK_SECONDS
 
         return compare
 
@@ -213,7 +213,7 @@ class RootMarks:
         """Raise `CatalogOutdated` if a shard has seen a newer commit; free after the first success."""
         # A standby of a database server is behind its primary, so an older catalog proves nothing.
         if not self._compared and not self._catalog.home.is_follower:
-            self.look_at_marks()(self._catalog.state())
+            self.read_markers()(self._catalog.state())
         self._compared = True
 
     # Adoption: a copy becomes an independent store, or a store continues with an older catalog. Both begin a
@@ -231,7 +231,7 @@ class RootMarks:
             WrongRoot, StoreDamaged: a root belongs to another shard, or the catalog is damaged.
         """
         seen = self._catalog.seen().versions  # may be newer than any marker
-        self._compared, self._next_look = False, 0.0
+        self._compared, self._next_read = False, 0.0
         self._catalog.forget()
         self._catalog.check_whole()
         with self._catalog.leasing() as tx:

@@ -76,7 +76,7 @@ Finder("scenarios", "test_a_disk_that_is_unmounted_before_the_commit_is_noticed"
 older = Finder("scenarios", DOUBT.format("older"))
 older.rule("a root that knows more than the catalog stops writers").gives(high_water_marks, "check_not_ahead")
 older.rule("changes of the catalog alone check the marks, too").gives(
-    RootMarks, "look_at_marks", lambda _: None
+    RootMarks, "read_markers", lambda _: None
 )
 older.rule("readers do not take an older catalog for the newest").gives(Context, "check_newest")
 Finder("scenarios", "test_changes_of_the_catalog_alone_leave_marks_as_well").rule(
