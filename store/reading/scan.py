@@ -88,7 +88,7 @@ class Scan(PagedScan):
         self.base = base  # the newest topology when the scan began
         self._ends_lease = ends_lease
         self._sort_order = sort_order  # the order, if the scan sorts its rows itself
-        self._choose = choose  # the comparison of access paths; None for a resumed scan
+        self._choose = choose  # the comparison of access paths; None for a resumed scan or changes
         self._access = access_of(context, table, key)
         self.stats = ScanStats()
         self._may_have_lease, self._lease_end = leased, context.clock.now() + LEASE_SECONDS
@@ -255,7 +255,7 @@ class Scan(PagedScan):
 
     @property
     def choice(self) -> Choice | None:
-        """The access paths and which one is chosen; None for a resumed scan."""
+        """The access paths and which one is chosen; None for a resumed scan, and for changes."""
         return self._chosen
 
     @cached_property
