@@ -1,9 +1,9 @@
 """The catalog: a store's log, the state that is folded from it, and transactions over both.
 
     entry        a row of the log, chained to the one before by its digest (`LogEntry`)
-    record       what an entry says, a frozen value of `metadata.records`
+    record       the content of an entry: one change of the store, a frozen value of `metadata.records`
     state        the fold of all records (`StoreState`, `TableState`)
-    home         the database that keeps the log: SQLite, or PostgreSQL (`SqliteHome`, `PostgresHome`)
+    home         the database that stores the log: SQLite or PostgreSQL (`SqliteHome`, `PostgresHome`)
     transaction  one state, and the records that are appended to it (`Tx`)
 
 What it promises:
@@ -11,20 +11,20 @@ What it promises:
 - **One order.** Records get their numbers under the log's lock, so the order of numbers is the order in which
   they become visible. A snapshot is the number of a commit.
 - **All or nothing.** Files are written and flushed first; a transaction then refers to them. A process that
-  dies before leaves files that nothing refers to, and nothing else.
-- **It proves itself.** Each entry's digest covers the one before, and seals what the record has in other
-  tables. What was altered, lost or repeated is found, and never passes as other rows.
-- **It does not go back.** Who has seen (number, digest) never takes an older copy for the newest log.
-- **No clock is trusted alone.** Times of records never go back; what ends with time ends when the store
-  believes that it is over, by a server's clock where there is one.
-- **A lost answer is no lost commit**: whether it is there is found out by its id. Only a lasting absence of
-  the server is an error, and of a commit that its fate is not known (`CommitUnknown`).
+  dies before its transaction leaves only files that no record names.
+- **Damage is found.** Each entry's digest covers the digest of the entry before it, and the parts of the
+  record in other tables. A reader detects altered, lost and repeated entries and never returns wrong rows.
+- **The log does not go back.** A process that has seen (number, digest) rejects an older copy of the log.
+- **No single clock is trusted.** Times of records never decrease. Leases and retention end by the store's
+  own time (`store_time`), or by the server's clock if the log is at a server.
+- **A lost answer is not a lost commit.** The log is searched for the commit's id. Only if the server stays
+  unreachable, an error is raised: `CommitUnknown` if the commit may be in the log.
 
 The modules are listed in `docs/architecture.md`; begin with `state`, `fold` and `catalog`.
 
-The design is that of KDI's log: a commit is appended and acknowledged once it is durable, and state in memory
-is rebuilt by reading the log. It leaves out rows (they are in Arrow files, `elasticscan.storage`) and
-decisions (which tablet goes where is planned in `elasticscan.store.moves.balancing`).
+The design is that of KDI's log: a commit is acknowledged once its record is durable, and the state in memory
+is rebuilt by reading the log. The log does not contain the rows of large commits (they are in Arrow files,
+`elasticscan.storage`) or decide where tablets go (`elasticscan.store.moves.balancing`).
 """
 
 from elasticscan.catalog.catalog import Catalog

@@ -1,18 +1,19 @@
 """The catalog of a store: follow its log, append to it, checkpoint it.
 
-**Follow.** A process holds one state and folds what came since (`replay`). (number, digest) of the head says
-whether anything did.
+**Follow.** A process keeps one state and applies the records that were appended since (`replay`). If (number,
+digest) of the head equals that of the state, there are none.
 
-**Append.** Under the log's lock: fold the rest, check, insert, move the head. So there is no retry loop, and
-each writer in the queue gets its turn. An append has three outcomes: it is in the log; it was refused, and
-nothing of it is there; or the answer was lost. The last is settled by asking the log for the append's id, and
-remains `CommitUnknown` if that cannot be asked either. Files that were staged for an append may be deleted
-only after it was refused.
+**Append.** Under the log's lock: apply the records since, check the new one, insert it, move the head. So
+there is no retry loop, and each writer in the queue gets its turn. An append has three outcomes: it is in the
+log; it was refused, and the log is unchanged; or the answer was lost. After a lost answer, the log is
+searched for the append's id. If that fails, too, the outcome is `CommitUnknown`. Files that were staged for
+an append may be deleted only after it was refused.
 
-A small commit that has read nothing is one statement where the home has one (`LogHome.append_inline`): the
-database gives it number, time and digest.
+A small commit that does not depend on rows is one statement if the home has one (`LogHome.append_inline`):
+the database assigns number, time and digest.
 
-**Checkpoint.** Who appends each hundredth record writes one, so that no tail is long (`TAIL_RECORDS`).
+**Checkpoint.** The process that appends each hundredth record writes a checkpoint, so that the tail of
+records after the newest checkpoint stays short (`TAIL_RECORDS`).
 """
 
 from __future__ import annotations
@@ -42,25 +43,25 @@ from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.transaction import Tx
 from elasticscan.metadata import MAX_FILES, RowsCommitted
 
-TAIL_RECORDS = 100  # who appends the last of so many writes a checkpoint
+TAIL_RECORDS = 100  # records between two checkpoints
 _DROPPED_AT_ONCE = 500
 
 
 class Catalog:
-    """The log of a store, and transactions over it. For several threads; a child opens its own.
+    """The log of a store, and transactions over it. Safe for several threads; a forked child opens its own.
 
-    Everything raises `ShardMismatch` when the log has become older than this object has seen it.
+    Each method raises `CatalogOutdated` if the log is older than a state that this object has seen.
 
     Attributes:
-        home: the database that keeps the log.
-        known: the newest state that was seen; in a writing transaction, that with which it began.
-        read_only: why nothing can be written through it, or None.
-        file: the log's file; None at a server, whose answers take a while.
-        before_writing: called before every transaction that writes, with `is_small`. It returns a check,
-            which the transaction calls with its state, and which raises when that cannot be the newest.
-        after_writing: is called after every such transaction that changed the versions, with the state that
-            it made, with the shards at which it entered files, and with `is_small`. `append_at_once` gives
-            the state before it, of which `commit` alone is replaced.
+        home: the database that stores the log.
+        known: the newest state that was seen; in a writing transaction, the state with which it began.
+        read_only: the reason why nothing can be written, or None.
+        file: the log's file; None for a log at a server.
+        before_writing: called before every writing transaction, with `is_small`. It returns a check that the
+            transaction calls with its state; the check raises if a shard knows of a newer state.
+        after_writing: called after every writing transaction that changed the versions, with the new state,
+            the shards at which it entered files, and `is_small`. `append_at_once` passes the state before it
+            with only `commit` replaced.
     """
 
     def __init__(self, home: LogHome) -> None:
@@ -77,11 +78,11 @@ class Catalog:
 
     @contextmanager
     def beginning(self, copied: tables.Dump | None = None) -> Iterator[Tx]:
-        """Return the transaction that begins an empty log, with what another one held if that is given.
+        """Return the first transaction of an empty log; if `copied` is given, the log starts with its rows.
 
         Raises:
             AlreadyExists: the log has records.
-            StoreDamaged: what was copied is not what a log held.
+            StoreDamaged: `copied` is not a valid log.
         """
 
         def begin() -> Tx:
@@ -99,12 +100,12 @@ class Catalog:
     # Follow
 
     def follow(self) -> StoreState:
-        """Return the state as of the head; of a standby, which may fall behind what was seen, what it has.
+        """Return the state as of the head. At a standby, it may be older than one that was returned before.
 
         Raises:
-            ShardMismatch: an older copy of the log was put back.
-            StoreDamaged: the log is not what was appended.
-            TableChanged: it is the log of another store.
+            CatalogOutdated: an older copy of the log was put back.
+            StoreDamaged: the log is damaged.
+            TableChanged: the log is now that of another store.
         """
         state = retry(self.home, self._followed)
         self._store_id = self._store_id or state.store_id
@@ -129,24 +130,24 @@ class Catalog:
             return self._advance(found)
 
     def forget(self) -> None:
-        """Take the log as it is next time, also where it is older than it was."""
+        """Accept the log as it is at the next read, even if it is older than the known state."""
         with self._lock:
             self.known = None
 
     def _advance(self, state: StoreState) -> StoreState:
-        """Go on from a state that was committed, unless a newer one is known; returns it."""
+        """Remember a committed state unless a newer one is known; return the given state."""
         with self._lock:
             if self.known is None or state.number > self.known.number:
                 self.known = state
         return state
 
     def state(self) -> StoreState:
-        """Return the newest state; a thread that is in a transaction sees that with which it began."""
+        """Return the newest state; within a transaction of this thread, the state with which it began."""
         known = self.known
         return known if known is not None and self.home.in_transaction else self.follow()
 
     def seen(self) -> StoreState:
-        """Return the newest state that was seen, without asking the log."""
+        """Return the newest state that was seen, without reading the log if there is one."""
         return self.known or self.state()
 
     def newest(self) -> Tx:
@@ -157,19 +158,20 @@ class Catalog:
 
     @contextmanager
     def writing(self, is_small: bool = False) -> Iterator[Tx]:
-        """Begin the writing transaction, one at a time over all processes.
+        """Begin a writing transaction; only one runs at a time over all processes.
 
-        One that `is_small` enters no file, so that what is done before and after it can be done less often.
+        It commits at the end of the block, or changes nothing if the block raises. A copied store, or an
+        older log that was put back, is detected before anything is changed.
 
-        Ends in a commit, or in nothing at all when the block raises. A copy of the store's, or an older one
-        that was put back, is noticed before anything is changed.
+        Args:
+            is_small: the transaction enters no files, so the shards' markers are read and raised less often.
 
         Raises:
             ReadOnlyStore: the log cannot be written.
-            ShardMismatch: it has two names, or is a copy.
+            WrongRoot: the log's file has two names, or the store is a copy.
         """
         self.check_writable()
-        verify = self.before_writing(is_small)  # outside of the transaction: it reads at the shards
+        verify = self.before_writing(is_small)  # before the transaction: it reads files at the shards
         with self.leasing() as tx:
             before = tx.state
             verify(before)
@@ -180,7 +182,7 @@ class Catalog:
 
     @contextmanager
     def leasing(self) -> Iterator[Tx]:
-        """As `writing`, without reading the shards: for leases, and for a copy that becomes the owner."""
+        """Begin a transaction like `writing`, without reading the shards: for leases and `adopt`."""
         self.check_writable()
         with self.appending() as tx:
             yield tx
@@ -188,12 +190,12 @@ class Catalog:
 
     @contextmanager
     def appending(self) -> Iterator[Tx]:
-        """Return a transaction that sees the head and appends to it; others wait until it ends.
+        """Return a transaction that begins at the head of the log; other writers wait until it ends.
 
         Raises:
-            CommitUnknown: the answer was lost, and the log cannot be asked.
-            Interrupted: nothing was done, and all may begin again.
-            CatalogUnavailable: another one has had the lock for too long.
+            CommitUnknown: the answer was lost, and the log cannot be searched for the commit.
+            Interrupted: nothing was changed; the caller may repeat the whole transaction.
+            CatalogUnavailable: another writer has held the lock for too long.
         """
         known = self.follow()
 
@@ -209,7 +211,7 @@ class Catalog:
         transaction: Tx | None = None
 
         def is_there() -> bool:
-            with self.home.writing():  # one under way is waited for
+            with self.home.writing():  # waits for a commit that is still running
                 return transaction is not None and transaction.was_committed()
 
         try:
@@ -226,7 +228,7 @@ class Catalog:
                 raise Interrupted("the log was lost, and nothing was done; try again") from lost
 
     def check_writable(self) -> None:
-        """Raise `ReadOnlyStore` when nothing can be written; to be asked before work is begun."""
+        """Raise `ReadOnlyStore` if nothing can be written. Callers check this before they start work."""
         if self.read_only is not None:
             raise ReadOnlyStore(
                 f"the store is open for reading alone: {self.read_only}; nothing was changed, do this where "
@@ -237,15 +239,16 @@ class Catalog:
     # Small commits at a server
 
     def append_at_once(self, commit: Callable[[Tx], Append | None]) -> int | None:
-        """Append a small commit that has read nothing by one statement, where the home has one.
+        """Append a small commit that does not depend on rows, in one statement, if the home has one.
 
-        `commit` returns it as of the state that is known, or None if it needs a transaction. An attempt whose
-        answer was lost cannot take effect after another layout, since layouts only grow.
+        `commit` makes the append for the known state, or returns None if it needs a transaction. The
+        statement compares only the layout. Layouts only grow, so an attempt whose answer was lost cannot
+        take effect after a change of the layout.
 
-        Returns its number. None, and nothing was done, if it needs a transaction, or the layout has changed.
+        Returns the commit's number; None if nothing was appended and the caller must use a transaction.
 
         Raises:
-            CommitUnknown: the answer was lost, and the server cannot be asked.
+            CommitUnknown: the answer was lost, and the server cannot be searched for the commit.
         """
         state, lost = self.known, list[CommitUnknown]()
         if state is None or not self.home.appends_inline or self.read_only is not None or in_transaction():
@@ -256,11 +259,11 @@ class Catalog:
         verify = self.before_writing(True)
         try:
             verify(state)
-        except ShardMismatch:  # others may have gone beyond what is known here
+        except CatalogOutdated:  # other processes may have committed since
             verify(self.follow())
         try:
-            check(state, what.record)  # all that it depends on is the layout
-        except ElasticScanError:  # the state may be an old one
+            check(state, what.record)  # depends only on the layout, which the statement compares
+        except ElasticScanError:  # the known state may be too old
             return None
         row, parts = drafted(what, 0)
         values = row._asdict() | {"layout": state.layout, "seal": row_digest(row), "parts": parts}
@@ -278,13 +281,13 @@ class Catalog:
                 return None
             number, at, digest = answer
             entry = LogEntry(number, at, row, digest)
-            if number == state.number + 1 and entry.follows(state.digest):  # else readers follow
+            if number == state.number + 1 and entry.follows(state.digest):  # else the next read follows
                 self._advance(apply(state, entry, what.record))
             return int(number)
 
         try:
             appended = retry(self.home, attempt)
-        except CatalogUnavailable as error:  # it cannot be asked whether it is there
+        except CatalogUnavailable as error:  # the log cannot be searched for the commit
             raise lost[-1] if lost else error from None
         if appended is not None:
             self.after_writing(replace(state, commit=appended), frozenset(), True)
@@ -292,7 +295,7 @@ class Catalog:
         return appended
 
     def _found(self, id: bytes, base: int) -> int | None:  # noqa: A002
-        """Return the append whose answer was lost, if it is in the log; the lock waits for one under way."""
+        """Return the number of the append with an id; waits for one that is still running."""
         with self.home.writing():
             found = self.home.execute(tables.BY_ID, {"after": base, "id": id})
         return int(found[0][0]) if found else None
@@ -301,14 +304,14 @@ class Catalog:
 
     @retry_interrupted
     def check_whole(self) -> None:
-        """Raise unless the log is as it was written (`StoreDamaged`), and not older than it was."""
-        self.home.close()  # connections have pages in memory, which may be damaged on the disk
+        """Raise `StoreDamaged` if the log is damaged, `CatalogOutdated` if an older one is back."""
+        self.home.close()  # open connections cache pages that may be damaged on the disk
         self.newest()
         self.home.check_sound()
         verifying.check_log(self.home)
 
     def dump(self) -> tuple[tables.Dump, Tx]:
-        """Return the rows of all tables but the leases, and a transaction that sees just that."""
+        """Return the rows of all tables except leases, and a transaction over the same snapshot."""
         with self.home.reading():
             state = replay_newest(self.home, self.known)
             rows = {
@@ -319,21 +322,22 @@ class Catalog:
     # Checkpoints
 
     def _checkpoint_after(self, before: int, number: int) -> None:
-        """Write a checkpoint after an append, if it has the next record with a round number."""
+        """Write a checkpoint if (before, number] contains a multiple of `TAIL_RECORDS`."""
         if before // TAIL_RECORDS < number // TAIL_RECORDS:
-            with suppress(ElasticScanError):  # what was committed stays so
+            with suppress(ElasticScanError):  # the commit succeeded, whatever happens here
                 self.write_checkpoint()
 
     def write_checkpoint(self) -> None:
-        """Write a checkpoint of the state as of the head; the log goes on meanwhile."""
+        """Write a checkpoint of the newest state, without holding the log's lock."""
         checkpoints.write(self.home, self.follow())
 
     def drop_payloads(self, older_than: float) -> int:
-        """Drop what records said that checkpoints cover, if the newest of these is older than a time.
+        """Drop the parts of records that all kept checkpoints cover; return the number of dropped parts.
 
-        All checkpoints that are kept must cover it: should one be damaged, the other leads to the state.
-        Entries stay, so the history does; so do rows and statistics of rows that lie in the log, and of files
-        that are in use. Returns how many parts were dropped.
+        Nothing is dropped if the newest checkpoint is younger than `older_than`. All kept checkpoints must
+        cover a part, so that the older one still leads to the newest state if the newer one is damaged.
+        Entries stay, and with them the history. Rows of unflushed commits and statistics of files in use
+        stay, too.
         """
         kept = checkpoints.all_checkpoints(self.home)[: checkpoints.KEPT]
         states = [checkpoints.read_state(self.home, checkpoint) for checkpoint in kept]

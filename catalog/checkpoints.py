@@ -1,10 +1,11 @@
-"""Checkpoints: the state as of a number, so that opening a store need not fold its whole log.
+"""Checkpoints: packed states, so that opening a store does not fold its whole log.
 
-Each is sealed with the digest of the log up to its number, so it is none of another log. The two newest stay:
-a damaged one is skipped for the one before, and more of the log.
+A checkpoint is sealed together with the log's digest at its number, so one of another log is not accepted.
+The two newest are kept. If the newest is damaged, the one before it is used with more of the log.
 
-`replay` goes on from a checkpoint, or from a state that is known: the digests of the entries prove that they
-were appended after it. Values of records that checkpoints cover may have been dropped: then it begins there.
+`replay` continues from a checkpoint or from a known state; the digests of the entries prove that they were
+appended after it. Values of records that the checkpoints cover may have been dropped. A process whose known
+state is older then starts from a checkpoint again.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from elasticscan.catalog.failures import change
 from elasticscan.catalog.fold import FOLD_VERSION, apply
 from elasticscan.catalog.state import StoreState
 
-KEPT = 2  # checkpoints
+KEPT = 2  # number of checkpoints
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint of this log: its number, and the digest of the entry that has it."""
+    """A checkpoint of this log: its number, and the digest of the log entry with this number."""
 
     number: int
     digest: bytes
 
 
 def all_checkpoints(home: LogHome) -> list[Checkpoint]:
-    """Return the checkpoints of this release's fold, the newest first; some may be damaged."""
+    """Return the checkpoints with this release's `FOLD_VERSION`, newest first; they may be damaged."""
     rows = home.execute(tables.CHECKPOINTS)
     for number, _, fold in rows:
         if isinstance(fold, int) and fold > FOLD_VERSION:
@@ -44,15 +45,15 @@ def all_checkpoints(home: LogHome) -> list[Checkpoint]:
 
 
 def newest_state(home: LogHome) -> StoreState | None:
-    """Return the state of the newest checkpoint that is whole; None where there is none."""
+    """Return the state of the newest undamaged checkpoint, or None."""
     for checkpoint in all_checkpoints(home):
-        with suppress(StoreDamaged):  # then the one before, and more of the log
+        with suppress(StoreDamaged):  # then the checkpoint before it
             return read_state(home, checkpoint)
     return None
 
 
 def read_state(home: LogHome, checkpoint: Checkpoint) -> StoreState:
-    """Return the state of a checkpoint. Raises `StoreDamaged` where it is not what was written."""
+    """Return the state of a checkpoint. Raises `StoreDamaged` if it is damaged."""
     for seal, content in home.execute(tables.CHECKPOINT, {"number": checkpoint.number}):
         if row_digest((checkpoint.digest, content)) == seal:
             return unpack_value(StoreState, content)
@@ -60,13 +61,14 @@ def read_state(home: LogHome, checkpoint: Checkpoint) -> StoreState:
 
 
 def replay(home: LogHome, state: StoreState | None) -> StoreState:
-    """Return the state as of the head, from an earlier one, or from nothing.
+    """Return the state as of the head, from an earlier state, or from the whole log if that is None.
 
-    Where the head has moved, one more statement gives it, the log's entry of the known state, and the rest.
+    Reads the head first. If it has moved, a second statement reads the head, the entry of the earlier state,
+    and all later entries.
 
     Raises:
-        ShardMismatch: an older copy of the log was put back.
-        StoreDamaged: the log is not what was appended, or a value was dropped, which a checkpoint covers.
+        CatalogOutdated: an older copy of the log was put back.
+        StoreDamaged: the log is damaged, or a value was dropped because a checkpoint covers it.
     """
     if state is not None and head_in(home.execute(tables.HEAD)) == head_of(state):
         return state
@@ -94,21 +96,21 @@ def replay(home: LogHome, state: StoreState | None) -> StoreState:
 
 
 def replay_newest(home: LogHome, known: StoreState | None) -> StoreState:
-    """As `replay`, from the newest checkpoint if nothing is known, or values since then are not there."""
+    """Return `replay` of a known state, or of the newest checkpoint if that is None or fails."""
     with suppress(StoreDamaged):
         if known is not None:
             return replay(home, known)
-    with home.reading():  # this process begins, or has slept
+    with home.reading():  # at the start, or after a long pause of this process
         return replay(home, newest_state(home))
 
 
 def head_of(state: StoreState) -> Row:
-    """Return the row of the head that belongs to a state."""
+    """Return the row of the head for a state."""
     return state.number, state.digest, state.time, state.layout
 
 
 def write(home: LogHome, state: StoreState) -> None:
-    """Write the checkpoint of a state, and remove all but the newest."""
+    """Write the checkpoint of a state, and remove all but the newest `KEPT`."""
     content, numbers = pack_value(state), {state.number, *(each.number for each in all_checkpoints(home))}
     seal = row_digest((state.digest, content))
     values = {"number": state.number, "fold": FOLD_VERSION, "digest": seal, "bytes": content}

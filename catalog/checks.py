@@ -1,27 +1,27 @@
-"""The table of checks: what each kind of record requires of the state that it is appended to.
+"""Checks of each kind of record against the state to which it is appended.
 
-They are pure, and run under the log's lock with the state as of its head; for a commit of one statement, with
-the state that is known, whose layout the statement compares. A write that follows from all rows of a table
-names the number that they were read at (`based_on`). What a flush, a merge or a move took its rows from is
-compared with this very state by those who append them.
+The checks are pure. They run under the log's lock with the state as of the head. For a commit of one
+statement they run with the known state, and the statement compares the layout. A write that depends on all
+rows of a table names the number at which they were read (`based_on`). Whether the fragments from which a
+flush, a merge or a move copied rows are still the same is compared by their callers, with the same state.
 
     record              requires
-    RowsCommitted       its table, the definition its rows are written by; each of its fragments where its
-                        slots live, with runs of all indexes, and not condemned; if it has read rows, no
-                        commit since
-    FragmentsReplaced   each replaced fragment and commit there; its own fragments in place, with runs
-    MoveSwitched        its tablet as it was, its target not draining
-    TableDefined        the definition that it was made from, a name of its own
+    RowsCommitted       its table, with the definition by which its rows were written; each fragment at the
+                        shard of its slots, with runs of all indexes, and not condemned; if the commit
+                        depends on rows, no commit since they were read
+    FragmentsReplaced   all fragments and commits that it names; the new fragments as in RowsCommitted
+    MoveSwitched        its tablet unchanged, its target not draining; the new fragments as in RowsCommitted
+    TableDefined        an unused name; the definition that it replaces, unchanged
     TableDropped        its table
-    IndexDefined        its table, a name of its own; of one that is ready, runs of all fragments
-    TabletsChanged      its tablets as they were
-    ShardDefined        a name of its own; of one that is removed, no tablets at it
-    HorizonRaised       a later horizon than now, no newer than what is held
-    TagChanged          a snapshot that can still be read
-    TopologyEntered     the number that follows in the topology history
+    IndexDefined        its table, an unused name; runs of all fragments if the index is ready
+    TabletsChanged      the split or joined tablets unchanged
+    ShardDefined        an unused name; no tablets at the shard if it is removed
+    HorizonRaised       a higher horizon, at most the head and the oldest tag
+    TagChanged          a snapshot that is still kept
+    TopologyEntered     the next number in the topology history
 
-Raised: `TableChanged` and `RowsChanged` (start again), `Busy` (try again), `SnapshotExpired`,
-`AlreadyExists`, `InvalidCall`.
+Raised: `TableChanged` and `RowsChanged` (the caller reads again), `WriteConflict` (the caller tries again),
+`SnapshotExpired`, `AlreadyExists`, `InvalidTopologyChange`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _check_replaced(state: StoreState, record: FragmentsReplaced) -> None:
 
 
 def _check_runs(state: StoreState, table: TableState, changes: FileChanges) -> None:
-    """Raise unless runs are of indexes that there are, and of fragments that have none."""
+    """Raise unless the new runs belong to existing indexes and to fragments without such a run."""
     indexes = {index.id for index in table.indexes}
     coming = {(added.run.index, added.fragment) for added in changes.runs}
     having = ((run.index, run.fragment) for run in table.runs.by_id.values()) if coming else ()
@@ -118,7 +118,7 @@ def _check_runs(state: StoreState, table: TableState, changes: FileChanges) -> N
 
 
 def _check_files(state: StoreState, table: TableState, changes: FileChanges, placement: Placement) -> None:
-    """Raise unless fragments lie where their slots live, and have runs of all indexes, and of no others."""
+    """Raise unless each fragment is at the shard of its slots and has exactly the runs of all indexes."""
     needed = {index.id for index in table.indexes}
     if sum(len(file.paths) for file in changes.added) > MAX_FILES:
         raise LimitExceeded(
@@ -166,7 +166,7 @@ def _check_table(state: StoreState, record: TableDefined) -> None:
 
 
 def _check_new(state: StoreState, kind: str, id: int) -> None:  # noqa: A002
-    """Raise if an id that a writer chose was used meanwhile, by whatever may be gone again."""
+    """Raise if another writer used the id meanwhile, even if its thing was removed again."""
     if id <= state.newest_ids.get(kind, 0):
         raise Busy(f"another {kind} was made meanwhile; try again")
 

@@ -1,9 +1,9 @@
 """Frozen values as msgpack, by the types of their fields.
 
-A value is the list of its fields, in the order in which its class has them; so a class whose fields change
-needs another format number, and the classes of old numbers stay. Fields whose metadata has `apart` are kept
-elsewhere, and have their defaults here. What is read was sealed by a digest, which is checked before: it is
-what was packed, so its types are not checked again.
+A value is packed as the list of its fields, in the order of its class. So a class whose fields change gets a
+new format number, and the classes of old numbers stay. Fields whose metadata has `apart` are stored
+elsewhere, and have their defaults here. Bytes are unpacked only after their digest was checked, so types are
+not checked again.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Reader = Callable[[Any], Any]
 
 
 class Packed(Generic[T]):
-    """Values of a class by their ids, of which a checkpoint may have many: made once they are asked for.
+    """Values of a class by their ids, unpacked at first use, since a checkpoint may have many.
 
     Args:
-        known: `by_id`, or `packed`.
+        known: `by_id` or `packed`; the other one is derived from it.
     """
 
     def __init__(self, kind: type[T], **known: Any) -> None:
@@ -47,7 +47,7 @@ class Packed(Generic[T]):
         return pack_value(self.by_id)
 
     def changed(self, values: Mapping[int, T], gone: Collection[int] = ()) -> Packed[T]:
-        """Return these values with some that are new or others, and without those that are gone."""
+        """Return the values with some added or replaced, and without the ids in `gone`."""
         if not values and not gone:
             return self
         every = {**self.by_id, **values}
@@ -63,14 +63,14 @@ def pack_value(value: object) -> bytes:
 
 
 def unpack_value(kind: type[T], packed: bytes) -> T:
-    """Return the value of a class that was packed."""
+    """Return the value of a class from its packed bytes."""
     plain, read = msgpack.unpackb(packed, use_list=False, strict_map_key=False), _reader(cast(Any, kind))
     value: T = plain if read is None else read(plain)
     return value
 
 
 def _plain(value: Any) -> Any:
-    """Return what msgpack does not know in terms of what it knows."""
+    """Convert a value that msgpack does not know to one that it knows."""
     if isinstance(value, SlotSet):
         return list(chain.from_iterable(value.ranges))
     if is_dataclass(value):
@@ -90,11 +90,11 @@ def _plain(value: Any) -> Any:
 
 @cache
 def _packed_fields(kind: Any) -> tuple[str, ...]:
-    """Return the fields of a class that its values have in the log."""
+    """Return the names of the fields that are packed, in order."""
     return tuple(field.name for field in fields(kind) if field.init and "apart" not in field.metadata)
 
 
-# Fragments at one shard have nearly all the same slots, thousands of ranges where there are as many tablets.
+# Nearly all fragments at one shard have the same slots, which may be thousands of ranges.
 @lru_cache(maxsize=64)
 def _slots(edges: tuple[int, ...]) -> SlotSet:
     return SlotSet.of(zip(edges[::2], edges[1::2], strict=True))
@@ -113,7 +113,7 @@ _READERS: dict[Any, Reader] = {
 
 @cache
 def _reader(kind: Any) -> Reader | None:
-    """Return the function that makes a value of a type from what msgpack gave; None where that is one."""
+    """Return the function from a msgpack value to a value of a type; None if no conversion is needed."""
     origin, arguments = get_origin(kind), get_args(kind)
     inner = [_reader(each) for each in arguments if each not in (type(None), ...)]
     if kind in _READERS or is_dataclass(kind):

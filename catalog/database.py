@@ -1,16 +1,17 @@
-"""The place that keeps a log: what the log needs of a database, and connections to that.
+"""The home of a log: the interface that the log needs of a database, and its pool of connections.
 
 SqliteHome     a file on a local disk, for the processes of one machine
 PostgresHome   a server, for many machines
 
-Connections are few, one a thread at a time, and none crosses a fork. SQLite keeps in memory which locks the
-process has on a file, and a child that opens the file takes them for its own. So its free connections are
-closed before a fork. If another thread uses one meanwhile, the fork does not wait for it, and the child
-cannot use SQLite. A server's connections are the parent's, and the child never closes them: that would end
-the parent's session.
+A thread uses one connection at a time, and a forked child uses none of its parent's. SQLite remembers in
+memory which locks the process has on a file, and a child that opens the file would believe that these are its
+own. So the free SQLite connections are closed before a fork. If another thread uses one during the fork, the
+fork does not wait for it, and the child cannot use SQLite. Connections to a server belong to the parent. The
+child never closes them, since that would end the parent's session.
 
-What a thread asks while it has a connection, in a transaction for example, goes over the same one: a pooler
-may have few, and in all others threads wait for that transaction to end.
+A thread that has a connection, for a transaction for example, executes all its statements on it. With a
+second one it could wait for itself: a pooler may have few connections, and the threads that have the others
+may wait for this transaction to end.
 """
 
 from __future__ import annotations
@@ -34,26 +35,27 @@ from elasticscan.catalog.entries import damaged_log
 Row = tuple[Any, ...]
 NOTHING: Final[Mapping[str, Any]] = {}
 
-MOST: Final = 40  # connections; threads that find none free wait
-_MOST_FREE: Final = 8  # are kept
-# Of all homes. A fork holds it: no connection is open then that is not counted. Finalizers may enter again.
+MOST: Final = 40  # connections of a home; more threads wait
+_MOST_FREE: Final = 8  # unused connections that a home keeps open
+# One lock for all homes. A fork holds it, so that no thread opens a connection during the fork. Reentrant,
+# since a finalizer may run in a thread that holds it.
 _LOCK: Final = RLock()
 
 
 class LogHome(ABC):
     """A database with the tables of a log. Safe to use from several threads, and after a fork.
 
-    Its errors are ours: `CatalogUnavailable` (try again), `CommitUnknown` (the transaction may have been
-    committed), `DiskFull`, `StoreDamaged`, `ReadOnlyStore`.
+    Raises `CatalogUnavailable` (try again), `CommitUnknown` (the transaction may have been committed),
+    `DiskFull`, `StoreDamaged` and `ReadOnlyStore` in place of the database's errors.
 
     Attributes:
-        retry_seconds: for how long what cannot be reached is tried again.
-        clock: by which things end; a server's is its own.
-        file: the one that it lies in; None for a server.
-        why_read_only: why nothing can be written; None if something can.
-        is_follower: it is a standby of a server, which may show less than was seen.
-        appends_inline: it has a statement that appends a small commit, `append_inline`.
-        types: the database's words for the types of columns, and for the digest before the first record.
+        retry_seconds: how long an unreachable database is tried again.
+        clock: the clock for leases and expiry; at a server, the server's.
+        file: the database's file; None for a server.
+        why_read_only: the reason why nothing can be written, or None.
+        is_follower: the server is a standby, which may lag behind a state that was seen before.
+        appends_inline: the home implements `append_inline`.
+        types: the database's SQL for the types of columns, and for the digest before the first record.
     """
 
     retry_seconds: float
@@ -62,51 +64,51 @@ class LogHome(ABC):
     why_read_only: str | None = None
     is_follower = appends_inline = False
     types: ClassVar[Mapping[str, str]]
-    _is_barred = False  # in a child whose parent used SQLite in another thread; of all files
+    _is_barred = False  # in a child whose parent used SQLite during the fork; for all files
 
     def __init__(self) -> None:
         self._free, self._closings = list[Any](), 0
         self._returned = Condition(_LOCK)
-        # Process and connection, by the thread that has one; none while it is opened.
+        # (process, connection) by thread; the connection is None while it is being opened.
         self._held = dict[int, tuple[int, Any]]()
         with _LOCK:
             HOMES.add(self)
 
     @abstractmethod
     def make_tables(self) -> None:
-        """Make the tables of a log, as far as they are not there."""
+        """Create the tables of a log that do not exist yet."""
 
     def remove_empty(self) -> None:
-        """Remove a log that was not begun, as far as it takes a place; not what others have begun there."""
+        """Remove the files of a log without records; keep a log that another process has begun meanwhile."""
         return
 
     @abstractmethod
     def look(self) -> bool:
-        """Return whether the tables of a log are there, and note who may write to them."""
+        """Return whether the tables of a log exist; set `why_read_only` and `is_follower`."""
 
     @abstractmethod
     def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
-        """Return all rows of a statement: within the transaction of this thread, if it has one.
+        """Execute a statement and return all rows, in this thread's transaction if there is one.
 
-        Else the statement is a transaction of its own, which reads, and is tried again.
+        Outside of a transaction the statement is retried, so it must be safe to repeat.
         """
 
     @abstractmethod
     def reading(self) -> AbstractContextManager[Self]:
-        """Have this thread see one snapshot in all that it executes."""
+        """Begin a transaction that reads: all statements of this thread see one snapshot."""
 
     @abstractmethod
     def writing(self) -> AbstractContextManager[Self]:
-        """Hold the log's lock, one thread of all processes at a time; commit at the end."""
+        """Begin a transaction under the log's lock, of which all processes have one; commit at the end."""
 
     def check_sound(self) -> None:
-        """Raise `StoreDamaged` unless the database finds its own file sound; a server checks by itself."""
+        """Raise `StoreDamaged` if SQLite's own check of the file fails; a server does nothing here."""
         return
 
     def append_inline(self, values: Mapping[str, Any]) -> Row | None:
-        """Append an entry with its parts in one statement, if the layout is `values["layout"]`.
+        """Append an entry with its parts in one statement, if the head's layout is `values["layout"]`.
 
-        Returns (number, time, digest); None if the layout is another one.
+        Returns (number, time, digest); None, with nothing appended, if the layout differs.
         """
         raise NotImplementedError
 
@@ -126,7 +128,7 @@ class LogHome(ABC):
 
     @abstractmethod
     def _reset(self, connection: Any) -> bool:
-        """End the transaction of a connection that was lent; returns whether it can be lent again."""
+        """Roll back the transaction of a connection that is returned; return whether it can be used again."""
 
     def _end(self, connection: Any) -> None:
         connection.close()
@@ -138,7 +140,7 @@ class LogHome(ABC):
 
     @property
     def held(self) -> Any:
-        """The connection that this thread has; raises `InvalidCall` in a child that was forked meanwhile."""
+        """This thread's connection, or None. Raises `ScanConsumed` in a child that was forked meanwhile."""
         process, connection = self._held.get(get_ident(), (os.getpid(), None))
         if process != os.getpid():
             raise _forked_during_use()
@@ -146,7 +148,7 @@ class LogHome(ABC):
 
     @contextmanager
     def _lent(self) -> Iterator[Any]:
-        """Lend a connection; to a thread that has one, the same."""
+        """Lend this thread a connection: the one that it has, or a free or a new one."""
         held = self.held
         if held is not None:
             yield held
@@ -167,7 +169,7 @@ class LogHome(ABC):
                 self._held[thread] = process, connection
             yield connection
         finally:
-            if os.getpid() != process:  # the parent ends what was begun
+            if os.getpid() != process:  # a forked child: the parent ends the transaction
                 self._held.pop(thread, None)
                 _never_free(connection)
                 raise _forked_during_use()
@@ -186,7 +188,7 @@ class LogHome(ABC):
                 self._close_all([connection])
 
     def close(self) -> bool:
-        """Close the connections that are free, and others once they are; return whether there are others."""
+        """Close free connections now, and others when they are returned; return whether there are others."""
         with _LOCK:
             self._closings += 1
             self._close_all(self._free)
@@ -194,11 +196,11 @@ class LogHome(ABC):
 
     def _close_all(self, connections: list[Any]) -> None:
         while connections:
-            with suppress(Exception):  # one that is broken already
+            with suppress(Exception):  # a connection that is already broken
                 self._end(connections.pop())
 
     def _after_fork(self) -> None:
-        """Begin again, in a child: what its parent has stays as it is."""
+        """Forget the parent's connections, in a forked child, without closing them."""
         for connection in (*self._free, *(connection for _, connection in self._held.values())):
             _never_free(connection)
         if self._held and self.file is not None:
@@ -212,18 +214,18 @@ HOMES: Final[WeakSet[LogHome]] = WeakSet()
 
 
 def in_transaction() -> bool:
-    """Return whether this thread is in a transaction of any log; a second one could deadlock."""
+    """Return whether this thread is in a transaction of any log; a second one could cause a deadlock."""
     with _LOCK:
         return any(get_ident() in home._held for home in HOMES)
 
 
 def micros(seconds: float) -> int:
-    """Return a time in seconds since 1970 as the log has it."""
+    """Return a time in seconds since 1970 in microseconds, the unit of the log."""
     return round(seconds * 1e6)
 
 
 def head_in(rows: Sequence[Row]) -> Row:
-    """Return number, digest, time and layout of the head."""
+    """Return (number, digest, time, layout) of the head."""
     if len(rows) == 1:
         return rows[0]
     raise damaged_log(f"it has {len(rows)} heads")
@@ -238,7 +240,7 @@ def _forked_during_use() -> InvalidCall:
 
 
 def _never_free(connection: object) -> None:
-    """Keep an object for as long as the process lives, also while the interpreter takes itself down."""
+    """Keep an object alive until the process ends, even while the interpreter shuts down."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 

@@ -2,10 +2,11 @@
 
     digest(n) = sha256(digest(n - 1) ++ number ++ time ++ sha256(all other columns))
 
-with number and time as eight bytes each, the highest first: a database server can compute that by itself, and
-number a commit and seal it in one statement. `hashes` seals what a record has in other tables. So any entry
-or part that was altered, lost, repeated or exchanged is found by a process that reads on from a digest known
-to be right; a process that has seen a later number finds that the newest entries are missing.
+with number and time as eight bytes each, big-endian. A database server can compute this, so one statement
+can assign a commit's number and digest. The column `hashes` has the digests of the record's parts in other
+tables. A process that starts from a digest that it trusts therefore finds any later entry or part that was
+altered, lost, repeated or exchanged. A process that has seen a higher number finds that the newest entries
+are missing.
 """
 
 from __future__ import annotations
@@ -24,24 +25,25 @@ from elasticscan.metadata import FORMATS, Record, file_statistics, table_of
 
 GENESIS: Final = bytes(32)  # the digest before the first entry, whose number is 0
 
-# The parts of a record that are kept apart from its entry.
+# The parts of a record that are stored apart from its entry.
 VALUE, ROWS, STATISTICS, TOPOLOGY = "value", "rows", "statistics", "topology"
 
 _MOST_BYTES = 64 << 10  # the rows of a larger commit are written to files
 
 
 class LogRow(NamedTuple):
-    """The part of an entry that its writer knows before it has a number.
+    """The columns of an entry that its writer knows before the entry has a number.
 
     Attributes:
-        id: 16 random bytes, by which a writer finds out whether its append went through.
-        format: of the record's kind.
-        operation: of a write, as the history names it; values may be dropped, entries stay.
-        clock: the writer's, in microseconds; 0 where the database gives the time, which is then its own.
-        table: that the record is about; 0 for the store.
-        rows, size: as the record says; 0 for most kinds.
-        app_id, app_version: under which a write is committed once.
-        metadata: of a write, by the user, as JSON.
+        id: 16 random bytes, by which a writer finds its append after a lost answer.
+        format: the format number of the record's kind.
+        operation: the kind of a commit in the table's history, else None. Stored here since the record's
+            value may be dropped.
+        clock: the writer's time in microseconds; 0 if the database assigns the time.
+        table: the id of the record's table; 0 if the record is about the store.
+        rows, size: number and bytes of the rows of a commit, else 0.
+        app_id, app_version: the idempotency key of a write.
+        metadata: the user's metadata of a write, as JSON.
         hashes: msgpack of the sha256 of each part, by name.
     """
 
@@ -61,7 +63,7 @@ class LogRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One row of the log: `time` is in microseconds since the epoch, UTC, and grows with the number."""
+    """One row of the log. `time` is in microseconds since the epoch, UTC, and grows with the number."""
 
     number: int
     time: int
@@ -69,7 +71,7 @@ class LogEntry:
     digest: bytes
 
     def follows(self, digest: bytes) -> bool:
-        """Return True if it is what was appended after the entry with this digest."""
+        """Return True if this entry was appended directly after the entry with a digest."""
         try:
             return chained(digest, self.number, self.time, row_digest(self.row)) == self.digest
         except (AttributeError, TypeError, OverflowError):  # a damaged row may have a value of any type
@@ -78,14 +80,14 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """A record on its way into the log.
+    """A record to append to the log.
 
     Attributes:
-        rows: of a small commit, as a record batch message.
-        app: (application, version) under which it is committed once.
-        metadata: by the user, as JSON.
-        topology: the number and the bytes of a row of the topology history, which its entry seals.
-        beyond: its number will be greater than this.
+        rows: the rows of a small commit, as a record batch message.
+        app: (application, version), the idempotency key.
+        metadata: the user's metadata, as JSON.
+        topology: (number, bytes) of a row of the topology history, which the entry seals.
+        beyond: the record's number will be greater than this.
     """
 
     record: Record
@@ -97,9 +99,9 @@ class Append:
 
 
 def drafted(what: Append, clock: int) -> tuple[LogRow, dict[str, bytes]]:
-    """Return the row of a record's entry, and the parts that are kept apart from it.
+    """Return the row of a record's entry, and the parts that are stored apart from it.
 
-    The row also seals that of the topology history. `clock` is the writer's, as `LogRow` has it.
+    `clock` is `LogRow.clock`. The row of the topology history is sealed, but is not among the parts.
     """
     assert what.rows is None or len(what.rows) <= _MOST_BYTES, "larger commits are written to files"
     record, statistics = what.record, file_statistics(what.record)
@@ -129,23 +131,23 @@ def drafted(what: Append, clock: int) -> tuple[LogRow, dict[str, bytes]]:
 
 
 def chained(digest: bytes, number: int, time: int, seal: bytes) -> bytes:
-    """Return the digest of an entry, from that of the one before."""
+    """Return the digest of an entry from the digest before it and its row digest (`seal`)."""
     return sha256(digest + number.to_bytes(8, "big") + time.to_bytes(8, "big") + seal).digest()
 
 
 def row_digest(values: Sequence[Any]) -> bytes:
-    """Return the sha256 of the values of a row, whatever they are."""
+    """Return the sha256 of the values of a row."""
     return sha256(msgpack.packb(values)).digest()
 
 
 def entry_of(row: Sequence[Any]) -> LogEntry:
-    """Return an entry as the tables have it, which is still to be checked."""
+    """Return the unchecked entry of a row of the tables."""
     number, time, digest, *values = row[:15]
     return LogEntry(number, time, LogRow(*values), digest)
 
 
 def linked_entry(row: Sequence[Any]) -> LogEntry:
-    """Return an entry that was read with the digest of the one before, which it must follow."""
+    """Return the entry of a row whose last column is the digest before it; raise unless it follows."""
     entry = entry_of(row)
     check_chain(GENESIS if entry.number == 0 else row[-1], [entry])
     return entry
@@ -171,24 +173,24 @@ def record_of(entry: LogEntry, value: bytes) -> Record:
 
 
 def part_hashes(entry: LogEntry) -> dict[str, bytes]:
-    """Return the digests of what an entry, which was checked, has apart from it, by name."""
+    """Return the digests of the parts of a checked entry, by name."""
     hashes: dict[str, bytes] = msgpack.unpackb(entry.row.hashes)
     return hashes
 
 
 def check_part(entry: LogEntry, part: str, content: object) -> None:
-    """Raise `StoreDamaged` unless bytes are the part of an entry that was appended with it."""
+    """Raise `StoreDamaged` unless the content is what was appended as this part of an entry."""
     if not is_sealed(content, part_hashes(entry).get(part)):
         raise damaged_log(f"the {part} of record {entry.number} are not what was written")
 
 
 def is_sealed(content: object, digest: object) -> bool:
-    """Return True if a value is bytes with this digest; one of a damaged row may be anything."""
+    """Return True if a value is bytes with this digest; a damaged row may contain any type."""
     return isinstance(content, bytes) and sha256(content).digest() == digest
 
 
 def check_chain(digest: bytes, entries: Iterable[LogEntry]) -> None:
-    """Raise `StoreDamaged` unless the entries follow, one by one, the entry that has this digest."""
+    """Raise `StoreDamaged` unless the entries directly follow the entry with a digest, and each other."""
     for entry in entries:
         if not entry.follows(digest):
             raise damaged_log(f"record {entry.number} is not the one that was appended there")

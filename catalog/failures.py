@@ -1,4 +1,4 @@
-"""The errors of databases as ours, and attempts that are made again after them."""
+"""Errors of the log's database as typed errors, and retries after them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Interrupted(CatalogUnavailable):
-    """A transaction was lost, or its file was replaced: nothing was done, and all of it may begin again."""
+    """A transaction was lost without any change, so the caller may repeat all of it."""
 
 
 def unavailable(said: str) -> CatalogUnavailable:
@@ -59,11 +59,11 @@ def commit_unknown(said: str) -> CommitUnknown:
     )
 
 
-# Attempts
+# Retries
 
 
 def _attempts(seconds: float) -> Iterator[bool]:
-    """Yield for each attempt whether it is the last; waits in between for random times, which grow."""
+    """Yield for each attempt whether it is the last; sleep between attempts with random, growing pauses."""
     until, pause = monotonic() + seconds, 0.02
     while True:
         yield monotonic() >= until
@@ -72,10 +72,10 @@ def _attempts(seconds: float) -> Iterator[bool]:
 
 
 def retry(home: LogHome, attempt: Callable[[], T]) -> T:
-    """Return what an attempt returns, made again while the home cannot be reached, or an answer is lost.
+    """Return the result of an attempt; repeat it while the home is unreachable or an answer was lost.
 
-    The attempt does no harm if it is made twice. After a lost answer, or an interruption, it is made once
-    more at least, so that it can look for what it did.
+    The attempt must be safe to repeat. After a lost answer or an interruption there is at least one more
+    attempt, so that it can search the log for the effect of the one before.
     """
     looked = False
     for is_last in _attempts(home.retry_seconds):
@@ -90,7 +90,7 @@ def retry(home: LogHome, attempt: Callable[[], T]) -> T:
 
 
 def change(home: LogHome, statements: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """Execute statements that may be executed twice, in one transaction that writes."""
+    """Execute statements in one writing transaction; they must be safe to repeat."""
 
     def attempt() -> None:
         with home.writing():
@@ -101,10 +101,11 @@ def change(home: LogHome, statements: Iterable[tuple[str, Mapping[str, Any]]]) -
 
 
 def retry_interrupted(work: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that begins again when it is interrupted, for a minute.
+    """Return a function that is repeated after `Interrupted`, for at most a minute.
 
-    It is needed around transactions: a statement outside of them is repeated by itself (`LogHome.execute`).
-    What the function changed is undone with its transaction. Within another one it does not begin again.
+    Functions with a transaction need it; single statements are repeated by `LogHome.execute`. The changes of
+    an interrupted attempt were rolled back. Within an outer transaction the function is not repeated: the
+    whole outer one must be.
     """
 
     @wraps(work)

@@ -1,10 +1,10 @@
 """The fold: `apply(state, entry, record)` returns the state after one more record. Pure.
 
-Nothing here reads a clock, a file or a row of a table: the same records give the same state in every process,
-and any split of a log into a checkpoint and a tail gives it, too.
+Nothing here reads a clock, a file or a row of a table. So the same records give the same state in every
+process, and a checkpoint with the records after it gives the same state as the whole log.
 
-What a record requires is checked before it is appended, in `checks`, and its place in the log is proven by
-its digest. So one that does not fit the state was written by a program with a fault: `StoreDamaged`.
+`checks` verifies a record's requirements before it is appended, and the digests prove its place in the log.
+A record that does not fit the state was therefore written by a faulty program: `StoreDamaged`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from elasticscan.metadata import (
 )
 from elasticscan.topology import Placement
 
-FOLD_VERSION: Final = 1  # grows whenever the same records give another state
+FOLD_VERSION: Final = 1  # incremented whenever the same records give another state
 
 
 def first_state(entry: LogEntry, record: StoreCreated) -> StoreState:
@@ -77,7 +77,7 @@ def first_state(entry: LogEntry, record: StoreCreated) -> StoreState:
 
 
 def apply(state: StoreState | None, entry: LogEntry, record: Record) -> StoreState:
-    """Return the state after one more record. Raises `StoreDamaged` where it does not fit."""
+    """Return the state after one more record. Raises `StoreDamaged` if the record does not fit the state."""
     if isinstance(record, StoreCreated):
         return first_state(entry, record)
     try:
@@ -101,7 +101,7 @@ Changes = dict[str, Any]
 
 
 def is_commit(record: Record) -> bool:
-    """Return True if a record is a commit of its table's history: a snapshot begins with it."""
+    """Return True if a record is a commit: it belongs to its table's history and begins a snapshot."""
     return isinstance(record, RowsCommitted) or (
         isinstance(record, TableDefined) and record.operation is not None
     )
@@ -114,7 +114,7 @@ def _newest_commit(state: StoreState, entry: LogEntry, record: Record) -> int:
 
 
 def _newest(before: Mapping[str, int], kind: str, things: Iterable[Any]) -> dict[str, int]:
-    """Return the newest ids after some things of a kind."""
+    """Return the highest ids of all kinds after things of one kind were added."""
     return {**before, kind: max([before.get(kind, 0), *(thing.id for thing in things)])}
 
 
@@ -138,7 +138,7 @@ def _table(state: StoreState, entry: LogEntry, record: TableDefined) -> Changes:
     reserved = {own: table for own, table in state.reserved.items() if own != info.id}
     new = TableState(replace(info, created_commit=number, oldest_snapshot=number), newest=number)
     table = state.tables.get(info.id, new)
-    # The horizon is the store's to raise, and never goes back.
+    # Only `HorizonRaised` changes the horizon, and it never goes back.
     created, oldest = table.info.created_commit, table.info.oldest_snapshot
     table = replace(table, info=replace(info, created_commit=created, oldest_snapshot=oldest))
     return _with_table(state, info.id, table) | {"newest_ids": newest, "reserved": reserved}
@@ -262,7 +262,7 @@ _HANDLERS: Final[Mapping[type, Callable[[StoreState, LogEntry, Any], Changes]]] 
 
 
 def _since(state: StoreState, entry: LogEntry) -> int:
-    """Return the time of files that go with an entry, as `RemovedFile` has it."""
-    # The times of entries never go back, so one clock that was ahead would keep all files from then on.
+    """Return the `RemovedFile.time` of files that an entry removes."""
+    # Not the entry's time: that never goes back, so after one clock was ahead, files would stay too long.
     clock = (entry.row.clock or entry.time) / 1e6
     return round(1e6 * max(clock, observe(state.belief, clock).accepted_at))

@@ -1,12 +1,13 @@
-"""Leases: what ends by itself with time, or with its owner.
+"""Leases: rows that end with time, or with their owner.
 
-A lease is a frozen value under an id, which is the name of its class and a name of its own. Scans, streams
-and writes that check keys hold a snapshot with one; movers and keepers own a tablet or a step of maintenance.
+A lease is a frozen value with an id: the name of its class, and its own name. A lease of a scan, a stream or
+a write that checks keys keeps a snapshot readable. A lease of a mover or keeper owns a tablet or a step of
+upkeep.
 
-A scan's lease is written first, and the horizon of its table read afterwards; a horizon is raised first, and
-the leases are read afterwards, before anything is removed. So one of both sees the other. Leases are no
-records: they change often, and of a lost one only follows that something starts again. Each row is sealed.
-A damaged one might keep anything, so while there is one nothing is removed.
+A scan writes its lease first, and then reads the horizon of its table. Upkeep raises the horizon first, and
+then reads the leases, before it removes anything. So at least one of them sees the other. Leases are not
+records of the log: they change often, and after the loss of one some work only starts again. Each row is
+sealed. A damaged lease could keep any snapshot, so nothing is removed while there is one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ENDLESS: Final = 1 << 62  # the time of a lease that ends with its owner
 
 @dataclass(frozen=True, slots=True)
 class Lease(Generic[T]):
-    """A value under a name, until a time in microseconds."""
+    """A value with a name. It expires at `until`, in microseconds since 1970."""
 
     name: str
     value: T
@@ -34,21 +35,21 @@ class Lease(Generic[T]):
 
 
 def lease_id(kind: type, name: str) -> str:
-    """Return the id of a lease: kinds share no names."""
+    """Return the id of a lease, which is unique over all kinds."""
     return f"{kind.__name__}/{name}"
 
 
 def put_lease(home: LogHome, row: Row) -> None:
-    """Enter a lease by its row without the digest, in the place of that with its id."""
+    """Insert or replace a lease; `row` is (id, payload, until)."""
     values = dict(zip(("id", "payload", "until"), row, strict=True))
     home.execute(tables.PUT_LEASE, values | {"digest": row_digest(row)})
 
 
 def lease_rows(home: LogHome, id: str | None = None) -> list[Row]:  # noqa: A002
-    """Return the rows of all leases, ended ones included, or of that with an id, without their digests.
+    """Return the rows (id, payload, until) of all leases, expired ones included, or of the one with an id.
 
     Raises:
-        StoreDamaged: one is not what was written.
+        StoreDamaged: a lease is damaged.
     """
     rows = home.execute(tables.LEASES) if id is None else home.execute(tables.LEASE, {"id": id})
     for *row, digest in rows:
@@ -58,7 +59,7 @@ def lease_rows(home: LogHome, id: str | None = None) -> list[Row]:  # noqa: A002
 
 
 def lease_of(kind: type[T], row: Row) -> Lease[T]:
-    """Return the lease of a row. Raises `StoreDamaged` where another release gave its class other fields."""
+    """Return the lease of a row. Raises `StoreDamaged` if its class had other fields in another release."""
     try:
         return Lease(row[0].partition("/")[2], unpack_value(kind, row[1]), row[2])
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The log that a URL names, in a file or at a PostgreSQL server: opened, or made with its first records."""
+"""Opening and creation of the log at a URL: a SQLite file, or a database of a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _POSTGRES: Final = re.compile(r"postgresql(\+psycopg)?://")
 
 
 def open_catalog(url: str | Path, clock: Clock, where: str, read_only: bool = False) -> Catalog:
-    """Open the catalog of a store, as `open_home`."""
+    """Open the catalog of a store. Arguments and errors are those of `open_home`."""
     catalog = Catalog(open_home(url, clock, where, read_only))
     finalize(catalog, catalog.home.close).atexit = False
     hashed = catalog.follow().hash
@@ -43,15 +43,15 @@ def open_catalog(url: str | Path, clock: Clock, where: str, read_only: bool = Fa
 
 
 def open_home(url: str | Path, clock: Clock | None, where: str, read_only: bool = False) -> LogHome:
-    """Open the database of a log; one that cannot be written is read without changing anything next to it.
+    """Open the database of a log. A log that cannot be written is read without any change of files.
 
     Args:
-        url: a file, or a URL; a path may hold what a URL would take for something else.
-        where: as errors name the store.
+        url: a file as a `Path`, which may contain any character, or a URL.
+        where: the name of the store in errors.
 
     Raises:
-        InvalidOption: the URL names no database that can hold a log.
-        NotFound: there is no log in it.
+        InvalidOption: the URL is not that of a supported database.
+        StoreNotFound: the database has no log.
     """
     home = _home_of(url, clock)
     try:
@@ -72,12 +72,12 @@ def open_home(url: str | Path, clock: Clock | None, where: str, read_only: bool 
 
 @contextmanager
 def make_home(url: str | Path, clock: Clock) -> Iterator[LogHome]:
-    """Give the home of a new log, with its tables; there is a log once the first record is in it.
+    """Yield the home of a new log, with empty tables. The caller appends the first record.
 
-    Of processes that begin one at once, one succeeds (`Catalog.beginning`).
+    If several processes do so at the same time, one of them succeeds (`Catalog.beginning`).
     """
     with closing(_home_of(url, clock)) as home:
-        # The mode of a store's directory says who may read the store; other directories' modes do not.
+        # A `Path` lies in the store's directory, whose mode says who may read the store.
         is_new = home.file is not None and make_file(home.file, like_directory=isinstance(url, Path))
         try:
             if not home.look():
@@ -93,9 +93,9 @@ def make_home(url: str | Path, clock: Clock) -> Iterator[LogHome]:
 def create_catalog(
     url: str | Path, clock: Clock, new: StoreCreated, prepare: Callable[[Tx], None] = lambda _: None
 ) -> None:
-    """Make the tables and the first record, or nothing, where there is no log; `prepare` ends the commit.
+    """Create a log with its first record `new`, or change nothing if there is a log already.
 
-    The record gets the time, and secrets.
+    The record gets the time and new secrets. `prepare` is called with the transaction before it commits.
     """
     with make_home(url, clock) as home, Catalog(home).beginning() as tx:
         now = home.clock.now()
@@ -112,9 +112,9 @@ def copy_catalog(
     roots: Mapping[int, str],
     prepare: Callable[[Tx], None],
 ) -> None:
-    """As `create_catalog`, with what another log held, and roots for its shards by their ids.
+    """Create a log with the rows of another one; `roots` are the new roots of its shards, by id.
 
-    It has the identity of the other one until `prepare` gives it its own. Raises `StoreDamaged`.
+    The copy has the identity of the original until `prepare` gives it a new one. Raises `StoreDamaged`.
     """
     with make_home(url, clock) as home, Catalog(home).beginning(copied) as tx:
         for shard in tx.state.all_shards:
@@ -124,14 +124,14 @@ def copy_catalog(
 
 
 def holds_store(url: str | Path) -> bool:
-    """Return whether there is a store's log; makes nothing, not even an empty file, and changes none."""
-    with suppress(NotFound), closing(open_home(url, None, "here", read_only=True)) as home:
+    """Return whether a URL has a store's log; creates and changes no file."""
+    with suppress(StoreNotFound), closing(open_home(url, None, "here", read_only=True)) as home:
         return home.is_begun()
     return False
 
 
 def _home_of(url: str | Path, clock: Clock | None) -> SqliteHome | PostgresHome:
-    """Return the home of a log, which is not looked at yet. Raises `InvalidOption` for other URLs."""
+    """Return the home for a URL, without opening the database. Raises `InvalidOption`."""
     if isinstance(url, Path):
         return SqliteHome(url, clock)
     if _POSTGRES.match(url):
@@ -158,7 +158,7 @@ def _home_at_server(url: str, clock: Clock | None) -> PostgresHome:
         ) from error
     place, _, query = _POSTGRES.sub("postgresql://", url, count=1).partition("?")
     options = dict[str, str]()
-    for name, value in parse_qsl(query, keep_blank_values=True):  # several hosts may be given one by one
+    for name, value in parse_qsl(query, keep_blank_values=True):  # `host` and `port` may be repeated
         options[name] = f"{options[name]},{value}" if name in options else value
     address, unclear = f"{place}?{urlencode(options, quote_via=quote)}", None
     try:

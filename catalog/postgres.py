@@ -1,21 +1,21 @@
 """A log at a PostgreSQL server, for stores that many machines share.
 
-Writers lock the row of the head, so waiters queue at the server, and a conflict is no error there. Errors are
-distinguished by SQLSTATE, never by their texts, which may be in any language; a server that refuses
-connections gives none.
+Writers lock the row of the head, so they queue at the server, and conflicts cause no errors. Errors are
+distinguished by SQLSTATE, never by their texts, which may be in any language. A server that refuses
+connections sends no SQLSTATE.
 
-A connection is lost in the midst of anything. One that was free may have been lost long before, so a
-transaction begins again on another one. Once it has begun, and until its commit is sent, nothing was done
-(`Interrupted`): it is begun again. An append whose connection was lost may still be under way at
-the server, and be done after it was looked for. The ids of entries are unique there, so of an append and its
-repetition only the first is done.
+**Lost connections.** A connection can be lost at any time. A free one may have been lost long ago, so a
+transaction that could not begin is begun again on another connection. A transaction that is lost before its
+commit was sent has changed nothing (`Interrupted`) and is repeated. An append whose connection was lost may
+still run at the server, and may take effect after the log was searched for it. The ids of entries are unique
+there, so only one of an append and its repetition takes effect.
 
-A client may stand still while it holds the lock. So the server ends a writer's connection that says nothing
-for `ANSWER_SECONDS`, and so does a client whose server says nothing: one that is stopped has no timeouts, and
-its machine answers keepalives. No state of a session is relied upon: behind a proxy the next transaction has
-another.
+**Silence.** A client may stop while it holds the lock, so the server ends a writer's connection that is
+silent for `ANSWER_SECONDS`. A client also ends a connection whose server is silent for so long: a stopped
+server has no timeouts, and its machine still answers keepalives.
 
-What changes rows is sent with the next question, or with the commit: one wait for all.
+No session state is used: behind a proxy, the next transaction may get another session. Statements that change
+rows are sent together with the next query or the commit, so that they cost one round trip.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ from elasticscan.catalog.failures import (
     unfit_value,
 )
 
-# Of a pipeline whose connection was lost it warns; the same is an error here, and is dealt with.
+# psycopg logs a warning if a pipeline loses its connection. Here this raises an error, which is handled.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 _NOW: Final = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint"
 _NEXT_TIME: Final = f"greatest(time + 1, {_NOW})"
 
-# A database or role may answer commits before they are written to its disk; these wait for it all the same.
+# A database or role may be configured to confirm commits before they are on disk; these commits wait for it.
 _DURABLE: Final = """CASE current_setting('synchronous_commit')
     WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"""
 
-# One statement: the row of the head is locked, moved and read; what is inserted hangs on it.
+# One statement: it locks and updates the head; the inserts use the updated row, so they depend on it.
 _APPEND: Final = f"""WITH moved AS (
         UPDATE head SET number = number + 1, time = {_NEXT_TIME},
             digest = sha256(digest || int8send(number + 1) || int8send({_NEXT_TIME}) || :seal)
@@ -81,7 +81,7 @@ _LOOK: Final = """SELECT to_regclass('head') IS NOT NULL, pg_is_in_recovery(),
 _TIME: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 _INDEX: Final = "CREATE UNIQUE INDEX IF NOT EXISTS log_by_id ON log (id)"
 
-# A server whose machine is gone says nothing: when that is noticed, unless the address says otherwise.
+# Timeouts for a server whose machine is gone, unless the address sets them.
 _SIGNS_OF_LIFE: Final = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -90,14 +90,14 @@ _SIGNS_OF_LIFE: Final = {
     "tcp_user_timeout": 30_000,
 }
 
-_MOST_CHANGES: Final = 256  # are held back
+_MOST_CHANGES: Final = 256  # statements that wait to be sent together
 
-# By SQLSTATE, or its class; what is not here is unavailable.
+# By SQLSTATE or its class. All others mean `unavailable`.
 _MEANINGS: Final[dict[str, Callable[[str], ElasticScanError]]] = {
     "53100": disk_full,
     "42501": not_writable,  # insufficient_privilege
     "25006": not_writable,  # read_only_sql_transaction
-    "23505": commit_unknown,  # unique_violation: an append that was lost, and arrived
+    "23505": commit_unknown,  # unique_violation: a lost append that took effect after all
     "55P03": lambda text: unavailable(f"it is locked by another writer ({text})"),
     "22": unfit_value,
     "23": damaged_log,  # constraints
@@ -105,26 +105,26 @@ _MEANINGS: Final[dict[str, Callable[[str], ElasticScanError]]] = {
     "XX": damaged_log,  # corruption
     # The client was silent for too long, serialization, deadlock, too many connections: nothing was done.
     **dict.fromkeys(("25P03", "40001", "40P01", "53300"), interrupted),
-    # The connection ended, perhaps after it did what was asked; `_unknown_if_lost` looks at it first.
+    # The connection ended, perhaps after the statement took effect; `_unknown_if_lost` handles commits.
     **dict.fromkeys(("08", "57P01", "57P02", "57P03"), interrupted),
 }
 _ENDED: Final = ("08", "57P01", "57P02", "57P03")
 
 
 class ServerClock(SystemClock):
-    """A server's time, as of the newest connection made to it; the machine's before the first.
+    """The server's time, without a round trip; the machine's time before the first connection.
 
-    From then on the machine's monotonic clock counts, which cannot be set. So nothing waits for the time, and
-    what ends with time ends for every process by the same clock.
+    Each new connection notes the difference between the server's time and the machine's monotonic clock,
+    which cannot be set. So all processes decide by the same clock what has expired.
     """
 
-    _ahead: float | None = None  # of the monotonic clock
+    _ahead: float | None = None  # server's time minus monotonic clock
 
     def now(self) -> float:
         return super().now() if self._ahead is None else time.monotonic() + self._ahead
 
     def note(self, message: float, asked_at: float, answered_at: float) -> None:
-        """Follow the server's answer: it counts as given in the middle between two monotonic times."""
+        """Note the server's time, assumed to be from the middle between the two monotonic times."""
         self._ahead = message - (asked_at + answered_at) / 2
 
 
@@ -132,13 +132,11 @@ Statement = tuple[str, Mapping[str, Any]]
 
 
 class ImpatientConnection(psycopg.Connection[Row]):
-    """A connection whose server may be silent for `answer_seconds`, and the transaction on it.
-
-    Each piece of an answer begins the time again. The driver resumes its steps now and then without data.
+    """A connection that ends if its server is silent for `answer_seconds`, and the transaction on it.
 
     Attributes:
-        head: the row of the head as the transaction sees it, until it changes something.
-        unsent: its statements that were not sent yet.
+        head: the row of the head in this transaction, until it changes something; spares a query.
+        unsent: the statements that were not sent yet.
     """
 
     answer_seconds = 60.0
@@ -149,6 +147,7 @@ class ImpatientConnection(psycopg.Connection[Row]):
         return super().wait(self._watched(gen), *args, **kwargs)
 
     def _watched(self, steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        # The driver's steps yield what they wait for. They also resume now and then without data.
         try:
             wanted = next(steps)
             while True:
@@ -163,14 +162,14 @@ class ImpatientConnection(psycopg.Connection[Row]):
             return done.value
 
     def begin(self, words: str) -> None:
-        """Begin a transaction by statements of which the last one reads the head."""
+        """Begin a transaction by several statements; the last one reads the head."""
         cursor = self.execute(words.encode())
         while cursor.nextset():
             pass
         self.head, self.unsent = _rows(cursor), ()
 
     def ask(self, statement: str, values: Mapping[str, Any]) -> Sequence[Row]:
-        """Return all rows of a statement of the transaction; one that changes rows is sent with the next."""
+        """Return the rows of a statement; one that changes rows waits and is sent with the next one."""
         if statement is tables.HEAD and self.head:
             return self.head
         self.unsent = (*self.unsent, (statement, values))
@@ -181,7 +180,7 @@ class ImpatientConnection(psycopg.Connection[Row]):
         return self.send()
 
     def send(self) -> list[Row]:
-        """Send all statements that were not sent; returns the rows of the last."""
+        """Send all waiting statements; return the rows of the last one."""
         statements, self.unsent = self.unsent, ()
         if len(statements) == 1:
             return _rows(_execute(self, *statements[0]))
@@ -194,12 +193,12 @@ class PostgresHome(LogHome):
     """A log at a PostgreSQL server.
 
     Args:
-        address: as libpq takes it, with the password if there is one; errors never show that.
-        clock: in place of the server's.
-        url: what errors have of `address`, without its secrets; the address itself if it is empty.
+        address: the connection string for libpq, perhaps with a password, which errors never show.
+        clock: replaces the server's clock.
+        url: the address as the user passed it, if that differs; errors have no secrets of it.
 
     Attributes:
-        answer_seconds: for how long a server may be silent, or a client in a transaction that writes.
+        answer_seconds: how long a server may be silent, or a client in a writing transaction.
     """
 
     types = {"BYTES": "BYTEA", "NUMBER": "BIGINT", "GENESIS": "decode(repeat('00', 32), 'hex')"}  # noqa: RUF012
@@ -218,7 +217,7 @@ class PostgresHome(LogHome):
 
     def look(self) -> bool:
         ((is_there, self.is_follower, only_reads, may_write),) = self.execute(_LOOK)
-        self.retry_seconds = RECONNECT_SECONDS  # an address that is wrong is not tried for so long
+        self.retry_seconds = RECONNECT_SECONDS  # longer from now on: the address is right
         if self.is_follower:
             self.why_read_only = "the database server is a standby, which only reads"
         elif only_reads == "on" or (is_there and not may_write):
@@ -227,7 +226,7 @@ class PostgresHome(LogHome):
 
     def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
         held: ImpatientConnection | None = self.held
-        if held is not None:  # in a transaction, which cannot go on without it
+        if held is not None:  # in a transaction, which ends if its connection is lost
             with self._translated():
                 return list(held.ask(statement, values))
 
@@ -249,7 +248,7 @@ class PostgresHome(LogHome):
         if self.why_read_only is not None:
             raise not_writable(self.why_read_only)
         assert not self.in_transaction, "this thread is in a transaction"
-        milliseconds = int(self.answer_seconds * 1_000)  # a writer waits no longer than its client does
+        milliseconds = int(self.answer_seconds * 1_000)  # a writer does not wait longer than its client
         begin = _BEGIN_WRITING.format(lock=milliseconds // 2, client=milliseconds)
         words = f"{begin} {tables.HEAD} FOR UPDATE"
         with ExitStack() as stack:
@@ -261,7 +260,7 @@ class PostgresHome(LogHome):
                 connection.send()
 
     def _begun(self, stack: ExitStack, words: str) -> None:
-        """Begin a transaction on a connection that the stack gives back."""
+        """Begin a transaction on a connection that the stack returns to the pool."""
         with ExitStack() as tried:
             connection = tried.enter_context(self._connection())
             connection.begin(words)
@@ -302,13 +301,13 @@ class PostgresHome(LogHome):
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Turn the server's errors into ours, without what connects to it."""
+        """Raise typed errors in place of the server's, without secrets of its address."""
         try:
             yield
         except psycopg.Error as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             ours = _meaning(error, without(lines[0], self._url))
-            if isinstance(ours, Interrupted):  # free connections are lost, too
+            if isinstance(ours, Interrupted):  # the free connections are probably lost, too
                 self.close()
             raise ours from as_cause(error, self._url)
 
@@ -344,5 +343,5 @@ def _unknown_if_lost() -> Iterator[None]:
 
 @cache
 def _own(statement: str) -> bytes:
-    """Return a statement with parameters as psycopg writes them."""
+    """Return a statement with psycopg's form of parameters."""
     return re.sub(r"(?<!:):([a-z_]+[0-9]*)", r"%(\1)s", statement.replace("%", "%%")).encode()

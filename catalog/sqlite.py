@@ -1,16 +1,18 @@
 """A log in SQLite: a file on a local disk.
 
-Writers wait in a queue of their own, for a lock on another file: SQLite's back-off grows to 100 ms, and lets
-some wait for ever. Every commit is flushed (`synchronous=FULL`), the file is never mapped into memory, and no
-read transaction stays open between calls.
+Writers queue for a lock on another file, since SQLite's own waiting pauses up to 100 ms and may starve a
+writer. Every commit is flushed (`synchronous=FULL`), the file is never mapped into memory, and no read
+transaction stays open between calls.
 
-**A file that is replaced.** A connection goes on with the file that it has opened, whatever lies at its path,
-and no other process sees what it writes there. So writers check before and after a transaction that the
-database, its log and the log's index are still the files that were opened; readers check every 10 ms. If not,
-all connections of this process are closed before a new one is opened: old and new would share a log.
+**A file that is replaced.** A connection continues to use the file that it opened, even if another file is at
+its path now; no other process would see what it writes. So writers check before and after a transaction that
+the database, its write-ahead log and the log's index are still the files that were opened. Readers check
+every 10 ms. If a file was replaced, all connections of this process are closed before a new one is opened:
+the old and the new database would share the path of the write-ahead log.
 
-**A commit that fails at its disk** may be found by a process that recovers the log, although it is not seen
-now. Its process writes over it with its next transaction, before anything is concluded from its absence.
+**A commit that fails at its disk** may not be visible now, but may appear when another process recovers the
+write-ahead log. So the next transaction of this process overwrites it, before anyone concludes from its
+absence that it failed.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from elasticscan.catalog.sqlite_files import (
     why_not_writable,
 )
 
-_TRUSTED_SECONDS: Final = 0.01  # what readers save is a tenth of a first page
+_TRUSTED_SECONDS: Final = 0.01  # saves readers a tenth of the time of a first page
 _PAUSE_SECONDS: Final = 0.005
 
 
@@ -56,13 +58,13 @@ class SqliteHome(LogHome):
     """A log in a SQLite database.
 
     Args:
-        path: of the database's file.
+        path: the database's file.
 
     Attributes:
-        wait_seconds: for how long a writer waits for its turn.
+        wait_seconds: how long a writer waits for the lock.
     """
 
-    retry_seconds = 0.0  # what it says the first time holds
+    retry_seconds = 0.0  # a local file is not retried
     types = {"BYTES": "BLOB", "NUMBER": "INTEGER", "GENESIS": "zeroblob(32)"}  # noqa: RUF012 - a `ClassVar`
 
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
@@ -70,8 +72,8 @@ class SqliteHome(LogHome):
         self.path, self.file, self.clock = path, path, clock or SystemClock()
         self.wait_seconds = BUSY_SECONDS
         self._opened: OpenedFiles | None = None
-        self._trusted_until = 0.0  # a time of `monotonic`; readers need not look at the files before
-        self._must_touch = False  # after a commit of which the disk did not say whether it took it
+        self._trusted_until = 0.0  # by `monotonic`; until then readers do not check the files
+        self._must_touch = False  # after a commit that failed at its disk
 
     def make_tables(self) -> None:
         self.path.touch()
@@ -104,7 +106,7 @@ class SqliteHome(LogHome):
         with self._queue(), self._connection(writing=True) as connection:
             opened = self._opened
             assert opened is not None
-            connection.release_memory()  # pages read before: the file may have been written over since
+            connection.release_memory()  # cached pages may be older than the file
             connection.execute("BEGIN IMMEDIATE")
             if self._must_touch:
                 connection.execute("UPDATE head SET id = id")
@@ -119,7 +121,7 @@ class SqliteHome(LogHome):
         try:
             connection.execute("COMMIT")
         except (apsw.BusyError, apsw.FullError):
-            raise  # the last page, which would make it a commit, was not written
+            raise  # the page that makes it a commit was not written
         except apsw.Error as error:
             self._must_touch = True
             raise commit_unknown(str(error)) from error
@@ -135,7 +137,7 @@ class SqliteHome(LogHome):
             raise damaged_log("its database defines tables in another way than they were made")
 
     def remove_empty(self) -> None:
-        """Remove the file of a log that was not begun, unless another process has begun one in it."""
+        """Remove the files of a log without records, unless another process has begun one in them."""
         with self._queue():
             if not (self.look() and self.is_begun()):
                 self.close()
@@ -144,7 +146,7 @@ class SqliteHome(LogHome):
 
     @contextmanager
     def _queue(self) -> Iterator[None]:
-        """Hold the lock of writers; it ends with the process."""
+        """Hold the lock of writers, which the system releases if the process dies."""
         seconds = self.wait_seconds
 
         def held_by_another() -> CatalogUnavailable:
@@ -168,7 +170,7 @@ class SqliteHome(LogHome):
             yield lent.enter_context(self._lent())
 
     def _follow_file(self) -> None:
-        """Close all connections to files that are not the log's any more."""
+        """Close the connections of this process if the log's files were replaced."""
         opened, now = self._opened, monotonic()
         if opened is None:
             return
@@ -176,9 +178,9 @@ class SqliteHome(LogHome):
             self._trusted_until = 0.0 if opened.is_copied else now + _TRUSTED_SECONDS
             return
         with _following():
-            if self._opened is not opened:  # another thread has done it
+            if self._opened is not opened:  # another thread has closed them
                 return
-            # A reader's own connections leave the log alone; they are closed as they come back.
+            # A reader's connections change no file, so it does not wait until all are returned.
             every = [self] if self.why_read_only else list(HOMES)
             homes = [home for home in every if isinstance(home, SqliteHome) and home.path == self.path]
             while True in [home.close() for home in homes] and not self.why_read_only:
@@ -197,7 +199,7 @@ class SqliteHome(LogHome):
         connection.close(True)
 
     def _connect(self) -> apsw.Connection:
-        """Open the file that is at the path now, and remember which that was."""
+        """Open the file at the path, and remember which file it is."""
         reads = self.why_read_only is not None
         connection, opened = connect_read_only(self.path) if reads else connect(self.path, self.wait_seconds)
         self._opened = self._opened or opened

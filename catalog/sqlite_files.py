@@ -1,7 +1,7 @@
-"""The files of a SQLite database: which ones are open, who may write them, and reading without writing.
+"""The files of a SQLite database: their identity, permissions, and reading without any write.
 
-Closing a file releases all locks that the process has on it, those of SQLite among them. So only SQLite opens
-a database's file.
+If a process closes a file, the system releases all locks that the process has on it, also those of SQLite. So
+only SQLite opens a database's file.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from elasticscan.catalog.failures import disk_full, not_writable, replaced_file,
 _ENDS: Final = ("", "-wal", "-shm")  # the database, its log, and the index of that
 _TRIES: Final = 50
 _PAUSE_SECONDS: Final = 0.02
-_SETTLED_NS: Final = 2_000_000_000  # two changes within a tick of the disk's clock look like one
+_SETTLED_NS: Final = 2_000_000_000  # two changes within one tick of the disk's clock have equal times
 _PRAGMAS: Final = ("PRAGMA synchronous = FULL", "PRAGMA mmap_size = 0", "PRAGMA journal_mode = WAL")
-_OPEN: Final = "SELECT 1 FROM sqlite_master LIMIT 1"  # opens the files alongside it
+_OPEN: Final = "SELECT 1 FROM sqlite_master LIMIT 1"  # opens the files next to the database
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedFiles:
-    """The files that connections have open, to see whether they are the files that others open now.
+    """The identity of the files that connections have open, for comparison with the files at the path.
 
     Attributes:
-        is_copied: they were copied into memory: so their sizes and times count as well.
-        states: of the database, its write-ahead log and that log's index; None for one that was not there.
+        is_copied: the connection has a copy in memory, so sizes and times are compared, too.
+        states: of the database, its write-ahead log and that log's index; None for a missing file.
     """
 
     path: str
@@ -60,7 +60,7 @@ class OpenedFiles:
 
 def _state_of(path: str, is_copied: bool) -> tuple[int, ...] | None:
     try:
-        status = os.stat(path)  # noqa: PTH116 - asked for with each page
+        status = os.stat(path)  # noqa: PTH116 - called for each page
     except OSError:
         return None
     file = status.st_dev, status.st_ino
@@ -68,11 +68,12 @@ def _state_of(path: str, is_copied: bool) -> tuple[int, ...] | None:
 
 
 def check_one_name(path: Path) -> None:
-    """Raise `ShardMismatch` when a log's file is also that of another directory, by a link.
+    """Raise `WrongRoot` if a log's file has several names, by a symbolic or hard link.
 
-    What is written through one name would be the other's as well, and SQLite keeps changes for each name.
+    A write through one name would change the store of the other name, too, and SQLite uses a separate
+    write-ahead log for each name.
     """
-    with suppress(OSError):  # using it will tell what is wrong
+    with suppress(OSError):  # opening the file raises the error
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode) or status.st_nlink > 1:
             raise ShardMismatch(
@@ -83,9 +84,10 @@ def check_one_name(path: Path) -> None:
 
 
 def make_file(path: Path, like_directory: bool) -> bool:
-    """Make an empty file for a new database; False if it is there, or SQLite is to raise why it cannot be.
+    """Create an empty file for a new database; return False if it exists, or cannot be created.
 
-    Its mode, which SQLite gives to what it puts alongside, is for its owner, or as the directory's.
+    Its mode allows only its owner, or the same users as its directory. SQLite gives the same mode to the
+    files next to it. If the file cannot be created, SQLite raises the error when it opens it.
     """
     try:
         mode = mode_within(path.parent.stat().st_mode) if like_directory else 0o600
@@ -98,11 +100,11 @@ def make_file(path: Path, like_directory: bool) -> bool:
 
 
 def open_lock(path: Path) -> int:
-    """Open the file that writers of a database lock, which has the mode and the owner of the database's."""
+    """Open the lock file of a database's writers; create it with the database's mode and owner."""
     name, flags = f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     with suppress(FileExistsError):
         handle = os.open(name, flags | os.O_EXCL, 0o600)
-        with suppress(OSError):  # only root may give it away
+        with suppress(OSError):  # only root may change the owner
             status = path.stat()
             os.fchmod(handle, status.st_mode & 0o777)
             os.fchown(handle, status.st_uid, status.st_gid)
@@ -111,10 +113,10 @@ def open_lock(path: Path) -> int:
 
 
 def why_not_writable(path: Path) -> str | None:
-    """Return the reason why the database in a file cannot be written here; None when it can."""
+    """Return the reason why this user cannot write a database, or None."""
     effective = os.access in os.supports_effective_ids
     for file in (str(path.parent), *(f"{path}{end}" for end in (*_ENDS, ".lock"))):
-        # The last process that closes the log removes two of these, and one that opens it makes them.
+        # Other processes remove and create two of these files, so a missing one is checked again.
         if not any(
             os.access(file, os.W_OK, effective_ids=effective) or not os.path.exists(file)  # noqa: PTH110
             for _ in range(3)
@@ -129,7 +131,7 @@ def why_not_writable(path: Path) -> str | None:
 def connect(path: Path, wait_seconds: float) -> tuple[apsw.Connection, OpenedFiles]:
     """Return a connection that writes, and the files that it has opened.
 
-    A database that is gone is not made again: its place may be about to be taken by a copy.
+    A missing database is not created again: perhaps a copy is about to be put in its place.
     """
     before, *_ = OpenedFiles.look(str(path)).states
     if before is None:
@@ -142,23 +144,23 @@ def connect(path: Path, wait_seconds: float) -> tuple[apsw.Connection, OpenedFil
     return made, opened
 
 
-# Reading without changing anything next to the file
+# Reading without changing any file
 #
-# SQLite reads a database through the file `-shm` alongside it. While a user who may write has the store open,
-# that is there, and a connection that only reads sees what all others see. When the last of them has closed
-# it, it is gone, and a reader cannot make it, or must not. Then the database's file is all there is: it is
-# copied into memory, whole, and copied again for the first question after it changed.
+# SQLite needs the file `-shm` next to a database to read it. While a process that may write has the store
+# open, this file exists, and a connection that only reads sees the same rows as all others. When the last of
+# these processes closes the store, the file is removed, and a reader cannot or must not create it. Then the
+# whole database is copied into memory, and copied again at the first read after it changed.
 
 
 def connect_read_only(path: Path) -> tuple[apsw.Connection, OpenedFiles]:
-    """Return a connection that changes no file, and the files that it shows."""
+    """Return a connection that changes no file, and the files that it reads or has copied."""
     opened = OpenedFiles.look(str(path))
     if None not in opened.states:
-        with suppress(apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError):  # they went meanwhile
+        with suppress(apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError):  # removed meanwhile
             return _read_only(path, "mode=ro"), opened
     for _ in range(_TRIES):
         opened = OpenedFiles.look(str(path), is_copied=True)
-        with translated_system(writing=False), suppress(FileNotFoundError):  # files may go at any time
+        with translated_system(writing=False), suppress(FileNotFoundError):  # files may vanish
             copied = _copied(path)
             if OpenedFiles.look(str(path), is_copied=True) == opened:
                 return copied, opened
@@ -167,7 +169,7 @@ def connect_read_only(path: Path) -> tuple[apsw.Connection, OpenedFiles]:
 
 
 def _copied(path: Path) -> apsw.Connection:
-    """Return a copy in memory, with the changes next to the file, which a writer that was killed has left."""
+    """Return a copy in memory, including a write-ahead log that a killed writer has left."""
     with tempfile.TemporaryDirectory(prefix="elasticscan-") as scratch:
         copy = Path(scratch) / "catalog.db"
         with closing(_read_only(path, "immutable=1")) as file:
@@ -190,8 +192,8 @@ def _connected(address: str, flags: int, wait_seconds: float, *pragmas: str) -> 
     try:
         made.set_busy_timeout(int(wait_seconds * 1_000))
         for pragma in pragmas:
-            # The mode is one of the file. Two processes that make one log switch to it at once, and SQLite
-            # does not let the second wait: then the first has done it for both.
+            # If two processes switch a new file to WAL at the same time, SQLite does not let the second one
+            # wait. The mode is stored in the file, so the first has set it for both.
             with suppress(apsw.BusyError):
                 made.execute(pragma)
         made.execute(_OPEN).fetchall()
@@ -201,14 +203,14 @@ def _connected(address: str, flags: int, wait_seconds: float, *pragmas: str) -> 
     return made
 
 
-# The errors of SQLite, and of the system, as ours
+# Typed errors for the errors of SQLite and of the system
 #
-# SQLite says                              the caller gets
+# error of SQLite                          the caller gets
 # the disk is full                         DiskFull
 # it is locked, out of reach               CatalogUnavailable
 # it may not be written                    ReadOnlyStore
 # no open files, no memory                 OutOfResources
-# its file makes no sense                  StoreDamaged; so it says of most reads that failed at the disk, too
+# the file is malformed                    StoreDamaged; SQLite reports most failed reads of the disk so, too
 
 _SQLITE: Final[dict[type[apsw.Error], Callable[[str], ElasticScanError]]] = {
     apsw.FullError: disk_full,
@@ -220,12 +222,12 @@ _SQLITE: Final[dict[type[apsw.Error], Callable[[str], ElasticScanError]]] = {
     **dict.fromkeys((apsw.CorruptError, apsw.NotADBError, apsw.FormatError, apsw.SQLError), damaged_log),
     **dict.fromkeys((apsw.ConstraintError, apsw.MismatchError, apsw.SchemaChangeError), damaged_log),
 }
-_NO_MEMORY: Final = (apsw.SQLITE_IOERR_NOMEM, apsw.SQLITE_IOERR_SHMMAP)  # the index is mapped into memory
+_NO_MEMORY: Final = (apsw.SQLITE_IOERR_NOMEM, apsw.SQLITE_IOERR_SHMMAP)  # mapping the log's index
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn SQLite's errors into ours."""
+    """Raise typed errors in place of SQLite's."""
     try:
         yield
     except apsw.Error as error:
@@ -246,7 +248,7 @@ _SYSTEM: Final[dict[int | None, Callable[[str], ElasticScanError]]] = {
 
 @contextmanager
 def translated_system(writing: bool = True) -> Iterator[None]:
-    """Turn the system's errors about the files of a log into ours."""
+    """Raise typed errors in place of the system's, for the files of a log."""
     try:
         yield
     except OSError as error:

@@ -1,9 +1,9 @@
-"""The state of a store, as the records of its log make it (`fold`).
+"""The state of a store: the fold over the records of its log (`fold`).
 
-One state serves all kept snapshots. A flushed fragment carries the number of each row, so a reader that knows
-the flush uses it for every snapshot, and leaves out newer rows; `overwrites` are the numbers at which all
-rows before are gone. Rows that lie in the log are known by number, size and slots; who reads them asks for
-them.
+One state serves all snapshots that are kept. A flushed fragment has the commit number of each row, so a
+reader uses the same fragments for every snapshot and skips newer rows. `overwrites` lists the commits that
+replaced all earlier rows. Of rows that are still in the log, the state has only number, size and slots; a
+reader loads their content when it needs it (`Tx.rows_of`).
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ N = TypeVar("N", TableInfo, IndexInfo, Shard)
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """A store as of a number: what the records up to it say.
+    """A store after the record `number` of its log.
 
     Attributes:
-        digest: of the log up to the number; two states with the same pair are the same.
-        layout: the newest number that changed anything but rows.
-        commit: the number of the newest commit, which makes the newest snapshot; or of one that was lost.
-        time: of the newest record, in microseconds since the epoch, UTC.
-        belief: the time that expiry goes by, see `store_time`.
-        incarnation: of the copy of the store, as `StoreCreated` has it.
-        reserved: tables that are not seen yet.
-        dropped: tables that are gone.
-        condemned: files, by shard and path, to which no record may refer.
+        digest: the log's digest up to `number`; states with equal (number, digest) are equal.
+        layout: the number of the newest record that changed anything but rows.
+        commit: the number of the newest commit: the newest snapshot. After `adopt`, perhaps a commit that
+            only another copy of the store had.
+        time: the time of the newest record, in microseconds since the epoch, UTC.
+        belief: the accepted time, which decides expiry; see `store_time`.
+        incarnation: the id of this copy of the store, see `StoreCreated`.
+        reserved: tables whose first write has begun; no reader sees them yet.
+        condemned: files, by shard and path, that no later record may name.
         shards, removed_shards: by id, ascending.
         topology: the newest number in the topology history, and whether it is published.
-        newest_ids: of tables, indexes, shards and tablets: ids are never used twice.
+        newest_ids: the highest id so far of each kind (table, index, shard, tablet); ids are not reused.
     """
 
     number: int
@@ -66,7 +66,7 @@ class StoreState:
 
     @property
     def versions(self) -> tuple[int, int]:
-        """(layout, newest commit): whatever was made of an equal pair is still true."""
+        """(layout, newest commit): anything derived from a state with the same pair is still valid."""
         return self.layout, self.commit
 
     @property
@@ -77,11 +77,11 @@ class StoreState:
     # Tables
 
     def info(self, id: int) -> TableInfo | None:  # noqa: A002
-        """Return a table that is not dropped, else None."""
+        """Return a table, or None if it was dropped."""
         return self.tables[id].info if id in self.tables else None
 
     def infos(self, of: Collection[int] | None = None) -> tuple[TableInfo, ...]:
-        """Return the tables that are not dropped, by name; `of` some ids alone."""
+        """Return the tables that are not dropped, sorted by name; only the ids `of` if given."""
         every = (table.info for number, table in self.tables.items() if of is None or number in of)
         return tuple(sorted(every, key=attrgetter("name")))
 
@@ -90,7 +90,7 @@ class StoreState:
         return _named("store", "table", self.infos(), name, "; Store.tables() lists them")
 
     def indexes(self, table: int | None = None) -> tuple[IndexInfo, ...]:
-        """Return the indexes of a table, or of all, that were not dropped."""
+        """Return the indexes of one table or of all tables, by id."""
         every = chain.from_iterable(own.indexes for own in self._tables(table))
         return tuple(sorted(every, key=attrgetter("id")))
 
@@ -100,15 +100,15 @@ class StoreState:
         return _named("table", "index", self.indexes(table), name, hint)
 
     def memory(self, table: int) -> tuple[InlineCommit, ...]:
-        """Return the commits of which rows of at least one slot lie in the log alone; oldest first."""
+        """Return the commits that still have rows in the log, at least those of one slot; oldest first."""
         return self.tables[table].memory if table in self.tables else ()
 
     def overwrites(self, table: int) -> tuple[int, ...]:
-        """Return the commits that replaced all rows of a table, up to its horizon the newest alone."""
+        """Return the commits that replaced all rows of a table; up to its horizon only the newest one."""
         return self.tables[table].overwrites if table in self.tables else ()
 
     def check_snapshot(self, table: TableInfo, snapshot: int) -> None:
-        """Raise unless the snapshot exists and is still kept."""
+        """Raise `NotFound` unless the snapshot exists, and `SnapshotExpired` if it is no longer kept."""
         if not table.created_commit <= snapshot <= self.commit:
             raise NotFound(
                 f"table {table.name!r} has snapshots {table.created_commit} to {self.commit}, not {snapshot}",
@@ -134,26 +134,26 @@ class StoreState:
         return tuple(found if table is not None else sorted(found, key=attrgetter("id")))
 
     def runs(self, table: int | None = None) -> tuple[IndexRun, ...]:
-        """Return the runs of a table's fragments that serve slots now, or of all."""
+        """Return the index runs of one table or of all tables, for fragments that serve slots now."""
         every = chain.from_iterable(own.runs.by_id.values() for own in self._tables(table))
         return tuple(every if table is not None else sorted(every, key=attrgetter("id")))
 
     def files(self) -> list[tuple[Fragment, Fragment | IndexRun]]:
-        """Return the files of all tables that serve slots now, each after the fragment that it is of."""
+        """Return (fragment, file) for all fragments and index runs that serve slots now."""
         fragments = {fragment.id: fragment for fragment in self.fragments()}
         runs = ((fragments[run.fragment], run) for run in self.runs())
         return [*((fragment, fragment) for fragment in fragments.values()), *runs]
 
     def removed_files(self, table: int | None = None) -> list[RemovedFile]:
-        """Return the files of a table, or of all, that serve no slot, and may still be on their disks."""
+        """Return the files of one table or of all that serve no slot but may still be on their disks."""
         removed = {number: own.removed for number, own in self.tables.items()}
         removed |= {number: gone.files for number, gone in self.dropped.items()}
         return list(chain.from_iterable(removed.values() if table is None else [removed.get(table, ())]))
 
     def known_paths(self) -> frozenset[tuple[int, str]]:
-        """(shard, path) of every file that the log refers to, removed ones included.
+        """(shard, path) of every file that the log refers to, including files that serve no slot any more.
 
-        A shard that was added again where a removed one had been shares its files: they are known under both.
+        If a shard was added at the root of a removed shard, its files are returned under both shards.
         """
         roots = {shard.id: shard.root for shard in self.all_shards}
         shards_at: dict[str, list[int]] = {}
@@ -172,7 +172,7 @@ class StoreState:
 
     @property
     def all_shards(self) -> tuple[Shard, ...]:
-        """All shards that there ever were, by id: files of removed ones may be in use."""
+        """All shards that the store ever had, by id: files of removed shards may still be in use."""
         return tuple(sorted((*self.shards.values(), *self.removed_shards.values()), key=attrgetter("id")))
 
     def shard_named(self, name: str) -> Shard:

@@ -1,23 +1,23 @@
-"""The time of a store, which one wrong clock cannot change: pure functions of values.
+"""The time of a store, which no single wrong clock can change. Pure functions of values.
 
-Processes have clocks of their own, and some of them are wrong. What is kept for a time (snapshots,
-leases, dropped files, moves that are silent) must not end because one clock is ahead, and must end some day
-also in a store that was idle for months. So the catalog keeps an *accepted* time, and perhaps a later
-*claimed* one. Every writing transaction compares them with its clock:
+Each process has its own clock, and some clocks are wrong. Snapshots, leases, removed files and silent moves
+are kept for a time. They must not expire because one clock is ahead. They must expire at some time, even if
+the store was idle for months. So the state has an *accepted* time, and perhaps a later *claimed* time. Every
+writing transaction compares them with its clock:
 
-    the clock says            with no claim           with a claim C
-    up to accepted + a day    accepted, if later      the same, and a claim beyond that day is dropped:
-                                                      this clock contradicts it
-    later, before C           –                       the claim is that time instead: it was contradicted
-    later, up to C + 1 hour   it becomes the claim    nothing changes
-    later, from C + 1 hour    it becomes the claim    C is accepted, and then the clock is compared again
+    the clock's time          with no claim           with a claim C
+    up to accepted + a day    accepted, if later      accepted, if later; the claim is dropped, since this
+                                                      clock contradicts it
+    later, before C           –                       replaces the claim, which it contradicts
+    later, up to C + 1 hour   becomes the claim       nothing changes
+    later, from C + 1 hour    becomes the claim       C is accepted; then the clock is compared again
 
-So one process whose clock is thirty days ahead changes nothing as long as others, or its own next
-transaction within the hour, are at work; and a store that was idle for thirty days accepts the present an
-hour after its first use. In doubt, things are kept.
+So a process whose clock is thirty days ahead changes nothing if another process writes within the hour. A
+store that was idle for thirty days accepts the present time an hour after its first use. In doubt, things
+are kept.
 
-    `Times.stamp`     the later of clock and belief: for what must not look older than it is
-    `Times.expiry`    the earlier of both: for deciding that something's time is over
+    `Times.stamp`     the later of clock and accepted time: for times of new things
+    `Times.expiry`    the earlier of both: for deciding whether something has expired
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from elasticscan.base.limits import CLAIM_SECONDS, TRUSTED_JUMP_SECONDS
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """The newest accepted time, and a claimed one."""
+    """The accepted time and the claimed time, in seconds since 1970."""
 
     accepted_at: float
     claimed_at: float | None = None
@@ -37,7 +37,7 @@ class Belief:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """A process's clock alongside what the store believes."""
+    """A process's clock and the store's accepted time, in seconds since 1970."""
 
     clock: float
     accepted: float
@@ -57,7 +57,7 @@ class Times:
 
 
 def observe(belief: Belief, clock: float) -> Belief:
-    """Return what is accepted and claimed after a transaction whose clock says `clock`."""
+    """Return the accepted and claimed times after a transaction at the time `clock`."""
     accepted, claimed = belief.accepted_at, belief.claimed_at
     trusted_until = accepted + TRUSTED_JUMP_SECONDS
     if clock <= trusted_until:

@@ -1,4 +1,4 @@
-"""The state of one table, and the fold of what a record changes of its files."""
+"""The state of one table, and functions that apply a record's file changes to it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Digest = bytes
 
 @dataclass(frozen=True, slots=True)
 class InlineCommit:
-    """A commit whose rows, or those of some slots, lie in the log: a part of the table's memory fragment.
+    """A commit with rows in the log, of all its slots or of some: a part of the table's memory fragment.
 
-    `digest` is the sha256 of its rows as they lie there. A partial flush lowers `slots` and `bytes` alone.
+    `digest` is the sha256 of its rows as they are stored. A partial flush reduces only `slots` and `bytes`.
     """
 
     number: int
@@ -30,12 +30,11 @@ class InlineCommit:
 
 @dataclass(frozen=True, slots=True)
 class RemovedFile:
-    """A file that serves no slot any more, and may still be on its disk.
+    """A file that serves no slot any more but may still be on its disk.
 
     Attributes:
-        table: whose it was.
-        fragment: the id of its fragment, which it is itself unless it is a run of an index.
-        time: since when it serves none, no earlier than the store's time, in microseconds.
+        fragment: the id of the fragment; for an index run, of the fragment that it indexes.
+        time: when it stopped serving slots, in microseconds, no earlier than the store's time.
     """
 
     table: int
@@ -52,7 +51,7 @@ class RemovedFile:
 
 @dataclass(frozen=True, slots=True)
 class DroppedTable:
-    """A table that is gone, and its files that may still be on their disks."""
+    """A dropped table, and its files that may still be on their disks."""
 
     name: str
     files: tuple[RemovedFile, ...]
@@ -60,7 +59,7 @@ class DroppedTable:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A name for a snapshot of a table, which keeps it."""
+    """A name for a snapshot of a table; the snapshot is kept until the tag is dropped."""
 
     name: str
     snapshot: int
@@ -69,17 +68,17 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """A table as of a number.
+    """One table in a `StoreState`.
 
     Attributes:
         newest: the number of its newest commit.
-        rows, bytes: that its commits wrote, tombstones included.
+        rows, bytes: the sums over its commits, tombstones included.
         tags: the oldest snapshot first.
-        memory: its commits that lie in the log, ascending; memory_bytes: the size of their rows.
-        overwrites: numbers of commits that replaced all rows, of those up to the horizon the newest alone.
-        overwritten: rows that the commits before the newest of these wrote.
-        removed: its files that serve no slot any more, and may still be on their disks.
-        fragments, runs: those that serve slots.
+        memory: its commits that have rows in the log, ascending; memory_bytes: the size of these rows.
+        overwrites: the commits that replaced all rows; of those up to the horizon only the newest.
+        overwritten: the value of `rows` before the newest overwrite.
+        removed: its files that serve no slot any more but may still be on their disks.
+        fragments, runs: the files that serve slots.
     """
 
     info: TableInfo
@@ -100,9 +99,9 @@ class TableState:
 def with_files(
     table: TableState, files: FileChanges, number: int, ids: Iterator[int], time: int
 ) -> TableState:
-    """Return a table after a record's changes of its files, which take the next ids.
+    """Return a table with a record's file changes; new files take the next ids.
 
-    `time` is that of files that go, as `RemovedFile` has it.
+    `time` is the `RemovedFile.time` of files that serve no slot afterwards.
     """
     fragments, runs = dict[int, Fragment](), dict[int, IndexRun]()
     for added in files.added:
@@ -122,14 +121,14 @@ def with_files(
 
 
 def without_moved_slots(table: TableState, record: MoveSwitched, time: int) -> TableState:
-    """Return a table whose fragments at the source of a move serve its slots no longer."""
+    """Return a table whose fragments at the source of a move no longer serve the moved slots."""
     there = (f for f in table.fragments.by_id.values() if f.shard == record.tablet.shard)
     slots = record.tablet.slots
     return with_slots(table, {f.id: f.slots - slots for f in there if not f.slots.isdisjoint(slots)}, time)
 
 
 def with_slots(table: TableState, slots: Mapping[int, SlotSet], time: int) -> TableState:
-    """Return a table whose fragments serve these slots; of one without any all files are noted as removed."""
+    """Return a table whose fragments serve these slots; a fragment without slots becomes a removed file."""
     files, own = table.fragments.by_id if slots else {}, table.info.id
     changed = {id: replace(files[id], slots=left) for id, left in slots.items() if left}  # noqa: A001
     gone = [files[id] for id, left in slots.items() if not left]  # noqa: A001
@@ -141,7 +140,7 @@ def with_slots(table: TableState, slots: Mapping[int, SlotSet], time: int) -> Ta
 
 
 def without_runs(table: TableState, is_gone: Callable[[IndexRun], bool], time: int) -> TableState:
-    """Return a table without some runs of its indexes, whose files are noted as removed."""
+    """Return a table without some of its index runs; these become removed files."""
     gone, of = list(filter(is_gone, table.runs.by_id.values())), table.fragments.by_id
     removed = (RemovedFile(table.info.id, r.fragment, of[r.fragment].shard, r.path, time) for r in gone)
     runs = table.runs.changed({}, [run.id for run in gone])
@@ -149,20 +148,20 @@ def without_runs(table: TableState, is_gone: Callable[[IndexRun], bool], time: i
 
 
 def still_on_disk(removed: tuple[RemovedFile, ...], files: FileChanges) -> tuple[RemovedFile, ...]:
-    """Return the removed files that may still be on their disks."""
+    """Return the removed files without those that were deleted from their disks."""
     forgotten = set(files.forgotten)
     return tuple(f for f in removed if (f.shard, f.path) not in forgotten) if forgotten else removed
 
 
 def _unflushed(memory: tuple[InlineCommit, ...], files: FileChanges) -> tuple[InlineCommit, ...]:
-    """Return the commits in the log without those, or their slots, that lie in files now."""
+    """Return the commits in the log without the commits and slots that were flushed to files."""
     if not files.flushed:
         return memory
     left, flushed = list[InlineCommit](), set(files.flushed)
     for commit in memory:
         if commit.number in flushed:
             slots = commit.slots - files.flushed_slots
-            size = commit.bytes * len(slots) // len(commit.slots)  # as if all slots had the same
+            size = commit.bytes * len(slots) // len(commit.slots)  # assuming equal sizes of all slots
             commit = replace(commit, slots=slots, bytes=size)  # noqa: PLW2901
         if commit.slots:
             left.append(commit)

@@ -1,13 +1,13 @@
 """The six tables of a store's log, and every statement about them.
 
-    head               the newest entry's number, digest and time, and the newest that changed the layout
+    head               number, digest and time of the newest entry, and the layout number
     log                the entries; none is ever changed or removed
-    payload            what records have apart from their entries: values, rows, statistics
-    checkpoint         the state as of a number
+    payload            the parts of records: values, rows, statistics
+    checkpoint         packed states of the store
     topology_history   placements; `record` names the entry that seals a row
-    lease              what ends by itself with time
+    lease              leases of scans, moves and steps of upkeep
 
-The statements are SQL that SQLite and PostgreSQL have in common; parameters are written as `:name`.
+The statements are valid in both SQLite and PostgreSQL; parameters are written as `:name`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
-# Each home names the types of its database, and the digest before the first entry.
+# `LogHome.types` replaces the names in braces.
 CREATE: Final = (
     """CREATE TABLE IF NOT EXISTS head (
         id {NUMBER} PRIMARY KEY CHECK (id = 1), number {NUMBER} NOT NULL, digest {BYTES} NOT NULL,
@@ -52,9 +52,9 @@ _LINKED: Final = f"""{_ENTRY}, b.digest FROM log l LEFT JOIN log b
     ON b.number = (SELECT max(number) FROM log WHERE number < l.number)"""
 ENTRIES: Final = f"""SELECT {_LINKED}
     WHERE l.number >= :first AND l.number <= :last ORDER BY l.number"""
-# Commits are a part of a table's history, and each begins a snapshot.
+# The same rule as `fold.is_commit`.
 _IS_COMMIT: Final = "l.kind IN ('RowsCommitted', 'TableDefined') AND l.operation IS NOT NULL"
-# Of one table, or of all for 0.
+# `:table` is 0 for all tables.
 _COMMITS: Final = f"""SELECT {_LINKED} WHERE {_IS_COMMIT} AND l.number > :after AND l.number <= :upto
     AND (l.table_id = :table OR :table = 0)"""
 OLDEST_COMMITS: Final = f"{_COMMITS} ORDER BY l.number LIMIT :most"
@@ -111,8 +111,8 @@ PUT_LEASE: Final = """INSERT INTO lease VALUES (:id, :payload, :until, :digest) 
 DELETE_LEASE: Final = "DELETE FROM lease WHERE id = :id"
 
 
-# Copies. Entries, values, checkpoints and topologies go out and in as they are, proven by their digests.
-# Leases stay behind, since their owners are processes of the original.
+# Copies. The rows of all tables are copied unchanged, so their digests stay valid. Leases are not copied,
+# since their owners are processes that use the original.
 
 Dump: TypeAlias = dict[str, list[list[Any]]]  # the rows of each table
 
@@ -123,7 +123,7 @@ EVERYTHING: Final = {
 
 
 def filling(rows: Dump) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the statements, with their values, that enter what was dumped into tables that are empty."""
+    """Yield (statement, values) that insert the rows of a dump into empty tables."""
     yield "DELETE FROM head", {}
     for table in EVERYTHING:
         for row in rows[table]:

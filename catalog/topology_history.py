@@ -1,8 +1,8 @@
-"""The topology history: placements that were, each a row that the entry of its record in the log seals.
+"""The topology history: past placements. Each row is sealed by the log entry that added it.
 
-At most the newest topology is not published: what is entered next takes its row and its number. So the
-history has every placement that a scan may have begun with, and the one of now, however many tablets a plan
-moves.
+Only the newest topology may be unpublished; the next one then replaces its row and takes its number. So the
+history contains every placement with which a scan may have begun, and the present one, but not each step of a
+plan that moves many tablets.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from elasticscan.topology import Placement, SlotMap, Tablet, Topology, TopologyE
 
 
 def append_topology(tx: Tx, reason: str, published: bool = True) -> Topology:
-    """Enter the placement as it is now as the newest topology, unless the history is damaged."""
+    """Append the present placement as the newest topology. Raises `StoreDamaged` if the newest is damaged."""
     state = tx.state
     newest, is_published = state.topology
     newest_topology(tx)
     names = tuple((shard.id, shard.name) for shard in state.shards.values())
-    at = tx.times.stamp  # clocks of several machines: it is compared with times of commits
+    at = tx.times.stamp  # not earlier than commits of other machines, with which it is compared
     topology = Topology(newest + int(is_published), state.placement, names, at, reason, published)
     row = topology.number, pack_topology(topology)
     tx.append(Append(TopologyEntered(topology.number, published), topology=row))
@@ -35,52 +35,52 @@ def append_topology(tx: Tx, reason: str, published: bool = True) -> Topology:
 
 
 def first_topology(record: StoreCreated) -> tuple[int, bytes]:
-    """Return number and row of the first topology of a store, which its first record seals."""
+    """Return (number, row) of a store's first topology, which its first record seals."""
     names = tuple((shard.id, shard.name) for shard in record.shards)
     return 1, pack_topology(Topology(1, Placement.of(record.tablets), names, record.created_at, "created"))
 
 
 def newest_topology(tx: Tx) -> Topology:
-    """Return the newest published topology, from the history: the base topology of scans that begin now."""
+    """Return the newest published topology: the base topology of scans that begin now."""
     newest, is_published = tx.state.topology
     number = newest - (not is_published)
     return _kept(tx, number, number)[0]
 
 
 def topology_entries(tx: Tx, most: int | None = None) -> tuple[TopologyEntry, ...]:
-    """Return the entries of `topologies`, whose placements need not be made."""
+    """Return the entries of `topologies`, without unpacking their placements."""
     entries = (entry for entry, *_ in topology_rows(tx, *_newest(tx, most)))
     return tuple(TopologyEntry(number, tuple(map(tuple, held)), *rest) for number, held, *rest in entries)
 
 
 def topologies(tx: Tx, most: int | None = None) -> list[Topology]:
-    """Return the newest so many kept topologies, oldest first; the last one may not be published yet."""
+    """Return the newest `most` topologies, oldest first; the last one may be unpublished."""
     return _kept(tx, *_newest(tx, most))
 
 
 def slot_map(tx: Tx, most: int) -> SlotMap:
-    """Return the newest so many kept topologies as a picture, with the names of the present shards."""
+    """Return the newest `most` topologies and the names of the present shards, as a picture."""
     return SlotMap(tuple(topologies(tx, most)), tuple((s.id, s.name) for s in tx.state.shards.values()))
 
 
 def _newest(tx: Tx, most: int | None) -> tuple[int, int]:
-    """Return the numbers of the first and the last of the newest so many."""
+    """Return the first and the last number of the newest `most` topologies."""
     newest = tx.state.topology[0]
     return max(oldest_topology(tx), 1 if most is None else newest - most + 1), newest
 
 
 def base_topology(tx: Tx, number: int) -> Topology:
-    """Return the topology that a scan began with, or the nearest that is kept.
+    """Return the topology with which a scan began, or the nearest one that is kept.
 
-    No row depends on it, only which reads count as virtual ones. A snapshot that its table's next commit
-    has not overtaken may be read on after any pause, so there is no time after which it is unused.
+    No row depends on it: it only decides which reads count as virtual. A scan of the newest snapshot may be
+    resumed after any pause, so there is no time after which a topology is unused.
     """
     nearest = min(max(number, oldest_topology(tx)), tx.state.topology[0])
     return _kept(tx, nearest, nearest)[0]
 
 
 def oldest_topology(tx: Tx) -> int:
-    """Return the number of the oldest that is kept: there are no gaps."""
+    """Return the number of the oldest topology that is kept; numbers have no gaps."""
     ((oldest,),) = tx.execute(tables.OLDEST_TOPOLOGY)
     if oldest is None:
         raise damaged_log("the topology history is empty")
@@ -88,14 +88,14 @@ def oldest_topology(tx: Tx) -> int:
 
 
 def topology_at(tx: Tx, time: float) -> int:
-    """Return the number of the topology with which a scan that began at a time began, or of the oldest."""
+    """Return the number of the base topology of a scan that began at a time, or of the oldest kept."""
     newest, is_published = tx.state.topology
     ((number,),) = tx.execute(tables.TOPOLOGY_AT, {"time": micros(time)})
     return min(number or oldest_topology(tx), newest if is_published else newest - 1)
 
 
 def forget_topologies(tx: Tx, before: int) -> None:
-    """Forget topologies with lower numbers than one that stays."""
+    """Remove the topologies with numbers lower than `before`."""
     tx.execute(tables.FORGET_TOPOLOGIES, {"before": before})
 
 
@@ -107,7 +107,7 @@ def _kept(tx: Tx, first: int, last: int) -> list[Topology]:
 
 
 def topology_rows(tx: Tx, first: int, last: int) -> list[tuple[Row, Row, bytes]]:
-    """Return (entry, shards, packed tablets) of topologies, each of which is what its record brought."""
+    """Return (entry, shards, packed tablets) of topologies, each checked against its log entry."""
     rows = list[tuple[Row, Row, bytes]]()
     for row in tx.execute(tables.TOPOLOGIES, {"first": first, "last": last}):
         check_part(linked_entry(row), TOPOLOGY, row[-2])
@@ -120,9 +120,9 @@ def topology_rows(tx: Tx, first: int, last: int) -> list[tuple[Row, Row, bytes]]
 
 
 def pack_topology(topology: Topology) -> bytes:
-    """Return the row of a topology: its entry, all shards that there were, and all tablets, packed apart.
+    """Return the row of a topology: its entry, the shards, and the tablets, packed separately.
 
-    So a list of entries, and a placement that is known, unpack no tablets.
+    So a list of entries, or a placement in the cache, needs no unpacking of tablets.
     """
     tablets = [(t.id, t.start, t.end, t.shard, t.epoch) for t in topology.placement.tablets]
     content = astuple(topology.entry), topology.shard_names, msgpack.packb(tablets)
@@ -131,5 +131,27 @@ def pack_topology(topology: Topology) -> bytes:
 
 @lru_cache(maxsize=8)
 def _placement(tablets: bytes) -> Placement:
-    """Return the placement of packed tablets; where they are many, it takes some milliseconds to make."""
+    """Return the placement of packed tablets. Cached, since it takes milliseconds for many tablets."""
     return Placement(tuple(Tablet(*fields) for fields in msgpack.unpackb(tablets)))
+
+
+def enter_foreign_topology(path: str, nodes: Collection[str], tablets: str) -> str | None:
+    """Append the placement of a cluster to its history in a SQLite file, unless it equals the newest one.
+
+    Returns the newest one before, or None. A history belongs to the cluster if its name is one of `nodes`.
+    """
+    try:
+        with closing(sqlite3.connect(path, timeout=30)) as connection, connection:
+            connection.execute(_FOREIGN)
+            connection.execute("BEGIN IMMEDIATE")
+            row = connection.execute(_NEWEST, [json.dumps(list(nodes))]).fetchone()
+            name, number, before = row or (min(nodes), 0, None)
+            if tablets != before:
+                entry = (name, number + 1, time.time(), tablets)
+                connection.execute("INSERT INTO topology_history VALUES (?, ?, ?, ?)", entry)
+            return None if row is None else str(before)
+    except (sqlite3.Error, ValueError, OverflowError) as error:
+        raise InvalidOption(
+            f"topologyHistory={path!r} cannot be used ({error}); name a new SQLite file",
+            option="topologyHistory",
+        ) from None

@@ -1,8 +1,8 @@
 """A transaction of the catalog: one state of the log, and the records that are appended to it.
 
-A reading transaction is a state, and asks the database only for what states do not hold: older commits,
-statistics, rows, leases. A writing one holds the log's lock; each record that it appends changes its state,
-and all become visible together at its end, or none does.
+A reading transaction has a state, and queries the database only for what a state does not contain: older
+commits, statistics, rows and leases. A writing transaction holds the log's lock. Each record that it appends
+changes its state; at its end either all its records become visible or none.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ _ALL = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit, made at a whole microsecond.
+    """One commit.
 
     Attributes:
-        kind: create, write, delete, merge (it upserts some rows and deletes others) or overwrite.
-        rows, bytes: what it wrote, deletions included.
-        created_at: when, in seconds since 1970.
-        user_metadata: what its writer said of it.
+        kind: create, write, delete, merge (upserts and deletions in one commit) or overwrite.
+        rows, bytes: the size of what it wrote, deletions included.
+        created_at: its time in seconds since 1970, a whole number of microseconds.
+        user_metadata: the metadata that the writer passed.
     """
 
     number: int
@@ -75,11 +75,11 @@ class Commit:
 
 
 class IdempotencyKey(NamedTuple):
-    """The name of a write, of which the store carries out the first attempt alone.
+    """The key of a write; a table accepts only the first write with the same key.
 
     Attributes:
-        application, version: the pair that a table takes once.
-        content: what the version stands for, if that is known; it must be the same when it is repeated.
+        application, version: the pair that is unique in a table.
+        content: a description of the rows, if known; a repeated write must have the same one.
     """
 
     application: str
@@ -88,34 +88,33 @@ class IdempotencyKey(NamedTuple):
 
 
 class Tx:
-    """One catalog transaction: everything done through it becomes visible at once, or nothing.
+    """One catalog transaction: all its changes become visible together, or none.
 
     Args:
-        home: of the log.
-        begun: the state at its beginning; None where there is none, as the first record creates the store.
+        begun: the state at its beginning; None before the first record, which creates the store.
 
     Attributes:
         now: the time of this process's clock; use `times` for stamps and expiry.
-        files_at: the shards at which it has entered files of a table.
+        files_at: the shards at which its records have added files.
     """
 
     def __init__(self, home: LogHome, begun: StoreState | None) -> None:
         self.home, self.now = home, home.clock.now()
         self._state = self._begun = begun
-        self._first: bytes | None = None  # the id of the first record
-        self._leases: dict[str, list[Row]] = {}  # their rows as it left them
+        self._first: bytes | None = None  # the id of the first appended record
+        self._leases: dict[str, list[Row]] = {}  # the rows that it wrote, by the lease's id
         self.files_at = frozenset[int]()
 
     @property
     def state(self) -> StoreState:
-        """The store as it is now, with what this transaction has changed."""
+        """The state of the store, with the changes of this transaction."""
         assert self._state is not None, "the first record creates the store"
         return self._state
 
     # Append, in a transaction that writes
 
     def append(self, what: Record | Append) -> int:
-        """Append a record, and return its number; raises where the state does not allow it, see `checks`."""
+        """Append a record and return its number. Raises the errors of `checks`."""
         clock, state = micros(self.home.clock.now()), self._state
         what = what if isinstance(what, Append) else Append(what)
         row, parts = drafted(what, clock)
@@ -143,33 +142,33 @@ class Tx:
         return 0 if self._state is None else self._state.number + 1
 
     def finish(self) -> None:
-        """Move the head to the last record."""
+        """Move the head to the last appended record, if there is one."""
         if self._first is not None:
             values = dict(zip(("number", "digest", "time", "layout"), head_of(self.state), strict=True))
             before = GENESIS if self._begun is None else self._begun.digest
             self.execute(tables.MOVE_HEAD, values | {"before": before})
 
     def was_committed(self) -> bool:
-        """Return whether it was committed, as seen by the transaction in which this thread is now."""
+        """Return whether it was committed, as seen by the thread's present transaction."""
         if self._first is not None:
             after = -1 if self._begun is None else self._begun.number
             return bool(self.execute(tables.BY_ID, {"after": after, "id": self._first}))
         return all(leases.lease_rows(self.home, own) == rows for own, rows in self._leases.items())
 
     def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
-        """Return all rows of a statement; of a writing transaction, as it sees them."""
+        """Execute a statement and return all rows; a writing transaction sees its own changes."""
         return self.home.execute(statement, values)
 
     # Time
 
     @property
     def times(self) -> Times:
-        """This process's clock alongside the time that the store believes."""
+        """This process's clock, and the store's accepted time."""
         return Times(self.now, observe(self.state.belief, self.now).accepted_at)
 
     def observe_time(self) -> None:
-        """Append the time here if that changes a claim, or the belief by an hour; see `store_time`."""
-        if self._first is not None:  # records say what time it is
+        """Append the clock's time if it changes the claim, or the accepted time by an hour (`store_time`)."""
+        if self._first is not None:  # its records have the time already
             return
         before = self.state.belief
         after = observe(before, self.now)
@@ -177,7 +176,7 @@ class Tx:
         if is_later or after.claimed_at != before.claimed_at:
             self.append(TimeObserved())
 
-    # Commits, which are entries of the log: the state knows the newest alone, and sums
+    # Commits: entries of the log. A state has only the newest of a table, and sums
 
     def commits(
         self,
@@ -187,10 +186,10 @@ class Tx:
         most: int = _ALL,
         newest: bool = False,
     ) -> tuple[Commit, ...]:
-        """Return commits of a table, or of all, with numbers in (after, upto], oldest first.
+        """Return commits of one table or of all, with numbers in (after, upto], oldest first.
 
-        Of more than `most` the oldest are returned, or the `newest`. The state has each table's newest number
-        and sums, so a lost entry shows here. Raises `StoreDamaged` then.
+        If there are more than `most`, returns the oldest of them, or the newest if `newest` is set. Compares
+        them with the table's newest number and sums in the state; raises `StoreDamaged` if one is missing.
         """
         statement = tables.NEWEST_COMMITS if newest else tables.OLDEST_COMMITS
         asked = {"table": table or 0, "after": after, "upto": min(upto, self.state.number), "most": most}
@@ -207,14 +206,14 @@ class Tx:
         return found
 
     def newest_upto(self, table: int, upto: int) -> Commit:
-        """Return the newest commit of a table up to a snapshot of it."""
+        """Return the newest commit of a table that a snapshot contains."""
         found = self.commits(table, upto=upto, most=1, newest=True)
         if not found:
             raise damaged_log(f"table {table} has no commits up to {upto}")
         return found[0]
 
     def lag(self, table: int, after: int) -> tuple[int, int, float | None]:
-        """Return (commits, rows, time of the oldest) of a table beyond a commit."""
+        """Return (number of commits, their rows, time of the oldest) of a table after a commit."""
         if after >= self.state.tables[table].newest:
             return 0, 0, None
         asked = {"table": table, "after": after, "upto": self.state.number}
@@ -223,10 +222,10 @@ class Tx:
         return int(count), int(rows), oldest.created_at
 
     def commit_of_txn(self, table: int, txn: IdempotencyKey) -> int | None:
-        """Return the commit that was made under an idempotency key, if there is one.
+        """Return the number of the commit with an idempotency key, or None.
 
         Raises:
-            ContinuationKeyError: there is, but it stood for other rows.
+            ContinuationKeyError: the commit has another `content`, so it wrote other rows.
         """
         asked = {"table": table, "app_id": txn.application, "app_version": txn.version}
         rows = self.execute(tables.BY_APP, asked)
@@ -246,27 +245,27 @@ class Tx:
         return number
 
     def has_forerunner(self, table: TableInfo, application: str) -> bool:
-        """Return whether an application wrote to a table of this name before this one was made."""
+        """Return whether an application wrote to a dropped table of the same name."""
         dropped = self.state.dropped.items()
         same_name = [number for number, other in dropped if other.name == table.name]
         asked = [{"table": number, "app_id": application} for number in same_name]
         return any(self.execute(tables.OF_APP, values) for values in asked)
 
     def newest_commit_at(self, timestamp: float) -> int:
-        """Return the newest commit made at or before a time; 0 when there is none."""
+        """Return the number of the newest commit at or before a time; 0 if there is none."""
         time = micros(timestamp)
-        time -= time / 1e6 > timestamp  # rounded down: the next float before a commit's time is before it
+        time -= time / 1e6 > timestamp  # round down: a float just below a commit's time is before it
         rows = self.execute(tables.BEFORE_TIME, {"time": time})
         found = self.commits(upto=int(rows[0][0]), most=1, newest=True) if rows else ()
         return found[0].number if found else 0
 
     def commit_at(self, timestamp: float) -> int:
-        """As `newest_commit_at`, of a time that a user gave for a snapshot.
+        """Return `newest_commit_at` for the time of a snapshot that a user asked for.
 
         Raises:
-            NotFound: the time is still to come, and what will be the newest then is not known.
+            NotFound: the time is in the future, so its newest commit is not known yet.
         """
-        # Where a clock was ahead, the newest commit's time may be, too, and stands for that commit.
+        # If a writer's clock was ahead, the newest commit's time is, too; it must still find that commit.
         now = max(self.times.stamp, self.made_at(self.state.commit) or 0.0)
         if timestamp > now + CLOCK_SLACK_SECONDS:
             raise NotFound(
@@ -279,22 +278,22 @@ class Tx:
         return self.newest_commit_at(timestamp)
 
     def made_at(self, snapshot: int) -> float | None:
-        """Return the time of the newest commit of a snapshot; None where there is none."""
+        """Return the time of the newest commit in a snapshot; None if it has no commit."""
         found = self.commits(upto=snapshot, most=1, newest=True)
         return found[0].created_at if found else None
 
     def entries(self, statement: str, **asked: int) -> list[LogEntry]:
-        """Return the entries that a statement gives, each of which proves that it was appended."""
+        """Return the entries of a statement, each checked against the digest before it."""
         return [linked_entry(row) for row in self.execute(statement, asked)]
 
     # Rows
 
     def rows_of(self, table: int, commits: Collection[InlineCommit]) -> dict[int, bytes]:
-        """Return the rows of commits that lie in the log, by number.
+        """Return the rows of commits that have rows in the log, by number.
 
         Raises:
-            Interrupted: a flush has moved some to files, and the log has dropped them.
-            StoreDamaged: some are not there, or are not what was written.
+            Interrupted: a flush has moved some to files meanwhile, and the log has dropped them.
+            StoreDamaged: some are missing or damaged.
         """
         digests = {commit.number: commit.digest for commit in commits}
         asked = {"table": table, "after": min(digests, default=0) - 1}
@@ -312,9 +311,9 @@ class Tx:
         raise damaged_log(f"the rows of record {min(missing)} are missing")
 
     def statistics(self, table: int, of: Collection[int]) -> dict[int, bytes]:
-        """Return what is known of some files of a table, by their ids.
+        """Return the packed statistics of files of a table, by file id.
 
-        Damaged statistics are missing: they save work, and no row depends on them.
+        Damaged statistics are left out: they only save work, and no row depends on them.
         """
         found, numbers = dict[int, bytes](), {file // MAX_FILES for file in of}
         if not numbers:
@@ -331,17 +330,17 @@ class Tx:
     # Leases
 
     def leases(self, kind: type[T]) -> list[Lease[T]]:
-        """Return the leases of a kind, ended ones included. Raises `StoreDamaged` where any is damaged."""
+        """Return the leases of a kind, expired ones included. Raises `StoreDamaged` if any is damaged."""
         rows = sorted(leases.lease_rows(self.home))
         return [leases.lease_of(kind, row) for row in rows if row[0].startswith(leases.lease_id(kind, ""))]
 
     def lease(self, kind: type[T], name: str) -> Lease[T] | None:
-        """Return a lease, ended or not."""
+        """Return a lease, expired or not, or None."""
         rows = leases.lease_rows(self.home, leases.lease_id(kind, name))
         return leases.lease_of(kind, rows[0]) if rows else None
 
     def put_lease(self, name: str, value: object, seconds: float | None = None) -> None:
-        """Enter a lease for a time, or one that ends with its owner, in the place of that with its name."""
+        """Insert or replace a lease. Without `seconds` it does not expire, but ends with its owner."""
         until = ENDLESS if seconds is None else micros(self.times.stamp + seconds)
         self._put_lease((leases.lease_id(type(value), name), pack_value(value), until))
 
@@ -361,10 +360,10 @@ class Tx:
         return lease.until >= micros(self.times.expiry)
 
     def end_expired_leases(self) -> int:
-        """Forget leases whose time is over; returns how many.
+        """Remove expired leases; return their number.
 
-        One of a process whose clock was far ahead is cut to what it may have meant, as soon as the time
-        here is beyond doubt: it must not hold a snapshot for years.
+        A process whose clock was far ahead may have written a lease that would keep a snapshot for years.
+        Such a lease is shortened to the longest valid time once clock and accepted time agree.
         """
         over = micros(self.times.expiry)
         most = micros(self.now + STREAM_LEASE_SECONDS + TRUSTED_JUMP_SECONDS)
@@ -379,12 +378,12 @@ class Tx:
 
 
 def time_after(state: StoreState | None, clock: int) -> int:
-    """Return the time of the record after a state: times grow with the numbers."""
+    """Return the time of the next record: the clock, but later than the record before."""
     return clock if state is None else max(clock, state.time + 1)
 
 
 def _metadata_of(entry: LogEntry) -> dict[str, Any]:
-    """Return what a commit's writer said with it: `user` metadata, and the `content` of its `txn`."""
+    """Return the metadata of a commit: `user`, and the `content` of its idempotency key."""
     said: dict[str, Any] = json.loads(entry.row.metadata or "{}")
     return said
 

@@ -1,7 +1,7 @@
-"""The check of a whole log: all that lies in its tables is what was appended, and leads to one state.
+"""The check of a whole log: its tables contain what was appended, and all checkpoints lead to one state.
 
-It reads one snapshot: the log may go on meanwhile. Statistics are left out: who reads them leaves out what is
-damaged, and no row depends on them.
+It reads one snapshot, so others may append meanwhile. Statistics are not checked: no row depends on them, and
+a reader ignores damaged ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.topology_history import oldest_topology, topology_rows
 from elasticscan.catalog.transaction import Tx
 
-_BATCH: Final = 500  # entries, with all that they have apart from them
+_BATCH: Final = 500  # entries, with their parts
 _ALL: Final = (1 << 63) - 1
 
 
@@ -34,7 +34,7 @@ def check_log(home: LogHome) -> None:
     """Check the chain, all parts of records and checkpoints, topologies and leases.
 
     Raises:
-        StoreDamaged: something is not what was written, or missing.
+        StoreDamaged: a part is damaged or missing.
     """
     with home.reading():
         rows = _check_entries(home)
@@ -48,7 +48,7 @@ def check_log(home: LogHome) -> None:
 
 
 def _state_of_all(home: LogHome) -> StoreState:
-    """Return the state to which all checkpoints lead, and all records while none was dropped."""
+    """Return the state to which all checkpoints lead, and the whole log if no value was dropped yet."""
     kept = checkpoints.all_checkpoints(home)[:KEPT]
     newest = replay(home, None) if len(kept) < KEPT else None
     for checkpoint in kept:
@@ -61,7 +61,7 @@ def _state_of_all(home: LogHome) -> StoreState:
 
 
 def _check_entries(home: LogHome) -> set[int]:
-    """Check entries and their parts; returns the number of each commit whose rows are there."""
+    """Check entries and their parts; return the numbers of the commits whose rows are in the log."""
     last, digest, rows, is_end = -1, GENESIS, set[int](), False
     while not is_end:
         found = home.execute(tables.CHAIN, {"after": last, "most": _BATCH})
