@@ -1,20 +1,21 @@
-"""Tables as they come, change and go: entered alone or with their first rows; redefined; dropped.
+"""Definitions of tables: creation, alone or with the first rows; changes of columns; drop.
 
-A table that a write makes is *reserved* first: it has an id, so that files can be staged for it, but it
-is not listed. The transaction that commits the first rows enters it. A write that fails, or whose process is
-killed, therefore leaves no table behind, and two that make the same table at once share it.
+A table that a write creates is *reserved* first: it has an id, so that files can be staged for it, but it is
+not listed. The transaction that commits the first rows creates it. So a write that fails, or whose process is
+killed, leaves no table, and two writes that create the same table at the same time share it.
 
-A change of columns is one transaction, which gives the table its next definition (`TableColumn`: how files of
-older ones are read), and writes no file. Older definitions stay valid where they are in use:
+A change of columns is one transaction, which gives the table a new definition and writes no file
+(`TableColumn` says how files of older definitions are read). Work that began with an older definition
+continues:
 
-- A scan goes on with the columns that it began with: its key names the definition. It reads no snapshot that
-  is newer than the change, so no value in it is beyond its types; copies take dropped columns along for as
-  long as such a scan may be there.
-- Rows that were staged by it can still be committed: their files know columns by the names that stay.
-- A merge or a move looks the table up with the fragments that it copies, so no file of it is of a newer one.
+- A scan keeps its columns: its key names the definition. Its snapshot is older than the change, so all values
+  fit its types. Merges and moves copy dropped columns for as long as such a scan may exist.
+- Rows that were staged before the change can be committed: files name columns by names that never change.
+- A merge or a move reads the definition together with the fragments to copy, so none of these files has a
+  newer definition.
 
-The columns of keys and of indexes stay what they are: order keys, slots and index runs are made of them. The
-catalog's layout grows with a change, so every process looks the table up again.
+The columns of keys and indexes cannot be changed: order keys, slots and index runs depend on them. A change
+increases the catalog's layout, so every process reads the table's definition again.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ Fields: TypeAlias = pa.Schema | Sequence[pa.Field] | Mapping[str, pa.DataType | 
 def define_table(
     name: Any, schema: Any, primary_key: Any, shard_key: Any = None, compression: Any = None
 ) -> TableInfo:
-    """Return a checked definition, not entered yet; arguments and errors as of `Store.create_table`."""
+    """Return a checked definition without changing the store, see `Store.create_table`."""
     check_name("table", name)
     form = arguments.file_form("compression", compression)
     if not isinstance(schema, pa.Schema):
@@ -67,13 +68,13 @@ def define_table(
 
 @retry_interrupted
 def enter_table(context: Context, table: TableInfo) -> TableInfo:
-    """Enter a definition without rows. Raises `AlreadyExists`: there is a table of its name."""
+    """Create a table without rows. Raises `AlreadyExists` if the name is taken."""
     with context.catalog.writing() as tx:
         return enter(tx, table)
 
 
 def enter(tx: Tx, table: TableInfo) -> TableInfo:
-    """As `enter_table`, in a transaction."""
+    """Create a table without rows, in a transaction that has begun."""
     tx.append(TableDefined(_to_be_made(tx.state, table), 0, "create"))
     return tx.state.table_named(table.name)
 
@@ -87,7 +88,7 @@ def reserve_table(
     shard_key: Sequence[str] | None = None,
     compression: str | None = None,
 ) -> TableInfo:
-    """Return a table for a first write, not listed until its rows are committed. Raises `AlreadyExists`."""
+    """Reserve a table for a first write; its commit creates it. Raises `AlreadyExists`."""
     table = define_table(name, schema, primary_key, shard_key, compression)
     with context.catalog.writing() as tx:
         reserved = _to_be_made(tx.state, table)
@@ -106,15 +107,15 @@ def redefine(context: Context, find: Find, **changes: Any) -> None:
 
 @retry_interrupted
 def drop_table(context: Context, find: Find) -> None:
-    """Drop a table; its files are garbage from now on."""
+    """Drop a table; garbage collection deletes its files later."""
     with context.catalog.writing() as tx:
         tx.append(TableDropped(find(tx)[0].id))
 
 
 def _to_be_made(state: StoreState, info: TableInfo) -> TableInfo:
-    """Return a new table with its id, which is that of one that was reserved with the same definition.
+    """Return a new table with its id: that of a reserved table with the same definition, or a new one.
 
-    The form of its files is that which was asked for last.
+    The definitions may differ in compression: the newest request counts.
     """
     for table in state.reserved.values():
         same = replace(info, id=table.id)
@@ -124,18 +125,18 @@ def _to_be_made(state: StoreState, info: TableInfo) -> TableInfo:
 
 
 def table_to_write(context: Context, table_id: int) -> TableInfo | None:
-    """Return a table, also one that is reserved for its first write; None when it was dropped."""
+    """Return a table, also a reserved one; None if it was dropped."""
     return context.ask(lambda tx: tx.state.info(table_id) or tx.state.reserved.get(table_id))
 
 
 def has_forerunner(context: Context, table: TableInfo, application: str) -> bool:
-    """Return True if an application wrote to a table that was dropped before this one got its name."""
+    """Return True if an application wrote to a dropped table of the same name."""
     return context.ask(lambda tx: tx.has_forerunner(table, application))
 
 
 @retry_interrupted
 def add_columns(context: Context, find: Find, fields: Fields) -> TableInfo:
-    """Append columns to a table, in one transaction; columns that exist are skipped."""
+    """Add columns to a table, in one transaction; columns that exist are skipped."""
     named = isinstance(fields, Mapping)
     given = arguments.types("fields", fields) if named else islice(fields, MAX_COLUMNS + 1)  # maybe endless
     asked = stored_schema(pa.schema(given), [])
@@ -154,7 +155,7 @@ def add_columns(context: Context, find: Find, fields: Fields) -> TableInfo:
 
 
 def drop_columns(context: Context, find: Find, names: Names) -> TableInfo:
-    """Drop columns of a table, all or none."""
+    """Drop columns of a table, in one transaction."""
 
     def dropped(_: TableColumn, definition: int, commit: int) -> dict[str, Any]:
         return {"until": definition, "last_commit": commit}
@@ -163,7 +164,7 @@ def drop_columns(context: Context, find: Find, names: Names) -> TableInfo:
 
 
 def rename_column(context: Context, find: Find, old: str, new: str) -> TableInfo:
-    """Give a column another name."""
+    """Rename a column."""
     old, new = arguments.text("old", old), arguments.text("new", new)
 
     def renamed(column: TableColumn, definition: int, _: int) -> dict[str, Any]:
@@ -180,7 +181,7 @@ def rename_column(context: Context, find: Find, old: str, new: str) -> TableInfo
 
 
 def widen_column(context: Context, find: Find, name: str, kind: Any) -> TableInfo:
-    """Give a column a type that holds all values of its own; nothing is done if it has it already."""
+    """Change a column's type to a wider one; do nothing if it has the type already."""
     name, kind = arguments.text("name", name), arguments.arrow_type("type", kind)
 
     def widened(column: TableColumn, definition: int, _: int) -> dict[str, Any]:
@@ -204,11 +205,11 @@ def _change(
     change: str,
     attributes: Callable[[TableColumn, int, int], dict[str, Any]],
 ) -> TableInfo:
-    """Change columns, all or none; what changes of each is told by it, the definition and the newest commit.
+    """Change columns, all or none, by `attributes` of (column, new definition, newest commit).
 
     Raises:
         NotFound: the table has no such column.
-        InvalidOption: a key or an index is made of one.
+        InvalidOption: a column is part of a key or an index.
     """
     with context.catalog.writing() as tx:
         table, indexes = find(tx)
@@ -248,7 +249,7 @@ def _redefine(tx: Tx, table: TableInfo, columns: tuple[TableColumn, ...]) -> Tab
 
 
 def _is_new(field: pa.Field, table: TableInfo) -> bool:
-    """Return True if the table lacks a column; raise if it can neither be added nor skipped."""
+    """Return True if the table lacks a column; raise if the column can neither be added nor skipped."""
     if field.name not in table.schema.names:
         if not field.nullable:
             raise InvalidOption(

@@ -1,9 +1,9 @@
-"""Secondary indexes: their runs are built with every fragment, and for old fragments when one is made.
+"""Secondary indexes: runs are built with every new fragment, and for older fragments by `create_index`.
 
-From the transaction that enters an index on, every commit of a fragment includes its runs: of writers,
-movers, compactions. Older fragments get theirs one after another, from the process that
-builds. When none lacks them, one transaction lets scans use the index. A build that was killed
-leaves an index that scans do not use; building it again goes on where it ended.
+After the transaction that adds an index, every commit of a fragment must include its runs, whether a writer,
+a mover or a merge commits it. The process that creates the index builds the runs of older fragments. When no
+fragment lacks runs, a transaction marks the index ready, and scans use it. If the build is killed, the index
+stays unused; the next `create_index` continues the build.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from elasticscan.store.context import Context, Find
 from elasticscan.store.reading.scan import columns_of
 
 BUILDERS = 2
-TOGETHER = 64  # most fragments whose runs are entered together
+TOGETHER = 64  # fragments at most whose runs one transaction adds
 
 Built: TypeAlias = tuple[Fragment, Sequence[StagedRun]]
 
 
 def missing_runs(indexes: Iterable[IndexInfo], staged: Iterable[StagedFragment]) -> bool:
-    """Return True if some fragment lacks runs of some index, or has runs of one that is gone."""
+    """Return True if a fragment lacks runs of an index, or has runs of a dropped index."""
     ids = {index.id for index in indexes}
     return any(ids != {run.index for run in fragment.runs} for fragment in staged)
 
@@ -60,9 +60,9 @@ def missing_runs(indexes: Iterable[IndexInfo], staged: Iterable[StagedFragment])
 def with_runs(
     context: Context, table: TableInfo, state: StoreState, staged: Iterable[StagedFragment]
 ) -> list[StagedFragment]:
-    """Return the fragments with runs of the indexes that a state has; missing runs are built now.
+    """Return the fragments with runs of all indexes in a state; missing runs are built now.
 
-    On an error nothing of what was built remains; the fragments are the caller's.
+    After an error, the runs that were built are removed; the fragments are not.
     """
     indexes = state.indexes(table.id)
     if not missing_runs(indexes, staged := list(staged)):
@@ -70,7 +70,7 @@ def with_runs(
     now = state.info(table.id) or state.reserved.get(table.id)
     if now is None:
         return staged  # a table that was dropped has no indexes
-    table = now  # as its indexes name its columns: the caller's may be of an older definition
+    table = now  # indexes name its columns; the caller's definition may be older
     origin = context.origin("index", state=state)
     built = list[File]()
 
@@ -95,7 +95,7 @@ def with_runs(
 def _defined(
     table: TableInfo, name: str, columns: Sequence[str], kind: str, include: Sequence[str]
 ) -> IndexInfo:
-    """Return a checked definition, not entered yet."""
+    """Return a checked definition without changing the store."""
     check_name("index", name)
     arguments.choice("kind", kind, INDEX_KINDS)
     columns_of(table, columns, "columns")
@@ -127,13 +127,13 @@ def _defined(
 def create_index(
     context: Context, find: Find, name: str, columns: Sequence[str], kind: str, include: Sequence[str]
 ) -> IndexInfo:
-    """Enter an index and build it; goes on with a build of the same that was interrupted.
+    """Create an index and build it, or continue a build of the same index that was interrupted.
 
-    Nothing is done if it is there already, so a caller that does not know whether a build came to its end
-    may call again. Raises `AlreadyExists` where one of its name has other columns or another kind.
+    Does nothing if the index is ready, so it is safe to call again after a lost answer. Raises
+    `AlreadyExists` if an index of this name has other columns or another kind.
     """
     with context.catalog.writing() as tx:
-        table, indexes = find(tx)  # from here on no column of the index changes
+        table, indexes = find(tx)  # after this transaction, no column of the index can change
         definition = _defined(table, name, columns, kind, include)
         new = replace(definition, id=tx.state.newest_ids.get("index", 0) + 1)
         same = (index for index in indexes if replace(new, id=index.id, phase=index.phase) == index)
@@ -149,8 +149,8 @@ def create_index(
     try:
         _check_rows_in_log(context, table, index)
         index, left = _enter_runs(context, index, ())
-        # Few are entered together, so that a build which is cut off loses little. They are not entered one by
-        # one: a transaction looks at all shards, however few runs it enters.
+        # A few runs in each transaction, so that an interrupted build loses little. Not one by one, since
+        # each transaction reads markers at the shards.
         most = min(TOGETHER, max(BUILDERS, len(left) // 4))
         while left:
             built = list[Built]()
@@ -158,7 +158,7 @@ def create_index(
                 parallel(partial(_build, context, table, index, built), left[:most], BUILDERS)
             finally:
                 index, left = _enter_runs(context, index, built)
-    except LimitExceeded:  # rows that are there cannot be in it, so it would never be ready
+    except (InvalidKey, LimitExceeded):  # existing rows cannot be indexed, so it would never be ready
         with context.catalog.writing() as tx:
             if any(own.id == index.id and not own.ready for own in tx.state.indexes(table.id)):
                 transition_index(tx, index, IndexPhase.DROPPED)
@@ -168,13 +168,13 @@ def create_index(
 
 @retry_interrupted
 def drop_index(context: Context, find: Find, name: str) -> None:
-    """Remove an index of a table. Raises `NotFound`."""
+    """Drop an index of a table. Raises `NotFound`."""
     with context.catalog.writing() as tx:
         transition_index(tx, tx.state.index_named(find(tx)[0].id, name), IndexPhase.DROPPED)
 
 
 def transition_index(tx: Tx, index: IndexInfo, phase: IndexPhase) -> IndexInfo:
-    """Enter the phase of an index, and return it as it is now; one that was dropped stays so."""
+    """Change the phase of an index, and return the index; a dropped index stays dropped."""
     before = next((own for own in tx.state.indexes(index.table) if own.id == index.id), None)
     if before is None:
         return replace(index, phase=IndexPhase.DROPPED)
@@ -185,13 +185,13 @@ def transition_index(tx: Tx, index: IndexInfo, phase: IndexPhase) -> IndexInfo:
 
 
 def without_runs(state: StoreState, index: IndexInfo) -> list[Fragment]:
-    """Return the fragments that serve slots and lack runs of an index."""
+    """Return the serving fragments without runs of an index."""
     having = {run.fragment for run in state.runs(index.table) if run.index == index.id}
     return [fragment for fragment in state.fragments(index.table) if fragment.id not in having]
 
 
 def _check_rows_in_log(context: Context, table: TableInfo, index: IndexInfo) -> None:
-    """Check that rows in the log can be in an index; writers check the rows that come from now on."""
+    """Check that the rows in the log can be indexed; writers check later rows themselves."""
     tx = context.catalog.newest()
     memory = context.memory(tx, tx.state.info(table.id) or table)
     for fragment in memory.fragments:
@@ -201,10 +201,10 @@ def _check_rows_in_log(context: Context, table: TableInfo, index: IndexInfo) -> 
 def _enter_runs(
     context: Context, index: IndexInfo, built: Sequence[Built]
 ) -> tuple[IndexInfo, list[Fragment]]:
-    """Enter runs that were built; returns the index as it is now, and fragments that lack runs, large first.
+    """Add runs that were built; return the index, and the fragments that still lack runs, largest first.
 
-    Left out are runs of fragments that are gone or have some, and those that were taken for garbage. The
-    index is ready, so that scans use it, once every fragment has its runs.
+    Runs are removed instead if their fragment no longer serves slots or has runs already, or if garbage
+    collection has deleted them. The index becomes ready when every fragment has its runs.
     """
     with context.catalog.writing() as tx:
         is_live = index.id in {own.id for own in tx.state.indexes(index.table)}
@@ -231,7 +231,7 @@ def _enter_runs(
 def _build(
     context: Context, table: TableInfo, index: IndexInfo, built: list[Built], fragment: Fragment
 ) -> None:
-    """Build the runs of a fragment, unless it was replaced and collected, or left with its shard."""
+    """Build the runs of a fragment, unless it was replaced and deleted, or its shard was removed."""
     with context.unless_left(fragment.shard):
         disk = context.writable_disk(fragment.shard)
         try:
@@ -245,7 +245,7 @@ def _build(
 
 
 def _are_there(context: Context, shard: int, runs: Iterable[StagedRun]) -> bool:
-    """Return whether runs are at their shard: collecting without grace takes what nothing refers to yet."""
+    """Return whether runs exist: `gc` without a grace period deletes files that no record names yet."""
     with context.unless_left(shard), suppress(FragmentDamaged):
         disk = context.writable_disk(shard)
         for run in runs:

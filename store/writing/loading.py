@@ -1,8 +1,8 @@
-"""Files into a table: as one commit, or file by file under the name of a job, which can be started again.
+"""Loads of files into a table: as one commit, or as one commit for each file of a job.
 
-A file is committed under an idempotency key made of the job's name and of the file's path, size and time. A
-job that was killed and is started again skips the files that it committed: no row is lost, none is written
-twice, and rows that were changed meanwhile stay changed.
+The commit of a job's file has an idempotency key: the job's name, and the file's path, size and time. A job
+that was killed can be started again. It skips the files that it has committed, so no row is lost or written
+twice, and it does not undo later changes of these rows.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ UPSERT, INSERT, OVERWRITE = MODES = "upsert", "insert", "overwrite"
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The outcome of a load.
+    """The result of a load.
 
     Attributes:
-        rows: the rows that were read and written.
-        commit: the last commit; None where all was loaded before.
-        created: whether the table was made.
-        skipped: files that the same job had loaded before.
+        rows: the number of rows that were read and written.
+        commit: the last commit; None if all files had been loaded before.
+        created: whether the load created the table.
+        skipped: the number of files that the same job had loaded before.
     """
 
     table: str
@@ -54,7 +54,7 @@ def load_files(
     since: int | None,
     user_metadata: Mapping[str, str],
 ) -> Loaded:
-    """Load files into a table, which is made with these keys and compression if it is missing."""
+    """Load files into a table. If it does not exist, create it with the keys and compression of `made`."""
     if (job is not None and mode == OVERWRITE) or (since is not None and (job, mode) != (None, UPSERT)):
         raise InvalidOption("a job, mode 'overwrite' and if_unchanged_since do not go together; give one")
     table, created = _table_of(context, name, files, rules, made)
@@ -88,7 +88,7 @@ def load_files(
 def _table_of(
     context: Context, name: str, files: Sequence[SourceFile], rules: TextRules, made: Mapping[str, Any]
 ) -> tuple[TableInfo, bool]:
-    """Return the table, and whether its first rows have still to enter it."""
+    """Return (table, whether it is new); a new table is only reserved until its first rows are committed."""
     there = next((table for table in context.state().infos() if table.name == name), None)
     schema = schema_of(files, rules) if there is None else there.schema
     columns = ", ".join(schema.names)
@@ -100,7 +100,7 @@ def _table_of(
                 raise InvalidOption(f"{option} of table {name!r} is {', '.join(actual)}", option=option)
         return there, False
     if not made["primary_key"]:
-        context.check_newest()  # it may be there, and only an older catalog not know it
+        context.check_newest()  # an older copy of the catalog might not know the table
         raise NotFound(
             f"the store has no table {name!r}; name its primary key, of the columns {columns}",
             table=name,

@@ -1,8 +1,8 @@
-"""Merges: rows meet those of a table that have the same primary keys, and what becomes of them is one commit.
+"""Merges: new rows are matched with a table's rows by primary key, and the result is one commit.
 
-The rows come in pieces. The table's rows of a piece's keys are read at the merge's snapshot, and what
-becomes of both is staged; so memory holds a piece, however many there are. Where all is done again at a newer
-snapshot (`transactions`), the rows are as they were handed in.
+The new rows are processed in pieces, so that only one piece is in memory. For each piece, the table's rows
+with its keys are read at the merge's snapshot, and the resulting rows are staged. If the merge is repeated at
+a newer snapshot (`transactions`), it starts again from the rows that were passed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from elasticscan.store.writing.transactions import OutdatedLookError, WriteTrans
 UPDATE, DELETE, INSERT, IGNORE = "update", "delete", "insert", "ignore"
 WHEN_MATCHED, WHEN_NOT_MATCHED = (UPDATE, DELETE, IGNORE), (INSERT, IGNORE)
 
-PIECE_BYTES = 64 << 20  # about; of new rows, or of the rows with their keys
+PIECE_BYTES = 64 << 20  # about; of new rows, or of the table's rows with their keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Clauses:
     """The two clauses of a merge.
 
     Attributes:
-        matched, not_matched: what is done with rows whose key is there, and with those whose key is not.
-        columns: the ones that are written alongside the primary key; None for all.
+        matched, not_matched: the action for rows whose key is in the table, and for all others.
+        columns: the columns that are written, in addition to the primary key; None for all.
     """
 
     matched: str = UPDATE
@@ -45,9 +45,9 @@ class Clauses:
     columns: Sequence[str] | None = None
 
     def columns_for(self, table: TableInfo) -> tuple[list[str], list[str], bool]:
-        """Return the columns that rows must have, those that are read, and whether rows may have others.
+        """Return (columns that new rows must have, columns to read, whether new rows may have others).
 
-        Updates keep the columns that are not written, inserted rows have nulls in them.
+        In columns that are not written, updated rows keep their values, and inserted rows have nulls.
         """
         key, names, written = list(table.primary_key), table.schema.names, self.columns
         kept = [] if written is None else [name for name in names if name not in (*written, *key)]
@@ -56,7 +56,7 @@ class Clauses:
         return needed, [*key, *kept] if self.matched == UPDATE else key, written is not None or needed == key
 
     def check(self, table: TableInfo) -> None:
-        """Raise `NotFound` for a column that a table lacks, `InvalidOption` if nothing would be done."""
+        """Raise `NotFound` for an unknown column, `InvalidOption` if the merge would do nothing."""
         columns_of(table, self.columns)
         if (self.matched, self.not_matched) == (IGNORE, IGNORE):
             raise InvalidOption(
@@ -67,7 +67,7 @@ class Clauses:
 def merge_rows(
     transaction: WriteTransaction, look: Callable[[], KnownTable], rows: Any, clauses: Clauses
 ) -> CommitNumber:
-    """Merge rows, as for `Table.upsert`, in one commit; `look` returns the table as it is now."""
+    """Merge rows, in any form that `Table.upsert` accepts, in one commit; `look` reads the present table."""
     table = transaction.table()
     clauses.check(table)
     if clauses == Clauses():
@@ -76,7 +76,7 @@ def merge_rows(
     rows = arrow_rows(rows, table, needed if is_any else None)
     is_table = isinstance(rows, pa.Table | pa.RecordBatch)
     with Spool() as spool:
-        for batch in () if is_table else batches_of(rows):  # of a stream, which gives them once
+        for batch in () if is_table else batches_of(rows):  # a stream can be read only once
             spool.write(batch)
 
         def attempt() -> CommitNumber:
@@ -99,10 +99,10 @@ def rows_merged(
     batches: Iterator[pa.RecordBatch],
     clauses: Clauses,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows to write: what becomes of batches and of the rows that a snapshot has of their keys.
+    """Yield the rows to commit, from the batches and the rows with the same keys at the snapshot `at`.
 
-    A commit of them has to require that their keys are unchanged since that snapshot. Raises
-    `OutdatedLookError` where the columns are no longer those of the `current` look.
+    The commit must require that the keys are unchanged since `at`. Raises `OutdatedLookError` if the columns
+    are no longer those of `current`.
     """
     table = current.table
     needed, read, is_any = clauses.columns_for(table)
@@ -116,18 +116,18 @@ def rows_merged(
 
 
 def _piece_rows(state: KnownTable) -> int:
-    """So many rows that those which they meet take about `PIECE_BYTES`."""
+    """Return the number of rows in a piece whose matching rows take about `PIECE_BYTES`."""
     rows, size = (sum(getattr(f, what) for f in state.fragments) for what in ("rows", "bytes"))
     return max(1, min(MOST_KEYS, PIECE_BYTES * rows // size)) if size else MOST_KEYS
 
 
 def _become(piece: pa.RecordBatch, there: pa.Table, table: TableInfo, clauses: Clauses) -> pa.RecordBatch:
-    """Return the rows of the table that a piece makes; with marks where some of them delete."""
+    """Return the rows to write for a piece and the matching rows `there`, tombstones included."""
     is_there = there.column(table.primary_key[0]).is_valid().combine_chunks()
     upserts = pa.RecordBatch.from_pylist([], schema=table.schema)
     if clauses.matched == UPDATE or clauses.not_matched == INSERT:
         columns = []
-        for field in table.schema:  # of the piece, else of the rows there, else nulls
+        for field in table.schema:  # from the piece, else from the table's rows, else nulls
             if field.name in piece.schema.names:
                 columns.append(piece.column(field.name))
             elif field.name in there.schema.names:

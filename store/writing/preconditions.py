@@ -1,11 +1,11 @@
-"""Requirements of a write on its keys: that rows were not changed since they were read, or are not there.
+"""Preconditions of a write on its keys: they are unchanged since they were read, or do not exist.
 
-A check follows the commits. Whatever was committed until the rows are staged is compared without a lock, and
-what came since then in the transaction that commits. So of two programs that read a row, add to it and write
-it, one always learns that it has to read again.
+The write's keys are compared with all later commits: with most of them without a lock, after the rows are
+staged, and with the rest in the transaction that commits. So if two programs read a row, change it and write
+it, one of them always gets an error and has to read again.
 
-Where rows lie does not matter: keys are compared with all fragments of the table at once, whichever shard
-they are at, and merges and moves keep the commits of the versions that they copy.
+Moves and merges make no difference: keys are compared with all fragments of the table at all shards, and
+copied versions keep their commit numbers.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ MOST_KEYS_NAMED = 3
 
 
 class KeyCheck:
-    """The check of one write's keys, and how far it has got.
+    """The check of one write's keys, which remembers the commits that it has compared.
 
     Args:
-        context, table: where the write goes.
-        since: the commit after which the keys may not have been written or deleted; None for keys of which no
-            row may be there.
+        context, table: the written table.
+        since: the commit after which no other write may have written or deleted the keys; None if the keys
+            may not exist.
     """
 
     def __init__(self, context: Context, table: TableInfo, since: int | None) -> None:
         self._context, self._table, self._since = context, table, since
-        self._checked_to = since  # commits up to this one were compared
+        self._checked_to = since  # the newest commit that was compared
 
     def compare(self, tx: Tx, staged: Sequence[StagedFragment]) -> None:
-        """Compare with the commits that a transaction sees and that were not compared before.
+        """Compare the keys with all commits in a transaction that were not compared before.
 
-        Raises `RowsChanged`, `AlreadyExists`, or `SnapshotExpired` where the changes are no longer kept.
+        Raises `RowsChanged` or `AlreadyExists`; `SnapshotExpired` if the changes are no longer kept.
         """
         begin, newest = self._checked_to, tx.state.commit
         if tx.state.info(self._table.id) is None or (begin is not None and begin >= newest):
@@ -60,7 +60,7 @@ class KeyCheck:
             assert begin is not None, "it begins at a commit"
             check_kept(seen.table, begin)
             asked = [(Bounds(begin + 1, newest, since=begin), False)]
-            if floor > begin:  # the rows that were there are gone, or others by now
+            if floor > begin:  # an overwrite has replaced all rows: those of `begin` have changed
                 asked.append((Bounds(seen.floor(begin), begin, since=begin), True))
         mine = staged_source(self._table, staged, self._context.disk_of)
         theirs = PageSource(seen.table, View(seen.fragments), self._context.readers.opener(seen.table))
@@ -96,12 +96,12 @@ def unchanged(
     txn: IdempotencyKey | None = None,
     is_insert: bool = False,
 ) -> Iterator[KeyCheck | None]:
-    """Require that no other write wrote or deleted keys of this one after a commit.
+    """Yield the check of a write's keys: no other write has written or deleted them after `since`.
 
-    None requires nothing, but of an insert that no row has one of its keys. While the block runs, the changes
-    since then stay readable: by a lease, where retention is short.
+    If `since` is None, yields the check that the keys do not exist for an insert, and None for other writes.
+    While the block runs, the changes after `since` stay readable, by a lease if retention is short.
 
-    Raises `NotFound` where there is no such commit yet, `SnapshotExpired` where changes are no longer kept.
+    Raises `NotFound` if `since` is no commit yet, `SnapshotExpired` if its changes are no longer kept.
     """
     if since is None:
         yield KeyCheck(context, table, None) if is_insert else None
@@ -116,7 +116,7 @@ def unchanged(
 
 @retry_interrupted
 def _hold(context: Context, table: TableInfo, since: int, txn: IdempotencyKey | None, lease: str) -> str:
-    """Keep the changes after a commit readable; return the lease, "" where none is needed."""
+    """Keep the changes after a commit readable; return the lease's name, or "" if none is needed."""
     tx = context.catalog.newest()
     if txn is not None and tx.commit_of_txn(table.id, txn) is not None:
         return ""
@@ -135,5 +135,5 @@ def _hold(context: Context, table: TableInfo, since: int, txn: IdempotencyKey | 
     if is_kept(context, tx, current, held):
         return ""
     with context.catalog.leasing() as tx:
-        take_lease(tx, lease, current, held, "write", LEASE_SECONDS)  # if no merge has removed it since
+        take_lease(tx, lease, current, held, "write", LEASE_SECONDS)  # raises if a merge removed it since
     return lease

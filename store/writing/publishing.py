@@ -1,7 +1,7 @@
-"""Publishing: rows become files that nothing refers to, and these visible on all shards by one commit.
+"""Staging and publishing: rows are staged in files that no record names, and one commit makes them visible.
 
-Few rows are staged in memory. If they are few in all, they become a commit in the log itself, and no file is
-written. Otherwise they are staged in files, as the rows of other tasks may be already.
+A few rows are staged in memory. If all rows of a commit together are few, they go into the log itself, and no
+file is written. Otherwise they are written to files like larger parts.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from elasticscan.store.writing.indexing import missing_runs, with_runs
 from elasticscan.store.writing.preconditions import KeyCheck, unchanged
 from elasticscan.topology import Placement, SlotSet
 
-# After so many commits that found some tablet elsewhere, the rows that moved are staged again
-# while the catalog's write lock is held, so a write cannot starve alongside endless moves.
+# If tablets have moved during so many attempts to commit, the next attempt stages their rows again while it
+# holds the catalog's write lock, so that endless moves cannot starve a writer.
 ATTEMPTS_WITHOUT_LOCK = 5
-# Of the small commits at a server one in so many is a transaction.
+# At a server, one of so many small commits uses a transaction, which finds pending upkeep.
 TRANSACTION_EVERY = 64
 
 
 def fits_in_log(state: StoreState, table: TableInfo, rows: StagedInMemory, size: int) -> bool:
-    """Return whether rows of a commit, of so many bytes, may be put into the log of a store in this state.
+    """Return whether the rows of a commit, packed in `size` bytes, may go into the log.
 
-    Raises `LimitExceeded`: a key is too long for an index, and after the commit a flush could not refuse it.
+    Raises `InvalidKey` if a key is too long for an index: after the commit, a flush could not refuse it.
     """
     now = state.info(table.id) or table
     if now.definition != rows.table.definition or not has_room(state, table.id, size):
@@ -66,7 +66,7 @@ def fits_in_log(state: StoreState, table: TableInfo, rows: StagedInMemory, size:
 
 
 def has_room(state: StoreState, table: int, more: int) -> bool:
-    """Return whether a table, and the store, may have so many more bytes of rows in the log."""
+    """Return whether table and store may have `more` bytes of rows in the log."""
     size = {number: known.memory_bytes for number, known in state.tables.items()}
     fits = size.get(table, 0) + more <= MEMORY_TABLE_BYTES
     return fits and sum(size.values()) + more <= MEMORY_STORE_BYTES
@@ -78,17 +78,17 @@ def stage(
     batches: Iterable[pa.RecordBatch],
     kind: str = "write",
 ) -> list[StagedFragment]:
-    """Stage rows of the table's schema; nothing is visible yet. Cleans up after an error.
+    """Stage rows of the table's schema; nothing is visible yet. Removes its files after an error.
 
-    Few rows are staged in memory, as far as the log may keep them; more at the shards where they belong,
-    large fragments with their runs of indexes.
+    A few rows are staged in memory if the log has room for them. Others are staged in files at the shards of
+    their slots; large fragments get their index runs here.
     """
-    state = context.known  # of when the table was looked up; the commit looks again
+    state = context.known  # may be old by now; the commit checks again
     origin, disk_of = context.origin(kind, state=state), context.staging_disk
     most = limits.INLINE_BYTES if has_room(state, table.id, 0) else 0
     with context.noticing_collection():
         staged = stage_rows(table, batches, state.placement, disk_of, origin, WRITE_BUFFER_BYTES, most)
-        # Small ones get their runs when they are published, perhaps together with those of other tasks.
+        # Small fragments get their runs in `publish`, which may first merge them with those of other tasks.
         small = [fragment for fragment in staged if fragment.bytes < SMALL_FRAGMENT_BYTES]
         large = [fragment for fragment in staged if fragment.bytes >= SMALL_FRAGMENT_BYTES]
         with removed_on_error(context, files_of(staged)):
@@ -97,43 +97,43 @@ def stage(
 
 @contextmanager
 def removed_on_error(context: Context, files: Set[File]) -> Iterator[None]:
-    """Remove staged files if the block fails, except where it is not known whether they were committed.
+    """Remove staged files if the block fails, unless they may have been committed.
 
-    An interrupt leaves them, too: it may come before the answer of the catalog.
+    After an interrupt (a `BaseException`) they stay, too: it may come before the answer of the catalog.
     """
     try:
         yield
     except CommitUnknown:
         raise
     except Exception:
-        with suppress(ElasticScanError):  # then they are garbage
+        with suppress(ElasticScanError):  # garbage collection removes them later
             remove_staged(context, files)
         raise
 
 
 def remove_staged(context: Context, files: Set[File]) -> None:
-    """Remove files that were staged, except files in the log: their commit went through."""
+    """Remove staged files, except those that the log names: they were committed after all."""
     remove_files(files - context.state().known_paths(), context.disk_of)
 
 
 def check_no_key_twice(context: Context, table: TableInfo, staged: Sequence[StagedFragment]) -> None:
-    """For a write that several tasks staged: raises `SchemaMismatch` when two of them had the same key."""
+    """Raise `InvalidKey` if two tasks of one write staged the same key."""
     with context.noticing_collection():
         check_keys_differ(staged_source(table, staged, context.disk_of))
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """A request of a write for its commit.
+    """The properties and preconditions of a commit.
 
     Attributes:
         kind: its name in the table's history.
-        txn: (application, version); a write with the same pair is committed once.
-        since: the commit after which no other write may have written its keys; None for no such one.
-        is_insert: whether no row may have one of its keys.
-        user_metadata: what its writer says of it.
-        based_on: the number of the state whose rows the write has read: no later commit may have written any
-            row of the table. 0 where others may have.
+        txn: the idempotency key.
+        since: if given, no later commit than this may have written one of its keys.
+        is_insert: no row may have one of its keys.
+        user_metadata: the writer's metadata, part of the history.
+        based_on: the number of the state whose rows the write has read; no later commit may have written any
+            row of the table. 0 for no such condition.
     """
 
     kind: str = "write"
@@ -151,9 +151,9 @@ def commit_of(
     request: CommitRequest,
     packed: bytes | None = None,
 ) -> Append:
-    """Return the commit that makes staged fragments visible, all at once.
+    """Return the commit that makes staged fragments visible.
 
-    With `packed` rows, these are kept in the log, and `staged` says of which slots they are, and how many.
+    If `packed` is given, these rows go into the log; `staged` then gives only their slots and numbers.
     """
     kind, txn = request.kind, request.txn
     size = sum(part.bytes + sum(run.bytes for run in part.runs) for part in staged)
@@ -178,10 +178,10 @@ def commit_of(
 
 
 class CommitNumber(int):
-    """A commit's number, a snapshot that `scan` takes, that also says how many `rows` it has written.
+    """A commit's number, which is also its snapshot for `scan`, with the number of `rows` that it wrote.
 
-    Rows that it deleted count, too; of a delete by keys it is the keys, whether there was a row or not. It is
-    0 for a write that was done before, under the same `txn`.
+    Deleted rows count, too. A delete by keys counts its keys, whether they had rows or not. `rows` is 0 if a
+    write with the same `txn` was committed before.
     """
 
     rows: int
@@ -199,9 +199,9 @@ def write(
     request: CommitRequest,
     before: Sequence[StagedFragment] = (),
 ) -> CommitNumber:
-    """Stage rows, and make them one commit with what was staged `before`, which stays staged on an error.
+    """Stage rows, and commit them together with the fragments `before`.
 
-    Raises as `publish`.
+    After an error, the fragments `before` stay staged. Raises the errors of `publish`.
     """
     with unchanged(context, table, request.since, request.txn, request.is_insert) as check:
         versions = None if before else context.known.versions
@@ -216,16 +216,16 @@ def publish(
     staged: Sequence[StagedFragment],
     request: CommitRequest = CommitRequest(),
 ) -> CommitNumber:
-    """Make staged fragments one commit. Where that fails they stay staged.
+    """Commit staged fragments; after an error they stay staged.
 
-    What several tasks staged at a shard is merged first, as far as it is small: a commit leaves few files.
-    The commit requires that each fragment lies where its slots live and has runs of all indexes.
-    If some moved meanwhile, their rows are staged again at the new place, and the commit is tried
-    again; so it is when an index was made meanwhile. A table that was only reserved is entered with it.
+    Small fragments that several tasks staged at one shard are merged first, so a commit leaves few files. The
+    commit requires that each fragment is at the shard of its slots and has runs of all indexes. If tablets
+    moved or an index was created meanwhile, their rows are staged again or the runs are built, and the commit
+    is tried again. A reserved table is created by the same transaction.
 
     Raises:
-        RowsChanged, AlreadyExists, NotFound, SnapshotExpired: its keys are not as the request says.
-        AlreadyExists: or another table took the name of one that was reserved.
+        RowsChanged, AlreadyExists, NotFound, SnapshotExpired: a precondition of the request does not hold.
+        AlreadyExists: also if another table has taken the name of a reserved one.
         ContinuationKeyError: `txn` was committed before with other content.
         TableChanged: the table was dropped.
     """
@@ -234,15 +234,15 @@ def publish(
 
 
 def earlier_commit(context: Context, table_id: int, txn: IdempotencyKey | None) -> int | None:
-    """Return the commit of an earlier write with this pair of names, if there is one."""
+    """Return the commit of an earlier write with this idempotency key, or None."""
     return None if txn is None else context.ask(lambda tx: tx.commit_of_txn(table_id, txn))
 
 
 class _Publication:
-    """Files on their way into a commit: the staged ones, and files that take their place meanwhile.
+    """One commit in progress: its staged files, and files that replace them after moves or merges.
 
-    When it ends, each file that was made here is part of the commit or deleted. After `CommitUnknown`, or an
-    interrupt, all stay: garbage collection removes those that are not part of it.
+    At the end, each file that was written here is part of the commit or was deleted. After `CommitUnknown` or
+    an interrupt all files stay; garbage collection removes those that are not part of the commit.
     """
 
     def __init__(
@@ -255,12 +255,12 @@ class _Publication:
         versions: tuple[int, int] | None = None,
     ) -> None:
         self._context, self._table, self._request, self._check = context, table, request, check
-        self._versions = versions  # the catalog's, read before anything was staged
+        self._versions = versions  # of the catalog, read before anything was staged
         self._staged = tuple(staged)
         self._made = set[File]()
-        self._fragments = list(staged)  # the commit is to refer to these, and to none of the others
-        self._rows: bytes | None = None  # of the only fragment, as the log keeps them in place of files
-        self._state: StoreState | None = None  # as of the commit, where a transaction made it
+        self._fragments = list(staged)  # the fragments that the commit will name
+        self._rows: bytes | None = None  # the packed rows, if they go into the log
+        self._state: StoreState | None = None  # after the commit, if a transaction made it
 
     def commit(self) -> CommitNumber:
         context = self._context
@@ -271,11 +271,11 @@ class _Publication:
             number, committed = self._commit()
         remove_files((files_of(self._staged) | self._made) - committed, context.disk_of)
         context.upkeep.after_commit(self._state, self._table.id, self._fragments)
-        # Of what was staged: a file whose slots moved meanwhile has rows that other fragments serve.
+        # Not by `_fragments`: after a move, one of them may contain rows that another one serves.
         return CommitNumber(number, sum(fragment.rows for fragment in self._staged) if committed else 0)
 
     def _prepare(self) -> None:
-        """Decide between the log and files."""
+        """Decide whether the rows go into the log or into files."""
         parts = [part for part in self._staged if isinstance(part, StagedInMemory)]
         if len(parts) > 1 and len({part.table.definition for part in parts}) == 1:
             self._fragments = [part for part in self._staged if not isinstance(part, StagedInMemory)]
@@ -287,14 +287,14 @@ class _Publication:
                 self._settle(self._context.state())
 
     def _settle(self, state: StoreState) -> None:
-        """Let files lie where their slots live, few at each shard, and make their runs."""
+        """Stage rows of moved slots again, merge small files of a shard, and build missing index runs."""
         context, table, self._rows = self._context, self._table, None
         origin, disk_of = context.origin(self._request.kind, state=state), context.staging_disk
         self._take(arrange(table, self._fragments, state.placement, disk_of, origin))
         self._take(with_runs(context, table, state, self._fragments))
 
     def _take(self, fragments: Iterable[StagedFragment]) -> None:
-        """Go on with these, which may lie in other files, or have more runs."""
+        """Replace the fragments to commit; remember files that were written for them."""
         self._fragments, staged = [], files_of(self._staged)
         for fragment in fragments:
             self._fragments.append(fragment)
@@ -302,7 +302,7 @@ class _Publication:
 
     @retry_interrupted
     def _commit(self) -> tuple[int, set[File]]:
-        """Return the commit's number, and those of the files that it refers to."""
+        """Return the commit's number, and those files of this write that it names."""
         context, table, check, txn = self._context, self._table, self._check, self._request.txn
         at_once = context.catalog.append_at_once(self._small_commit)
         if at_once is not None:
@@ -314,11 +314,11 @@ class _Publication:
                 context.sync_point("keys compared")
             with context.catalog.writing(is_small=self._rows is not None and not at_last) as tx:
                 earlier = None if txn is None else tx.commit_of_txn(table.id, txn)
-                if earlier is not None:  # and these very files may have been handed in to it
+                if earlier is not None:  # perhaps with some of these files
                     return earlier, (files_of(self._staged) | self._made) & tx.state.known_paths()
                 if table.id not in tx.state.reserved:
                     live_table(tx, table.id)
-                if at_last and not self._is_settled(tx):  # nothing can change now
+                if at_last and not self._is_settled(tx):  # under the lock, so no tablet can move now
                     self._settle(tx.state)
                 if self._is_settled(tx):
                     if check is not None:
@@ -328,9 +328,9 @@ class _Publication:
         raise AssertionError("unreachable")
 
     def _small_commit(self, tx: Tx) -> Append | None:
-        """Return the commit if it can be appended without a transaction: it relies on nothing that was read.
+        """Return the commit if it needs no transaction: it depends on nothing that was read.
 
-        Now and then it needs one all the same, which finds pending upkeep.
+        One of `TRANSACTION_EVERY` commits uses one anyway.
         """
         request, table = self._request, self._table
         if self._rows is None or self._check is not None or request.txn is not None:
@@ -349,11 +349,11 @@ class _Publication:
         return _in_place(tx.state.placement, self._fragments) and not missing_runs(indexes, self._fragments)
 
     def _enter(self, tx: Tx) -> int:
-        """Make the commit."""
+        """Append the commit, after the definition of a table that was only reserved."""
         if self._rows is None:
             self._context.check_not_collected(tx, self._fragments, self._versions)
         reserved = tx.state.reserved.get(self._table.id)
-        if reserved is not None:  # it is seen from here on
+        if reserved is not None:  # readers see the table from here on
             tx.append(TableDefined(reserved, 0, "create"))
         number = tx.append(commit_of(tx.state, self._table.id, self._fragments, self._request, self._rows))
         self._state = tx.state
@@ -361,5 +361,5 @@ class _Publication:
 
 
 def _in_place(placement: Placement, staged: Sequence[StagedFragment]) -> bool:
-    """Return True if each fragment lies where its slots live."""
+    """Return True if each fragment is at the shard of its slots."""
     return all(fragment.slots <= placement.at(fragment.shard) for fragment in staged)

@@ -1,18 +1,18 @@
-"""Writes of rows that follow from rows of the table, each in one commit.
+"""Writes that depend on rows of the table, each in one commit (optimistic concurrency).
 
-Rows are read at one snapshot, and what becomes of them is staged while they are read. The commit requires
-that no other one has written a key of it since, so it is as if all had been done at the snapshot; rows that
-came later are later. Where another one has, all is done again at a newer snapshot, after a random pause whose
-bound doubles (backoff with full jitter): of several processes that write the same rows all the time, the
-losers spread out, and each of them gets its turn.
+Rows are read at one snapshot, and new versions are staged while they are read. The commit requires that no
+other commit has written one of its keys since the snapshot. So the result is the same as if all had happened
+at the snapshot, before later commits of other rows. If another commit has written one of the keys, the whole
+write is repeated at a newer snapshot, after a random pause whose bound doubles (backoff with full jitter). So
+if several processes write the same rows all the time, their attempts spread out, and each of them succeeds.
 
-Rows that replace the rows meeting a condition are staged first, and stay staged while that is done again.
-Rows that meet the condition now are deleted unless a new row has their key.
+**Replace** (`overwrite` with a condition): new rows are staged once and used by all attempts. Rows that match
+the condition are deleted unless a new row has their key.
 
-A restore writes only the keys that changed since. The change feed shows what each was: where a key's first
-change since the snapshot is an insert, the key was not there and is deleted; else the row before that change
-is the one to bring back. Where the table was overwritten meanwhile, all of it is written. The commit requires
-that the table is unchanged since, so the snapshot that it makes is the old one exactly.
+**Restore**: only keys that changed since the snapshot are written. The change feed has the old row of each
+key. If a key's first change since the snapshot is an insert, the key did not exist and is deleted; otherwise
+the row before that change is restored. If the table was overwritten meanwhile, all rows are written. The
+commit requires that the table is unchanged, so the new snapshot equals the old one exactly.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ from elasticscan.store.writing.publishing import (
     write,
 )
 
-# Attempts end when both are over: long ones are made a few times all the same.
+# A write gives up only after both, so that long attempts are repeated, too.
 ATTEMPTS_SECONDS, FEWEST_ATTEMPTS = 60.0, 10
 _DOUBLINGS = 7
 _MOST_PAUSE_SECONDS = 1.0
@@ -84,7 +84,7 @@ Change: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 class OutdatedLookError(Exception):
-    """Outdated view of a table: its columns changed, or its snapshot is no longer kept."""
+    """The columns of a table changed, or its snapshot expired, since an attempt read them: read again."""
 
 
 def until_unchanged(
@@ -92,17 +92,17 @@ def until_unchanged(
 ) -> T:
     """Return the result of the first attempt during which no other commit wrote the rows that it read.
 
-    It is made again, too, where the columns changed, or the index by which rows were looked up was dropped:
-    the caller had not asked for that index.
+    An attempt is also repeated if columns changed, or if an index by which rows were found was dropped, since
+    the caller did not choose that index.
 
     Args:
-        context: the store's; where it cannot be written nothing is read either.
-        attempt: reads rows at a snapshot, and commits what follows from them.
-        rows, advice: for the error: which ones, and what to do about it.
-        is_final: the caller named the commit of the rows, so a later change of them is an error.
+        context: of the store. If it cannot be written, no attempt is made.
+        attempt: reads rows at a snapshot, and commits changes of them.
+        rows, advice: parts of the error's text: which rows, and the next step.
+        is_final: the caller named the snapshot, so a later change of the rows is an error at once.
 
     Raises:
-        Busy: they were written each time, for a minute and ten attempts.
+        WriteConflict: other commits wrote the rows during each attempt, for a minute and ten attempts.
     """
     context.catalog.check_writable()
     began, conflict = context.clock.now(), None
@@ -131,15 +131,15 @@ def until_unchanged(
 
 @dataclass(frozen=True, slots=True)
 class WriteTransaction:
-    """A write to a table, which may read rows and commit what becomes of them.
+    """A write to a table that may read rows and commit changes of them.
 
     Attributes:
-        find: finds the table, as a catalog transaction sees it.
-        where: a condition on the rows that it reads; None for all rows.
-        since: the commit at which rows are read, none of which may have changed later; None for the newest
-            commit at each attempt.
-        txn: (application, version); a write with the same pair is committed once.
-        user_metadata: what the writer says of the commit.
+        find: finds the table in a catalog transaction.
+        where: a condition on the rows to read; None for all rows.
+        since: the snapshot to read, after which the rows may not have changed; None for the newest one at
+            each attempt.
+        txn: the idempotency key.
+        user_metadata: the writer's metadata, part of the history.
     """
 
     context: Context
@@ -155,8 +155,8 @@ class WriteTransaction:
     def run(self, attempt: Callable[[], CommitNumber]) -> CommitNumber:
         """Return the commit of the first attempt whose rows no other commit changed meanwhile.
 
-        An attempt reads, and ends with `commit`. There is none after an earlier commit under the same `txn`.
-        Raises `FilterError` or `NotFound` where the condition cannot be read.
+        An attempt reads rows and ends with `commit`. If `txn` was committed before, no attempt is made.
+        Raises `FilterError` or `NotFound` for an invalid condition.
         """
         table = self.table()
         done = earlier_commit(self.context, table.id, self.txn)
@@ -170,9 +170,9 @@ class WriteTransaction:
     def write(
         self, table: TableInfo, data: Any, kind: str = "write", *, is_insert: bool = False
     ) -> CommitNumber:
-        """Commit rows, or where `kind` is "delete" the deletion of the keys that `data` has.
+        """Commit the rows of `data`; if `kind` is "delete", delete the keys of `data`.
 
-        An insert refuses keys that exist.
+        With `is_insert`, keys that exist are refused.
         """
         batches = conformed(batches_of(data), table, table.primary_key if kind == "delete" else None)
         if kind == "delete":
@@ -188,7 +188,7 @@ class WriteTransaction:
         kind: str = "write",
         staged: Sequence[StagedFragment] = (),
     ) -> CommitNumber:
-        """Commit rows, tombstones, and what was staged before, if no commit after one changed their keys."""
+        """Commit rows, tombstones and `staged` fragments, if no commit after `at` changed their keys."""
         request = CommitRequest(kind, self.txn, at, user_metadata=self.user_metadata)
         try:
             return write(self.context, table, batches, request, staged)
@@ -204,20 +204,21 @@ class WriteTransaction:
         kind: str = "write",
         staged: Sequence[StagedFragment] = (),
     ) -> CommitNumber:
-        """Read columns of the rows that meet the condition, and commit what becomes of them.
+        """Read the rows that match the condition, and commit their changes.
 
         Args:
-            columns: what to read; all for None.
-            change_of: for a definition of the table, makes rows and tombstones of rows that were read.
+            columns: the columns to read; None for all.
+            change_of: returns, for a definition of the table, the function from rows that were read to rows
+                and tombstones to commit.
             kind: the commit's name in the table's history.
-            staged: rows to commit as well, of other keys than those.
+            staged: fragments to commit as well, with other keys.
         """
 
         def attempt() -> CommitNumber:
-            # What met it at `since` counts, so a row that was changed away from it refuses the write.
+            # The condition is evaluated at `since`: a row that matched then and was changed is a conflict.
             asked = ReadRequest(columns, self.where, snapshot=self.since)
             with begin_scan(self.context, self.find, asked) as scan:
-                # A column that is added from now on has values in rows only that were changed afterwards.
+                # A column that is added later has values only in rows that are changed later: a conflict.
                 table = self.table()
                 if scan.standing.definition != table.definition:
                     raise OutdatedLookError
@@ -228,15 +229,15 @@ class WriteTransaction:
 
 
 def delete_rows(transaction: WriteTransaction) -> CommitNumber:
-    """Delete rows that meet the condition."""
+    """Delete the rows that match the condition."""
     keys = list(transaction.table().primary_key)
     return transaction.change(keys, lambda table: partial(tombstones_of, table=table), "delete")
 
 
 def update_rows(transaction: WriteTransaction, new: Mapping[str, Any]) -> CommitNumber:
-    """Give columns new values in rows that meet the condition.
+    """Update columns of the rows that match the condition.
 
-    `new` has for each column SQL text over the row as it was, or a value that is no text.
+    `new` maps columns to SQL expressions over the old row (text), or to values of other types.
     """
 
     def assigned(table: TableInfo) -> Change:
@@ -248,12 +249,12 @@ def update_rows(transaction: WriteTransaction, new: Mapping[str, Any]) -> Commit
 
         return change
 
-    assigned(transaction.table())  # wrong values show before anything is read
+    assigned(transaction.table())  # raises for invalid values before any row is read
     return transaction.change(None, assigned)
 
 
 def _new_values(new: Mapping[str, Any], table: TableInfo) -> dict[str, NewValues]:
-    """For each column a function that gives its new values."""
+    """Return a function from rows to new values for each column."""
     names = columns_of(table, list(new), "set")
     if keys := {*names} & {*table.primary_key}:
         raise InvalidOption(
@@ -275,11 +276,11 @@ def _new_value(value: Any, field: pa.Field, table: TableInfo) -> NewValues:
         raise type(error)(f"set[{field.name!r}]={brief(value)}: {error.message}{hint}", **fields) from None
 
 
-# Rows that replace the rows meeting a condition
+# Replace the rows that match a condition
 
 
 def replace_rows(transaction: WriteTransaction, table: TableInfo, rows: Any) -> CommitNumber:
-    """Replace the rows that meet the transaction's condition, which these have to meet as well."""
+    """Replace the rows that match the transaction's condition by new rows, which must match it, too."""
     context = transaction.context
     if earlier_commit(context, table.id, transaction.txn) is not None:
         return publish_replacing(transaction, table, ())
@@ -292,7 +293,7 @@ def replace_rows(transaction: WriteTransaction, table: TableInfo, rows: Any) -> 
 def rows_that_meet(
     where: str, table: TableInfo, batches: Iterable[pa.RecordBatch], option: str = "where"
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows. Raises `InvalidOption` where one does not meet a condition, or it is null."""
+    """Yield the batches. Raises `InvalidOption` if the condition is not true for a row."""
     predicate = Predicate.parse_for_change(where, table.schema)
     for batch in batches:
         others = batch.filter(pc.invert(pc.fill_null(predicate.mask(batch), False)))
@@ -309,9 +310,9 @@ def rows_that_meet(
 def publish_replacing(
     transaction: WriteTransaction, table: TableInfo, staged: Sequence[StagedFragment]
 ) -> CommitNumber:
-    """Publish staged rows in place of the rows that meet the condition now; they stay staged on an error.
+    """Commit staged rows and delete the rows that match the condition; `staged` stays staged on an error.
 
-    A table that is only reserved has none, and is entered with the new ones.
+    A reserved table has no rows yet, and is created with the staged ones.
     """
     context = transaction.context
     if context.ask(lambda tx: tx.state.info(table.id)) is None:
@@ -324,12 +325,12 @@ def publish_replacing(
         slots = slots_of(keys.select(table.shard_key).columns, context.known.slots)
         order = np.argsort(slots, kind="stable")
         ordered = keys.take(pa.array(order))
-        # What was staged is, as its source has it, commit 1.
+        # The source of staged rows presents them as commit 1.
         asked = RowRequest(table.id, shard=0, snapshot=1, columns=(), slots=slots[order], keys=ordered)
         return tombstones_of(ordered.filter(pa.array(read_rows(source, asked).places < 0)), table)
 
     number = transaction.change(list(table.primary_key), lambda _: gone, staged=staged)
-    if not number.rows:  # it was done before, with other files
+    if not number.rows:  # `txn` was committed before, with other files
         remove_staged(context, files_of(staged))
     return number
 
@@ -338,13 +339,13 @@ def publish_replacing(
 
 
 def restore(transaction: WriteTransaction, to: int | str | datetime) -> int:
-    """Make a table's newest snapshot equal to an older one, given as for `Table.restore`."""
+    """Make a table's newest snapshot equal to an older one; `to` is that of `Table.restore`."""
     transaction.context.check_newest()
     return transaction.run(lambda: _restored(transaction, to))
 
 
 def _restored(transaction: WriteTransaction, to: int | str | datetime) -> CommitNumber:
-    """Restore a snapshot of now; raises `RowsChanged` if another commit came to the table meanwhile."""
+    """Restore a snapshot in one attempt; raises `RowsChanged` if the table has a new commit meanwhile."""
     context = transaction.context
     tx = context.catalog.newest()
     table = transaction.find(tx)[0]
@@ -369,19 +370,19 @@ def _restored(transaction: WriteTransaction, to: int | str | datetime) -> Commit
 
 
 def undone(events: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
-    """Return rows and tombstones that undo a page of a feed, which has all changes of its keys."""
+    """Return rows and tombstones that undo a page of a change feed; the page has all changes of its keys."""
     first, last = _ends(events, table.primary_key)
     kinds = events.column(CHANGE_TYPE)
     begins, ends = kinds.filter(pa.array(first)), kinds.filter(pa.array(last))
     rows = events.filter(pa.array(first)).select(table.schema.names)
     came = pc.equal(begins, INSERT)
-    # What came and went again needs nothing.
+    # A key that was inserted and deleted again needs no change.
     tombstones = tombstones_of(rows.filter(pc.and_(came, pc.not_equal(ends, DELETE))), table)
     return with_tombstones(rows.filter(pc.invert(came)), tombstones)
 
 
 def _ends(events: pa.RecordBatch, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Masks of each key's first and last event; those of a key stand together, in order."""
+    """Return masks of each key's first and last event; the events of a key are adjacent and in order."""
     begins = np.zeros(len(events), dtype=bool)
     begins[:1] = True
     for name in keys:
