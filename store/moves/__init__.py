@@ -1,26 +1,25 @@
-"""Moves of tablets, carried out while readers and writers go on.
+"""Moves of tablets, while readers and writers continue.
 
-What this room promises:
+What this folder promises:
 
-- **A tablet is served from one place at every moment**: from its source until the switch, from its target
-  after it. The switch is one transaction, and it checks that the copy has all that was committed.
-- **A mover that dies breaks nothing.** The tablet stays at its source, the copy is a file that nothing refers
-  to, and `resume_moves` finishes what was planned.
-- **Two never carry out one move.** Each has an owner, of which there are signs of life; only what an owner
-  that is gone has left is taken over.
+- **A tablet is served from exactly one shard at every moment**: by its source until the switch, by its target
+  after it. The switch is one transaction, which copies the last commits, so the target has all of them.
+- **A mover that dies breaks nothing.** The tablet stays at its source, no record names the unfinished copy,
+  and `resume_moves` repeats the move.
+- **Two processes never carry out the same move.** A move has one owner. Another process takes it over only
+  after it has detected that the owner is gone.
 
-How a move goes (the phases are a table, `elasticscan.topology`): planned, copying, caught up, and gone with
-the switch. Copies are by commit number: first all up to a commit, then what came since, until little is left
-for the transaction that switches.
+The phases of a move (a table in `elasticscan.topology`) are planned, copying, caught up and, with the switch,
+target serves. The mover copies by commit number: first all rows up to a commit, then those of later commits,
+until few are left for the transaction that switches.
 
-The words: a *plan* is the moves that an expansion, a contraction or a rebalance needs; an *owner* is one
-operation of one process; *undoing* a move leaves its tablet at the source.
+A *plan* is the moves of an expansion, a contraction or a rebalance. An *owner* is one operation of one
+process. *Undoing* a move leaves its tablet at the source.
 
-balancing   splits, joins and moves by bytes, planned as pure functions
-owners      moves and steps of upkeep as leases, each with an owner, and the signs that owners live
+balancing   plans of splits, joins and moves by bytes, as pure functions
+owners      leases of moves and steps of upkeep, their owners, and whether an owner is gone
 mover       one move: copy, catch up, switch
-elasticity  plans carried out: expand, contract, move, resume; tablets split and joined, which copies nothing
+elasticity  operations: expand, contract, move, resume; split and join, which copy no rows
 
-It leaves out: plans by the number of tablets (`elasticscan.topology`), and when tablets are split, joined and
-moved without being asked to (`elasticscan.store.upkeep`).
+Upkeep that splits, joins and moves tablets automatically is in `elasticscan.store.upkeep`.
 """

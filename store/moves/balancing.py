@@ -1,11 +1,11 @@
-"""Splits of large tablets, joins of small ones, moves that balance bytes; each with a margin to its opposite.
+"""Plans that split large tablets, join small ones, and move tablets to balance bytes. Pure functions.
 
-Values in, steps out, as in `elasticscan.topology`.
-A split leaves halves that are far too large to be joined, and a join a tablet that is far too small to be
-split. A move is planned only if the target stays below where the source was, so no move is worth undoing:
+No plan undoes another one. The halves of a split are far too large to be joined, and a joined tablet is far
+too small to be split. A move is planned only if the target then has less than the source had before, so the
+opposite move is never planned:
 
     before   source ████████████   target ███           the gap is 9
-    after    source ███████        target ████████      only tablets of less than the gap move
+    after    source ███████        target ████████      only tablets smaller than the gap move
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Balance:
     """The bounds of tablets.
 
     Attributes:
-        split_bytes: a tablet with more is cut in two, if it has two slots.
-        join_bytes: neighbours at one shard with less together are joined, ...
-        fewest_tablets: ... while there are more tablets than this.
-        share: tablets move when the fullest shard has more than the emptiest by this share of what a shard
-            has on average, ...
-        bytes: ... and by at least so many bytes.
+        split_bytes: a larger tablet is split, if it has at least two slots.
+        join_bytes: two neighbours at one shard that together have less are joined, ...
+        fewest_tablets: ... while the store has more tablets than this.
+        share: tablets move if the fullest and the emptiest shard differ by more than this share of the
+            average shard, ...
+        bytes: ... and by more than so many bytes.
     """
 
     split_bytes: int = 8 << 30
@@ -45,23 +45,23 @@ class Balance:
 
 
 def slot_bytes(fragments: Sequence[Fragment], slot_count: int) -> NDArray[np.float64]:
-    """Return about how many bytes each slot has: those of each fragment, spread evenly over its slots."""
-    density = np.zeros(slot_count + 1)  # what begins at each slot, less what ends
+    """Return an estimate of the bytes of each slot: each fragment's bytes, spread evenly over its slots."""
+    density = np.zeros(slot_count + 1)  # changes from slot to slot; their running sums are the sizes
     for fragment in fragments:
         per_slot = fragment.serving_bytes / max(len(fragment.slots), 1)
         density[fragment.slots.edges[::2]] += per_slot
         density[fragment.slots.edges[1::2]] -= per_slot
-    return density.cumsum()[:-1].clip(0)  # sums may be off by a little
+    return density.cumsum()[:-1].clip(0)  # rounding may leave tiny negative sums
 
 
 def tablet_bytes(placement: Placement, fragments: Sequence[Fragment]) -> dict[int, float]:
-    """Return about how many bytes each tablet has."""
+    """Return an estimate of the bytes of each tablet, by id."""
     sizes = np.add.reduceat(slot_bytes(fragments, placement.slot_count), placement.starts).round(3)
     return {tablet.id: float(size) for tablet, size in zip(placement.tablets, sizes, strict=True)}
 
 
 def plan_splits(placement: Placement, sizes: Mapping[int, float], bounds: Balance) -> tuple[int, ...]:
-    """Return the tablets to cut, which are too large; one of a single slot stays as it is."""
+    """Return the tablets that are too large; a tablet of one slot cannot be split."""
     return tuple(
         tablet.id
         for tablet in placement.tablets
@@ -72,7 +72,7 @@ def plan_splits(placement: Placement, sizes: Mapping[int, float], bounds: Balanc
 def plan_joins(
     placement: Placement, sizes: Mapping[int, float], bounds: Balance
 ) -> tuple[tuple[int, int], ...]:
-    """Return the neighbours to join, which are small together, as long as enough tablets are left."""
+    """Return pairs of small neighbours to join, while more than `fewest_tablets` are left."""
     spare = len(placement.tablets) - bounds.fewest_tablets
     joins: list[tuple[int, int]] = []
     joined: Tablet | None = None
@@ -89,14 +89,14 @@ def plan_joins(
 def plan_even(
     placement: Placement, sizes: Mapping[int, float], shards: Sequence[int], bounds: Balance
 ) -> tuple[Move, ...]:
-    """Plan the moves after which shards are even, and each tablet is at one of them.
+    """Plan moves that balance the shards, after which each tablet is at one of them.
 
-    They are even in bytes, as far as `plan_moves` sees to that, and within its margin in tablets: the fewest
-    moves that leave shards with as many tablets, give or take one, are the plan if nothing is left to move by
-    bytes. So neither of these undoes what the other one did.
+    The plan is the fewest moves after which the shards' numbers of tablets differ by one at most, if
+    `plan_moves` would not move anything afterwards. Otherwise the plan balances bytes. So this function and
+    `plan_moves` never undo each other's moves.
     """
     moved = _even_out(placement, dict.fromkeys(sizes, 1.0), shards, 0.0, 1.0)
-    # By count it is all the same which one goes where: neighbours go to one shard.
+    # For the numbers it does not matter which tablet goes where, so neighbours go to the same shard.
     leaving = [tablet for tablet in placement.tablets if tablet.id in moved]
     homes = zip(leaving, sorted(moved.values()), strict=True)
     by_count = tuple(Move(tablet.id, tablet.shard, target) for tablet, target in homes)
@@ -108,9 +108,9 @@ def plan_even(
 def plan_moves(
     placement: Placement, sizes: Mapping[int, float], shards: Sequence[int], bounds: Balance
 ) -> tuple[Move, ...]:
-    """Plan the moves that balance bytes among shards that take tablets; none while all are about equal.
+    """Plan moves that balance bytes among the given shards; none if they differ by less than the margin.
 
-    Tablets at other shards, which are being emptied, are left to the process that empties them.
+    Other shards are draining; the process that drains them moves their tablets.
     """
     if len(shards) < 2:
         return ()
@@ -119,7 +119,7 @@ def plan_moves(
 
 
 def after_moves(placement: Placement, moves: Iterable[Move]) -> Placement:
-    """Return the placement once some moves are carried out, for plans alone: epochs stay."""
+    """Return the placement after some moves, for planning only: epochs do not change."""
     homes = {move.tablet: move.target for move in moves}
     return Placement(tuple(replace(t, shard=homes.get(t.id, t.shard)) for t in placement.tablets))
 
@@ -132,13 +132,13 @@ def _moves(placement: Placement, homes: Mapping[int, int]) -> tuple[Move, ...]:
 def _even_out(
     placement: Placement, sizes: Mapping[int, float], shards: Sequence[int], share: float, least: float
 ) -> dict[int, int]:
-    """Return the new shards of some tablets, after which the fullest shard has hardly more than the emptiest.
+    """Return new shards for some tablets, so that the shards differ by at most a margin, if that is possible.
 
-    Tablets at other shards go to the emptiest ones, the largest first.
+    Tablets at shards that are not given go to the emptiest ones, the largest tablets first.
 
     Args:
-        sizes: of the tablets that may move.
-        share, least: shards may differ by this share of the average, and by so much.
+        sizes: of the tablets that may move, by id.
+        share, least: the margin is the larger of this share of the average, and `least`.
     """
     assert shards and len(set(shards)) == len(shards), shards
     held, homes = dict.fromkeys(sorted(shards), 0.0), dict[int, int]()
@@ -154,10 +154,10 @@ def _even_out(
     size = np.array([sizes[tablet.id] for tablet in tablets])
     at = np.array([homes.get(tablet.id, tablet.shard) for tablet in tablets])
     while True:
-        # Of several that are as full, the last gives first, and the first one takes.
+        # If shards are equally full, take from the one with the highest id, and add to the lowest.
         fullest, emptiest = max(held, key=lambda shard: (held[shard], shard)), min(held, key=held.__getitem__)
         gap = held[fullest] - held[emptiest]
-        # Half of the gap would close it; more than that, up to all of it, still makes it smaller.
+        # A tablet of half the gap would close it; any tablet smaller than the gap reduces it.
         off = np.where((at == fullest) & (size > 0) & (size < gap), abs(size - gap / 2), np.inf)
         if gap <= margin or off.min(initial=np.inf) == np.inf:
             return homes

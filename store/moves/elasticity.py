@@ -1,7 +1,7 @@
-"""Expand, contract, rebalance, move, resume, split, join: all while readers and writers go on.
+"""Operations on the topology: expand, contract, rebalance, move, resume, split, join.
 
-The topology history has each change of where tablets are from the transaction on that makes it. Those of a
-plan are published together when it is done: until then scans begin with the topology before it.
+Each transaction that changes the placement also changes the topology history. The new topology is published
+when the whole plan is done; until then, scans begin with the topology before it.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ _POLL_SECONDS = 0.02
 
 @retry_interrupted
 def expand(context: Context, new: Sequence[tuple[str, str]]) -> Topology:
-    """Add shards (name, root), if any, and move the fewest tablets that balance.
+    """Add shards (name, root), if any, and move the fewest tablets that balance the store.
 
-    A shard that is there already stays, and one that is being emptied is kept: so an expansion that
-    failed can be called again, and a contraction called off. Returns the newest topology, which is as it was
-    where nothing was to be done.
+    A shard that exists already is skipped; if it is draining, it takes tablets again. So an expansion that
+    failed can be called again, and a contraction can be called off. Returns the newest topology, which is the
+    old one if nothing had to change.
 
     Raises:
-        AlreadyExists: there is a shard of the name, with another root.
+        AlreadyExists: a shard of the name exists with another root.
     """
     with context.catalog.writing() as tx, context.roots.claims() as claims:
         changes = _add_or_take_back(tx, claims, new)
-    # A tablet that another process was moving is planned again, but not for ever.
+    # A tablet that another process was moving is planned again, in a few rounds at most.
     for _ in range(EXPAND_ROUNDS):
         moves = _carry_out(context, _plan, tolerate=True)
         if not moves:
@@ -70,7 +70,7 @@ def expand(context: Context, new: Sequence[tuple[str, str]]) -> Topology:
 
 @retry_interrupted
 def contract(context: Context, name: str) -> Topology:
-    """Move everything off a shard, then remove it. Waits for moves to it that are under way."""
+    """Move all tablets off a shard, then remove it. Waits for running moves to the shard."""
     with context.catalog.writing() as tx:
         shard = tx.state.shard_named(name)
         if not _active(tx) - {shard.id}:
@@ -104,11 +104,11 @@ def move(context: Context, tablet_id: int, target_name: str) -> Topology:
 
 @retry_interrupted
 def resume(context: Context) -> int:
-    """Finish what processes that died left behind; returns how many tablets moved.
+    """Resume the moves and contractions of processes that died; return the number of tablets moved.
 
-    Each of their moves is undone (the source goes on serving), planned again and carried out;
-    shards that were being emptied are emptied and removed. All is tried; the first error is raised at the
-    end, so that a shard that is away keeps no other one waiting.
+    Each of their moves is undone, planned again and carried out. Draining shards are emptied and removed. All
+    of this is tried, and the first error is raised at the end, so that a shard that is away does not block
+    the others.
     """
     errors, emptied, moved = list[Exception](), 0, 0
     tx = context.catalog.newest()
@@ -117,7 +117,7 @@ def resume(context: Context) -> int:
         moved += len(_carry_out(context, _adopt_dead) or ())
     for shard in draining:
         with _keeping(errors), context.unless_left(shard):
-            if shard in holding:  # else each of its tablets would be planned, tried and undone
+            if shard in holding:  # fails early if it is away, before its tablets are planned
                 context.check_root(shard)
             moved += _drain(context, shard)
             emptied += 1
@@ -129,10 +129,10 @@ def resume(context: Context) -> int:
 
 
 def _add_or_take_back(tx: Tx, claims: Claims, new: Sequence[tuple[str, str]]) -> int:
-    """Return how many shards were not there already.
+    """Add the shards that do not exist, end the draining of others; return the number of changes.
 
     Raises:
-        AlreadyExists: there is a shard of a name.
+        AlreadyExists: a shard of the name exists with another root.
     """
     there = {shard.name: shard for shard in tx.state.shards.values()}
     changed = 0
@@ -153,7 +153,7 @@ def _add_or_take_back(tx: Tx, claims: Claims, new: Sequence[tuple[str, str]]) ->
 
 
 def _drain(context: Context, shard: int) -> int:
-    """Empty a draining shard, however many rounds that takes, and remove it; returns moves."""
+    """Move all tablets off a draining shard, in several rounds, and remove it; return the number of moves."""
     waited, moved = 0.0, 0
     while True:
         moves = _carry_out(context, partial(_plan_draining, shard), tolerate=True)
@@ -174,7 +174,7 @@ def _drain(context: Context, shard: int) -> int:
 
 
 def _plan_draining(shard: int, tx: Tx) -> list[Move] | None:
-    """Return moves that empty a shard; [] while others move its tablets, None when it was removed."""
+    """Return moves that empty a shard; [] while others move its tablets, None after it was removed."""
     info = tx.state.shards.get(shard)
     if info is None:
         return None  # another process removed it
@@ -191,7 +191,7 @@ def _plan_draining(shard: int, tx: Tx) -> list[Move] | None:
 
 
 def _plan(tx: Tx, only_from: int | None = None) -> list[Move]:
-    """Plan on the placement as it will be after the moves under way; return our part."""
+    """Plan balancing moves for the placement after all running moves; only from one shard if given."""
     adopted = _adopt_dead(tx)
     under_way = [*moves_in(tx), *adopted]
     moving, after = {move.tablet for move in under_way}, after_moves(tx.state.placement, under_way)
@@ -200,7 +200,7 @@ def _plan(tx: Tx, only_from: int | None = None) -> list[Move]:
 
 
 def _adopt_dead(tx: Tx) -> list[Move]:
-    """Undo the moves of processes that died; return them where they still make sense."""
+    """Undo the moves of processes that died; return those that are still possible, for a new plan."""
     active, dead = _active(tx), [move for move in moves_in(tx) if forget_dead(tx, move.tablet)]
     return [
         Move(move.tablet, move.source, move.target)
@@ -213,10 +213,10 @@ def _adopt_dead(tx: Tx) -> list[Move]:
 def _carry_out(
     context: Context, plan: Callable[[Tx], list[Move] | None], tolerate: bool = False
 ) -> list[Move] | None:
-    """Enter planned moves and run them, a few at a time. All are tried; the first error is raised at the end.
+    """Claim planned moves and run them, a few in parallel; return the plan.
 
-    With `tolerate` none is raised where another process changed the tablet or its target: the next plan knows
-    of that.
+    All moves are tried, and the first error is raised at the end. With `tolerate`, no error is raised if
+    another process has changed the tablet or its target: the caller plans again.
     """
     tolerated: tuple[type[Exception], ...] = (InvalidCall, TryAgain) if tolerate else ()
     errors = list[Exception]()
@@ -239,8 +239,8 @@ def _carry_out(
             with beating(context.catalog, owner):
                 parallel(carry_out, moves, PARALLEL_MOVES)
         finally:
-            # On an interrupt, moves under way end, and others do not begin. If the catalog stays away, the
-            # next process ends them.
+            # After an interrupt, running moves finish and others do not start. If the catalog is unreachable,
+            # another process ends them later.
             when_possible(context, lambda tx: [transition(tx, move, owner, Event.FAILED) for move in moves])
     if errors:
         raise errors[0]
@@ -262,20 +262,20 @@ def _active(tx: Tx) -> set[int]:
 
 @contextmanager
 def _keeping(errors: list[Exception]) -> Iterator[None]:
-    """Keep an error for later instead of raising it."""
+    """Append an error to a list instead of raising it."""
     try:
         yield
     except ElasticScanError as error:
         errors.append(error)
 
 
-# Splits and joins copy nothing. A tablet that is being moved keeps its boundaries, unless its mover died:
-# then its source goes on serving, and the move is forgotten.
+# Splits and joins copy nothing. A tablet that is being moved cannot be split or joined. If its mover is gone,
+# the move is undone first.
 
 
 @retry_interrupted
 def split(context: Context, tablet_id: int, at: int | None = None) -> Topology:
-    """Cut a tablet in two, in the middle or before slot `at`."""
+    """Split a tablet in two, in the middle or before slot `at`."""
     with context.catalog.writing() as tx:
         left = _new_tablet_id(tx)
         tx.append(TabletsChanged(*split_tablet(_resting(tx, tablet_id), at, (left, left + 1))))
@@ -284,7 +284,7 @@ def split(context: Context, tablet_id: int, at: int | None = None) -> Topology:
 
 @retry_interrupted
 def join(context: Context, left: int, right: int) -> Topology:
-    """Make two neighbouring tablets at one shard one."""
+    """Join two neighbouring tablets at one shard."""
     with context.catalog.writing() as tx:
         joined = _new_tablet_id(tx)
         tx.append(TabletsChanged(*join_tablets(_resting(tx, left), _resting(tx, right), joined)))
@@ -295,10 +295,10 @@ def join(context: Context, left: int, right: int) -> Topology:
 def split_and_join(
     context: Context, splits: Sequence[int], joins: Sequence[tuple[int, int]]
 ) -> tuple[int, int]:
-    """Cut tablets in the middle, and make neighbours one, all in one transaction.
+    """Split tablets in the middle and join neighbours, all in one transaction.
 
-    No tablet is named twice. Changes that became impossible meanwhile are skipped. Returns how many were cut,
-    and joined.
+    No tablet may be named twice. Changes that became impossible meanwhile are skipped. Returns (number of
+    splits, number of joins).
     """
     done, before, after = Counter[int](), list[Tablet](), list[Tablet]()
     with context.catalog.writing() as tx:
@@ -319,7 +319,7 @@ def split_and_join(
 
 
 def _resting(tx: Tx, tablet_id: int) -> Tablet:
-    """Return a tablet that stays where it is; raises `NotFound`, or `Busy` while it is being moved."""
+    """Return a tablet that is not being moved; raises `NotFound` or `NotReady`."""
     tablet = tx.state.tablet(tablet_id)
     forget_dead(tx, tablet_id)
     check_at_rest(tx, {tablet_id})
@@ -327,5 +327,5 @@ def _resting(tx: Tx, tablet_id: int) -> Tablet:
 
 
 def _new_tablet_id(tx: Tx) -> int:
-    """Return the first id that no tablet has had; it is taken once a tablet with it is appended."""
+    """Return the lowest id that was never used for a tablet."""
     return tx.state.newest_ids["tablet"] + 1

@@ -1,8 +1,8 @@
-"""Carries one move out: copy, catch up, switch in one transaction.
+"""The mover: carries out one move by copy, catch-up, and a switch in one transaction.
 
-The phases are those of `elasticscan.topology.moves`. The source serves until the switch and the
-target after it, so a process that dies at any point leaves the tablet served from one place; the
-target's half-made copy is a file that nothing refers to.
+The phases are those of `elasticscan.topology.moves`. The source serves until the switch, and the target after
+it. So if the process dies at any point, the tablet is served from exactly one shard. No record names an
+unfinished copy, so garbage collection deletes it.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from elasticscan.store.moves.owners import transition
 from elasticscan.store.writing.indexing import with_runs
 from elasticscan.topology import Event, Move, Tablet
 
-SMALL_REST_ROWS = 20_000  # what the switch may copy while writers wait
+SMALL_REST_ROWS = 20_000  # at most about so many are copied by the switch, while writers wait
 MOST_ROUNDS = 6
-# How long to wait before each further attempt to undo a move, if the catalog is away.
+# Pauses between attempts to undo a move while the catalog is unreachable.
 UNDO_WAITS_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0)
 
 T = TypeVar("T")
 
-# A table's rows of a tablet, of which commits they are, and which of their versions stay.
+# (fragments of a table with rows of the tablet, range of commits, versions to keep).
 _TabletRows: TypeAlias = tuple[PageSource, Bounds, Keep]
 
 
 class Mover:
-    """Moves one tablet for its owner, with which the move was entered.
+    """Moves one tablet for the owner that claimed the move.
 
     Attributes:
-        move: as the catalog knows it.
-        tablet: as it was when the move began.
-        copied_to: the commit up to which its rows were copied.
-        copies: the files at the target, with their tables.
+        move: the move in its last known phase.
+        tablet: the tablet when the move began.
+        copied_to: the commit up to which rows were copied.
+        copies: (table, fragment) of the copies at the target.
     """
 
     tablet: Tablet
@@ -59,21 +59,21 @@ class Mover:
     def carry_out(self) -> None:
         """Move the tablet.
 
-        On any error the move is undone: the source goes on serving, the copy is removed. If the catalog
-        stays away meanwhile, `resume_moves` does that, once the owner has retired.
+        After an error the move is undone: the source continues to serve, and the copy is removed. If the
+        catalog stays unreachable, `resume_moves` undoes it after the owner has retired.
         """
         self.tablet = self._context.state().tablet(self.move.tablet)
         try:
             with self._context.noticing_collection():
                 self._copy_and_switch()
         except CommitUnknown:
-            if not self._undo():  # else the switch was committed, though its answer was lost
+            if not self._undo():  # else the switch was committed, and only its answer was lost
                 raise
         except BaseException as error:
             self._undo()
             shards = (self.move.source, self.move.target) if isinstance(error, OperatorNeeded) else ()
-            for shard in filter(self._context.has_left, shards):  # what its disk says is of no interest
-                raise InvalidCall(
+            for shard in filter(self._context.has_left, shards):  # its disk's error does not matter then
+                raise InvalidTopologyChange(
                     f"shard {shard} left the store while tablet {self.move.tablet} was being moved; "
                     "plan the move again",
                     tablet=self.move.tablet,
@@ -82,7 +82,7 @@ class Mover:
             raise
 
     def _copy_and_switch(self) -> None:
-        # The source's files become garbage, and the target may have no files yet: so both roots are checked.
+        # Check the markers of both roots: the source's files become garbage, the target may be empty yet.
         for shard in (self.move.source, self.move.target):
             self._context.writable_disk(shard)
         self._advance(Event.START_COPY)
@@ -103,7 +103,7 @@ class Mover:
         self._sync_point(str(after.phase))
 
     def _after(self, tx: Tx, event: Event) -> Move:
-        """Let something happen to the move. While it is ours, nothing else happens to its tablet."""
+        """Change the phase of the move; raise if it has another owner, which may have changed the tablet."""
         after = transition(tx, self.move, self.owner, event)
         if after is None:
             raise InvalidCall(
@@ -117,23 +117,23 @@ class Mover:
         return Destination(self._context.writable_disk(target), target, self._context.origin("move"))
 
     def _copy(self, sources: list[_TabletRows], upto: int, to: Destination) -> None:
-        """Copy what was committed since the last round, up to a commit."""
+        """Copy the rows of commits since the last round, up to a commit."""
         for source, bounds, keep in sources:
             copies = copy_slots(source, self.tablet.slots, bounds, keep, to)
             first = len(self.copies)
-            # From here on they are removed if their runs cannot be built.
+            # Listed before their runs are built, so that an error removes them.
             self.copies += [(source.table.id, copied) for copied in copies]
             copies = with_runs(self._context, source.table, self._context.state(), copies)
             self.copies[first:] = [(source.table.id, copied) for copied in copies]
         self.copied_to = upto
 
     def _rest_rows(self, tx: Tx) -> int:
-        """Count how many rows were committed near the tablet since the last round, at most."""
+        """Return an upper bound of the rows of the tablet that were committed since the last round."""
         fragments, slots = tx.state.fragments(shard=self.move.source), self.tablet.slots
         return sum(f.rows for f in fragments if f.max_commit > self.copied_to and f.slots & slots)
 
     def _sources(self, tx: Tx) -> list[_TabletRows]:
-        """Return the source's rows of the tablet, table by table, of commits not copied yet."""
+        """Return the source's rows of the tablet, by table, from commits that were not copied yet."""
         slots, sources, readers = self.tablet.slots, list[_TabletRows](), self._context.readers
         for table in tx.state.infos():
             bounds = Bounds(self.copied_to + 1, tx.state.commit, since=table.oldest_snapshot)
@@ -144,28 +144,28 @@ class Mover:
                 source = PageSource(whole, View(fragments), readers.opener(whole), prefetch=readers.prefetch)
                 in_files = all(commit.slots.isdisjoint(slots) for commit in tx.state.memory(table.id))
                 floor = max(tx.state.overwrites(table.id), default=0)
-                # What the first round copies is all there is in files; a later one brings what is newer.
+                # The first round copies all versions in files, a later round only newer ones.
                 keep = Keep(floor=floor, complete=in_files and not self.copied_to)
                 sources.append((source, bounds, keep))
         return sources
 
     @retry_interrupted
     def _switch(self) -> None:
-        """Let the target serve: new epoch, its fragments in, the source's out, in one transaction.
+        """Switch the tablet to the target: raise the epoch, add the copies, strike the source's slots.
 
-        The last commits are copied inside it. No writer can commit meanwhile, so a row that the
-        source accepted is at the target, or its writer has to route again. Where it begins again, what was
-        copied inside it is there: no commit is taken back.
+        This is one transaction, which also copies the last commits. No writer can commit meanwhile. So each
+        row that was committed at the source is at the target, and a later writer finds the new owner. If the
+        transaction is repeated, the copies of the failed attempt stay valid, since commits are never undone.
         """
         move = self.move
-        to = self._destination()  # before the transaction: it may have to ask the catalog
+        to = self._destination()  # before the transaction, since it may read the catalog
         with self._context.catalog.writing() as tx:
             if tx.state.commit > self.copied_to:
                 self._copy(self._sources(tx), tx.state.commit, to)
             self._context.check_not_collected(tx, (copied for _, copied in self.copies))
             self._sync_point("switching")
             files = dict[int, FileChanges]()
-            for table in tx.state.infos({of for of, _ in self.copies}):  # else it was dropped
+            for table in tx.state.infos({of for of, _ in self.copies}):  # not of dropped tables
                 copies = [copied for of, copied in self.copies if of == table.id]
                 copies = with_runs(self._context, table, tx.state, copies)
                 files[table.id] = FileChanges(tuple(copies))
@@ -178,9 +178,9 @@ class Mover:
         self._sync_point(str(after.phase))
 
     def _undo(self) -> bool:
-        """Let the source go on serving; true if the target serves, which cannot be undone.
+        """Undo the move; return True if the target serves already, which cannot be undone.
 
-        Files go last, and only when it is known that the catalog does not refer to them.
+        The copies are deleted last, and only if it is certain that the catalog does not name them.
         """
         if self.move.server == self.move.target:
             return True
@@ -190,19 +190,19 @@ class Mover:
         return bool(switched)
 
     def _give_up(self, tx: Tx) -> bool:
-        """End the move; return whether a switch took place whose answer was lost."""
+        """End the move; return whether its switch was committed although the answer was lost."""
         if transition(tx, self.move, self.owner, Event.FAILED) is not None:
             return False
-        try:  # nothing else grows an epoch so
+        try:  # only the switch gives the tablet this shard with this epoch
             now = tx.state.tablet(self.move.tablet)
-        except NotFound:  # it was split or joined since, after a switch or after an adoption
+        except NotFound:  # split or joined since, after the switch or after it was taken over
             files = {(self.move.target, copied.path) for _, copied in self.copies}
             return bool(files & tx.state.known_paths())
         return (now.shard, now.epoch) == (self.move.target, self.tablet.epoch + 1)
 
 
 def when_possible(context: Context, work: Callable[[Tx], T]) -> T | None:
-    """Return what a transaction gives, as soon as the catalog can be asked; None if it stays away."""
+    """Return the result of a transaction, retried while the catalog is unreachable; None if it stays so."""
     for wait in (*UNDO_WAITS_SECONDS, None):
         try:
             with context.catalog.writing() as tx:

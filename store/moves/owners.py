@@ -1,19 +1,20 @@
-"""Owners of moves and of steps of upkeep, and the signs that they still live.
+"""Owners of moves and of steps of upkeep, and the detection of owners that are gone.
 
 A move or a step belongs to an *owner*: one operation (an expansion, a round of a keeper, …) of one process,
-named `machine:pid:start:token`. It is a lease without an end, which outlives an owner whose process dies, or
-when the catalog is away while the move is undone; then another process must detect that the owner is gone:
+named `machine:pid:start:token`. Moves and steps are leases without an expiry. A lease outlives its owner if
+the process dies, or if the catalog is unreachable while a move is undone. Another process then has to detect
+that the owner is gone:
 
-    the owner is of                  it is gone when
-    this process                     the operation has ended: a registry says which run
-    another process of this machine  there is no such process, or one that started at another time
-    another machine                  silent for ten minutes; keepers and plans of moves give a sign every two
+    the owner runs in                it is gone if
+    this process                     the operation has ended: it is not in the set of running ones
+    another process of this machine  the process does not exist, or its id has another start time
+    another machine                  it was silent for ten minutes; a heartbeat is due every two minutes
 
-A machine is a host name, a boot and a namespace of process ids, so that two containers of one name, which do
-not see each other's processes, take each other for two machines.
+A machine is a host name, a boot id and a namespace of process ids. So two containers with the same host name,
+which do not see each other's processes, count as two machines.
 
-A move is entered in the first phase of `elasticscan.topology.moves`, goes from phase to phase by that table,
-and is removed with the phase that ends it.
+The phase of a move's lease changes by the table in `elasticscan.topology.moves`. The lease is removed when
+the move is over.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _RUNNING: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class OwnedMove(Move):
-    """A move under way, as every process sees it; the times are in seconds since 1970."""
+    """A planned or running move, as stored in its lease; times are in seconds since 1970."""
 
     owner: str = ""
     started_at: float = 0.0
@@ -46,10 +47,10 @@ class OwnedMove(Move):
 
 @dataclass(frozen=True, slots=True)
 class OwnedStep:
-    """A step of upkeep under way, as every process sees it.
+    """A running step of upkeep, as stored in its lease; times are in seconds since 1970.
 
     Attributes:
-        target: what it works at: `merge/<table>/<shard>`, `flush/<table>`, `balance` or `garbage`.
+        target: `merge/<table>/<shard>`, `flush/<table>`, `balance` or `garbage`.
     """
 
     target: str
@@ -63,7 +64,7 @@ class OwnedStep:
 
 @contextmanager
 def owning() -> Iterator[str]:
-    """Hold an owner during a block."""
+    """Yield a new owner, which counts as gone after the block."""
     owner = new_owner()
     try:
         yield owner
@@ -72,7 +73,7 @@ def owning() -> Iterator[str]:
 
 
 def new_owner() -> str:
-    """Enter an operation of this process; it counts as running until `retire`."""
+    """Return a new owner for an operation of this process; it counts as running until `retire`."""
     pid = os.getpid()
     owner = f"{machine()}:{pid}:{_start_ticks(pid)}:{secrets.token_hex(6)}"
     _RUNNING.add(owner)
@@ -80,21 +81,21 @@ def new_owner() -> str:
 
 
 def retire(owner: str) -> None:
-    """End an operation: its leftovers are anybody's."""
+    """End an operation: other owners may take over its moves and steps."""
     _RUNNING.discard(owner)
 
 
 @contextmanager
 def beating(catalog: Catalog, owner: str) -> Iterator[None]:
-    """Let other machines know that an owner is at work."""
+    """Run a thread that renews an owner's heartbeat during the block, for other machines."""
     ended = threading.Event()
 
     def go_on() -> None:
         while not ended.wait(BEAT_SECONDS):
-            with suppress(ElasticScanError), catalog.writing() as tx:  # the next one may come through
+            with suppress(ElasticScanError), catalog.writing() as tx:  # the next heartbeat may succeed
                 beat(tx, owner)
 
-    with suppress(RuntimeError):  # no more threads: on its own machine it is known to live anyway
+    with suppress(RuntimeError):  # no threads left; its own machine needs no heartbeat
         threading.Thread(target=go_on, name="heartbeat", daemon=True).start()
     try:
         yield
@@ -103,7 +104,7 @@ def beating(catalog: Catalog, owner: str) -> Iterator[None]:
 
 
 def beat(tx: Tx, owner: str) -> None:
-    """Show that an owner of moves or steps is alive."""
+    """Renew the heartbeat of an owner's moves and steps."""
     owned: list[Lease[OwnedMove] | Lease[OwnedStep]] = [*tx.leases(OwnedMove), *tx.leases(OwnedStep)]
     for lease in owned:
         if lease.value.owner == owner:
@@ -111,7 +112,7 @@ def beat(tx: Tx, owner: str) -> None:
 
 
 def owner_is_gone(owned: OwnedMove | OwnedStep, now: float) -> bool:
-    """Return whether the owner of a move or step is gone; `now` is the trusted time."""
+    """Return whether the owner of a move or step is gone; `now` is `Times.expiry`."""
     where, pid, started, _ = f"{owned.owner}:::".split(":", 3)
     if where != machine() or not pid.isdigit():
         return now - owned.heartbeat_at > SILENT_SECONDS
@@ -129,7 +130,7 @@ def owner_is_gone(owned: OwnedMove | OwnedStep, now: float) -> bool:
 
 
 def machine() -> str:
-    """Name the machine within which processes can see each other."""
+    """Return the name of this machine; processes with the same name can see each other."""
     boot = namespace = ""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8")[:8]
@@ -139,7 +140,7 @@ def machine() -> str:
 
 
 def _start_ticks(pid: int) -> str:
-    """Return the start of a process, in clock ticks: a later process with the same id has another."""
+    """Return the start time of a process in clock ticks; it differs if the process id was reused."""
     with suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     return "0"
@@ -149,7 +150,7 @@ def _start_ticks(pid: int) -> str:
 
 
 def moves_in(tx: Tx) -> list[OwnedMove]:
-    """Return all moves under way, the oldest first."""
+    """Return all planned and running moves, the oldest first."""
     found = (lease.value for lease in tx.leases(OwnedMove))
     return sorted(found, key=lambda move: (move.started_at, move.tablet))
 
@@ -160,7 +161,7 @@ def move_of(tx: Tx, tablet: int) -> OwnedMove | None:
 
 
 def check_at_rest(tx: Tx, tablets: Collection[int]) -> None:
-    """Raise `Busy` if one of some tablets is being moved."""
+    """Raise `NotReady` if one of the tablets is being moved."""
     for move in moves_in(tx):
         if move.tablet in tablets:
             raise Busy(
@@ -173,7 +174,7 @@ def check_at_rest(tx: Tx, tablets: Collection[int]) -> None:
 
 
 def enter_moves(tx: Tx, planned: Sequence[Move], owner: str) -> None:
-    """Enter planned moves, or none of them; no other process may move their tablets until they ended."""
+    """Claim planned moves for an owner, all or none; until they end, no other process moves their tablets."""
     assert all(move.phase is Phase.PLANNED for move in planned), f"a move begins with a plan: {planned}"
     check_at_rest(tx, {move.tablet for move in planned})
     at = tx.times.stamp
@@ -183,11 +184,11 @@ def enter_moves(tx: Tx, planned: Sequence[Move], owner: str) -> None:
 
 
 def transition(tx: Tx, move: Move, owner: str, event: Event) -> Move | None:
-    """Let something happen to a move, by the table of its phases; it is forgotten when it is over.
+    """Change the phase of a move by an event, and remove the move if it is over.
 
-    The caller switches the placement before it reports `SWITCHED`, in the same transaction.
+    Before `SWITCHED`, the caller changes the placement in the same transaction.
 
-    Returns the move in the phase that it is in now; None, and nothing changed, when it is not this owner's.
+    Returns the move in its new phase. Returns None and changes nothing if the move has another owner.
     """
     before = move_of(tx, move.tablet)
     if before is None or before.owner != owner:
@@ -203,7 +204,7 @@ def transition(tx: Tx, move: Move, owner: str, event: Event) -> Move | None:
 
 
 def forget_dead(tx: Tx, tablet: int) -> bool:
-    """End the move of a tablet if its mover died: the source goes on serving. Returns whether it did."""
+    """Undo the move of a tablet if its owner is gone; return whether it was undone."""
     move = move_of(tx, tablet)
     if move is None or not owner_is_gone(move, tx.times.expiry):
         return False
@@ -215,14 +216,14 @@ def forget_dead(tx: Tx, tablet: int) -> bool:
 
 
 def steps_in(tx: Tx) -> list[OwnedStep]:
-    """Return all steps under way, the oldest first."""
+    """Return all running steps, the oldest first."""
     found = (lease.value for lease in tx.leases(OwnedStep))
     return sorted(found, key=lambda step: (step.started_at, step.target))
 
 
 @retry_interrupted
 def claim(catalog: Catalog, target: str, owner: str) -> bool:
-    """Begin a step, or take it over, unless a live owner is at it."""
+    """Claim a step, or take it over if its owner is gone; return whether the owner has it now."""
     with catalog.leasing() as tx:
         held, now = tx.lease(OwnedStep, target), tx.times
         if held is not None and held.value.owner != owner and not owner_is_gone(held.value, now.expiry):
@@ -233,7 +234,7 @@ def claim(catalog: Catalog, target: str, owner: str) -> bool:
 
 @retry_interrupted
 def end_step(catalog: Catalog, target: str, owner: str) -> None:
-    """End the step of an owner, unless another one has taken it over."""
+    """End the step of an owner, unless another owner has taken it over."""
     with catalog.leasing() as tx:
         lease = tx.lease(OwnedStep, target)
         if lease is not None and lease.value.owner == owner:
