@@ -1,12 +1,12 @@
 """Upkeep by the process that writes or moves: bounded work after a commit, and after a plan of moves.
 
-When a commit is over and visible, its writer looks at the fragments at the shards that it wrote to. Where
-there are too many, steps of upkeep follow; of many writers one owns each step.
+After a commit, its writer counts the fragments at the shards that it wrote to. If there are too many, it
+carries out steps of upkeep. If several writers find the same step, one of them owns it.
 
-How much a writer does is bounded by an *allowance* of bytes, which grows with each commit: more than that is
-left to the commits that follow, or to a keeper. Moves whose process died are carried out within it, too.
-After a plan of moves the small fragments that it has left are merged, so that reads cost what they did
-before. An error here is none of the commit: it is kept for `status`.
+The work of a writer is bounded by an *allowance* of bytes, which grows with each commit. More work is left to
+later commits or a keeper. Moves whose process died are carried out within the allowance, too. After a plan of
+moves, the small fragments that it left are merged, so that reads are as fast as before. An error here does
+not fail the commit: `status` shows it.
 """
 
 from __future__ import annotations
@@ -26,32 +26,31 @@ from elasticscan.store.upkeep.collector import collect_dropped
 from elasticscan.store.upkeep.executor import Executor, Site, has_much, pending_flush, plan_sites, states_of
 from elasticscan.store.upkeep.planning import Policy, plan_scattered
 
-# What a commit adds to the allowance beyond its own size, so that small ones keep up; and what the allowance
-# never exceeds.
+# A commit adds these bytes to the allowance, in addition to its own size; and the maximum of the allowance.
 COMMIT_BYTES, MOST_BYTES = 2 << 20, 256 << 20
-# With so many times the fragments that a slot should have, work is done whatever the allowance is.
+# If a slot has so many times the fragments of the policy, merges ignore the allowance.
 OVERDUE = 2
-# After so many commits a step is tried again that failed, had nothing to do, or was too large.
+# A step that failed, had nothing to do or was too large is tried again after so many commits.
 RETRY_EVERY = 4
-# After so many commits the moves under way are looked at, after the first one, too.
+# Dead owners of moves are searched after the first commit and every so many commits.
 LOOK_EVERY = 16
-# After so many fragments went away, files whose grace period is over are removed, at most so many.
+# After so many replaced fragments, at most so many dropped files are deleted, if their grace period is over.
 GARBAGE_EVERY, GARBAGE_FILES = 256, 512
 
 
 @dataclass
 class AfterCommit(Upkeep):
-    """The upkeep that one open store does after its commits; threads may share it."""
+    """The upkeep of one open store after its commits; threads may share it."""
 
     context: Context
     policy: Policy = field(default_factory=Policy)
     mode: str = "auto"
     problem: str | None = None
     _allowance: float = MOST_BYTES / 4
-    # A process that commits once and ends has its first merge to do it with.
+    # At the limit: a process that commits only once deletes dropped files after its first merge.
     _gone: int = GARBAGE_EVERY
     _commits: int = 0
-    # The commit before which a step is not tried again.
+    # The value of `_commits` until which a step is not tried again.
     _retry: dict[Site, int] = field(default_factory=dict)
 
     def after_commit(self, state: StoreState | None, table: int, staged: Collection[StagedFragment]) -> None:
@@ -64,7 +63,7 @@ class AfterCommit(Upkeep):
                 self._work(state, table, {fragment.shard for fragment in staged} - {MEMORY})
             if self._commits % LOOK_EVERY == 1:
                 self._take_over_moves()
-        except Exception as error:  # of any kind: the commit is made
+        except Exception as error:  # of any kind: the commit has succeeded
             self.problem = str(error) or type(error).__name__
 
     def after_moves(self) -> None:
@@ -81,7 +80,7 @@ class AfterCommit(Upkeep):
             self.problem = str(error) or type(error).__name__
 
     def _work(self, state: StoreState, table: int, shards: Set[int]) -> None:
-        """Carry out what a commit leaves to be done at the shards of its files, and in the log."""
+        """Carry out flushes, and merges at the shards to which a commit wrote, that are pending now."""
         sites = [*pending_flush(state, table), *self._crowded(state, table, shards)]
         sites = [site for site in sites if self._commits >= self._retry.get(site, 0)]
         if not sites:
@@ -90,7 +89,7 @@ class AfterCommit(Upkeep):
             executor = Executor(self.context, owner)
             while sites:
                 site = sites.pop(0)
-                self._retry[site] = self._commits + RETRY_EVERY  # unless something comes of it
+                self._retry[site] = self._commits + RETRY_EVERY  # unless the step succeeds
                 if site.shard != MEMORY:
                     self._merge(site, executor)
                 elif executor.carry_out(site).gone:
@@ -101,12 +100,12 @@ class AfterCommit(Upkeep):
         self.problem = None
 
     def _crowded(self, state: StoreState, table: int, shards: Set[int] | None = None) -> list[Site]:
-        """Return the sites of a table, at some shards or at all, that have too many fragments."""
+        """Return the sites of a table, at the given shards or at all, that have too many fragments."""
         here = states_of(state, table, shards) if shards or shards is None else {}
         return [site for site, fragments in here.items() if fragments.is_pending(self.policy)]
 
     def _merge(self, site: Site, executor: Executor) -> None:
-        """Carry out the first merges at a site that the allowance is enough for, all of them when overdue."""
+        """Carry out merges at a site while the allowance lasts; overdue merges in any case."""
         planned = plan_sites(self.context, self.context.catalog.newest(), site.table, self.policy, site.shard)
         for merge, depth in ((merge, depth) for merges, depth in planned.values() for merge in merges):
             if merge.bytes > self._allowance and depth <= OVERDUE * self.policy.slot_fragments:
@@ -120,7 +119,7 @@ class AfterCommit(Upkeep):
             collect_dropped(self.context, site.table, GARBAGE_FILES)
 
     def _take_over_moves(self) -> None:
-        """Carry out moves whose owners are gone, as far as the allowance goes."""
+        """Carry out moves whose owners are gone, while the allowance lasts."""
         tx = self.context.catalog.newest()
         for move in (move for move in moves_in(tx) if owner_is_gone(move, tx.times.expiry)):
             size = tablet_bytes(tx.state.placement, tx.state.fragments()).get(move.tablet, 0)

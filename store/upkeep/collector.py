@@ -1,9 +1,9 @@
-"""Garbage collection: looks at every root, plans (`store/upkeep/garbage.py`), and carries the plans out.
+"""Garbage collection: lists every root, plans (`store/upkeep/garbage.py`), and carries the plans out.
 
-The catalog's write lock is held for two short transactions for each batch of files at most: in the first,
-files that the catalog does not know are *condemned*, which no commit can undo; then they are deleted without
-the lock; in the second they are forgotten, and condemned no more, being gone. A process that dies in between
-leaves condemned files, which the next collection deletes.
+Each batch of files takes at most two short transactions. The first one *condemns* files that the catalog does
+not know: no commit can name them any more. They are deleted without the catalog's lock. The second
+transaction removes deleted files from the catalog's lists of removed and condemned files. A process that dies
+in between leaves condemned files, which the next collection deletes.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ BATCH_FILES = 256
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """The result of a garbage collection; of a dry run, what it would be.
+    """The result of a garbage collection, or the expected result in a dry run.
 
     Attributes:
-        decisions: about every file that the catalog does not refer to, kept ones included.
-        skipped: (shard, why) of the shards that could not be collected; removed ones may stay away.
-        refused: why nothing at all would be removed; only in a dry run, otherwise it is raised.
+        decisions: about every file that does not serve slots, kept files included.
+        skipped: (shard, error) of the shards that could not be collected; removed shards may be missing.
+        refused: in a dry run, the error that a real collection would raise.
     """
 
     decisions: tuple[Decision, ...]
@@ -47,15 +47,15 @@ class Collected:
 
     @property
     def removed(self) -> int:
-        """Number of files that are deleted."""
+        """The number of deleted files."""
         return sum(decision.action is Action.DELETE for decision in self.decisions)
 
 
 def _by_drop(file: RemovedFile) -> tuple[float, int]:
-    """Return what dropped files are sorted by: they are deleted in the order in which they were dropped.
+    """Return the sort key of dropped files, which are deleted in the order in which they were dropped.
 
-    A collection may die after any file. If a merged file went before those that it replaced, a repair without
-    the catalog would take these for the newest rows.
+    A collection may die after any file. If a merged file were deleted before the files that it replaced, a
+    repair without the catalog would believe that those have the newest rows.
     """
     return file.dropped_at, file.fragment
 
@@ -63,17 +63,17 @@ def _by_drop(file: RemovedFile) -> tuple[float, int]:
 class _Collection:
     def __init__(self, context: Context, rules: GarbageRules, dry_run: bool) -> None:
         self._context, self._rules, self._dry_run = context, rules, dry_run
-        # All files of the catalog, once for all roots and before any is listed. What is committed later is
-        # unknown here, and younger than the grace period, or spared when it would be condemned.
+        # One state for all roots, read before any is listed. A file that is committed later is unknown to it.
+        # Such a file is younger than the grace period, or `_condemn` spares it.
         self.state, self.now = context.ask(lambda tx: (tx.state, tx.times.expiry))
         self.skipped: list[tuple[str, str]] = []
         self.away: list[RootState] = []  # of removed shards
         self.refusal: ShardMismatch | None = None
 
-    # Looking
+    # Plan
 
     def plans(self) -> list[tuple[RootState, tuple[Decision, ...]]]:
-        """Return what is decided for each root that can be reached; nothing is changed yet."""
+        """Return the decisions for each reachable root; nothing is changed yet."""
         roots, plans = self._roots(), list[tuple[RootState, tuple[Decision, ...]]]()
         doubt = _doubt(roots)
         for root in roots:
@@ -87,7 +87,7 @@ class _Collection:
         return plans
 
     def _check(self, root: RootState, decisions: Sequence[Decision], newest: int) -> None:
-        """Note why nothing may be removed, as files of a root tell; the catalog is read after them."""
+        """Set `refusal` if the files of a root show that the catalog is older, or knows too few of them."""
         name = root.shard.name
         if newest > self._context.state().commit:
             self.refusal = ShardMismatch(
@@ -96,7 +96,7 @@ class _Collection:
                 shard=name,
                 known=newest,
             )
-        # A removed shard may have come back with forgotten files.
+        # Not for a removed shard: its root may be back with files that the catalog has forgotten.
         unknown = too_many_unknown(root, self._rules, decisions)
         if unknown and root.shard.id in self.state.shards:
             self.refusal = self.refusal or ShardMismatch(
@@ -107,7 +107,7 @@ class _Collection:
             )
 
     def _roots(self) -> list[RootState]:
-        """Look at all roots that can be reached, those of removed shards too: files may be left there."""
+        """Return the states of all reachable roots, also of removed shards, which may still have files."""
         active, roots, at_root = self.state.shards, list[RootState](), dict[str, list[Shard]]()
         for shard in sorted(self.state.all_shards, key=lambda shard: shard.id in active):
             at_root.setdefault(self._context.roots.root(shard.id).place, []).append(shard)
@@ -126,9 +126,9 @@ class _Collection:
         return roots
 
     def _skip(self, shard: Shard, error: OperatorNeeded) -> None:
-        """Leave a root to the next collection: its shard is away, or was removed meanwhile.
+        """Leave a root to the next collection if its shard is away, or another shard has the root now.
 
-        Another disk mounted in the place of a shard is an error.
+        Raises other errors, such as that of another disk at the shard's root.
         """
         is_succeeded = isinstance(error, ShardMismatch) and self._context.is_succeeded(shard.id)
         if not isinstance(error, ShardUnavailable) and not is_succeeded:
@@ -139,28 +139,28 @@ class _Collection:
         self, shard: Shard, ids: frozenset[int], known: Set[str], removed: list[RemovedFile]
     ) -> RootState:
         disk = self._context.check_root(shard.id)
-        # The marker's file is written again, for its time says what time it is at the shard now.
+        # The marker's file is written again: its new modification time is the present time at the shard.
         is_noted = not self._dry_run and self._context.roots.note_newest([shard.id], touch=True)
         files, seconds = dict(disk.list()), self.ages(removed)
         seen_at = files.get(MARKER, 0.0)
-        if not is_noted:  # as near as may be: by this machine's clock, unless something there is newer
+        if not is_noted:  # an estimate: this machine's clock, or the newest file if that is later
             seen_at = max(SystemClock().now(), *files.values())
         return RootState(shard, ids, seen_at, files, frozenset(known - seconds.keys()), seconds, removed)
 
     def ages(self, removed: Sequence[RemovedFile]) -> dict[str, float]:
-        """Return for how many seconds files were dropped, by their paths."""
+        """Return for how many seconds removed files have served no slots, by path."""
         return {file.path: self.now - file.dropped_at for file in reversed(removed)}
 
-    # Acting
+    # Carry out
 
     def forget_gone(self, root: RootState) -> None:
-        """Forget what a collection that died has deleted: all files of the root were listed after `state`."""
+        """Forget files that a collection which died has deleted: they are missing in the later listing."""
         over = {path for path, age in root.dropped.items() if age >= self._rules.grace_seconds}
         over |= {path for shard, path in self.state.condemned if shard == root.shard.id}
         self.book(root, over - root.files.keys())
 
     def carry_out(self, root: RootState, decisions: Sequence[Decision]) -> list[Decision]:
-        """Do what was decided for a root; returns what was done or kept."""
+        """Carry out the decisions for a root; return those that were carried out."""
         delete = {decision.path for decision in decisions if decision.action is Action.DELETE}
         going = list(dict.fromkeys(file.path for file in root.removed if file.path in delete))
         going += sorted(delete.difference(going))
@@ -180,14 +180,14 @@ class _Collection:
         return [each for each in decisions if each.action is Action.KEEP or each.path in gone]
 
     def _delete(self, disk: Disk, paths: Sequence[str], deleted: set[str]) -> None:
-        """Delete files, without the catalog's lock, and note which are gone."""
+        """Delete files, and add each to `deleted`."""
         for path in paths:
             disk.delete(path)
             deleted.add(path)
 
     @retry_interrupted
     def _condemn(self, files: Set[tuple[int, str]]) -> Set[str]:
-        """Let no commit enter files from here on; return the paths of files that are in the log by now."""
+        """Forbid later commits to name files; return the paths of files that are committed already."""
         if not files:
             return frozenset()
         with self._context.catalog.writing() as tx:
@@ -198,7 +198,7 @@ class _Collection:
 
     @retry_interrupted
     def book(self, root: RootState, gone: Set[str]) -> None:
-        """Forget dropped files that are gone, and lift the condemnation of others."""
+        """Remove deleted files from the catalog's lists of removed and of condemned files."""
         if not gone:
             return
         forgotten: dict[int, set[tuple[int, str]]] = {}
@@ -215,7 +215,7 @@ class _Collection:
 
 
 def _manifest(disk: Disk, path: str) -> Manifest | None:
-    """Return a file's manifest, None where it has none that can be read."""
+    """Return a file's manifest, or None if it has no readable one."""
     try:
         return read_manifest(disk, path)
     except FragmentDamaged:
@@ -223,7 +223,7 @@ def _manifest(disk: Disk, path: str) -> Manifest | None:
 
 
 def _doubt(roots: Sequence[RootState]) -> str | None:
-    """Return the reason to doubt a catalog that does not know some files; None when there is none."""
+    """Return a reason to keep files that the catalog does not know: files that it knows are missing."""
     lost = [f"{path} of shard {root.shard.name!r}" for root in roots for path in sorted(root.missing)]
     if not lost:
         return None
@@ -234,11 +234,12 @@ def _doubt(roots: Sequence[RootState]) -> str | None:
 
 
 def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False) -> Collected:
-    """Remove files that nothing needs any more, as far as that is proven.
+    """Delete files if it is proven that nothing needs them any more.
 
     Raises:
-        StoreDamaged: the catalog is not as it was written.
-        ShardMismatch: it is an older copy, a root is not the shard's, or too much would go at once.
+        StoreDamaged: the catalog is damaged.
+        CatalogOutdated: the catalog is an older copy, or does not know too many files.
+        WrongRoot: a root belongs to another shard or store.
     """
     if not dry_run:
         context.catalog.check_writable()
@@ -262,7 +263,7 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
 
 @retry_interrupted
 def _forget_over(context: Context) -> None:
-    """Forget leases, secrets and topologies that are over."""
+    """Remove leases, secrets and topologies that have expired."""
     with context.catalog.leasing() as tx:
         tx.end_expired_leases()
     with context.catalog.writing() as tx:
@@ -271,9 +272,9 @@ def _forget_over(context: Context) -> None:
 
 
 def collect_dropped(context: Context, table: int, most_files: int) -> None:
-    """Remove files of a table that were dropped longer ago than the grace period, the first of them.
+    """Delete files of a table that were dropped before the grace period, at most `most_files`, oldest first.
 
-    No root is listed, and the catalog not looked at as a whole: that a file was dropped stays true for ever.
+    Roots are not listed and the catalog is not checked as a whole: a dropped file is never used again.
     """
     rules, collection = GarbageRules(), _Collection(context, GarbageRules(), dry_run=False)
     state, now = collection.state, collection.now
@@ -286,6 +287,6 @@ def collect_dropped(context: Context, table: int, most_files: int) -> None:
         try:
             read = partial(_manifest, context.writable_disk(shard.id))
             collection.carry_out(root, plan(root, rules, read, state.store_id)[0])
-        except OperatorNeeded:  # a shard that is away can wait, and a removed one takes its files along
+        except OperatorNeeded:  # a shard that is away can wait; the files of a removed one are gone
             if context.has_left(shard.id):
                 collection.book(root, root.dropped.keys())

@@ -1,17 +1,19 @@
-"""Merges and flushes: fragments of a shard, or rows in the log, copied to fragments that take their place.
+"""Merges and flushes: the rows of fragments, or of commits in the log, are copied to new fragments.
 
-A merge writes two fragments. One has the newest version of each key, so that scans of the newest snapshot
-give out slices of it. The other has history: the versions that only older snapshots, changes and moves need.
-What a lease or the retention period may need stays. A tombstone goes, or becomes history, only when all
-fragments take part that may hold what it deleted. A flush is a merge of memory fragments, which writes to
-every shard where their slots live. It raises no horizon: it drops only what no kept snapshot can read.
+A merge writes two fragments. One has the newest version of each key, so that a scan of the newest snapshot
+returns slices of it. The other has history: versions that only older snapshots, changes and moves need.
+Versions that a lease, a tag or the retention period may need are kept. A tombstone is dropped, or becomes
+history, only if the merge includes all fragments that may have a version of the row that it deleted. A flush
+is a merge of memory fragments that writes to every shard of their slots. It raises no horizon, and drops only
+versions that no kept snapshot can read.
 
-Nothing is visible before one transaction, which puts the new fragments in for what their sources still serve
-then: a process that comes second, or dies before, has changed nothing. Left out are slots of tablets that
-were moved since, or that a mover has begun to copy; of a flush, slots of shards that cannot be written to.
+One transaction makes the new fragments visible, for the slots that their sources still serve at that time. So
+the second of two processes with the same merge changes nothing, and so does one that dies earlier. Slots of
+tablets that moved since, or that a mover has begun to copy, are left out; a flush also leaves out slots of
+shards that cannot be written.
 
-More than `MOST_AT_ONCE` fragments, or more than `MOST_BATCH_BYTES` of their batches, are merged in stages,
-the smallest first, so that memory and open files are bounded whatever the number and the size of fragments.
+More than `MOST_AT_ONCE` fragments, or more than `MOST_BATCH_BYTES` of batches, are merged in stages, smallest
+first, so that memory and open files are bounded for any number and size of fragments.
 """
 
 from __future__ import annotations
@@ -45,29 +47,29 @@ from elasticscan.topology import Phase, SlotSet
 
 COMPACT, FLUSH = "compact", "flush"
 MOST_AT_ONCE = 32
-MOST_BATCH_BYTES = 8 * BATCH_BYTES  # a merge holds a batch of each fragment
-MOST_COMPRESSED = 8  # so many times the bytes of a compressed file, about, its batches take in memory
+MOST_BATCH_BYTES = 8 * BATCH_BYTES  # a merge has one batch of each fragment in memory
+MOST_COMPRESSED = 8  # assumed size of batches in memory, in sizes of their compressed file
 
 _Copies = dict[int, list[StagedFragment]]  # by shard
 
 
 class Merged(NamedTuple):
-    """The outcome: how many sources went, and how many fragments took their place."""
+    """The result of a merge or flush: numbers of replaced sources and of new fragments."""
 
-    gone: int = 0  # they serve no slots any more; of a flush, commits of which some slots were flushed
+    gone: int = 0  # sources that serve no slots any more; for a flush, commits with at least one flushed slot
     added: int = 0
 
 
 @retry_interrupted
 def compact(context: Context, table: TableInfo) -> int:
-    """Merge all of a table's fragments at each shard; return how many went away, less those that came.
+    """Merge all of a table's fragments at each shard; return how many fragments fewer there are.
 
-    A single fragment is written again where the table is compressed otherwise by now. Reads, writes and moves
-    go on. The number is negative where one fragment became two: current rows, and history.
+    A single fragment is rewritten if the table's compression has changed. Reads, writes and moves continue.
+    The number is negative if one fragment became two: current rows, and history.
 
     Raises:
-        DiskFull, ShardUnavailable, FragmentDamaged: a disk or a file. Nothing has changed there.
-        Busy: files of the merge were collected before it ended. Nothing has changed there.
+        DiskFull, ShardUnavailable, FragmentDamaged: of a shard, where nothing has changed.
+        WriteConflict: garbage collection deleted files of the merge before its end. Nothing has changed.
     """
     gone = 0
     for shard, here in sorted(by_shard(context.state().fragments(table.id)).items()):
@@ -81,7 +83,7 @@ def compact(context: Context, table: TableInfo) -> int:
 
 
 def _needs_recompression(context: Context, table: TableInfo, fragments: Sequence[Fragment]) -> bool:
-    """If one fragment holds all current rows of a shard and is compressed otherwise: several merge anyway."""
+    """Return True if a shard has one fragment of current rows with another compression than the table."""
     current = [fragment for fragment in fragments if fragment.superseded_at is None]
     if len(current) == 1:
         (alone,) = current
@@ -93,10 +95,10 @@ def _needs_recompression(context: Context, table: TableInfo, fragments: Sequence
 
 @retry_interrupted
 def flush(context: Context, table_id: int) -> bool:
-    """Copy a table's rows from the log to files; returns whether any row left the log.
+    """Copy a table's rows from the log to files; return whether any rows were flushed.
 
     Raises:
-        DiskFull, ShardUnavailable: a shard cannot be written to. Rows of the others were flushed.
+        DiskFull, ShardUnavailable: a shard cannot be written. The rows of other shards were flushed.
     """
     flushing = plan_flush(context, context.catalog.newest(), table_id)
     return flushing is not None and flushing.carry_out().gone > 0
@@ -130,12 +132,12 @@ def plan_merge(
     slots: SlotSet | None = None,
     rewrite_single: bool = False,
 ) -> Merging | None:
-    """Plan a merge of some of the fragments that a shard serves; None if it is not worth it.
+    """Plan a merge of some fragments at a shard; None if it would be useless.
 
-    Fragments that are not there are left out. With `slots`, fragments go on to serve their others. With
-    `rewrite_single` one fragment is written, too, which would stay as it is.
+    Fragments that no longer serve slots are skipped. With `slots`, only these are merged, and the fragments
+    continue to serve their others. With `rewrite_single`, a single fragment is rewritten.
     """
-    # The table as of the list of fragments, which may have values in a column that was just added.
+    # From the same state as the fragments, which may have values in a column that was just added.
     table = tx.state.info(table_id)
     if table is None:
         return None
@@ -172,10 +174,10 @@ def keep_for(
     horizon: int,
     overwritten: int,
 ) -> Keep:
-    """Return the versions to keep; given what takes no part: fragments, and rows in the log."""
+    """Return the versions to keep, given the fragments (`others`) and rows in the log that are not merged."""
     slots, newest = _slots_of(fragments), max(fragment.max_commit for fragment in fragments)
-    # They can hold a version of a key which is older than one that takes part. There are never more of them
-    # while the merge goes on: what comes to its slots is newer, or comes from a fragment that was there.
+    # They may have an older version of a key than the merged ones. No more of them appear during the merge:
+    # a later fragment of these slots has newer rows, or copies of rows in the present fragments.
     overlapping = [o for o in others if o.min_commit <= newest and not o.slots.isdisjoint(slots)]
     history = [other for other in overlapping if not is_current(other, overwritten)]
     complete = len(history) == len(overlapping)
@@ -185,9 +187,9 @@ def keep_for(
 
 
 def worth_merging(fragments: Sequence[Fragment], bounds: Bounds, overwritten: int) -> tuple[Fragment, ...]:
-    """Return the fragments that are worth a merge; a single one of newest rows stays as it is.
+    """Return the fragments that a merge would improve; a single one of current rows stays as it is.
 
-    `bounds` are those of all snapshots that are kept, `overwritten` is the newest overwrite.
+    `bounds` are those of all kept snapshots, `overwritten` is the newest overwrite.
     """
     current = [fragment for fragment in fragments if is_current(fragment, overwritten)]
     if len(current) > 1 or any(fragment.tombstones or not fragment.unique for fragment in current):
@@ -198,14 +200,14 @@ def worth_merging(fragments: Sequence[Fragment], bounds: Bounds, overwritten: in
 
 @dataclass(slots=True)
 class Merging:
-    """One merge or flush under way.
+    """A planned merge or flush.
 
     Attributes:
-        targets: the slots that are copied, by the shards that get them.
-        fragments: what is copied.
-        commits: of a flush, whose rows the fragments hold.
-        hidden: fragments that take no part, and of which an overwrite has left no newest row. A file of the
-            newest rows says that it replaces them, too: a repair does not find an overwrite that was merged.
+        targets: the slots to copy, by target shard.
+        fragments: the sources.
+        commits: for a flush, the commits whose rows the sources have; empty for a merge.
+        hidden: fragments that are not merged, all of whose rows an overwrite has replaced. The manifest of
+            the merged file says that it replaces them, too, since a repair cannot see the merged overwrite.
     """
 
     context: Context
@@ -220,8 +222,8 @@ class Merging:
     def carry_out(self) -> Merged:
         """Stage the new fragments, and make them visible in one transaction.
 
-        Returns what was merged: nothing, when another process merged some of them first. Raises as `compact`
-        and `flush`.
+        Returns an empty result if another process has merged some of the sources first. Raises the errors of
+        `compact` and `flush`.
         """
         copies, merged = _Copies(), Merged()
         with self.context.noticing_collection():
@@ -238,7 +240,7 @@ class Merging:
         return merged
 
     def _stage(self, copies: _Copies) -> OperatorNeeded | None:
-        """Stage the fragments of each shard that can be written to; returns the error of another one."""
+        """Stage the fragments of all shards that can be written; return another shard's error, or None."""
         problem = None
         for shard in self.targets:
             try:
@@ -249,7 +251,7 @@ class Merging:
         return problem
 
     def _stage_at(self, shard: int) -> list[StagedFragment]:
-        """Stage the fragments of a shard, with runs of indexes: there is less to do under the lock."""
+        """Stage the fragments of a shard, with index runs, so that there is less to do under the lock."""
         in_part = replace(self.keep, drop_tombstones=False, complete=False)
         left, stages, staged = list(self.fragments), list[Fragment](), list[StagedFragment]()
         copies = list[StagedFragment]()
@@ -269,8 +271,8 @@ class Merging:
             discard(staged, self.context.disk_of)
 
     def _at_once(self, fragments: Sequence[Fragment]) -> Sequence[Fragment]:
-        """Return the fragments to merge at once: as many as memory allows, at least three."""
-        if self.commits:  # they are in memory
+        """Return the fragments to merge in the next stage: as many as memory allows, at least three."""
+        if self.commits:  # of a flush, which are in memory anyway
             return fragments
         ascending = sorted(fragments, key=lambda fragment: fragment.bytes)
         grow = MOST_COMPRESSED if self.table.compression is not None else 1
@@ -281,7 +283,7 @@ class Merging:
     def _copy(
         self, shard: int, sources: Sequence[Fragment], replaced: Sequence[Fragment], keep: Keep
     ) -> list[StagedFragment]:
-        """Merge a few fragments into files which say whose place they take."""
+        """Merge a few fragments to files; their manifests name the fragments that they replace."""
         context, readers = self.context, self.context.readers
         if self.commits:
             slots, origin = self.targets[shard], context.origin(FLUSH)
@@ -292,19 +294,20 @@ class Merging:
         return copy_slots(source, slots, self.bounds, keep, to)
 
     def _enter(self, tx: Tx, copies: _Copies) -> Merged:
-        """Make copies visible for what all sources still serve, and remove the entered ones from `copies`.
+        """Make copies visible for the slots that all sources still serve; remove these from `copies`.
 
-        Where others came first only the horizon is raised; nothing is done where a lease keeps older rows.
+        If other processes have replaced the sources, only the horizon is raised. If a lease or tag needs
+        older rows, nothing is done.
         """
         now, horizon = tx.state.info(self.table.id), self.keep.horizon
         if now is None:
             return Merged()
         if horizon > now.oldest_snapshot:
             held = oldest_held(tx, self.table.id)
-            if held is not None and held < horizon:  # a lease was taken since the horizon was chosen
+            if held is not None and held < horizon:  # a lease or tag is newer than the plan
                 return Merged()
             tx.append(HorizonRaised(self.table.id, horizon))
-        # Where nothing is left, the shard need not be there any more.
+        # A shard without slots may have been removed.
         here = {s: slots for s, slots in self._still_served(tx).items() if slots and s in copies}
         entering = list[StagedFragment]()
         for shard, slots in here.items():
@@ -313,31 +316,31 @@ class Merging:
         self.context.check_not_collected(tx, entering)
         merged = self._swap(tx, entering, SlotSet.union(here.values()))
         for shard in here:
-            del copies[shard]  # the commit refers to them, or may do so
+            del copies[shard]  # the commit names them, or may do so
         return merged
 
     def _still_served(self, tx: Tx) -> dict[int, SlotSet]:
-        """Return the slots by shard that all sources serve as they did when this was planned."""
+        """Return the slots that all sources serve as when the merge was planned, by target shard."""
         slots, served = SlotSet.union(self.targets.values()) - being_copied(tx), self._served(tx)
         for number, before in self._sources().items():
             slots -= before - served.get(number, SlotSet())
         return {shard: own & slots & tx.state.placement.at(shard) for shard, own in self.targets.items()}
 
     def _sources(self) -> dict[int, SlotSet]:
-        """Return the slots of the sources when this was planned: of commits by their numbers, or by ids."""
+        """Return the slots of the sources when the merge was planned, by commit number or fragment id."""
         if self.commits:
             return {commit.number: commit.slots for commit in self.commits}
         return {fragment.id: fragment.slots for fragment in self.fragments}
 
     def _served(self, tx: Tx) -> dict[int, SlotSet]:
-        """Return what all commits, or fragments at the shard, serve now, as `_sources`."""
+        """Return the slots of all commits in the log, or of all fragments at the shard, now."""
         if self.commits:
             return {commit.number: commit.slots for commit in tx.state.memory(self.table.id)}
         (shard,) = self.targets
         return {fragment.id: fragment.slots for fragment in tx.state.fragments(self.table.id, shard)}
 
     def _swap(self, tx: Tx, entering: Sequence[StagedFragment], slots: SlotSet) -> Merged:
-        """Put the new fragments in for what their sources still serve."""
+        """Append the record that replaces the sources for the slots."""
         if not slots:
             return Merged()
         served, files = self._served(tx), tuple(entering)
@@ -358,34 +361,35 @@ def _slots_of(fragments: Sequence[Fragment]) -> SlotSet:
 def being_copied(tx: Tx) -> SlotSet:
     """Return the slots of tablets that a mover has begun to copy.
 
-    It copies commit by commit: were a deletion merged away between two of its rounds, the row that it deleted
-    would come back at the target; and the target would lack what a flush wrote of commits that it has passed.
+    The mover copies by commit number. If a merge dropped a tombstone between two of its rounds, the deleted
+    row would reappear at the target. If a flush wrote rows of commits that the mover has passed, they would
+    be missing at the target.
     """
     copying = {move.tablet for move in moves_in(tx) if move.phase is not Phase.PLANNED}
     tablets = tx.state.placement.tablets if copying else ()
     return SlotSet.of((t.start, t.end) for t in tablets if t.id in copying)
 
 
-# Horizons: the oldest snapshot of a table that can still be asked for. Merges leave out what is older. While
-# any lease is damaged, horizons are unknown.
+# Horizons: the oldest snapshot of a table that can still be read. Merges drop older versions. While any lease
+# is damaged, horizons are unknown.
 
 
 def horizon_of(tx: Tx, table: int, retention_seconds: float) -> int:
-    """Return the oldest snapshot that may still be asked for, or the oldest with the same rows.
+    """Return the commit of the oldest snapshot of a table that must stay readable.
 
-    That is the table's own commit before it: commits of other tables take none of its snapshots away.
+    This is the table's own commit at or before a kept snapshot, which may be a commit of another table.
     """
     oldest, held, known = _retained(tx, retention_seconds), oldest_held(tx, table), tx.state.tables[table]
     oldest = oldest if held is None else min(oldest, held)
     if oldest < known.info.created_commit:
         return known.info.oldest_snapshot
     own = known.newest if oldest >= known.newest else tx.newest_upto(table, oldest).number
-    # Where retention was prolonged, what is gone stays gone.
+    # Not lower than before: a longer retention does not bring dropped versions back.
     return max(known.info.oldest_snapshot, own)
 
 
 def oldest_held(tx: Tx, table: int) -> int | None:
-    """Return the oldest snapshot of a table that some lease or tag holds."""
+    """Return the oldest snapshot of a table that a lease or tag keeps; None if there is none."""
     leased = (hold.value.snapshot for hold in holds_in(tx) if hold.value.table == table)
     return min([*leased, *_tagged(tx, table)], default=None)
 
@@ -395,5 +399,5 @@ def _tagged(tx: Tx, table: int) -> list[int]:
 
 
 def _retained(tx: Tx, seconds: float) -> int:
-    """Return the oldest snapshot that a retention period keeps by itself."""
+    """Return the oldest snapshot that a retention period keeps."""
     return tx.state.commit if seconds <= 0 else tx.newest_commit_at(tx.times.expiry - seconds)

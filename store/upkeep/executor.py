@@ -1,20 +1,21 @@
-"""The executor of upkeep: carries steps out, each owned in the catalog by the process that works at it.
+"""The executor of upkeep: carries out steps, each of which has one owner in the catalog.
 
 Steps, by the name of their lease:
 
 merge/<table>/<shard>   a merge of a table's fragments at a shard
-flush/<table>           a flush of its rows in the log
+flush/<table>           a flush of a table's rows in the log
 balance                 splits, joins and moves of tablets
-garbage                 a collection of garbage
+garbage                 a garbage collection
 
-Any number of processes may be at work, writers and keepers. A step is a lease without an end, entered before
-it begins, so two never do the same, unless one was declared dead (a writer's step gives no heartbeat): then
-its transaction, which makes all of a step visible, finds its sources gone. A process that is killed leaves
-the store as before the step, or after it, and files for garbage collection; the next one takes the step over.
+Any number of writers and keepers may work at the same time. A step is a lease without an expiry, written
+before the step begins, so two processes do not do the same. The exception is an owner that was wrongly
+considered gone (a writer's step has no heartbeat): then the second transaction finds that its sources have
+been replaced, and changes nothing. If a process is killed, the store is as before the step or as after it;
+unused files are left to garbage collection, and another process takes the step over.
 
-A writer carries out some steps after a commit (`after_commit`). A keeper's round, `keep`, looks at everything
-once: flushes, merges at every table's every shard until nothing is pending, splits, joins and moves, then
-garbage. A move that was interrupted is undone and planned again.
+A writer carries out some steps after a commit (`after_commit`). A round of a keeper, `keep`, does all pending
+work once: flushes; merges of each table at each shard; splits, joins and moves; garbage collection. A move
+that was interrupted is undone and planned again.
 """
 
 from __future__ import annotations
@@ -54,24 +55,24 @@ from elasticscan.store.upkeep.garbage import GarbageRules
 from elasticscan.store.upkeep.planning import Merge, Policy, SiteState, depth_of, plan_site
 
 BALANCE, GARBAGE = "balance", "garbage"
-MOST_ROUNDS = 32  # of planning at one site; few are needed until nothing is pending
-MOST_MOVES = 8  # in one round: the next one plans with what has become of the store meanwhile
-MOST_CHANGES = 1_024  # likewise of splits, and of joins; writers wait during all of them
-# Between collections of garbage, while dropped files wait, and while none does: files that died writers left
-# are in no catalog.
+MOST_ROUNDS = 32  # of planning and merging at one site; usually a few are enough
+MOST_MOVES = 8  # in one round; the next round plans again for the changed store
+MOST_CHANGES = 1_024  # splits in one round, and joins; writers wait during all of them
+# Seconds between garbage collections while dropped files wait, and while none does. Files of killed writers
+# are in no catalog, so they do not count as waiting.
 GARBAGE_SECONDS, QUIET_GARBAGE_SECONDS = 600.0, 86_400.0
 
 
 @dataclass(slots=True)
 class RoundDone:
-    """The work of a round of upkeep.
+    """The result of a round of upkeep: numbers of steps.
 
     Attributes:
-        flushes: how many tables had rows copied from the log to files.
-        merges: of fragments.
-        splits, joins, moves: of tablets.
-        files_removed: garbage.
-        problems: what could not be done, and why; all else was done.
+        flushes: tables whose rows were copied from the log to files.
+        merges: merges of fragments.
+        splits, joins, moves: changes of tablets.
+        files_removed: files that garbage collection deleted.
+        problems: the steps that failed, each with its error; all other steps were done.
     """
 
     flushes: int = 0
@@ -84,12 +85,12 @@ class RoundDone:
 
     @property
     def steps(self) -> int:
-        """Return how many steps were carried out."""
+        """Return the number of steps that were carried out."""
         return self.flushes + self.merges + self.splits + self.joins + self.moves + (self.files_removed > 0)
 
     @contextmanager
     def noting(self, work: str) -> Iterator[None]:
-        """Note an error instead of raising it: other work may be done all the same."""
+        """Add an error to `problems` instead of raising it, so that other steps are done."""
         try:
             yield
         except ElasticScanError as error:
@@ -98,13 +99,13 @@ class RoundDone:
 
 @dataclass(frozen=True, slots=True)
 class LastCollection:
-    """The time of the last collection of garbage by a keeper, in seconds since 1970."""
+    """The time of the last garbage collection by a keeper, in seconds since 1970."""
 
     at: float
 
 
 class Site(NamedTuple):
-    """One table at one shard: what merges work at; at `MEMORY`, what a flush works at."""
+    """A table at a shard, where a merge works; or a table at `MEMORY`, which a flush empties."""
 
     table: int
     shard: int
@@ -115,7 +116,7 @@ class Site(NamedTuple):
 
 
 def states_of(state: StoreState, table: int, shards: Collection[int] | None = None) -> dict[Site, SiteState]:
-    """Return the state of a table at some shards, or at all that have fragments of it."""
+    """Return the state of a table at the given shards, or at all shards that have fragments of it."""
     floor, runs = floor_at(state.overwrites(table), state.commit), state.runs(table)
     fragments = (each for each in state.fragments(table) if shards is None or each.shard in shards)
     here = sorted(by_shard(fragments).items())
@@ -125,9 +126,9 @@ def states_of(state: StoreState, table: int, shards: Collection[int] | None = No
 def plan_sites(
     context: Context, tx: Tx, table_id: int, policy: Policy, shard: int | None = None, tidy: bool = False
 ) -> dict[Site, tuple[tuple[Merge, ...], int]]:
-    """Plan the merges of a table at a shard, or at all, and from how many fragments the worst slot is read.
+    """Return (merges, depth) for each site of a table, or for the one at a shard, that has merges to do.
 
-    `tidy` as for `plan_merges`. The horizon is looked at only where there is history.
+    The depth is the largest number of fragments of a slot (`depth_of`). `tidy` is that of `plan_merges`.
     """
     table, horizon = tx.state.info(table_id), 0
     if table is None:
@@ -143,13 +144,13 @@ def plan_sites(
 
 
 def has_much(state: StoreState, table_id: int) -> bool:
-    """Return whether a table has so many rows, or commits with rows, in the log that it is to be flushed."""
+    """Return whether a table has so many bytes or commits in the log that it should be flushed."""
     table = state.tables.get(table_id)
     return table is not None and (len(table.memory) >= FLUSH_COMMITS or table.memory_bytes >= FLUSH_BYTES)
 
 
 def pending_flush(state: StoreState, table_id: int) -> list[Site]:
-    """Return what to flush after a commit to a table: this one, or one that fills the store's log."""
+    """Return the table to flush after a commit to a table: this one, or the largest if the log is full."""
     size = {number: table.memory_bytes for number, table in state.tables.items()}
     if not has_much(state, table_id):
         if sum(size.values()) < MEMORY_STORE_BYTES - FLUSH_BYTES:
@@ -159,7 +160,7 @@ def pending_flush(state: StoreState, table_id: int) -> list[Site]:
 
 
 def _pending_tables(tx: Tx) -> list[TableInfo]:
-    """Return the tables that have much in the log, or had it there for long."""
+    """Return the tables that have many rows in the log, or old ones (`FLUSH_SECONDS`)."""
     old, pending = tx.newest_commit_at(tx.times.stamp - FLUSH_SECONDS), list[TableInfo]()
     for table in tx.state.infos():
         oldest = tx.state.memory(table.id)[:1]
@@ -169,7 +170,7 @@ def _pending_tables(tx: Tx) -> list[TableInfo]:
 
 
 class Executor:
-    """Carries out the steps of one owner, as from `owning`; `done` is what it did."""
+    """Carries out the steps of one owner (see `owning`), and counts them in `done`."""
 
     def __init__(self, context: Context, owner: str) -> None:
         self._context, self._owner = context, owner
@@ -177,7 +178,7 @@ class Executor:
 
     @contextmanager
     def step(self, target: str) -> Iterator[bool]:
-        """Own a step for the length of a block; false when another process is at it."""
+        """Own a step during a block; yields False if another process owns it."""
         mine = claim(self._context.catalog, target, self._owner)
         try:
             if mine:
@@ -189,7 +190,7 @@ class Executor:
 
     @retry_interrupted
     def carry_out(self, site: Site, merge: Merge | None = None) -> Merged:
-        """Carry out a merge, or at `MEMORY` a flush; nothing if that is of no use, or others are at it."""
+        """Carry out a merge, or a flush if `merge` is None; nothing if it is useless or has another owner."""
         context, merged = self._context, Merged()
         tx = context.catalog.newest()
         if merge is None:
@@ -209,9 +210,9 @@ class Executor:
 
 
 def keep(context: Context, policy: Policy | None = None) -> RoundDone:
-    """Do all that is pending now; returns what was done.
+    """Do all pending steps once; return what was done.
 
-    What fails is noted and does not keep the rest from being done.
+    The errors of steps are in the result; other steps are done nevertheless.
 
     Raises:
         ReadOnlyStore: the store cannot be written.
@@ -239,7 +240,7 @@ def keep(context: Context, policy: Policy | None = None) -> RoundDone:
 
 @retry_interrupted
 def _forget_dead(context: Context) -> None:
-    """End the steps of owners that are gone: what they left undone is pending, and found again."""
+    """End the steps of owners that are gone; unfinished ones are planned again."""
     with context.catalog.leasing() as tx:
         for step in steps_in(tx):
             if owner_is_gone(step, tx.times.expiry):
@@ -255,7 +256,7 @@ def _merge_at(context: Context, site: Site, policy: Policy, executor: Executor) 
 
 
 def _balance(context: Context, bounds: Balance, executor: Executor) -> None:
-    """Resume what was interrupted; else split, join and move tablets."""
+    """Resume interrupted moves and contractions; if there are none, split, join and move tablets."""
     done, tx = executor.done, context.catalog.newest()
     moves, placement, shards = moves_in(tx), tx.state.placement, [*tx.state.shards.values()]
     dead = any(owner_is_gone(move, tx.times.expiry) for move in moves)
@@ -264,15 +265,15 @@ def _balance(context: Context, bounds: Balance, executor: Executor) -> None:
     sizes = tablet_bytes(placement, tx.state.fragments())
     splits = plan_splits(placement, sizes, bounds)[:MOST_CHANGES]
     joins = plan_joins(placement, sizes, bounds)[:MOST_CHANGES]
-    # A shard that is still to be emptied, while nothing moves: its process died, or gave up.
+    # If a shard is draining and nothing moves, its process died or gave up.
     interrupted = dead or any(shard.draining for shard in shards)
     active = [shard.id for shard in shards if not shard.draining]
-    # Tablets move as they are after a split.
+    # Tablets move in a later round, after splits and joins.
     unbalanced = not (splits or joins) and bool(plan_moves(placement, sizes, active, bounds))
     if not (interrupted or splits or joins or unbalanced):
         return
     with executor.step(BALANCE) as mine:
-        if mine and interrupted:  # what is pending now depends on where tablets are after that
+        if mine and interrupted:  # what is pending afterwards is planned in the next round
             with done.noting("resuming moves that were interrupted"):
                 done.moves += elasticity.resume(context)
                 return
@@ -281,19 +282,19 @@ def _balance(context: Context, bounds: Balance, executor: Executor) -> None:
             done.splits, done.joins = done.splits + cut, done.joins + joined
         if mine and unbalanced:
             there, names = set[int](), context.shard_names()
-            for shard in active:  # one that is away must not stop moves between others
+            for shard in active:  # a shard that is away must not stop moves between others
                 with done.noting("balancing"), context.unless_left(shard):
                     context.check_root(shard)
                     there.add(shard)
             for move in plan_moves(placement, sizes, sorted(there), bounds)[:MOST_MOVES]:
-                # Others may have made it impossible meanwhile.
+                # Another process may have made the move impossible meanwhile.
                 with done.noting(f"moving tablet {move.tablet}"), suppress(UsageError, TryAgain):
                     elasticity.move(context, move.tablet, names.get(move.target, ""))
                     done.moves += 1
 
 
 def _collect(context: Context, executor: Executor) -> None:
-    """Collect garbage where the last collection was long ago."""
+    """Collect garbage if the last collection was long ago."""
     tx = context.catalog.newest()
     now, last = tx.times.expiry, tx.lease(LastCollection, GARBAGE)
     waits = any(now - file.dropped_at >= GC_GRACE_SECONDS for file in tx.state.removed_files())

@@ -1,10 +1,10 @@
 """Decisions about each file in a shard's root: a pure function of the files and the catalog.
 
-A *dropped* file goes after the grace period: that it was dropped is proof, and stays true for ever, since no
-file is entered twice. An *orphan*, which the catalog never knew or forgot, goes after a week: not knowing
-proves little, the catalog may be the wrong one. A file whose manifest names another store or shard stays. A
-file without a readable manifest (unfinished, torn, renamed) waits as long as an orphan, also when it was
-dropped.
+A *dropped* file is deleted after the grace period. The catalog proves that it was dropped, and it stays so,
+since no file is added twice. An *orphan*, which the catalog never knew or has forgotten, is deleted after a
+week: that a file is unknown proves little, since the catalog may be the wrong one. A file whose manifest
+names another store or shard is kept. A file without a readable manifest (unfinished, torn, renamed) is kept
+as long as an orphan, even if it was dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from elasticscan.topology import Shard
 
 
 class Action(StrEnum):
-    """The ways to deal with a file."""
+    """The two decisions about a file."""
 
     KEEP = "keep"
     DELETE = "delete"
@@ -32,11 +32,11 @@ class GarbageRules:
     """The rules of a garbage collection.
 
     Attributes:
-        grace_seconds: a file that was needed so recently is spared.
-        orphan_seconds: a file that the catalog does not know, or without a readable manifest, stays for so
-            long, and at least `grace_seconds`.
-        share: most of a shard's files that may go at once because the catalog does not know them.
-        few: up to so many of them may go whatever their share is.
+        grace_seconds: how long a dropped file is kept, for readers that may still use it.
+        orphan_seconds: how long a file that the catalog does not know, or without a readable manifest, is
+            kept; at least `grace_seconds`.
+        share: the largest share of a shard's files that one collection deletes as unknown to the catalog.
+        few: so many unknown files may be deleted in any case.
     """
 
     grace_seconds: float = GC_GRACE_SECONDS
@@ -47,16 +47,16 @@ class GarbageRules:
 
 @dataclass(frozen=True, slots=True)
 class RootState:
-    """A shard's root, and what the catalog knows of it.
+    """The files in a shard's root, and in the catalog.
 
     Attributes:
         shard: the newest shard that has this root.
-        ids: of it, and of removed ones that had this root before it.
-        seen_at: the time there when it was looked at, by the clock that also stamps its files.
-        files: path and time of last change of each file.
-        live: paths that the catalog refers to.
-        dropped: paths that it refers to no more, and for how many seconds.
-        removed: these files, in the order in which they were dropped.
+        ids: of this shard, and of removed shards that had the root before.
+        seen_at: the time when the root was listed, by the clock that sets the times of its files.
+        files: the time of the last change, by path.
+        live: paths of files that serve slots.
+        dropped: the seconds since they were dropped, by path.
+        removed: the dropped files, in the order in which they were dropped.
     """
 
     shard: Shard
@@ -69,11 +69,11 @@ class RootState:
 
     @property
     def missing(self) -> frozenset[str]:
-        """The files that should be there and are not."""
+        """Paths of files that serve slots but do not exist."""
         return self.live - self.files.keys()
 
     def unused_seconds(self, path: str) -> float:
-        """Count the seconds since a file was dropped, or since an orphan was changed."""
+        """Return the seconds since a file was dropped, or since the last change of an orphan."""
         return self.dropped.get(path, self.seen_at - self.files[path])
 
 
@@ -94,18 +94,18 @@ def plan(
     store: str,
     doubt: str | None = None,
 ) -> tuple[tuple[Decision, ...], int]:
-    """Decide on every file of a root that the catalog does not refer to.
+    """Decide about every file of a root that does not serve slots.
 
     Args:
-        root: as it was found.
+        root: the files.
         rules: of the collection.
-        read: returns the manifest of a file, None for one that has none that can be read. Asked of files that
-            were not needed just now.
+        read: returns the manifest of a file, or None if it has no readable one; called only for files that
+            are older than the grace period.
         store: the id of the store.
-        doubt: a reason to keep files that the catalog does not know; None to trust it.
+        doubt: a reason to keep files that the catalog does not know, or None.
 
     Returns:
-        The decisions, and the newest commit that a file in question knows.
+        The decisions, and the newest commit in the manifests that were read.
     """
     decisions, newest = list[Decision](), 0
     for path in sorted(root.files):
@@ -131,7 +131,7 @@ def plan(
 def _judged(
     root: RootState, rules: GarbageRules, path: str, manifest: Manifest | None, store: str, doubt: str | None
 ) -> tuple[Action, str]:
-    """Decide on a file by what it says of itself."""
+    """Decide about a file that is older than the grace period, by its manifest."""
     seconds = root.unused_seconds(path)
     if manifest is not None and (manifest.store != store or manifest.shard not in root.ids):
         whose = f"{manifest.path} of shard {manifest.shard} of store {manifest.store}"
@@ -147,7 +147,7 @@ def _judged(
 
 
 def too_many_unknown(root: RootState, rules: GarbageRules, decisions: Sequence[Decision]) -> int:
-    """Return how many files would go that the catalog does not know, if these are too many; else 0."""
+    """Return how many files unknown to the catalog would be deleted, if these are too many, else 0."""
     unknown = sum(each.action is Action.DELETE and each.path not in root.dropped for each in decisions)
     most = max(rules.few, rules.share * sum(map(is_fragment_path, root.files)))
     return unknown if unknown > most else 0

@@ -1,31 +1,31 @@
-"""Plans of merges: which fragments of a table become one at a shard, wholly or for some slots.
+"""Plans of merges: which fragments of a table at a shard become one, for all their slots or for some.
 
-Values in, steps out: there is no clock, no I/O and no state here, so a whole life of a store is simulated in
-a second, and every process that looks at the same catalog plans the same steps. `executor` carries them out.
+Pure functions without clock, I/O or state. So tests simulate the whole life of a store in a second, and all
+processes plan the same steps from the same catalog. `executor` carries them out.
 
-Fragments are compared by their *density*, bytes per slot, because a merge may be cut by slots, and tablets
-that arrived have fragments of their own. In each range of slots that the same fragments serve:
+Fragments are compared by their *density*, bytes per slot, because a merge may be cut by slots, and a tablet
+that moved here has its own fragments. In each range of slots that the same fragments serve:
 
-    fragments by density    0.1 0.1 0.1 0.5 | 9  40 300 5000       at most 8, and the ninth was committed
-                            └─── merged ──┘   the next one is more than `TIER_RATIO` times their sum
+    fragments by density    0.1 0.1 0.1 0.1 0.5 | 9  40 300 5000       there are nine, and at most 8 allowed
+                            └───── merged ────┘   the next one is more than `TIER_RATIO` times their sum
 
-What is merged leaves a fragment that is denser than all its sources, and the next one above it is denser by
-the ratio: so rows are written again only when the fragments alongside them have grown by that ratio, a number
-of times that grows with the logarithm of the data. What the plans promise, each tested with random histories:
+A merged fragment is denser than each of its sources, and the next larger one is denser than the merged ones
+by the ratio. So a row is written again only after the fragments next to its own have grown by that ratio: a
+number of times that grows with the logarithm of the data. The plans promise, tested with random histories:
 
-- Once they are carried out, no slot is read from more than `slot_fragments` fragments, and small fragments
-  count for all slots, since each is a file to open.
-- A large fragment is never rewritten for a small one.
-- No step reads much more than `step_bytes`: a larger merge is cut by slots, and what was merged already
-  stays merged when the rest is never done.
-- Plans settle: when nothing is written, a few rounds of planning and carrying out lead to an empty plan.
+- After all planned merges, a slot has at most `slot_fragments` fragments. Small fragments count for all
+  slots, since each of them is one more file to open.
+- A large fragment is never rewritten to merge a small one.
+- No step reads much more than `step_bytes`. A larger merge is cut by slots, and each piece is useful even if
+  the others are never merged.
+- When nothing is written, the plan is empty after a few rounds.
 
-An overwrite makes all older fragments history at once. No snapshot reads fragments of before and after it, so
-merging them would be work for nothing: they are dropped when no snapshot needs them; only small ones, whose
-number costs more than their bytes, are merged before.
+An overwrite makes all older fragments history. No snapshot reads fragments from both before and after it, so
+merging these would be useless. They are dropped when no snapshot needs them. Only small ones are merged
+before, since their number costs more than their bytes.
 
-Sources: size tiers as in LSM trees (O'Neil, Cheng, Gawlick, O'Neil, 1996) and in Cassandra. Changed here: the
-tiers are by bytes per slot, so that merges can be cut by slots.
+Sources: size tiers as in LSM trees (O'Neil, Cheng, Gawlick, O'Neil, 1996) and in Cassandra. Here the tiers
+are by bytes per slot, so that merges can be cut by slots.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from elasticscan.metadata import Fragment, IndexRun
 from elasticscan.store.moves.balancing import Balance
 from elasticscan.topology import SlotSet
 
-SCATTERED_FRAGMENTS = 2  # most small ones that share no slots, once moves of tablets are over
-# A merge takes the next larger fragment along while that is at most so many times as large as all smaller
-# ones together. A larger ratio means fewer merges, and more bytes in each.
+SCATTERED_FRAGMENTS = 2  # small fragments without common slots that may stay after moves of tablets
+# A merge includes the next larger fragment if that is at most so many times as large as all smaller ones
+# together. A larger ratio means fewer merges with more bytes in each.
 TIER_RATIO = 2.5
-MOST_PIECES = 256  # into which a merge is cut; beyond that, steps grow
+MOST_PIECES = 256  # of one merge; if it is larger, the pieces exceed `step_bytes`
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,14 @@ class Policy:
     """The bounds of a store's upkeep.
 
     Attributes:
-        slot_fragments: most fragments that a slot is read from, once upkeep is done; at least 3: a merge in
-            pieces and the next commit each leave one alongside the large one.
-        history_fragments: the same of history, which only older snapshots, changes and moves read.
-        small_bytes: fragments below this count for every slot of their shard, since each is a file to open.
-        step_bytes: most bytes that one step reads; a larger merge is cut by slots.
-        tidy_share: when newer fragments hold this share of what the oldest layer holds, a shard is merged
-            wholly, so that scans meet rows that need not be compared.
-        balance: of tablets.
+        slot_fragments: the most fragments of a slot after upkeep; at least 3, for a large one, a piece of a
+            merge, and the next commit.
+        history_fragments: the same for history, which only older snapshots, changes and moves read.
+        small_bytes: a smaller fragment counts for every slot of its shard, since it is one more file to open.
+        step_bytes: the most bytes that one step reads; a larger merge is cut by slots.
+        tidy_share: if the newer fragments have this share of the bytes of the oldest layer, all fragments of
+            a shard are merged, so that scans need not compare rows.
+        balance: bounds of tablets.
     """
 
     slot_fragments: int = 8
@@ -72,7 +72,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A fragment with its index runs, as far as upkeep looks at it."""
+    """The slots and the size of a fragment, index runs included."""
 
     id: int
     slots: SlotSet
@@ -85,12 +85,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """A step: put one fragment in for the rows of some slots in some fragments.
+    """A planned step: replace the rows of some slots in several fragments by one fragment.
 
     Attributes:
-        fragments: ids of the sources.
-        slots: what is merged; sources that serve others too go on with them.
-        bytes: about how much is read.
+        fragments: the ids of the sources.
+        slots: the slots to merge; sources continue to serve their other slots.
+        bytes: an estimate of the bytes to read.
     """
 
     fragments: tuple[int, ...]
@@ -99,7 +99,7 @@ class Merge:
 
 
 def parts_of(fragments: Iterable[Fragment], runs: Iterable[IndexRun]) -> tuple[Part, ...]:
-    """Return fragments as parts; index runs count with their fragments."""
+    """Return the parts of fragments, in order; index runs add to the size of their fragments."""
     run_bytes: dict[int, int] = {}
     for run in runs:
         run_bytes[run.fragment] = run_bytes.get(run.fragment, 0) + run.bytes
@@ -110,26 +110,26 @@ def parts_of(fragments: Iterable[Fragment], runs: Iterable[IndexRun]) -> tuple[P
 
 
 def is_current(fragment: Fragment, floor: int) -> bool:
-    """Return whether the newest rows are read from a fragment; `floor` is the newest overwrite."""
+    """Return whether scans of the newest snapshot read a fragment; `floor` is the newest overwrite."""
     return fragment.superseded_at is None and fragment.max_commit >= floor
 
 
 @dataclass(frozen=True, slots=True)
 class SiteState:
-    """A table at a shard: the parts that its newest rows are read from, and its history, with its parts."""
+    """A table at a shard: the parts that the newest snapshot reads, and (fragment, part) of its history."""
 
     current: tuple[Part, ...]
     history: tuple[tuple[Fragment, Part], ...]
 
     @staticmethod
     def of(fragments: Sequence[Fragment], runs: Sequence[IndexRun], floor: int) -> SiteState:
-        """Return what fragments are since the newest overwrite, `floor`."""
+        """Return the state of fragments; `floor` is the newest overwrite."""
         parts = [*zip(fragments, parts_of(fragments, runs), strict=True)]
         current = tuple(part for fragment, part in parts if is_current(fragment, floor))
         return SiteState(current, tuple(each for each in parts if not is_current(each[0], floor)))
 
     def is_pending(self, policy: Policy) -> bool:
-        """Return whether there are so many fragments that something may have to be merged or dropped."""
+        """Return whether there are so many fragments that merges may be pending."""
         most = policy.slot_fragments
         return len(self.history) > most or depth_of(self.current, policy) > most
 
@@ -137,34 +137,34 @@ class SiteState:
 def plan_site(
     state: SiteState, horizon: int, oldest: int, policy: Policy, tidy: bool = False
 ) -> tuple[Merge, ...]:
-    """Plan the merges of a table at a shard: of its newest rows, of its history, and of what is over.
+    """Plan the merges of a table at a shard: of current fragments and of history, and drops of history.
 
     Args:
-        state: of the site.
+        state: the fragments.
         horizon: the oldest snapshot that is kept, ...
-        oldest: ... and the newest overwrite that it sees: history from there on is needed.
+        oldest: ... and the newest overwrite up to it. Older history is not needed.
         policy: the bounds.
-        tidy: as for `plan_merges`.
+        tidy: see `plan_merges`.
     """
     merges = plan_merges(state.current, policy, tidy)
     needed = {f.id: (f, p) for f, p in state.history if f.max_commit >= oldest and f.is_needed_at(horizon)}
     few = policy.small_bytes
     mergeable = [p for f, p in needed.values() if f.superseded_at is not None or p.bytes < few]
-    # By the same tiers, up to a bound of its own.
+    # History has the same tiers, and its own bound.
     merges += plan_merges(mergeable, replace(policy, slot_fragments=policy.history_fragments))
-    if over := [f for f, _ in state.history if f.id not in needed]:  # there is nothing to copy
+    if over := [f for f, _ in state.history if f.id not in needed]:  # a merge without rows drops them
         slots = SlotSet.union(fragment.slots for fragment in over)
         merges += (Merge(tuple(fragment.id for fragment in over), slots, 0),)
     return merges
 
 
 def plan_merges(parts: Sequence[Part], policy: Policy, tidy: bool = False) -> tuple[Merge, ...]:
-    """Plan the merges that one table needs at one shard now; none when all bounds hold.
+    """Plan the merges of parts of one table at one shard; none if all bounds hold.
 
     Args:
-        parts: the fragments that newest snapshots are read from.
+        parts: the current fragments, or the mergeable history.
         policy: the bounds.
-        tidy: merge all that is worth it also where no bound is broken, as a keeper does.
+        tidy: also plan useful merges if all bounds hold, for a keeper.
     """
     small, large = _by_size(parts, policy)
     deepest = _deepest(large)
@@ -173,14 +173,14 @@ def plan_merges(parts: Sequence[Part], policy: Policy, tidy: bool = False) -> tu
         return _cut(parts, policy)
     if excess <= 0:
         return plan_scattered(parts, policy) if tidy else ()
-    if len(small) > excess:  # small ones are never cut: each would count until its last slot is merged
+    if len(small) > excess:  # not cut by slots: each would count until its last slot is merged
         return tuple(_packed(_sparsest(small, excess + 1, lambda part: part.bytes), policy))
     limit = _sparsest(deepest, excess + 1, lambda part: part.density)[-1].density
     return _cut([part for part in large if part.density <= limit], policy)
 
 
 def plan_scattered(parts: Sequence[Part], policy: Policy) -> tuple[Merge, ...]:
-    """Plan the merges of what moves of tablets have scattered: small fragments that share no slots."""
+    """Plan merges of the small fragments without common slots that moves of tablets have left."""
     small, _ = _by_size(parts, policy)
     slots = sum(len(part.slots) for part in small)
     if len(small) <= SCATTERED_FRAGMENTS or slots > len(SlotSet.union(part.slots for part in small)):
@@ -189,19 +189,19 @@ def plan_scattered(parts: Sequence[Part], policy: Policy) -> tuple[Merge, ...]:
 
 
 def depth_of(parts: Sequence[Part], policy: Policy) -> int:
-    """Return from how many fragments the worst slot is read; small ones count for all slots."""
+    """Return the largest number of parts of a slot; small ones count for all slots."""
     small, large = _by_size(parts, policy)
     return len(small) + len(_deepest(large))
 
 
 def _by_size(parts: Sequence[Part], policy: Policy) -> tuple[list[Part], list[Part]]:
-    """Return small and large parts."""
+    """Return (small parts, large parts)."""
     small = [part for part in parts if part.bytes < policy.small_bytes]
     return small, [part for part in parts if part.bytes >= policy.small_bytes]
 
 
 def _profile(parts: Sequence[Part]) -> npt.NDArray[np.float64]:
-    """Return three rows by slot: numbers of parts, and the bytes of all of them and of the densest one."""
+    """Return three arrays by slot: number of parts, bytes of all parts, bytes of the densest part."""
     count, size, densest = served = np.zeros((3, max(part.slots.edges[-1] for part in parts)))
     for part in parts:
         for start, end in part.slots:
@@ -212,13 +212,13 @@ def _profile(parts: Sequence[Part]) -> npt.NDArray[np.float64]:
 
 
 def _deepest(parts: Sequence[Part]) -> list[Part]:
-    """Return the parts that serve the slot which most parts serve."""
+    """Return the parts of the slot that has the most parts."""
     slot = int(_profile(parts)[0].argmax()) if parts else 0
     return [part for part in parts if slot in part.slots]
 
 
 def _sparsest(parts: Sequence[Part], least: int, size: Callable[[Part], float]) -> list[Part]:
-    """Return at least so many parts, the smallest first, and those that belong to their tier."""
+    """Return the `least` smallest parts, and the next ones up to a gap of `TIER_RATIO`, by size."""
     ascending = sorted(parts, key=lambda part: (size(part), part.id))
     taken = least
     while taken < len(parts) and size(ascending[taken]) <= TIER_RATIO * sum(map(size, ascending[:taken])):
@@ -227,7 +227,7 @@ def _sparsest(parts: Sequence[Part], least: int, size: Callable[[Part], float]) 
 
 
 def _is_worth_tidying(parts: Sequence[Part], policy: Policy) -> bool:
-    """Return True if scans gain enough from merging all, where several parts serve the same slots."""
+    """Return True if parts that share slots have enough newer bytes for a merge of all (`tidy_share`)."""
     if len(parts) < 2:
         return False
     count, size, densest = _profile(parts)
@@ -236,7 +236,7 @@ def _is_worth_tidying(parts: Sequence[Part], policy: Policy) -> bool:
 
 
 def _merge(parts: Sequence[Part], slots: SlotSet | None = None) -> Merge:
-    """Return the merge of some parts, of all their slots or of some."""
+    """Return the merge of parts, for all their slots or the given ones."""
     slots = SlotSet.union(part.slots for part in parts) if slots is None else slots
     parts = [part for part in parts if not part.slots.isdisjoint(slots)]
     size = sum(part.density * len(part.slots & slots) for part in parts)
@@ -244,14 +244,14 @@ def _merge(parts: Sequence[Part], slots: SlotSet | None = None) -> Merge:
 
 
 def _cut(parts: Sequence[Part], policy: Policy) -> tuple[Merge, ...]:
-    """Return merges of some parts wherever two of them meet, each of bounded size."""
+    """Return merges of bounded size for all slots that at least two of the parts share."""
     everything = sum(part.bytes for part in parts)
     most = max(policy.step_bytes, everything / MOST_PIECES)
     if everything <= most:
         return (_merge(parts),)
     count, size, _ = _profile(parts)
     slots = np.flatnonzero(count > 1)
-    piece = (size[slots].cumsum() - size[slots]) // most  # by the bytes of the slots before
+    piece = (size[slots].cumsum() - size[slots]) // most  # of each slot, by the bytes before it
     pieces = np.split(slots, np.flatnonzero(np.diff(piece)) + 1)
     return tuple(
         _merge(parts, SlotSet.of((slot, slot + 1) for slot in own.tolist())) for own in pieces if len(own)
@@ -259,7 +259,7 @@ def _cut(parts: Sequence[Part], policy: Policy) -> tuple[Merge, ...]:
 
 
 def _packed(parts: Iterable[Part], policy: Policy) -> Iterator[Merge]:
-    """Yield merges of small parts, whole ones, the smallest first: as many in each as a step may read."""
+    """Yield merges of whole small parts, smallest first, as many in each as `step_bytes` allows."""
     group, size = list[Part](), 0
     for part in sorted(parts, key=lambda part: (part.bytes, part.id)):
         if len(group) > 1 and size + part.bytes > policy.step_bytes:
