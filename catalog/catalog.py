@@ -60,7 +60,7 @@ class Catalog:
         before_writing: called before every writing transaction, with `is_small`. It returns a check that the
             transaction calls with its state; the check raises if a shard knows of a newer state.
         after_writing: called after every writing transaction that changed the versions, with the new state,
-            the shards at which it entered files, and `is_small`. `append_at_once` passes the state before it
+            the shards at which it entered files, and `is_small`. `append_inline` passes the state before it
             with only `commit` replaced.
     """
 
@@ -238,7 +238,7 @@ class Catalog:
 
     # Small commits at a server
 
-    def append_at_once(self, commit: Callable[[Tx], Append | None]) -> int | None:
+    def append_inline(self, commit: Callable[[Tx], Append | None]) -> int | None:
         """Append a small commit that does not depend on rows, in one statement, if the home has one.
 
         `commit` makes the append for the known state, or returns None if it needs a transaction. The
@@ -253,8 +253,8 @@ class Catalog:
         state, lost = self.known, list[CommitUnknown]()
         if state is None or not self.home.appends_inline or self.read_only is not None or in_transaction():
             return None
-        what = commit(Tx(self.home, state))
-        if what is None or (isinstance(what.record, RowsCommitted) and what.record.based_on):
+        append = commit(Tx(self.home, state))
+        if append is None or (isinstance(append.record, RowsCommitted) and append.record.based_on):
             return None  # the statement compares the layout, not the newest commit of the table
         verify = self.before_writing(True)
         try:
@@ -262,18 +262,18 @@ class Catalog:
         except CatalogOutdated:  # other processes may have committed since
             verify(self.follow())
         try:
-            check(state, what.record)  # depends only on the layout, which the statement compares
+            check(state, append.record)  # depends only on the layout, which the statement compares
         except ElasticScanError:  # the known state may be too old
             return None
-        row, parts = drafted(what, 0)
-        values = row._asdict() | {"layout": state.layout, "seal": row_digest(row), "parts": parts}
+        row, parts = drafted(append, 0)
+        columns = row._asdict() | {"layout": state.layout, "seal": row_digest(row), "parts": parts}
 
         def attempt() -> int | None:
             found = self._found(row.id, state.number) if lost else None
             if found is not None:
                 return found
             try:
-                answer = self.home.append_inline(values)
+                answer = self.home.append_inline(columns)
             except CommitUnknown as error:
                 lost.append(error)
                 raise
@@ -282,7 +282,7 @@ class Catalog:
             number, at, digest = answer
             entry = LogEntry(number, at, row, digest)
             if number == state.number + 1 and entry.follows(state.digest):  # else the next read follows
-                self._advance(apply(state, entry, what.record))
+                self._advance(apply(state, entry, append.record))
             return int(number)
 
         try:
@@ -346,9 +346,9 @@ class Catalog:
         memory = {commit.number for table in states[-1].tables.values() for commit in table.memory}
         files = {id // MAX_FILES for table in states[-1].tables.values() for id in table.fragments.by_id}  # noqa: A001
         needed, dropped = {ROWS: memory, STATISTICS: files}, 0
-        asked = {"after": -1, "upto": states[-1].number, "most": _DROPPED_AT_ONCE}
-        while some := self.home.execute(tables.DROPPABLE, asked):
-            going = [{"number": n, "part": part} for n, part in some if n not in needed.get(part, ())]
-            change(self.home, [(tables.DELETE_PART, key) for key in going])
-            dropped, asked["after"] = dropped + len(going), some[-1][0]
+        values = {"after": -1, "upto": states[-1].number, "most": _DROPPED_AT_ONCE}
+        while batch := self.home.execute(tables.DROPPABLE, values):
+            droppable = [{"number": n, "part": part} for n, part in batch if n not in needed.get(part, ())]
+            change(self.home, [(tables.DELETE_PART, key) for key in droppable])
+            dropped, values["after"] = dropped + len(droppable), batch[-1][0]
         return dropped

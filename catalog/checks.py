@@ -228,7 +228,7 @@ def _check_tag(state: StoreState, record: TagChanged) -> None:
 def _check_topology(state: StoreState, record: TopologyEntered) -> None:
     newest, is_published = state.topology
     if record.topology != newest + int(is_published):
-        raise Busy(f"topology {newest} was entered meanwhile; look again")
+        raise WriteConflict(f"topology {newest} was entered meanwhile; try again")
 
 
 _CHECKS: Final[Mapping[type, Callable[[StoreState, Any], object]]] = {

@@ -83,7 +83,7 @@ class LogHome(ABC):
         return
 
     @abstractmethod
-    def look(self) -> bool:
+    def inspect(self) -> bool:
         """Return whether the tables of a log exist; set `why_read_only` and `is_follower`."""
 
     @abstractmethod
@@ -205,8 +205,8 @@ class LogHome(ABC):
             _never_free(connection)
         if self._held and self.file is not None:
             LogHome._is_barred = True
-        mine = get_ident()  # the other threads are not in this process
-        self._held = {mine: self._held[mine]} if mine in self._held else {}
+        thread = get_ident()  # the other threads are not in this process
+        self._held = {thread: self._held[thread]} if thread in self._held else {}
         self._free, self._returned = [], Condition(_LOCK)
 
 

@@ -20,42 +20,42 @@ class Interrupted(CatalogUnavailable):
     """A transaction was lost without any change, so the caller may repeat all of it."""
 
 
-def unavailable(said: str) -> CatalogUnavailable:
+def unavailable(reason: str) -> CatalogUnavailable:
     return CatalogUnavailable(
-        f"the catalog could not be used: {said}; check that it is reachable and writable, then try again",
-        detail=said,
+        f"the catalog could not be used: {reason}; check that it is reachable and writable, then try again",
+        detail=reason,
     )
 
 
-def interrupted(said: str) -> Interrupted:
-    return Interrupted(unavailable(said).message, detail=said)
+def interrupted(reason: str) -> Interrupted:
+    return Interrupted(unavailable(reason).message, detail=reason)
 
 
 def replaced_file() -> Interrupted:
     return interrupted("its file, or the log alongside it, was replaced or removed")
 
 
-def disk_full(said: str) -> DiskFull:
+def disk_full(reason: str) -> DiskFull:
     return DiskFull(
-        f"the catalog's disk is full ({said}); nothing was committed: free some space and try again"
+        f"the catalog's disk is full ({reason}); nothing was committed: free some space and try again"
     )
 
 
-def not_writable(said: str) -> ReadOnlyStore:
+def not_writable(reason: str) -> ReadOnlyStore:
     return ReadOnlyStore(
-        f"the catalog cannot be written: {said}; nothing was changed, do this as a user who may", why=said
+        f"the catalog cannot be written: {reason}; nothing was changed, do this as a user who may", why=reason
     )
 
 
-def unfit_value(said: str) -> InvalidOption:
-    return InvalidOption(f"the catalog's database cannot hold a value: {said}; nothing was committed")
+def unfit_value(reason: str) -> InvalidOption:
+    return InvalidOption(f"the catalog's database cannot hold a value: {reason}; nothing was committed")
 
 
-def commit_unknown(said: str) -> CommitUnknown:
+def commit_unknown(reason: str) -> CommitUnknown:
     return CommitUnknown(
-        f"the catalog was lost during a commit ({said}): all or nothing was done; look at history() first, "
+        f"the catalog was lost during a commit ({reason}): all or nothing was done; look at history() first, "
         "or repeat a write with txn=",
-        detail=said,
+        detail=reason,
     )
 
 
@@ -77,15 +77,15 @@ def retry(home: LogHome, attempt: Callable[[], T]) -> T:
     The attempt must be safe to repeat. After a lost answer or an interruption there is at least one more
     attempt, so that it can search the log for the effect of the one before.
     """
-    looked = False
+    repeated = False
     for is_last in _attempts(home.retry_seconds):
         try:
             return attempt()
         except (CatalogUnavailable, CommitUnknown) as error:
-            must_look = isinstance(error, (CommitUnknown, Interrupted)) and not looked
-            if is_last and not must_look:
+            must_repeat = isinstance(error, (CommitUnknown, Interrupted)) and not repeated
+            if is_last and not must_repeat:
                 raise
-            looked = looked or must_look
+            repeated = repeated or must_repeat
     raise AssertionError("there is always another attempt")
 
 

@@ -135,7 +135,7 @@ def _table(state: StoreState, entry: LogEntry, record: TableDefined) -> Changes:
     info, number, newest = record.table, entry.number, _newest(state.newest_ids, "table", [record.table])
     if record.reserved:
         return {"reserved": {**state.reserved, info.id: info}, "newest_ids": newest}
-    reserved = {own: table for own, table in state.reserved.items() if own != info.id}
+    reserved = {key: table for key, table in state.reserved.items() if key != info.id}
     new = TableState(replace(info, created_commit=number, oldest_snapshot=number), newest=number)
     table = state.tables.get(info.id, new)
     # Only `HorizonRaised` changes the horizon, and it never goes back.
@@ -231,7 +231,7 @@ def _tag(state: StoreState, entry: LogEntry, record: TagChanged) -> Changes:
 
 
 def _secret(state: StoreState, entry: LogEntry, record: SecretChanged) -> Changes:
-    secrets = {own.id: own for own in state.secrets.values() if own.id != record.id}
+    secrets = {secret.id: secret for secret in state.secrets.values() if secret.id != record.id}
     if record.secret is not None:
         secrets[record.id] = record.secret
     return {"secrets": secrets}

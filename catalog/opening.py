@@ -57,8 +57,8 @@ def open_home(url: str | Path, clock: Clock | None, where: str, read_only: bool 
     try:
         home.why_read_only = "it was opened with read_only=True" if read_only else None
         is_empty = home.file is not None and not (home.file.is_file() and home.file.stat().st_size)
-        if is_empty or not home.look():
-            raise NotFound(
+        if is_empty or not home.inspect():
+            raise StoreNotFound(
                 f"{where} holds no elasticscan store; "
                 "create one with elasticscan.create or `elasticscan create`",
                 uri=where,
@@ -80,7 +80,7 @@ def make_home(url: str | Path, clock: Clock) -> Iterator[LogHome]:
         # A `Path` lies in the store's directory, whose mode says who may read the store.
         is_new = home.file is not None and make_file(home.file, like_directory=isinstance(url, Path))
         try:
-            if not home.look():
+            if not home.inspect():
                 home.make_tables()
             yield home
         except BaseException:

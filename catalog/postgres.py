@@ -76,7 +76,7 @@ _BEGIN_READING: Final = f"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; {tab
 _BEGIN_WRITING: Final = f"""BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; SELECT {_DURABLE};
     SET LOCAL lock_timeout = {{lock}}; SET LOCAL idle_in_transaction_session_timeout = {{client}};"""
 _LOCK_CREATION: Final = "SELECT pg_advisory_xact_lock(726947331)"
-_LOOK: Final = """SELECT to_regclass('head') IS NOT NULL, pg_is_in_recovery(),
+_INSPECT: Final = """SELECT to_regclass('head') IS NOT NULL, pg_is_in_recovery(),
     current_setting('transaction_read_only'), has_table_privilege(to_regclass('head')::oid, 'UPDATE')"""
 _TIME: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 _INDEX: Final = "CREATE UNIQUE INDEX IF NOT EXISTS log_by_id ON log (id)"
@@ -155,8 +155,8 @@ class ImpatientConnection(psycopg.Connection[Row]):
                 while not (ready := (yield wanted)):
                     if time.monotonic() >= end:
                         self.close()
-                        said = f"the server gave no answer for {self.answer_seconds:g} seconds"
-                        raise psycopg.OperationalError(said)
+                        why = f"the server gave no answer for {self.answer_seconds:g} seconds"
+                        raise psycopg.OperationalError(why)
                 wanted = steps.send(ready)
         except StopIteration as done:
             return done.value
@@ -215,8 +215,8 @@ class PostgresHome(LogHome):
     def make_tables(self) -> None:
         self.execute("; ".join((_LOCK_CREATION, *self.definitions(), _INDEX)))  # one transaction
 
-    def look(self) -> bool:
-        ((is_there, self.is_follower, only_reads, may_write),) = self.execute(_LOOK)
+    def inspect(self) -> bool:
+        ((is_there, self.is_follower, only_reads, may_write),) = self.execute(_INSPECT)
         self.retry_seconds = RECONNECT_SECONDS  # longer from now on: the address is right
         if self.is_follower:
             self.why_read_only = "the database server is a standby, which only reads"
@@ -268,9 +268,9 @@ class PostgresHome(LogHome):
 
     def append_inline(self, values: Mapping[str, Any]) -> Row | None:
         parts = values["parts"]
-        asked = {**values, "names": [*parts], "contents": [*parts.values()]}
+        columns = {**values, "names": [*parts], "contents": [*parts.values()]}
         with self._connection() as connection, _unknown_if_lost():
-            rows = _rows(_execute(connection, _APPEND, asked))
+            rows = _rows(_execute(connection, _APPEND, columns))
         return rows[0][:3] if rows else None
 
     # Connections
@@ -315,7 +315,7 @@ class PostgresHome(LogHome):
 def _execute(
     connection: ImpatientConnection, statement: str, values: Mapping[str, Any]
 ) -> psycopg.Cursor[Row]:
-    return connection.execute(_own(statement), values) if values else connection.execute(statement.encode())
+    return connection.execute(_sql(statement), values) if values else connection.execute(statement.encode())
 
 
 def _rows(cursor: psycopg.Cursor[Row]) -> list[Row]:
@@ -342,6 +342,6 @@ def _unknown_if_lost() -> Iterator[None]:
 
 
 @cache
-def _own(statement: str) -> bytes:
+def _sql(statement: str) -> bytes:
     """Return a statement with psycopg's form of parameters."""
     return re.sub(r"(?<!:):([a-z_]+[0-9]*)", r"%(\1)s", statement.replace("%", "%%")).encode()

@@ -28,18 +28,18 @@ def new_secret(id: int, purpose: str, now: float) -> Secret:  # noqa: A002
 
 def key_seconds(state: StoreState) -> float:
     """Return how long a continuation key can be used, in seconds: at least the longest retention."""
-    own = (table.info.retention_seconds for table in state.tables.values())
-    retentions = (seconds for seconds in own if seconds is not None)
+    every = (table.info.retention_seconds for table in state.tables.values())
+    retentions = (seconds for seconds in every if seconds is not None)
     return max(float(KEY_SECONDS), state.retention_seconds, *retentions)
 
 
 def seal_keys(state: StoreState, now: float) -> dict[int, bytes]:
     """Return the secrets that open continuation keys, by number; the highest number seals new keys."""
     by_number = _secrets(state, KEYS)
-    newest, times = max(by_number), {number: own.made_at for number, own in by_number.items()}
+    newest, times = max(by_number), {number: secret.made_at for number, secret in by_number.items()}
     limit = now - key_seconds(state) - 2 * SECRETS_SECONDS  # others notice a new secret later
-    live = [n for n in by_number if n == newest or min(times[m] for m in by_number if m > n) > limit]
-    return {number: by_number[number].secret for number in live}
+    usable = [n for n in by_number if n == newest or min(times[m] for m in by_number if m > n) > limit]
+    return {number: by_number[number].secret for number in usable}
 
 
 def offset_keys(state: StoreState) -> dict[int, bytes]:
@@ -66,14 +66,14 @@ def forget_secrets(tx: Tx, revoke: bool = False) -> int:
     else:
         # By the store's time, not this machine's clock alone: a deleted secret is lost for all.
         retained = {*seal_keys(tx.state, tx.times.expiry), *offset_keys(tx.state)}
-    going = tx.state.secrets.keys() - retained
-    for number in sorted(going):
+    deleted = tx.state.secrets.keys() - retained
+    for number in sorted(deleted):
         tx.append(SecretChanged(number, None))
-    return len(going)
+    return len(deleted)
 
 
 def _secrets(state: StoreState, purpose: str) -> dict[int, Secret]:
-    return {own.id: own for own in state.secrets.values() if own.purpose == purpose}
+    return {secret.id: secret for secret in state.secrets.values() if secret.purpose == purpose}
 
 
 # Copies

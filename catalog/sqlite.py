@@ -81,7 +81,7 @@ class SqliteHome(LogHome):
             for statement in self.definitions():
                 self.execute(statement)
 
-    def look(self) -> bool:
+    def inspect(self) -> bool:
         self.why_read_only = self.why_read_only or why_not_writable(self.path)
         return bool(self.execute("SELECT 1 FROM sqlite_master WHERE name = 'head'"))
 
@@ -128,18 +128,18 @@ class SqliteHome(LogHome):
         self._must_touch = False
 
     def check_sound(self) -> None:
-        said = self.execute("PRAGMA integrity_check(5)")
-        if said != [("ok",)]:
-            raise damaged_log("; ".join(str(row[0]) for row in said))
-        found = {text for (text,) in self.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
-        made = [text.replace("IF NOT EXISTS ", "") for text in self.definitions()]
-        if not found.issuperset(text for text in made if text.startswith("CREATE")):
+        problems = self.execute("PRAGMA integrity_check(5)")
+        if problems != [("ok",)]:
+            raise damaged_log("; ".join(str(row[0]) for row in problems))
+        defined = {text for (text,) in self.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
+        definitions = [text.replace("IF NOT EXISTS ", "") for text in self.definitions()]
+        if not defined.issuperset(text for text in definitions if text.startswith("CREATE")):
             raise damaged_log("its database defines tables in another way than they were made")
 
     def remove_empty(self) -> None:
         """Remove the files of a log without records, unless another process has begun one in them."""
         with self._queue():
-            if not (self.look() and self.is_begun()):
+            if not (self.inspect() and self.is_begun()):
                 self.close()
                 for end in ("", "-wal", "-shm", ".lock"):
                     Path(f"{self.path}{end}").unlink(missing_ok=True)
@@ -181,8 +181,8 @@ class SqliteHome(LogHome):
             if self._opened is not opened:  # another thread has closed them
                 return
             # A reader's connections change no file, so it does not wait until all are returned.
-            every = [self] if self.why_read_only else list(HOMES)
-            homes = [home for home in every if isinstance(home, SqliteHome) and home.path == self.path]
+            others = [self] if self.why_read_only else list(HOMES)
+            homes = [home for home in others if isinstance(home, SqliteHome) and home.path == self.path]
             while True in [home.close() for home in homes] and not self.why_read_only:
                 if monotonic() > now + RECONNECT_SECONDS:
                     raise replaced_file()

@@ -49,13 +49,13 @@ class OpenedFiles:
     states: tuple[tuple[int, ...] | None, ...]
 
     @staticmethod
-    def look(path: str, is_copied: bool = False) -> OpenedFiles:
+    def at(path: str, is_copied: bool = False) -> OpenedFiles:
         return OpenedFiles(path, is_copied, tuple(_state_of(path + end, is_copied) for end in _ENDS))
 
     def are_there(self) -> bool:
         changed_at = max((file[-1] for file in self.states if file is not None), default=0)
         is_settled = not self.is_copied or changed_at < time.time_ns() - _SETTLED_NS
-        return is_settled and OpenedFiles.look(self.path, self.is_copied) == self
+        return is_settled and OpenedFiles.at(self.path, self.is_copied) == self
 
 
 def _state_of(path: str, is_copied: bool) -> tuple[int, ...] | None:
@@ -91,11 +91,11 @@ def make_file(path: Path, like_directory: bool) -> bool:
     """
     try:
         mode = mode_within(path.parent.stat().st_mode) if like_directory else 0o600
-        made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError:
         return False
-    os.fchmod(made, mode)
-    os.close(made)
+    os.fchmod(file, mode)
+    os.close(file)
     return True
 
 
@@ -133,15 +133,15 @@ def connect(path: Path, wait_seconds: float) -> tuple[apsw.Connection, OpenedFil
 
     A missing database is not created again: perhaps a copy is about to be put in its place.
     """
-    before, *_ = OpenedFiles.look(str(path)).states
+    before, *_ = OpenedFiles.at(str(path)).states
     if before is None:
         raise unavailable(f"unable to open database file: no {path}")
-    made = _connected(str(path), apsw.SQLITE_OPEN_READWRITE, wait_seconds, *_PRAGMAS)
-    opened = OpenedFiles.look(str(path))
+    connection = _connected(str(path), apsw.SQLITE_OPEN_READWRITE, wait_seconds, *_PRAGMAS)
+    opened = OpenedFiles.at(str(path))
     if opened.states[0] != before:
-        made.close(True)
+        connection.close(True)
         raise replaced_file()
-    return made, opened
+    return connection, opened
 
 
 # Reading without changing any file
@@ -154,15 +154,15 @@ def connect(path: Path, wait_seconds: float) -> tuple[apsw.Connection, OpenedFil
 
 def connect_read_only(path: Path) -> tuple[apsw.Connection, OpenedFiles]:
     """Return a connection that changes no file, and the files that it reads or has copied."""
-    opened = OpenedFiles.look(str(path))
+    opened = OpenedFiles.at(str(path))
     if None not in opened.states:
         with suppress(apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError):  # removed meanwhile
             return _read_only(path, "mode=ro"), opened
     for _ in range(_TRIES):
-        opened = OpenedFiles.look(str(path), is_copied=True)
+        opened = OpenedFiles.at(str(path), is_copied=True)
         with translated_system(writing=False), suppress(FileNotFoundError):  # files may vanish
             copied = _copied(path)
-            if OpenedFiles.look(str(path), is_copied=True) == opened:
+            if OpenedFiles.at(str(path), is_copied=True) == opened:
                 return copied, opened
         time.sleep(_PAUSE_SECONDS)
     raise unavailable(f"{path} keeps changing, and this user cannot use the files next to it")
@@ -188,19 +188,19 @@ def _read_only(path: Path, how: str) -> apsw.Connection:
 
 
 def _connected(address: str, flags: int, wait_seconds: float, *pragmas: str) -> apsw.Connection:
-    made = apsw.Connection(address, flags=flags)
+    connection = apsw.Connection(address, flags=flags)
     try:
-        made.set_busy_timeout(int(wait_seconds * 1_000))
+        connection.set_busy_timeout(int(wait_seconds * 1_000))
         for pragma in pragmas:
             # If two processes switch a new file to WAL at the same time, SQLite does not let the second one
             # wait. The mode is stored in the file, so the first has set it for both.
             with suppress(apsw.BusyError):
-                made.execute(pragma)
-        made.execute(_OPEN).fetchall()
+                connection.execute(pragma)
+        connection.execute(_OPEN).fetchall()
     except BaseException:
-        made.close(True)
+        connection.close(True)
         raise
-    return made
+    return connection
 
 
 # Typed errors for the errors of SQLite and of the system

@@ -82,8 +82,8 @@ class StoreState:
 
     def infos(self, of: Collection[int] | None = None) -> tuple[TableInfo, ...]:
         """Return the tables that are not dropped, sorted by name; only the ids `of` if given."""
-        every = (table.info for number, table in self.tables.items() if of is None or number in of)
-        return tuple(sorted(every, key=attrgetter("name")))
+        infos = (table.info for number, table in self.tables.items() if of is None or number in of)
+        return tuple(sorted(infos, key=attrgetter("name")))
 
     def table_named(self, name: str) -> TableInfo:
         """Return a table. Raises `NotFound`, with a suggestion."""
@@ -91,8 +91,8 @@ class StoreState:
 
     def indexes(self, table: int | None = None) -> tuple[IndexInfo, ...]:
         """Return the indexes of one table or of all tables, by id."""
-        every = chain.from_iterable(own.indexes for own in self._tables(table))
-        return tuple(sorted(every, key=attrgetter("id")))
+        found = chain.from_iterable(each.indexes for each in self._tables(table))
+        return tuple(sorted(found, key=attrgetter("id")))
 
     def index_named(self, table: int, name: str) -> IndexInfo:
         """Return an index of a table. Raises `NotFound`, with a suggestion."""
@@ -129,14 +129,14 @@ class StoreState:
 
     def fragments(self, table: int | None = None, shard: int | None = None) -> tuple[Fragment, ...]:
         """Return the fragments that serve slots now, oldest first."""
-        every = chain.from_iterable(own.fragments.by_id.values() for own in self._tables(table))
-        found = (fragment for fragment in every if shard is None or fragment.shard == shard)
+        serving = chain.from_iterable(each.fragments.by_id.values() for each in self._tables(table))
+        found = (fragment for fragment in serving if shard is None or fragment.shard == shard)
         return tuple(found if table is not None else sorted(found, key=attrgetter("id")))
 
     def runs(self, table: int | None = None) -> tuple[IndexRun, ...]:
         """Return the index runs of one table or of all tables, for fragments that serve slots now."""
-        every = chain.from_iterable(own.runs.by_id.values() for own in self._tables(table))
-        return tuple(every if table is not None else sorted(every, key=attrgetter("id")))
+        serving = chain.from_iterable(each.runs.by_id.values() for each in self._tables(table))
+        return tuple(serving if table is not None else sorted(serving, key=attrgetter("id")))
 
     def files(self) -> list[tuple[Fragment, Fragment | IndexRun]]:
         """Return (fragment, file) for all fragments and index runs that serve slots now."""
@@ -146,8 +146,8 @@ class StoreState:
 
     def removed_files(self, table: int | None = None) -> list[RemovedFile]:
         """Return the files of one table or of all that serve no slot but may still be on their disks."""
-        removed = {number: own.removed for number, own in self.tables.items()}
-        removed |= {number: gone.files for number, gone in self.dropped.items()}
+        removed = {number: each.removed for number, each in self.tables.items()}
+        removed |= {number: dropped.files for number, dropped in self.dropped.items()}
         return list(chain.from_iterable(removed.values() if table is None else [removed.get(table, ())]))
 
     def known_paths(self) -> frozenset[tuple[int, str]]:

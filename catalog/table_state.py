@@ -122,27 +122,28 @@ def with_files(
 
 def without_moved_slots(table: TableState, record: MoveSwitched, time: int) -> TableState:
     """Return a table whose fragments at the source of a move no longer serve the moved slots."""
-    there = (f for f in table.fragments.by_id.values() if f.shard == record.tablet.shard)
-    slots = record.tablet.slots
-    return with_slots(table, {f.id: f.slots - slots for f in there if not f.slots.isdisjoint(slots)}, time)
+    source, slots = record.tablet.shard, record.tablet.slots
+    sources = (f for f in table.fragments.by_id.values() if f.shard == source)
+    return with_slots(table, {f.id: f.slots - slots for f in sources if not f.slots.isdisjoint(slots)}, time)
 
 
 def with_slots(table: TableState, slots: Mapping[int, SlotSet], time: int) -> TableState:
     """Return a table whose fragments serve these slots; a fragment without slots becomes a removed file."""
-    files, own = table.fragments.by_id if slots else {}, table.info.id
+    files = table.fragments.by_id if slots else {}
     changed = {id: replace(files[id], slots=left) for id, left in slots.items() if left}  # noqa: A001
     gone = [files[id] for id, left in slots.items() if not left]  # noqa: A001
-    going = {file.id for file in gone}
-    table = without_runs(table, lambda run: run.fragment in going, time) if gone else table
-    removed = (RemovedFile(own, file.id, file.shard, file.path, time) for file in gone)
-    fragments = table.fragments.changed(changed, going)
+    removed_ids = {file.id for file in gone}
+    table = without_runs(table, lambda run: run.fragment in removed_ids, time) if gone else table
+    removed = (RemovedFile(table.info.id, file.id, file.shard, file.path, time) for file in gone)
+    fragments = table.fragments.changed(changed, removed_ids)
     return replace(table, fragments=fragments, removed=(*table.removed, *removed))
 
 
 def without_runs(table: TableState, is_gone: Callable[[IndexRun], bool], time: int) -> TableState:
     """Return a table without some of its index runs; these become removed files."""
-    gone, of = list(filter(is_gone, table.runs.by_id.values())), table.fragments.by_id
-    removed = (RemovedFile(table.info.id, r.fragment, of[r.fragment].shard, r.path, time) for r in gone)
+    id, fragments = table.info.id, table.fragments.by_id  # noqa: A001
+    gone = list(filter(is_gone, table.runs.by_id.values()))
+    removed = (RemovedFile(id, r.fragment, fragments[r.fragment].shard, r.path, time) for r in gone)
     runs = table.runs.changed({}, [run.id for run in gone])
     return replace(table, runs=runs, removed=(*table.removed, *removed))
 

@@ -153,7 +153,7 @@ class Tx:
         if self._first is not None:
             after = -1 if self._begun is None else self._begun.number
             return bool(self.execute(tables.BY_ID, {"after": after, "id": self._first}))
-        return all(leases.lease_rows(self.home, own) == rows for own, rows in self._leases.items())
+        return all(leases.lease_rows(self.home, lease) == rows for lease, rows in self._leases.items())
 
     def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
         """Execute a statement and return all rows; a writing transaction sees its own changes."""
@@ -192,8 +192,8 @@ class Tx:
         them with the table's newest number and sums in the state; raises `StoreDamaged` if one is missing.
         """
         statement = tables.NEWEST_COMMITS if newest else tables.OLDEST_COMMITS
-        asked = {"table": table or 0, "after": after, "upto": min(upto, self.state.number), "most": most}
-        entries = sorted(self.entries(statement, **asked), key=lambda entry: entry.number)
+        values = {"table": table or 0, "after": after, "upto": min(upto, self.state.number), "most": most}
+        entries = sorted(self.entries(statement, **values), key=lambda entry: entry.number)
         found = tuple(map(_commit, entries))
         known = self.state.tables.get(table or 0)
         if known is None or not after < known.newest <= upto or (len(found) == most and not newest):
@@ -216,8 +216,8 @@ class Tx:
         """Return (number of commits, their rows, time of the oldest) of a table after a commit."""
         if after >= self.state.tables[table].newest:
             return 0, 0, None
-        asked = {"table": table, "after": after, "upto": self.state.number}
-        ((count, rows),) = self.execute(tables.WRITTEN_BETWEEN, asked)
+        values = {"table": table, "after": after, "upto": self.state.number}
+        ((count, rows),) = self.execute(tables.WRITTEN_BETWEEN, values)
         (oldest,) = self.commits(table, after, most=1)
         return int(count), int(rows), oldest.created_at
 
@@ -227,8 +227,8 @@ class Tx:
         Raises:
             ContinuationKeyError: the commit has another `content`, so it wrote other rows.
         """
-        asked = {"table": table, "app_id": txn.application, "app_version": txn.version}
-        rows = self.execute(tables.BY_APP, asked)
+        values = {"table": table, "app_id": txn.application, "app_version": txn.version}
+        rows = self.execute(tables.BY_APP, values)
         if not rows:
             return None
         number = int(rows[0][0])
@@ -296,8 +296,8 @@ class Tx:
             StoreDamaged: some are missing or damaged.
         """
         digests = {commit.number: commit.digest for commit in commits}
-        asked = {"table": table, "after": min(digests, default=0) - 1}
-        rows = self.execute(tables.ROWS_OF, asked) if commits else ()
+        values = {"table": table, "after": min(digests, default=0) - 1}
+        rows = self.execute(tables.ROWS_OF, values) if commits else ()
         found = {number: content for number, content in rows if number in digests}
         for number, content in found.items():
             if not is_sealed(content, digests[number]):
@@ -310,22 +310,22 @@ class Tx:
             raise Interrupted("rows were moved from the log to files while they were read; try again")
         raise damaged_log(f"the rows of record {min(missing)} are missing")
 
-    def statistics(self, table: int, of: Collection[int]) -> dict[int, bytes]:
+    def statistics(self, table: int, files: Collection[int]) -> dict[int, bytes]:
         """Return the packed statistics of files of a table, by file id.
 
         Damaged statistics are left out: they only save work, and no row depends on them.
         """
-        found, numbers = dict[int, bytes](), {file // MAX_FILES for file in of}
+        found, numbers = dict[int, bytes](), {file // MAX_FILES for file in files}
         if not numbers:
             return found
-        asked = {"table": table, "first": min(numbers), "last": max(numbers)}
-        for content, *row in self.execute(tables.STATISTICS, asked):
+        values = {"table": table, "first": min(numbers), "last": max(numbers)}
+        for content, *columns in self.execute(tables.STATISTICS, values):
             with suppress(StoreDamaged):
-                entry = linked_entry(row)
+                entry = linked_entry(columns)
                 check_part(entry, STATISTICS, content)
                 bodies = msgpack.unpackb(content, strict_map_key=False)
                 found |= {entry.number * MAX_FILES + ordinal: body for ordinal, body in bodies.items()}
-        return {file: found[file] for file in found.keys() & set(of)}
+        return {file: found[file] for file in found.keys() & set(files)}
 
     # Leases
 
@@ -384,12 +384,11 @@ def time_after(state: StoreState | None, clock: int) -> int:
 
 def _metadata_of(entry: LogEntry) -> dict[str, Any]:
     """Return the metadata of a commit: `user`, and the `content` of its idempotency key."""
-    said: dict[str, Any] = json.loads(entry.row.metadata or "{}")
-    return said
+    metadata: dict[str, Any] = json.loads(entry.row.metadata or "{}")
+    return metadata
 
 
 def _commit(entry: LogEntry) -> Commit:
-    row, said = entry.row, _metadata_of(entry)
+    row, user = entry.row, _metadata_of(entry).get("user", {})
     assert row.operation is not None, "a commit has one"
-    made = entry.time / 1e6
-    return Commit(entry.number, row.table, row.operation, row.rows, row.size, made, said.get("user", {}))
+    return Commit(entry.number, row.table, row.operation, row.rows, row.size, entry.time / 1e6, user)

@@ -98,8 +98,8 @@ def plan_even(
     moved = _even_out(placement, dict.fromkeys(sizes, 1.0), shards, 0.0, 1.0)
     # For the numbers it does not matter which tablet goes where, so neighbours go to the same shard.
     leaving = [tablet for tablet in placement.tablets if tablet.id in moved]
-    homes = zip(leaving, sorted(moved.values()), strict=True)
-    by_count = tuple(Move(tablet.id, tablet.shard, target) for tablet, target in homes)
+    targets = zip(leaving, sorted(moved.values()), strict=True)
+    by_count = tuple(Move(tablet.id, tablet.shard, target) for tablet, target in targets)
     if not plan_moves(after_moves(placement, by_count), sizes, shards, bounds):
         return by_count
     return _moves(placement, _even_out(placement, sizes, shards, bounds.share, bounds.bytes))
@@ -114,8 +114,8 @@ def plan_moves(
     """
     if len(shards) < 2:
         return ()
-    here = {tablet.id: sizes[tablet.id] for tablet in placement.tablets if tablet.shard in shards}
-    return _moves(placement, _even_out(placement, here, shards, bounds.share, bounds.bytes))
+    movable = {tablet.id: sizes[tablet.id] for tablet in placement.tablets if tablet.shard in shards}
+    return _moves(placement, _even_out(placement, movable, shards, bounds.share, bounds.bytes))
 
 
 def after_moves(placement: Placement, moves: Iterable[Move]) -> Placement:
@@ -141,27 +141,27 @@ def _even_out(
         share, least: the margin is the larger of this share of the average, and `least`.
     """
     assert shards and len(set(shards)) == len(shards), shards
-    held, homes = dict.fromkeys(sorted(shards), 0.0), dict[int, int]()
+    load, homes = dict.fromkeys(sorted(shards), 0.0), dict[int, int]()
     tablets = [tablet for tablet in reversed(placement.tablets) if tablet.id in sizes]
     for tablet in tablets:
-        if tablet.shard in held:
-            held[tablet.shard] += sizes[tablet.id]
-    strangers = [tablet for tablet in tablets if tablet.shard not in held]
-    for tablet in sorted(strangers, key=lambda tablet: -sizes[tablet.id]):
-        homes[tablet.id] = min(held, key=held.__getitem__)
-        held[homes[tablet.id]] += sizes[tablet.id]
-    margin = max(share * sum(held.values()) / len(held), least)
+        if tablet.shard in load:
+            load[tablet.shard] += sizes[tablet.id]
+    elsewhere = [tablet for tablet in tablets if tablet.shard not in load]
+    for tablet in sorted(elsewhere, key=lambda tablet: -sizes[tablet.id]):
+        homes[tablet.id] = min(load, key=load.__getitem__)
+        load[homes[tablet.id]] += sizes[tablet.id]
+    margin = max(share * sum(load.values()) / len(load), least)
     size = np.array([sizes[tablet.id] for tablet in tablets])
     at = np.array([homes.get(tablet.id, tablet.shard) for tablet in tablets])
     while True:
         # If shards are equally full, take from the one with the highest id, and add to the lowest.
-        fullest, emptiest = max(held, key=lambda shard: (held[shard], shard)), min(held, key=held.__getitem__)
-        gap = held[fullest] - held[emptiest]
+        fullest, emptiest = max(load, key=lambda shard: (load[shard], shard)), min(load, key=load.__getitem__)
+        gap = load[fullest] - load[emptiest]
         # A tablet of half the gap would close it; any tablet smaller than the gap reduces it.
-        off = np.where((at == fullest) & (size > 0) & (size < gap), abs(size - gap / 2), np.inf)
-        if gap <= margin or off.min(initial=np.inf) == np.inf:
+        distance = np.where((at == fullest) & (size > 0) & (size < gap), abs(size - gap / 2), np.inf)
+        if gap <= margin or distance.min(initial=np.inf) == np.inf:
             return homes
-        nearest = int(off.argmin())
+        nearest = int(distance.argmin())
         homes[tablets[nearest].id], at[nearest] = emptiest, -1  # one tablet moves once in a plan
-        held[fullest] -= size[nearest]
-        held[emptiest] += size[nearest]
+        load[fullest] -= size[nearest]
+        load[emptiest] += size[nearest]

@@ -55,7 +55,7 @@ def expand(context: Context, new: Sequence[tuple[str, str]]) -> Topology:
         AlreadyExists: a shard of the name exists with another root.
     """
     with context.catalog.writing() as tx, context.roots.claims() as claims:
-        changes = _add_or_take_back(tx, claims, new)
+        changes = _add_or_restore(tx, claims, new)
     # A tablet that another process was moving is planned again, in a few rounds at most.
     for _ in range(EXPAND_ROUNDS):
         moves = _carry_out(context, _plan, tolerate=True)
@@ -128,16 +128,16 @@ def resume(context: Context) -> int:
     return moved
 
 
-def _add_or_take_back(tx: Tx, claims: Claims, new: Sequence[tuple[str, str]]) -> int:
+def _add_or_restore(tx: Tx, claims: Claims, new: Sequence[tuple[str, str]]) -> int:
     """Add the shards that do not exist, end the draining of others; return the number of changes.
 
     Raises:
         AlreadyExists: a shard of the name exists with another root.
     """
-    there = {shard.name: shard for shard in tx.state.shards.values()}
+    existing = {shard.name: shard for shard in tx.state.shards.values()}
     changed = 0
     for name, root in dict.fromkeys(new):
-        before = there.get(name)
+        before = existing.get(name)
         if before is None:
             shard = Shard(tx.state.newest_ids["shard"] + 1, name, root)
             tx.append(ShardDefined(shard))
@@ -307,10 +307,10 @@ def split_and_join(
             with suppress(InvalidCall, NotFound, Busy):
                 old = [_resting(tx, tablet) for tablet in tablets]
                 if len(old) == 1:
-                    made = split_tablet(old[0], None, (new, new + 1))
+                    changed = split_tablet(old[0], None, (new, new + 1))
                 else:
-                    made = join_tablets(old[0], old[1], new)
-                before, after, new = [*before, *made[0]], [*after, *made[1]], new + len(made[1])
+                    changed = join_tablets(old[0], old[1], new)
+                before, after, new = [*before, *changed[0]], [*after, *changed[1]], new + len(changed[1])
                 done[len(old)] += 1
         if done:
             tx.append(TabletsChanged(tuple(before), tuple(after)))

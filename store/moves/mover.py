@@ -137,8 +137,8 @@ class Mover:
         slots, sources, readers = self.tablet.slots, list[_TabletRows](), self._context.readers
         for table in tx.state.infos():
             bounds = Bounds(self.copied_to + 1, tx.state.commit, since=table.oldest_snapshot)
-            here = tx.state.fragments(table.id, self.move.source)
-            fragments = [f for f in here if f.slots & slots and bounds.touch(f)]
+            at_source = tx.state.fragments(table.id, self.move.source)
+            fragments = [f for f in at_source if f.slots & slots and bounds.touch(f)]
             if fragments:
                 whole = table.with_dropped(table.oldest_snapshot)
                 source = PageSource(whole, View(fragments), readers.opener(whole), prefetch=readers.prefetch)

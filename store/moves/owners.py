@@ -90,13 +90,13 @@ def beating(catalog: Catalog, owner: str) -> Iterator[None]:
     """Run a thread that renews an owner's heartbeat during the block, for other machines."""
     ended = threading.Event()
 
-    def go_on() -> None:
+    def renew() -> None:
         while not ended.wait(BEAT_SECONDS):
             with suppress(ElasticScanError), catalog.writing() as tx:  # the next heartbeat may succeed
                 beat(tx, owner)
 
     with suppress(RuntimeError):  # no threads left; its own machine needs no heartbeat
-        threading.Thread(target=go_on, name="heartbeat", daemon=True).start()
+        threading.Thread(target=renew, name="heartbeat", daemon=True).start()
     try:
         yield
     finally:
@@ -225,8 +225,8 @@ def steps_in(tx: Tx) -> list[OwnedStep]:
 def claim(catalog: Catalog, target: str, owner: str) -> bool:
     """Claim a step, or take it over if its owner is gone; return whether the owner has it now."""
     with catalog.leasing() as tx:
-        held, now = tx.lease(OwnedStep, target), tx.times
-        if held is not None and held.value.owner != owner and not owner_is_gone(held.value, now.expiry):
+        lease, now = tx.lease(OwnedStep, target), tx.times
+        if lease is not None and lease.value.owner != owner and not owner_is_gone(lease.value, now.expiry):
             return False
         tx.put_lease(target, OwnedStep(target, owner, now.stamp, now.stamp))
     return True

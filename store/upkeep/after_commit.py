@@ -101,8 +101,8 @@ class AfterCommit(Upkeep):
 
     def _crowded(self, state: StoreState, table: int, shards: Set[int] | None = None) -> list[Site]:
         """Return the sites of a table, at the given shards or at all, that have too many fragments."""
-        here = states_of(state, table, shards) if shards or shards is None else {}
-        return [site for site, fragments in here.items() if fragments.is_pending(self.policy)]
+        sites = states_of(state, table, shards) if shards or shards is None else {}
+        return [site for site, fragments in sites.items() if fragments.is_pending(self.policy)]
 
     def _merge(self, site: Site, executor: Executor) -> None:
         """Carry out merges at a site while the allowance lasts; overdue merges in any case."""

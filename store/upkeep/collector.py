@@ -115,14 +115,14 @@ class _Collection:
         for shards in at_root.values():
             owner, ids = shards[-1], frozenset(shard.id for shard in shards)
             paths = {path for number, path in known if number == owner.id}
-            here = [file for file in removed if file.shard in ids]
+            dropped = [file for file in removed if file.shard in ids]
             try:
-                roots.append(self._look(owner, ids, paths, here))
+                roots.append(self._look(owner, ids, paths, dropped))
             except OperatorNeeded as error:
                 if owner.id in active:
                     self._skip(owner, error)
                 else:
-                    self.away.append(RootState(owner, ids, 0.0, {}, frozenset(), self.ages(here), here))
+                    self.away.append(RootState(owner, ids, 0.0, {}, frozenset(), self.ages(dropped), dropped))
         return roots
 
     def _skip(self, shard: Shard, error: OperatorNeeded) -> None:
@@ -162,12 +162,12 @@ class _Collection:
     def carry_out(self, root: RootState, decisions: Sequence[Decision]) -> list[Decision]:
         """Carry out the decisions for a root; return those that were carried out."""
         delete = {decision.path for decision in decisions if decision.action is Action.DELETE}
-        going = list(dict.fromkeys(file.path for file in root.removed if file.path in delete))
-        going += sorted(delete.difference(going))
+        paths = list(dict.fromkeys(file.path for file in root.removed if file.path in delete))
+        paths += sorted(delete.difference(paths))
         gone = set[str]()
         try:
-            for start in range(0, len(going), BATCH_FILES):
-                disk, batch = self._context.writable_disk(root.shard.id), going[start : start + BATCH_FILES]
+            for start in range(0, len(paths), BATCH_FILES):
+                disk, batch = self._context.writable_disk(root.shard.id), paths[start : start + BATCH_FILES]
                 spared = self._condemn({(root.shard.id, path) for path in batch if path not in root.dropped})
                 deleted = set[str]()
                 try:
@@ -192,8 +192,8 @@ class _Collection:
             return frozenset()
         with self._context.catalog.writing() as tx:
             spared = files & tx.state.known_paths()
-            if going := sorted(files - spared):
-                tx.append(FilesCondemned(tuple(going)))
+            if condemned := sorted(files - spared):
+                tx.append(FilesCondemned(tuple(condemned)))
         return {path for _, path in spared}
 
     @retry_interrupted
@@ -278,12 +278,12 @@ def collect_dropped(context: Context, table: int, most_files: int) -> None:
     """
     rules, collection = GarbageRules(), _Collection(context, GarbageRules(), dry_run=False)
     state, now = collection.state, collection.now
-    over = [file for file in state.removed_files(table) if now - file.dropped_at >= rules.grace_seconds]
-    files = sorted(over, key=_by_drop)[:most_files]
+    expired = [file for file in state.removed_files(table) if now - file.dropped_at >= rules.grace_seconds]
+    files = sorted(expired, key=_by_drop)[:most_files]
     for shard in (shard for shard in state.all_shards if any(file.shard == shard.id for file in files)):
-        here = [file for file in files if file.shard == shard.id]
-        seconds = collection.ages(here)
-        root = RootState(shard, frozenset({shard.id}), now, seconds, frozenset(), seconds, here)
+        dropped = [file for file in files if file.shard == shard.id]
+        seconds = collection.ages(dropped)
+        root = RootState(shard, frozenset({shard.id}), now, seconds, frozenset(), seconds, dropped)
         try:
             read = partial(_manifest, context.writable_disk(shard.id))
             collection.carry_out(root, plan(root, rules, read, state.store_id)[0])

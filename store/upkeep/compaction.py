@@ -72,9 +72,9 @@ def compact(context: Context, table: TableInfo) -> int:
         WriteConflict: garbage collection deleted files of the merge before its end. Nothing has changed.
     """
     gone = 0
-    for shard, here in sorted(by_shard(context.state().fragments(table.id)).items()):
-        rewrite_single = _needs_recompression(context, table, here)
-        ids, tx = {fragment.id for fragment in here}, context.catalog.newest()
+    for shard, fragments in sorted(by_shard(context.state().fragments(table.id)).items()):
+        rewrite_single = _needs_recompression(context, table, fragments)
+        ids, tx = {fragment.id for fragment in fragments}, context.catalog.newest()
         merging = plan_merge(context, tx, table.id, shard, ids, rewrite_single=rewrite_single)
         if merging is not None:
             merged = merging.carry_out()
@@ -86,10 +86,10 @@ def _needs_recompression(context: Context, table: TableInfo, fragments: Sequence
     """Return True if a shard has one fragment of current rows with another compression than the table."""
     current = [fragment for fragment in fragments if fragment.superseded_at is None]
     if len(current) == 1:
-        (alone,) = current
-        with context.unless_left(alone.shard), context.noticing_collection():
-            context.writable_disk(alone.shard)  # the marker is checked before a file is read
-            return context.readers.compression_of(alone) != table.compression
+        (single,) = current
+        with context.unless_left(single.shard), context.noticing_collection():
+            context.writable_disk(single.shard)  # the marker is checked before a file is read
+            return context.readers.compression_of(single) != table.compression
     return False
 
 
@@ -149,20 +149,20 @@ def plan_merge(
     if slots is not None:
         cut = ((fragment, fragment.slots & slots) for fragment in parts)
         parts = [replace(fragment, slots=own) for fragment, own in cut if own]
-    asked = tuple(part for part in parts if part.id in fragment_ids)
-    taking_part = asked if rewrite_single else worth_merging(asked, bounds, overwritten)
-    if not taking_part:
+    chosen = tuple(part for part in parts if part.id in fragment_ids)
+    sources = chosen if rewrite_single else worth_merging(chosen, bounds, overwritten)
+    if not sources:
         return None
-    others = [part for part in parts if part not in taking_part]
+    others = [part for part in parts if part not in sources]
     hidden = [o for o in others if o.superseded_at is None and o.max_commit < overwritten]
-    has_newest = any(is_current(part, overwritten) for part in taking_part)
+    has_newest = any(is_current(part, overwritten) for part in sources)
     return Merging(
         context,
         table.with_dropped(horizon),
-        {shard: _slots_of(taking_part)},
-        taking_part,
+        {shard: _slots_of(sources)},
+        sources,
         bounds,
-        keep_for(taking_part, others, tx.state.memory(table.id), horizon, overwritten),
+        keep_for(sources, others, tx.state.memory(table.id), horizon, overwritten),
         hidden=tuple(hidden) if has_newest else (),
     )
 
@@ -253,16 +253,16 @@ class Merging:
     def _stage_at(self, shard: int) -> list[StagedFragment]:
         """Stage the fragments of a shard, with index runs, so that there is less to do under the lock."""
         in_part = replace(self.keep, drop_tombstones=False, complete=False)
-        left, stages, staged = list(self.fragments), list[Fragment](), list[StagedFragment]()
+        rest, stages, staged = list(self.fragments), list[Fragment](), list[StagedFragment]()
         copies = list[StagedFragment]()
         try:
-            while len(some := self._at_once(left)) < len(left):
-                left = [fragment for fragment in left if fragment not in some]
-                for copied in self._copy(shard, some, some, in_part):
+            while len(sources := self._at_once(rest)) < len(rest):
+                rest = [fragment for fragment in rest if fragment not in sources]
+                for copied in self._copy(shard, sources, sources, in_part):
                     staged.append(copied)
                     stages.append(copied.entered(-len(staged), self.table.id))
-                    left.append(stages[-1])
-            copies = self._copy(shard, left, (*self.fragments, *stages, *self.hidden), self.keep)
+                    rest.append(stages[-1])
+            copies = self._copy(shard, rest, (*self.fragments, *stages, *self.hidden), self.keep)
             return with_runs(self.context, self.table, self.context.state(), copies)
         except BaseException:
             discard(copies, self.context.disk_of)
@@ -308,14 +308,14 @@ class Merging:
                 return Merged()
             tx.append(HorizonRaised(self.table.id, horizon))
         # A shard without slots may have been removed.
-        here = {s: slots for s, slots in self._still_served(tx).items() if slots and s in copies}
-        entering = list[StagedFragment]()
-        for shard, slots in here.items():
+        slots_at = {s: slots for s, slots in self._still_served(tx).items() if slots and s in copies}
+        entered = list[StagedFragment]()
+        for shard, slots in slots_at.items():
             copies[shard] = with_runs(self.context, self.table, tx.state, copies[shard])
-            entering += [copied.serving(slots) for copied in copies[shard]]
-        self.context.check_not_collected(tx, entering)
-        merged = self._swap(tx, entering, SlotSet.union(here.values()))
-        for shard in here:
+            entered += [copied.serving(slots) for copied in copies[shard]]
+        self.context.check_not_collected(tx, entered)
+        merged = self._swap(tx, entered, SlotSet.union(slots_at.values()))
+        for shard in slots_at:
             del copies[shard]  # the commit names them, or may do so
         return merged
 
@@ -324,7 +324,8 @@ class Merging:
         slots, served = SlotSet.union(self.targets.values()) - being_copied(tx), self._served(tx)
         for number, before in self._sources().items():
             slots -= before - served.get(number, SlotSet())
-        return {shard: own & slots & tx.state.placement.at(shard) for shard, own in self.targets.items()}
+        placement = tx.state.placement
+        return {shard: target & slots & placement.at(shard) for shard, target in self.targets.items()}
 
     def _sources(self) -> dict[int, SlotSet]:
         """Return the slots of the sources when the merge was planned, by commit number or fragment id."""

@@ -179,13 +179,13 @@ class Executor:
     @contextmanager
     def step(self, target: str) -> Iterator[bool]:
         """Own a step during a block; yields False if another process owns it."""
-        mine = claim(self._context.catalog, target, self._owner)
+        is_owner = claim(self._context.catalog, target, self._owner)
         try:
-            if mine:
+            if is_owner:
                 self._context.sync_point("step begun")
-            yield mine
+            yield is_owner
         finally:
-            if mine:
+            if is_owner:
                 end_step(self._context.catalog, target, self._owner)
 
     @retry_interrupted
@@ -198,8 +198,8 @@ class Executor:
         else:
             merging = plan_merge(context, tx, *site, merge.fragments, merge.slots)
         if merging is not None:
-            with self.step(site.target) as mine:
-                if mine:
+            with self.step(site.target) as is_owner:
+                if is_owner:
                     merged = merging.carry_out()
         self.done.flushes += merge is None and merged != Merged()
         self.done.merges += merge is not None and merged != Merged()
@@ -272,21 +272,21 @@ def _balance(context: Context, bounds: Balance, executor: Executor) -> None:
     unbalanced = not (splits or joins) and bool(plan_moves(placement, sizes, active, bounds))
     if not (interrupted or splits or joins or unbalanced):
         return
-    with executor.step(BALANCE) as mine:
-        if mine and interrupted:  # what is pending afterwards is planned in the next round
+    with executor.step(BALANCE) as is_owner:
+        if is_owner and interrupted:  # what is pending afterwards is planned in the next round
             with done.noting("resuming moves that were interrupted"):
                 done.moves += elasticity.resume(context)
                 return
-        if mine and (splits or joins):
+        if is_owner and (splits or joins):
             cut, joined = elasticity.split_and_join(context, splits, joins)
             done.splits, done.joins = done.splits + cut, done.joins + joined
-        if mine and unbalanced:
-            there, names = set[int](), context.shard_names()
+        if is_owner and unbalanced:
+            reachable, names = set[int](), context.shard_names()
             for shard in active:  # a shard that is away must not stop moves between others
                 with done.noting("balancing"), context.unless_left(shard):
                     context.check_root(shard)
-                    there.add(shard)
-            for move in plan_moves(placement, sizes, sorted(there), bounds)[:MOST_MOVES]:
+                    reachable.add(shard)
+            for move in plan_moves(placement, sizes, sorted(reachable), bounds)[:MOST_MOVES]:
                 # Another process may have made the move impossible meanwhile.
                 with done.noting(f"moving tablet {move.tablet}"), suppress(UsageError, TryAgain):
                     elasticity.move(context, move.tablet, names.get(move.target, ""))
@@ -300,8 +300,8 @@ def _collect(context: Context, executor: Executor) -> None:
     waits = any(now - file.dropped_at >= GC_GRACE_SECONDS for file in tx.state.removed_files())
     if last is not None and now - last.value.at < (GARBAGE_SECONDS if waits else QUIET_GARBAGE_SECONDS):
         return
-    with executor.step(GARBAGE) as mine:
-        if mine:
+    with executor.step(GARBAGE) as is_owner:
+        if is_owner:
             collected = collect_garbage(context, GarbageRules())
             executor.done.files_removed = collected.removed
             for name, why in collected.skipped:

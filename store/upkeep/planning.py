@@ -148,13 +148,13 @@ def plan_site(
     """
     merges = plan_merges(state.current, policy, tidy)
     needed = {f.id: (f, p) for f, p in state.history if f.max_commit >= oldest and f.is_needed_at(horizon)}
-    few = policy.small_bytes
-    mergeable = [p for f, p in needed.values() if f.superseded_at is not None or p.bytes < few]
+    small = policy.small_bytes
+    mergeable = [p for f, p in needed.values() if f.superseded_at is not None or p.bytes < small]
     # History has the same tiers, and its own bound.
     merges += plan_merges(mergeable, replace(policy, slot_fragments=policy.history_fragments))
-    if over := [f for f, _ in state.history if f.id not in needed]:  # a merge without rows drops them
-        slots = SlotSet.union(fragment.slots for fragment in over)
-        merges += (Merge(tuple(fragment.id for fragment in over), slots, 0),)
+    if unneeded := [f for f, _ in state.history if f.id not in needed]:  # a merge without rows drops them
+        slots = SlotSet.union(fragment.slots for fragment in unneeded)
+        merges += (Merge(tuple(fragment.id for fragment in unneeded), slots, 0),)
     return merges
 
 

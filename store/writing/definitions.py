@@ -75,7 +75,7 @@ def enter_table(context: Context, table: TableInfo) -> TableInfo:
 
 def enter(tx: Tx, table: TableInfo) -> TableInfo:
     """Create a table without rows, in a transaction that has begun."""
-    tx.append(TableDefined(_to_be_made(tx.state, table), 0, "create"))
+    tx.append(TableDefined(_with_id(tx.state, table), 0, "create"))
     return tx.state.table_named(table.name)
 
 
@@ -91,7 +91,7 @@ def reserve_table(
     """Reserve a table for a first write; its commit creates it. Raises `AlreadyExists`."""
     table = define_table(name, schema, primary_key, shard_key, compression)
     with context.catalog.writing() as tx:
-        reserved = _to_be_made(tx.state, table)
+        reserved = _with_id(tx.state, table)
         if tx.state.reserved.get(reserved.id) != reserved:
             tx.append(TableDefined(reserved, 0, reserved=True))
         return reserved
@@ -112,7 +112,7 @@ def drop_table(context: Context, find: Find) -> None:
         tx.append(TableDropped(find(tx)[0].id))
 
 
-def _to_be_made(state: StoreState, info: TableInfo) -> TableInfo:
+def _with_id(state: StoreState, info: TableInfo) -> TableInfo:
     """Return a new table with its id: that of a reserved table with the same definition, or a new one.
 
     The definitions may differ in compression: the newest request counts.
@@ -256,11 +256,11 @@ def _is_new(field: pa.Field, table: TableInfo) -> bool:
                 f"column {field.name!r} is null in all rows; declare it nullable", option="fields"
             )
         return True
-    own = table.schema.field(field.name).type
-    if own != field.type:
+    kind = table.schema.field(field.name).type
+    if kind != field.type:
         raise SchemaMismatch(
-            f"table {table.name!r} already has a column {field.name!r}, of type {own} and not {field.type}; "
-            f"choose another name, write {own}, or widen the column (Table.widen_column)",
+            f"table {table.name!r} already has a column {field.name!r}, of type {kind} and not {field.type}; "
+            f"choose another name, write {kind}, or widen the column (Table.widen_column)",
             column=field.name,
         )
     return False

@@ -67,23 +67,23 @@ def with_runs(
     indexes = state.indexes(table.id)
     if not missing_runs(indexes, staged := list(staged)):
         return staged
-    now = state.info(table.id) or state.reserved.get(table.id)
-    if now is None:
+    current = state.info(table.id) or state.reserved.get(table.id)
+    if current is None:
         return staged  # a table that was dropped has no indexes
-    table = now  # indexes name its columns; the caller's definition may be older
+    table = current  # indexes name its columns; the caller's definition may be older
     origin = context.origin("index", state=state)
     built = list[File]()
 
     def complete(fragment: StagedFragment) -> StagedFragment:
         disk = context.staging_disk(fragment.shard)
-        having = list[StagedRun]()
+        complete_runs = list[StagedRun]()
         for index in indexes:
             runs = tuple(run for run in fragment.runs if run.index == index.id)
             if not runs:
                 runs = build_runs(disk, table, index, fragment, origin)
                 built.extend((fragment.shard, run.path) for run in runs)
-            having += runs
-        return replace(fragment, runs=tuple(having))
+            complete_runs += runs
+        return replace(fragment, runs=tuple(complete_runs))
 
     try:
         return parallel(complete, staged, SHARDS_AT_ONCE)
@@ -160,7 +160,7 @@ def create_index(
                 index, left = _enter_runs(context, index, built)
     except (InvalidKey, LimitExceeded):  # existing rows cannot be indexed, so it would never be ready
         with context.catalog.writing() as tx:
-            if any(own.id == index.id and not own.ready for own in tx.state.indexes(table.id)):
+            if any(other.id == index.id and not other.ready for other in tx.state.indexes(table.id)):
                 transition_index(tx, index, IndexPhase.DROPPED)
         raise
     return index
@@ -175,7 +175,7 @@ def drop_index(context: Context, find: Find, name: str) -> None:
 
 def transition_index(tx: Tx, index: IndexInfo, phase: IndexPhase) -> IndexInfo:
     """Change the phase of an index, and return the index; a dropped index stays dropped."""
-    before = next((own for own in tx.state.indexes(index.table) if own.id == index.id), None)
+    before = next((other for other in tx.state.indexes(index.table) if other.id == index.id), None)
     if before is None:
         return replace(index, phase=IndexPhase.DROPPED)
     after = replace(before, phase=phase)
@@ -186,8 +186,8 @@ def transition_index(tx: Tx, index: IndexInfo, phase: IndexPhase) -> IndexInfo:
 
 def without_runs(state: StoreState, index: IndexInfo) -> list[Fragment]:
     """Return the serving fragments without runs of an index."""
-    having = {run.fragment for run in state.runs(index.table) if run.index == index.id}
-    return [fragment for fragment in state.fragments(index.table) if fragment.id not in having]
+    indexed = {run.fragment for run in state.runs(index.table) if run.index == index.id}
+    return [fragment for fragment in state.fragments(index.table) if fragment.id not in indexed]
 
 
 def _check_rows_in_log(context: Context, table: TableInfo, index: IndexInfo) -> None:
@@ -207,22 +207,22 @@ def _enter_runs(
     collection has deleted them. The index becomes ready when every fragment has its runs.
     """
     with context.catalog.writing() as tx:
-        is_live = index.id in {own.id for own in tx.state.indexes(index.table)}
+        is_live = index.id in {other.id for other in tx.state.indexes(index.table)}
         lacking = {fragment.id for fragment in without_runs(tx.state, index)} if is_live else set[int]()
-        taken = {
+        accepted = {
             part.id: runs
             for part, runs in built
             if part.id in lacking
             and tx.state.condemned.isdisjoint((part.shard, run.path) for run in runs)
             and _are_there(context, part.shard, runs)
         }
-        if taken:
-            added = tuple(AddedRun(fragment, run) for fragment in sorted(taken) for run in taken[fragment])
+        if accepted:
+            added = tuple(AddedRun(number, run) for number in sorted(accepted) for run in accepted[number])
             tx.append(FragmentsReplaced(index.table, "index", FileChanges(runs=added)))
-            tx.files_at |= {part.shard for part, _ in built if part.id in taken}
+            tx.files_at |= {part.shard for part, _ in built if part.id in accepted}
         missing = without_runs(tx.state, index)
         index = transition_index(tx, index, IndexPhase.BUILDING if missing else IndexPhase.READY)
-    refused = ((part, run) for part, runs in built if part.id not in taken for run in runs)
+    refused = ((part, run) for part, runs in built if part.id not in accepted for run in runs)
     remove_files(((part.shard, run.path) for part, run in refused), context.disk_of)
     missing.sort(key=lambda fragment: -fragment.rows)
     return index, missing if index.phase is IndexPhase.BUILDING else []

@@ -61,27 +61,27 @@ def load_files(
     rows = skipped = 0
     number = None
 
-    def batches(some: Sequence[SourceFile]) -> Iterator[pa.RecordBatch]:
+    def batches(sources: Sequence[SourceFile]) -> Iterator[pa.RecordBatch]:
         nonlocal rows
-        for file in some:
+        for file in sources:
             for batch in read_file(file, table.schema, rules):
                 yield batch
                 rows += batch.num_rows
 
-    def commit(some: Sequence[SourceFile], once: IdempotencyKey | None) -> int:
+    def commit(sources: Sequence[SourceFile], txn: IdempotencyKey | None) -> int:
         kind = "overwrite" if mode == OVERWRITE else "write"
-        request = CommitRequest(kind, once, since, mode == INSERT, user_metadata)
-        reader = pa.RecordBatchReader.from_batches(table.schema, batches(some))
+        request = CommitRequest(kind, txn, since, mode == INSERT, user_metadata)
+        reader = pa.RecordBatchReader.from_batches(table.schema, batches(sources))
         return write(context, table, conformed(batches_of(reader), table), request)
 
     if job is None:
         number = commit(files, None)
     for file in files if job is not None else ():
-        once = IdempotencyKey(f"load:{job}:{file.identity}", 0)
-        if earlier_commit(context, table.id, once) is not None:
+        txn = IdempotencyKey(f"load:{job}:{file.identity}", 0)
+        if earlier_commit(context, table.id, txn) is not None:
             skipped += 1
         else:
-            number = commit([file], once)
+            number = commit([file], txn)
     return Loaded(name, rows, number, created, skipped)
 
 
@@ -89,16 +89,16 @@ def _table_of(
     context: Context, name: str, files: Sequence[SourceFile], rules: TextRules, made: Mapping[str, Any]
 ) -> tuple[TableInfo, bool]:
     """Return (table, whether it is new); a new table is only reserved until its first rows are committed."""
-    there = next((table for table in context.state().infos() if table.name == name), None)
-    schema = schema_of(files, rules) if there is None else there.schema
+    existing = next((table for table in context.state().infos() if table.name == name), None)
+    schema = schema_of(files, rules) if existing is None else existing.schema
     columns = ", ".join(schema.names)
     if unknown := [column for column in rules.types if column not in schema.names]:
         raise InvalidOption(f"types name {unknown[0]!r}; the columns are {columns}", option="types")
-    if there is not None:
-        for option, actual in (("primary_key", there.primary_key), ("shard_key", there.shard_key)):
+    if existing is not None:
+        for option, actual in (("primary_key", existing.primary_key), ("shard_key", existing.shard_key)):
             if made[option] not in (None, list(actual)):
                 raise InvalidOption(f"{option} of table {name!r} is {', '.join(actual)}", option=option)
-        return there, False
+        return existing, False
     if not made["primary_key"]:
         context.check_newest()  # an older copy of the catalog might not know the table
         raise NotFound(

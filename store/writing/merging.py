@@ -65,9 +65,9 @@ class Clauses:
 
 
 def merge_rows(
-    transaction: WriteTransaction, look: Callable[[], KnownTable], rows: Any, clauses: Clauses
+    transaction: WriteTransaction, read_table: Callable[[], KnownTable], rows: Any, clauses: Clauses
 ) -> CommitNumber:
-    """Merge rows, in any form that `Table.upsert` accepts, in one commit; `look` reads the present table."""
+    """Merge rows, in any form that `Table.upsert` accepts, in one commit; `read_table` reads the table."""
     table = transaction.table()
     clauses.check(table)
     if clauses == Clauses():
@@ -80,12 +80,12 @@ def merge_rows(
             spool.write(batch)
 
         def attempt() -> CommitNumber:
-            current = look()
+            current = read_table()
             table, at = current.table, transaction.since
             clauses.check(table)
             at = current.last_commit if at is None else at
             batches = batches_of(rows) if is_table else spool.batches()
-            merged = rows_merged(transaction.context, look, current, at, batches, clauses)
+            merged = rows_merged(transaction.context, read_table, current, at, batches, clauses)
             return transaction.commit(table, at, merged)
 
         return transaction.run(attempt)
@@ -93,7 +93,7 @@ def merge_rows(
 
 def rows_merged(
     context: Context,
-    look: Callable[[], KnownTable],
+    read_table: Callable[[], KnownTable],
     current: KnownTable,
     at: int,
     batches: Iterator[pa.RecordBatch],
@@ -105,14 +105,14 @@ def rows_merged(
     are no longer those of `current`.
     """
     table = current.table
-    needed, read, is_any = clauses.columns_for(table)
+    needed, columns, is_any = clauses.columns_for(table)
     for piece in parts_of(conformed(batches, table, needed, is_any), PIECE_BYTES, _piece_rows(current)):
-        now = look()
+        now = read_table()
         if now.table.definition != table.definition:
             raise OutdatedLookError
         keys = piece.select(list(table.primary_key))
-        there = get_rows(context, now, keys, read, at, keep_missing=True)
-        yield _become(piece, there, table, clauses)
+        existing = get_rows(context, now, keys, columns, at, keep_missing=True)
+        yield _merged(piece, existing, table, clauses)
 
 
 def _piece_rows(state: KnownTable) -> int:
@@ -121,25 +121,25 @@ def _piece_rows(state: KnownTable) -> int:
     return max(1, min(MOST_KEYS, PIECE_BYTES * rows // size)) if size else MOST_KEYS
 
 
-def _become(piece: pa.RecordBatch, there: pa.Table, table: TableInfo, clauses: Clauses) -> pa.RecordBatch:
-    """Return the rows to write for a piece and the matching rows `there`, tombstones included."""
-    is_there = there.column(table.primary_key[0]).is_valid().combine_chunks()
+def _merged(piece: pa.RecordBatch, existing: pa.Table, table: TableInfo, clauses: Clauses) -> pa.RecordBatch:
+    """Return the rows to write for a piece and the matching `existing` rows, tombstones included."""
+    exists = existing.column(table.primary_key[0]).is_valid().combine_chunks()
     upserts = pa.RecordBatch.from_pylist([], schema=table.schema)
     if clauses.matched == UPDATE or clauses.not_matched == INSERT:
         columns = []
         for field in table.schema:  # from the piece, else from the table's rows, else nulls
             if field.name in piece.schema.names:
                 columns.append(piece.column(field.name))
-            elif field.name in there.schema.names:
-                columns.append(there.column(field.name).combine_chunks())
+            elif field.name in existing.schema.names:
+                columns.append(existing.column(field.name).combine_chunks())
             else:
                 columns.append(pa.nulls(piece.num_rows, field.type))
         written = pa.RecordBatch.from_arrays(columns, names=table.schema.names)
         if clauses.matched != UPDATE:
-            written = written.filter(pc.invert(is_there))
+            written = written.filter(pc.invert(exists))
         elif clauses.not_matched == IGNORE:
-            written = written.filter(is_there)
+            written = written.filter(exists)
         upserts = conform(written, table.schema)
     if clauses.matched != DELETE:
         return upserts
-    return with_tombstones(upserts, tombstones_of(piece.filter(is_there), table))
+    return with_tombstones(upserts, tombstones_of(piece.filter(exists), table))

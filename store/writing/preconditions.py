@@ -51,21 +51,21 @@ class KeyCheck:
         begin, newest = self._checked_to, tx.state.commit
         if tx.state.info(self._table.id) is None or (begin is not None and begin >= newest):
             return
-        seen = self._see(tx)
-        floor = seen.floor(newest)
+        known = self._see(tx)
+        floor = known.floor(newest)
         if self._since is None:
-            kept = -1 if begin is None or begin < seen.table.oldest_snapshot else begin
-            asked = [(Bounds(max(kept + 1, floor), newest, since=newest), True)]
+            kept = -1 if begin is None or begin < known.table.oldest_snapshot else begin
+            ranges = [(Bounds(max(kept + 1, floor), newest, since=newest), True)]
         else:
             assert begin is not None, "it begins at a commit"
-            check_kept(seen.table, begin)
-            asked = [(Bounds(begin + 1, newest, since=begin), False)]
+            check_kept(known.table, begin)
+            ranges = [(Bounds(begin + 1, newest, since=begin), False)]
             if floor > begin:  # an overwrite has replaced all rows: those of `begin` have changed
-                asked.append((Bounds(seen.floor(begin), begin, since=begin), True))
-        mine = staged_source(self._table, staged, self._context.disk_of)
-        theirs = PageSource(seen.table, View(seen.fragments), self._context.readers.opener(seen.table))
-        for bounds, living in asked:
-            keys = shared_keys(mine, theirs, bounds, living) if staged else None
+                ranges.append((Bounds(known.floor(begin), begin, since=begin), True))
+        written = staged_source(self._table, staged, self._context.disk_of)
+        stored = PageSource(known.table, View(known.fragments), self._context.readers.opener(known.table))
+        for bounds, living in ranges:
+            keys = shared_keys(written, stored, bounds, living) if staged else None
             if keys is not None:
                 raise self._conflict(keys, newest)
         self._checked_to = newest

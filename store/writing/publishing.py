@@ -172,9 +172,9 @@ def commit_of(
         based_on=request.based_on,
         files=FileChanges(tuple(staged) if packed is None else ()),
     )
-    said = {"content": None if txn is None else txn.content, "user": dict(request.user_metadata or {})}
-    metadata = json.dumps(said, sort_keys=True) if any(said.values()) else None
-    return Append(record, packed, None if txn is None else txn[:2], metadata)
+    metadata = {"content": None if txn is None else txn.content, "user": dict(request.user_metadata or {})}
+    packed_metadata = json.dumps(metadata, sort_keys=True) if any(metadata.values()) else None
+    return Append(record, packed, None if txn is None else txn[:2], packed_metadata)
 
 
 class CommitNumber(int):
@@ -187,9 +187,9 @@ class CommitNumber(int):
     rows: int
 
     def __new__(cls, commit: int, rows: int = 0) -> CommitNumber:
-        made = super().__new__(cls, commit)
-        made.rows = rows
-        return made
+        number = super().__new__(cls, commit)
+        number.rows = rows
+        return number
 
 
 def write(
@@ -304,21 +304,21 @@ class _Publication:
     def _commit(self) -> tuple[int, set[File]]:
         """Return the commit's number, and those files of this write that it names."""
         context, table, check, txn = self._context, self._table, self._check, self._request.txn
-        at_once = context.catalog.append_at_once(self._small_commit)
-        if at_once is not None:
-            return at_once, files_of(self._fragments)
+        number = context.catalog.append_inline(self._small_commit)
+        if number is not None:
+            return number, files_of(self._fragments)
         for attempt in count():
-            at_last = attempt >= ATTEMPTS_WITHOUT_LOCK
+            under_lock = attempt >= ATTEMPTS_WITHOUT_LOCK
             if check is not None and earlier_commit(context, table.id, txn) is None:
                 check.compare(context.catalog.newest(), self._fragments)
                 context.sync_point("keys compared")
-            with context.catalog.writing(is_small=self._rows is not None and not at_last) as tx:
+            with context.catalog.writing(is_small=self._rows is not None and not under_lock) as tx:
                 earlier = None if txn is None else tx.commit_of_txn(table.id, txn)
                 if earlier is not None:  # perhaps with some of these files
                     return earlier, (files_of(self._staged) | self._made) & tx.state.known_paths()
                 if table.id not in tx.state.reserved:
                     live_table(tx, table.id)
-                if at_last and not self._is_settled(tx):  # under the lock, so no tablet can move now
+                if under_lock and not self._is_settled(tx):  # no tablet can move now
                     self._settle(tx.state)
                 if self._is_settled(tx):
                     if check is not None:

@@ -159,9 +159,9 @@ class WriteTransaction:
         Raises `FilterError` or `NotFound` for an invalid condition.
         """
         table = self.table()
-        done = earlier_commit(self.context, table.id, self.txn)
-        if done is not None:
-            return CommitNumber(done)
+        earlier = earlier_commit(self.context, table.id, self.txn)
+        if earlier is not None:
+            return CommitNumber(earlier)
         if self.where is not None:
             Predicate.parse_for_change(self.where, table.schema)
         rows, is_final = f"rows of table {table.name!r}", self.since is not None
@@ -216,8 +216,8 @@ class WriteTransaction:
 
         def attempt() -> CommitNumber:
             # The condition is evaluated at `since`: a row that matched then and was changed is a conflict.
-            asked = ReadRequest(columns, self.where, snapshot=self.since)
-            with begin_scan(self.context, self.find, asked) as scan:
+            request = ReadRequest(columns, self.where, snapshot=self.since)
+            with begin_scan(self.context, self.find, request) as scan:
                 # A column that is added later has values only in rows that are changed later: a conflict.
                 table = self.table()
                 if scan.standing.definition != table.definition:
@@ -296,9 +296,9 @@ def rows_that_meet(
     """Yield the batches. Raises `InvalidOption` if the condition is not true for a row."""
     predicate = Predicate.parse_for_change(where, table.schema)
     for batch in batches:
-        others = batch.filter(pc.invert(pc.fill_null(predicate.mask(batch), False)))
-        if others.num_rows:
-            row = python_rows(others.select([*table.primary_key]).slice(0, 1))[0]
+        refused = batch.filter(pc.invert(pc.fill_null(predicate.mask(batch), False)))
+        if refused.num_rows:
+            row = python_rows(refused.select([*table.primary_key]).slice(0, 1))[0]
             key = ", ".join(f"{name} = {brief(value)}" for name, value in row.items())
             raise InvalidOption(
                 f"row {key} does not meet {option}={brief(where)}, and nothing was written; leave it out",
@@ -320,16 +320,16 @@ def publish_replacing(
         return publish(context, table, staged, request)
     source = staged_source(table, staged, context.disk_of)
 
-    def gone(keys: pa.RecordBatch) -> pa.RecordBatch:
+    def tombstones(keys: pa.RecordBatch) -> pa.RecordBatch:
         """Return tombstones of the keys that no staged row has."""
         slots = slots_of(keys.select(table.shard_key).columns, context.known.slots)
         order = np.argsort(slots, kind="stable")
         ordered = keys.take(pa.array(order))
         # The source of staged rows presents them as commit 1.
-        asked = RowRequest(table.id, shard=0, snapshot=1, columns=(), slots=slots[order], keys=ordered)
-        return tombstones_of(ordered.filter(pa.array(read_rows(source, asked).places < 0)), table)
+        request = RowRequest(table.id, shard=0, snapshot=1, columns=(), slots=slots[order], keys=ordered)
+        return tombstones_of(ordered.filter(pa.array(read_rows(source, request).places < 0)), table)
 
-    number = transaction.change(list(table.primary_key), lambda _: gone, staged=staged)
+    number = transaction.change(list(table.primary_key), lambda _: tombstones, staged=staged)
     if not number.rows:  # `txn` was committed before, with other files
         remove_staged(context, files_of(staged))
     return number
@@ -355,8 +355,8 @@ def _restored(transaction: WriteTransaction, to: int | str | datetime) -> Commit
     newest = tx.state.tables[table.id].newest
     is_replaced = any(number > snapshot for number in tx.state.overwrites(table.id))
     if is_replaced:
-        kind, asked = "overwrite", ReadRequest(None, index=NONE, snapshot=snapshot)
-        scan = begin_scan(context, transaction.find, asked)
+        kind, read = "overwrite", ReadRequest(None, index=NONE, snapshot=snapshot)
+        scan = begin_scan(context, transaction.find, read)
     else:
         kind, commits = "write", (snapshot, max(snapshot, newest))
         scan = begin_changes(context, transaction.find, commits, ReadRequest(None, feed=True))
@@ -364,8 +364,8 @@ def _restored(transaction: WriteTransaction, to: int | str | datetime) -> Commit
         if scan.standing.definition != table.definition:
             raise OutdatedLookError
         rows = (events if is_replaced else undone(events, table) for events in scan.batches())
-        said = {**(transaction.user_metadata or {}), RESTORED_TO: str(snapshot)}
-        request = CommitRequest(kind, user_metadata=said, based_on=tx.state.number)
+        metadata = {**(transaction.user_metadata or {}), RESTORED_TO: str(snapshot)}
+        request = CommitRequest(kind, user_metadata=metadata, based_on=tx.state.number)
         return write(context, table, rows, request)
 
 
@@ -373,12 +373,12 @@ def undone(events: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
     """Return rows and tombstones that undo a page of a change feed; the page has all changes of its keys."""
     first, last = _ends(events, table.primary_key)
     kinds = events.column(CHANGE_TYPE)
-    begins, ends = kinds.filter(pa.array(first)), kinds.filter(pa.array(last))
+    first_kinds, last_kinds = kinds.filter(pa.array(first)), kinds.filter(pa.array(last))
     rows = events.filter(pa.array(first)).select(table.schema.names)
-    came = pc.equal(begins, INSERT)
+    inserted = pc.equal(first_kinds, INSERT)
     # A key that was inserted and deleted again needs no change.
-    tombstones = tombstones_of(rows.filter(pc.and_(came, pc.not_equal(ends, DELETE))), table)
-    return with_tombstones(rows.filter(pc.invert(came)), tombstones)
+    tombstones = tombstones_of(rows.filter(pc.and_(inserted, pc.not_equal(last_kinds, DELETE))), table)
+    return with_tombstones(rows.filter(pc.invert(inserted)), tombstones)
 
 
 def _ends(events: pa.RecordBatch, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

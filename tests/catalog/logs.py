@@ -39,7 +39,7 @@ def append(log: Catalog, what: Append = TIME, content: str | None = None) -> int
     The commit that an application has made under the same version is returned in its place.
     """
     is_small = isinstance(what.record, RowsCommitted) and what.rows is not None and what.app is None
-    inline = log.append_at_once(lambda _: what) if is_small else None
+    inline = log.append_inline(lambda _: what) if is_small else None
     if inline is not None:
         return inline
 
