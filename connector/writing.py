@@ -54,6 +54,7 @@ from elasticscan.store import (
     IdempotencyKey,
     Store,
     check_no_key_twice,
+    checked_rows,
     complete_rows,
     earlier_commit,
     has_forerunner,
@@ -61,7 +62,6 @@ from elasticscan.store import (
     publish_replacing,
     remove_staged,
     reserve_table,
-    rows_that_meet,
     stage,
     table_to_write,
     unchanged,
@@ -137,7 +137,7 @@ class ElasticScanWriter(DataSourceArrowWriter):
             assert self._since is not None, "what is kept is read at a snapshot"
             rows = complete_rows(store.context, table, self._since, rows, self._given)
         if options.replace_where is not None:
-            rows = rows_that_meet(options.replace_where, table, rows, "replaceWhere")
+            rows = checked_rows(options.replace_where, table, rows, "replaceWhere")
         staged = stage(store.context, table, rows, self._kind)
         task = TaskContext.get()
         query = None if task is None else task.getLocalProperty(_QUERY_ID)

@@ -68,9 +68,9 @@ from elasticscan.store.writing.publishing import (
     stage,
 )
 from elasticscan.store.writing.transactions import (
+    checked_rows,
     delete_rows,
     publish_replacing,
-    rows_that_meet,
     until_unchanged,
     update_rows,
 )

@@ -25,7 +25,7 @@ from elasticscan.store.moves.balancing import slot_bytes
 from elasticscan.store.reading.scan import Scan, begin_scan, resume_scan
 from elasticscan.store.reading.streams import CommitReads
 from elasticscan.store.writing import merging
-from elasticscan.store.writing.transactions import OutdatedLookError, WriteTransaction
+from elasticscan.store.writing.transactions import OutdatedReadError, WriteTransaction
 
 
 class EmbeddedTable:
@@ -133,9 +133,9 @@ def complete_rows(
     current = find()
     try:
         if current.table.definition != table.definition:
-            raise OutdatedLookError
+            raise OutdatedReadError
         yield from merging.rows_merged(context, find, current, since, rows, merging.Clauses(columns=given))
-    except OutdatedLookError:
+    except OutdatedReadError:
         raise TableChanged(
             f"the columns of table {table.name!r} were changed while rows were written that keep some of "
             "them; nothing was committed: write again",

@@ -184,12 +184,12 @@ class Mover:
         """
         if self.move.server == self.move.target:
             return True
-        switched = when_possible(self._context, self._give_up)
+        switched = when_possible(self._context, self._end)
         if switched is False:
             discard([copied for _, copied in self.copies], self._context.disk_of)
         return bool(switched)
 
-    def _give_up(self, tx: Tx) -> bool:
+    def _end(self, tx: Tx) -> bool:
         """End the move; return whether its switch was committed although the answer was lost."""
         if transition(tx, self.move, self.owner, Event.FAILED) is not None:
             return False

@@ -117,7 +117,7 @@ class _Collection:
             paths = {path for number, path in known if number == owner.id}
             dropped = [file for file in removed if file.shard in ids]
             try:
-                roots.append(self._look(owner, ids, paths, dropped))
+                roots.append(self._listed(owner, ids, paths, dropped))
             except OperatorNeeded as error:
                 if owner.id in active:
                     self._skip(owner, error)
@@ -135,7 +135,7 @@ class _Collection:
             raise error
         self.skipped.append((shard.name, str(error)))
 
-    def _look(
+    def _listed(
         self, shard: Shard, ids: frozenset[int], known: Set[str], removed: list[RemovedFile]
     ) -> RootState:
         disk = self._context.check_root(shard.id)

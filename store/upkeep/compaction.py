@@ -256,7 +256,7 @@ class Merging:
         rest, stages, staged = list(self.fragments), list[Fragment](), list[StagedFragment]()
         copies = list[StagedFragment]()
         try:
-            while len(sources := self._at_once(rest)) < len(rest):
+            while len(sources := self._next_stage(rest)) < len(rest):
                 rest = [fragment for fragment in rest if fragment not in sources]
                 for copied in self._copy(shard, sources, sources, in_part):
                     staged.append(copied)
@@ -270,7 +270,7 @@ class Merging:
         finally:
             discard(staged, self.context.disk_of)
 
-    def _at_once(self, fragments: Sequence[Fragment]) -> Sequence[Fragment]:
+    def _next_stage(self, fragments: Sequence[Fragment]) -> Sequence[Fragment]:
         """Return the fragments to merge in the next stage: as many as memory allows, at least three."""
         if self.commits:  # of a flush, which are in memory anyway
             return fragments

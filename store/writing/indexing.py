@@ -214,7 +214,7 @@ def _enter_runs(
             for part, runs in built
             if part.id in lacking
             and tx.state.condemned.isdisjoint((part.shard, run.path) for run in runs)
-            and _are_there(context, part.shard, runs)
+            and _exist(context, part.shard, runs)
         }
         if accepted:
             added = tuple(AddedRun(number, run) for number in sorted(accepted) for run in accepted[number])
@@ -244,7 +244,7 @@ def _build(
         context.sync_point("runs built")
 
 
-def _are_there(context: Context, shard: int, runs: Iterable[StagedRun]) -> bool:
+def _exist(context: Context, shard: int, runs: Iterable[StagedRun]) -> bool:
     """Return whether runs exist: `gc` without a grace period deletes files that no record names yet."""
     with context.unless_left(shard), suppress(FragmentDamaged):
         disk = context.writable_disk(shard)

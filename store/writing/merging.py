@@ -23,7 +23,7 @@ from elasticscan.store.reading.rows_by_key import MOST_KEYS, get_rows
 from elasticscan.store.reading.scan import columns_of
 from elasticscan.store.rows.conversion import arrow_rows, tombstones_of, with_tombstones
 from elasticscan.store.writing.publishing import CommitNumber
-from elasticscan.store.writing.transactions import OutdatedLookError, WriteTransaction
+from elasticscan.store.writing.transactions import OutdatedReadError, WriteTransaction
 
 UPDATE, DELETE, INSERT, IGNORE = "update", "delete", "insert", "ignore"
 WHEN_MATCHED, WHEN_NOT_MATCHED = (UPDATE, DELETE, IGNORE), (INSERT, IGNORE)
@@ -101,7 +101,7 @@ def rows_merged(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows to commit, from the batches and the rows with the same keys at the snapshot `at`.
 
-    The commit must require that the keys are unchanged since `at`. Raises `OutdatedLookError` if the columns
+    The commit must require that the keys are unchanged since `at`. Raises `OutdatedReadError` if the columns
     are no longer those of `current`.
     """
     table = current.table
@@ -109,7 +109,7 @@ def rows_merged(
     for piece in parts_of(conformed(batches, table, needed, is_any), PIECE_BYTES, _piece_rows(current)):
         now = read_table()
         if now.table.definition != table.definition:
-            raise OutdatedLookError
+            raise OutdatedReadError
         keys = piece.select(list(table.primary_key))
         existing = get_rows(context, now, keys, columns, at, keep_missing=True)
         yield _merged(piece, existing, table, clauses)

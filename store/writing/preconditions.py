@@ -51,7 +51,7 @@ class KeyCheck:
         begin, newest = self._checked_to, tx.state.commit
         if tx.state.info(self._table.id) is None or (begin is not None and begin >= newest):
             return
-        known = self._see(tx)
+        known = self._known_table(tx)
         floor = known.floor(newest)
         if self._since is None:
             kept = -1 if begin is None or begin < known.table.oldest_snapshot else begin
@@ -70,7 +70,7 @@ class KeyCheck:
                 raise self._conflict(keys, newest)
         self._checked_to = newest
 
-    def _see(self, tx: Tx) -> KnownTable:
+    def _known_table(self, tx: Tx) -> KnownTable:
         return self._context.table_in(tx, self._table.id, tx.state.commit)
 
     def _conflict(self, keys: pa.RecordBatch, newest: int) -> ElasticScanError:

@@ -290,10 +290,10 @@ class _Publication:
         """Stage rows of moved slots again, merge small files of a shard, and build missing index runs."""
         context, table, self._rows = self._context, self._table, None
         origin, disk_of = context.origin(self._request.kind, state=state), context.staging_disk
-        self._take(arrange(table, self._fragments, state.placement, disk_of, origin))
-        self._take(with_runs(context, table, state, self._fragments))
+        self._replace(arrange(table, self._fragments, state.placement, disk_of, origin))
+        self._replace(with_runs(context, table, state, self._fragments))
 
-    def _take(self, fragments: Iterable[StagedFragment]) -> None:
+    def _replace(self, fragments: Iterable[StagedFragment]) -> None:
         """Replace the fragments to commit; remember files that were written for them."""
         self._fragments, staged = [], files_of(self._staged)
         for fragment in fragments:

@@ -83,7 +83,7 @@ NewValues: TypeAlias = Callable[[pa.RecordBatch], pa.Array]
 Change: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
-class OutdatedLookError(Exception):
+class OutdatedReadError(Exception):
     """The columns of a table changed, or its snapshot expired, since an attempt read them: read again."""
 
 
@@ -109,7 +109,7 @@ def until_unchanged(
     for attempts in count(1):
         try:
             return attempt()
-        except OutdatedLookError:
+        except OutdatedReadError:
             pass
         except TableChanged as error:
             if error.fields.get("kind") != "index":
@@ -195,7 +195,7 @@ class WriteTransaction:
         except SnapshotExpired as error:
             if self.since is not None:
                 raise
-            raise OutdatedLookError from error
+            raise OutdatedReadError from error
 
     def change(
         self,
@@ -221,7 +221,7 @@ class WriteTransaction:
                 # A column that is added later has values only in rows that are changed later: a conflict.
                 table = self.table()
                 if scan.standing.definition != table.definition:
-                    raise OutdatedLookError
+                    raise OutdatedReadError
                 rows = map(change_of(table), scan.batches())
                 return self.commit(table, scan.snapshot, rows, kind, staged)
 
@@ -285,12 +285,12 @@ def replace_rows(transaction: WriteTransaction, table: TableInfo, rows: Any) -> 
     if earlier_commit(context, table.id, transaction.txn) is not None:
         return publish_replacing(transaction, table, ())
     batches = conformed(batches_of(rows), table)
-    staged = stage(context, table, rows_that_meet(transaction.where or "", table, batches))
+    staged = stage(context, table, checked_rows(transaction.where or "", table, batches))
     with removed_on_error(context, files_of(staged)):
         return publish_replacing(transaction, table, staged)
 
 
-def rows_that_meet(
+def checked_rows(
     where: str, table: TableInfo, batches: Iterable[pa.RecordBatch], option: str = "where"
 ) -> Iterator[pa.RecordBatch]:
     """Yield the batches. Raises `InvalidOption` if the condition is not true for a row."""
@@ -362,7 +362,7 @@ def _restored(transaction: WriteTransaction, to: int | str | datetime) -> Commit
         scan = begin_changes(context, transaction.find, commits, ReadRequest(None, feed=True))
     with scan:
         if scan.standing.definition != table.definition:
-            raise OutdatedLookError
+            raise OutdatedReadError
         rows = (events if is_replaced else undone(events, table) for events in scan.batches())
         metadata = {**(transaction.user_metadata or {}), RESTORED_TO: str(snapshot)}
         request = CommitRequest(kind, user_metadata=metadata, based_on=tx.state.number)

@@ -719,7 +719,7 @@ def _is_committing(check: KeyCheck) -> bool:
 
 
 @fault("programs", "an overwrite changes the rows that it removes", style="writes that check")
-@replacing(KeyCheck, "_see")
+@replacing(KeyCheck, "_known_table")
 def overwrites_remove_unseen(honest: Any, self: KeyCheck, tx: Tx) -> Any:
     seen = copy(honest(self, tx))
     seen._overwrites = seen._overwrites if self._since is None else ()
@@ -831,7 +831,7 @@ merges.rule("history is read by all snapshots before the first without it").alte
 )
 Finder("programs", "builds alongside changes").rule(
     "runs that garbage collection removed meanwhile are not entered"
-).gives(indexing, "_are_there", True)
+).gives(indexing, "_exist", True)
 by_key = Finder("programs", "by key")
 by_key.rule("a filter has every key of its fragment").alters(
     KeyFilter, "may_have", lambda honest, self, hashes, keys: honest(self, hashes, islice(keys, 1, None))

@@ -61,7 +61,7 @@ def shards_that_are_away_count_as_flushed(honest: Any, self: compaction.Merging,
 
 @fault("scenarios", "a condition of a write is compared with rows in the log")
 @found_by(f"{STORIES}[write_small_commits]")
-@replacing(preconditions.KeyCheck, "_see")
+@replacing(preconditions.KeyCheck, "_known_table")
 def conditions_pass_over_rows_in_the_log(honest: Any, self: preconditions.KeyCheck, tx: Tx) -> Any:
     seen = copy(honest(self, tx))
     seen.memory, seen.fragments = TableMemory(seen.table), tx.state.fragments(seen.table.id)

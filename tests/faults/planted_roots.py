@@ -57,7 +57,7 @@ def copies_keep_their_secrets(_: Any, tx: Tx, incarnation: str, at_least: tuple[
 
 @fault("scenarios", "a file's age is reported by the clock that stamped it")
 @found_by(LITTER.format("what is young, by the disk's clock alone"))
-@replacing(collector._Collection, "_look")
+@replacing(collector._Collection, "_listed")
 def ages_by_the_machines_clock(honest: Any, self: Any, *arguments: Any) -> Any:
     return replace(honest(self, *arguments), seen_at=self._context.clock.now())
 

@@ -38,7 +38,7 @@ from elasticscan.store.writing.merging import WHEN_MATCHED, WHEN_NOT_MATCHED, Cl
 from elasticscan.store.writing.transactions import (
     ATTEMPTS_SECONDS,
     FEWEST_ATTEMPTS,
-    OutdatedLookError,
+    OutdatedReadError,
     until_unchanged,
 )
 from tests.base.connections import call_at_statements
@@ -290,11 +290,11 @@ def tried(errors: list[Exception], seconds: float = 0.0, is_final: bool = False)
 @pytest.mark.parametrize(
     ("errors", "options", "came", "fewest", "most"),
     [
-        ([RowsChanged("a"), TableChanged("b", kind="index"), OutdatedLookError()], {}, "done", 3, 3),
-        (CHANGED, {}, Busy, 61, 999),
-        ([OutdatedLookError()] * 10_000, {}, Busy, 61, 999),
-        (CHANGED, {"seconds": ATTEMPTS_SECONDS + 1}, Busy, FEWEST_ATTEMPTS, FEWEST_ATTEMPTS),
-        ([OutdatedLookError(), *CHANGED], {"is_final": True}, RowsChanged, 2, 2),
+        ([RowsChanged("a"), TableChanged("b", kind="index"), OutdatedReadError()], {}, "done", 3, 3),
+        (CHANGED, {}, WriteConflict, 61, 999),
+        ([OutdatedReadError()] * 10_000, {}, WriteConflict, 61, 999),
+        (CHANGED, {"seconds": ATTEMPTS_SECONDS + 1}, WriteConflict, FEWEST_ATTEMPTS, FEWEST_ATTEMPTS),
+        ([OutdatedReadError(), *CHANGED], {"is_final": True}, RowsChanged, 2, 2),
         ([AlreadyExists("a")], {}, AlreadyExists, 1, 1),
     ],
     ids=["ends", "no end", "columns without end", "slow attempts", "a named commit", "another error"],
