@@ -48,19 +48,15 @@ def newest_topology(tx: Tx) -> Topology:
 
 
 def topology_entries(tx: Tx, most: int | None = None) -> tuple[TopologyEntry, ...]:
-    """Return the entries of `topologies`, without unpacking their placements."""
+    """Return the entries of the newest `most` topologies, oldest first, without their placements."""
     entries = (entry for entry, *_ in topology_rows(tx, *_newest(tx, most)))
     return tuple(TopologyEntry(number, tuple(map(tuple, held)), *rest) for number, held, *rest in entries)
 
 
-def topologies(tx: Tx, most: int | None = None) -> list[Topology]:
-    """Return the newest `most` topologies, oldest first; the last one may be unpublished."""
-    return _kept(tx, *_newest(tx, most))
-
-
 def slot_map(tx: Tx, most: int) -> SlotMap:
-    """Return the newest `most` topologies and the names of the present shards, as a picture."""
-    return SlotMap(tuple(topologies(tx, most)), tuple((s.id, s.name) for s in tx.state.shards.values()))
+    """Return the newest `most` topologies, oldest first, and the names of the present shards."""
+    newest = _kept(tx, *_newest(tx, most))
+    return SlotMap(tuple(newest), tuple((shard.id, shard.name) for shard in tx.state.shards.values()))
 
 
 def _newest(tx: Tx, most: int | None) -> tuple[int, int]:

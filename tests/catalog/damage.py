@@ -35,7 +35,7 @@ from elasticscan.base.errors import (
 from elasticscan.catalog import Catalog, Tx, checkpoints
 from elasticscan.catalog.entries import Append
 from elasticscan.catalog.fold import apply
-from elasticscan.catalog.topology_history import topologies
+from elasticscan.catalog.topology_history import slot_map
 from elasticscan.metadata import MAX_FILES, TimeObserved
 from elasticscan.store.context.leases import Hold
 from tests.base.manual_clock import ManualClock
@@ -210,7 +210,7 @@ class Lived:
         }
         is_known = log.known is not None and log.known.number == self.newest
         if is_known:
-            asked["topologies"] = lambda: topologies(Tx(log.home, log.seen()))
+            asked["topologies"] = lambda: slot_map(Tx(log.home, log.seen()), 1_000).topologies
         for number, table in (self.state.tables if is_known else {}).items():
             commits, files = table.memory, table.fragments.by_id.keys()
             asked[f"rows {number}"] = lambda n=number, c=commits: Tx(log.home, None).rows_of(n, c)  # type: ignore[misc]

@@ -63,7 +63,7 @@ from elasticscan.catalog.fold import apply, is_commit
 from elasticscan.catalog.leases import ENDLESS
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import TableState
-from elasticscan.catalog.topology_history import pack_topology, topologies
+from elasticscan.catalog.topology_history import pack_topology, slot_map
 from elasticscan.metadata import (
     AddedRun,
     FileChanges,
@@ -838,7 +838,7 @@ class World:
         kept = {n: made for n, made in self.topologies.items() if n >= self.oldest_topology}
         number, most = draw.randrange(newest + 2), draw.randrange(4)
         assert base_topology(tx, number) == kept[min(max(number, min(kept)), newest)][0]
-        assert topologies(tx, most) == [kept[n][0] for n in sorted(kept) if n > newest - most]
+        assert [*slot_map(tx, most).topologies] == [kept[n][0] for n in sorted(kept) if n > newest - most]
         assert newest_topology(tx) == kept[newest - (not is_published)][0]
         assert oldest_topology(tx) == self.oldest_topology
         then = max((n for n, (_, time) in kept.items() if time <= moment), default=self.oldest_topology)
