@@ -102,10 +102,7 @@ class Catalog:
     def follow(self) -> StoreState:
         """Return the state as of the head. At a standby, it may be older than one that was returned before.
 
-        Raises:
-            CatalogOutdated: an older copy of the log was put back.
-            StoreDamaged: the log is damaged.
-            TableChanged: the log is now that of another store.
+        Raises the errors of `replay`, and `TableChanged` if the log is now that of another store.
         """
         state = retry(self.home, self._followed)
         self._store_id = self._store_id or state.store_id
@@ -246,9 +243,7 @@ class Catalog:
         take effect after a change of the layout.
 
         Returns the commit's number; None if nothing was appended and the caller must use a transaction.
-
-        Raises:
-            CommitUnknown: the answer was lost, and the server cannot be searched for the commit.
+        Raises `CommitUnknown` if the answer was lost and the server cannot be searched for the commit.
         """
         state, lost = self.known, list[CommitUnknown]()
         if state is None or not self.home.appends_inline or self.read_only is not None or in_transaction():

@@ -46,10 +46,9 @@ def put_lease(home: LogHome, row: Row) -> None:
 
 
 def lease_rows(home: LogHome, id: str | None = None) -> list[Row]:  # noqa: A002
-    """Return the rows (id, payload, until) of all leases, expired ones included, or of the one with an id.
+    """Return (id, payload, until) of all leases, expired ones included, or of the one with an id.
 
-    Raises:
-        StoreDamaged: a lease is damaged.
+    Raises `StoreDamaged` if one of them is damaged.
     """
     rows = home.execute(tables.LEASES) if id is None else home.execute(tables.LEASE, {"id": id})
     for *row, digest in rows:

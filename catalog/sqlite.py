@@ -10,9 +10,8 @@ the database, its write-ahead log and the log's index are still the files that w
 every 10 ms. If a file was replaced, all connections of this process are closed before a new one is opened:
 the old and the new database would share the path of the write-ahead log.
 
-**A commit that fails at its disk** may not be visible now, but may appear when another process recovers the
-write-ahead log. So the next transaction of this process overwrites it, before anyone concludes from its
-absence that it failed.
+**A commit that fails at its disk** may be invisible now, and appear when another process recovers the log. So
+the next transaction of this process overwrites it, before its absence is taken as a failure.
 """
 
 from __future__ import annotations

@@ -31,11 +31,7 @@ _ALL: Final = (1 << 63) - 1
 
 
 def check_log(home: LogHome) -> None:
-    """Check the chain, all parts of records and checkpoints, topologies and leases.
-
-    Raises:
-        StoreDamaged: a part is damaged or missing.
-    """
+    """Raise `StoreDamaged` unless chain, parts of records, checkpoints, topologies and leases are whole."""
     with home.reading():
         rows = _check_entries(home)
         state = _state_of_all(home)

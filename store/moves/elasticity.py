@@ -129,11 +129,7 @@ def resume(context: Context) -> int:
 
 
 def _add_or_restore(tx: Tx, claims: Claims, new: Sequence[tuple[str, str]]) -> int:
-    """Add the shards that do not exist, end the draining of others; return the number of changes.
-
-    Raises:
-        AlreadyExists: a shard of the name exists with another root.
-    """
+    """Add the shards that do not exist, end the draining of others; return the number of changes."""
     existing = {shard.name: shard for shard in tx.state.shards.values()}
     changed = 0
     for name, root in dict.fromkeys(new):

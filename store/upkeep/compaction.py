@@ -64,8 +64,8 @@ class Merged(NamedTuple):
 def compact(context: Context, table: TableInfo) -> int:
     """Merge all of a table's fragments at each shard; return how many fragments fewer there are.
 
-    A single fragment is rewritten if the table's compression has changed. Reads, writes and moves continue.
-    The number is negative if one fragment became two: current rows, and history.
+    A single fragment is rewritten if the table's compression has changed. The number is negative if one
+    fragment became two: current rows, and history.
 
     Raises:
         DiskFull, ShardUnavailable, FragmentDamaged: of a shard, where nothing has changed.
