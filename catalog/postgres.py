@@ -92,6 +92,8 @@ _SIGNS_OF_LIFE: Final = {
 
 _MOST_CHANGES: Final = 256  # statements that wait to be sent together
 
+_ENDED: Final = ("08", "57P01", "57P02", "57P03")  # SQLSTATEs of a connection that ended
+
 # By SQLSTATE or its class. All others mean `unavailable`.
 _MEANINGS: Final[dict[str, Callable[[str], ElasticScanError]]] = {
     "53100": disk_full,
@@ -105,10 +107,9 @@ _MEANINGS: Final[dict[str, Callable[[str], ElasticScanError]]] = {
     "XX": damaged_log,  # corruption
     # The client was silent for too long, serialization, deadlock, too many connections: nothing was done.
     **dict.fromkeys(("25P03", "40001", "40P01", "53300"), interrupted),
-    # The connection ended, perhaps after the statement took effect; `_unknown_if_lost` handles commits.
-    **dict.fromkeys(("08", "57P01", "57P02", "57P03"), interrupted),
+    # Perhaps after the statement took effect; `_unknown_if_lost` handles commits.
+    **dict.fromkeys(_ENDED, interrupted),
 }
-_ENDED: Final = ("08", "57P01", "57P02", "57P03")
 
 
 class ServerClock(SystemClock):
