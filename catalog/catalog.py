@@ -310,7 +310,7 @@ class Catalog:
         with self.home.reading():
             state = replay_newest(self.home, self.known)
             rows = {
-                name: list(map(list, self.home.execute(every))) for name, every in tables.EVERYTHING.items()
+                name: list(map(list, self.home.execute(select))) for name, select in tables.EVERYTHING.items()
             }
             return rows, Tx(self.home, state)
 

@@ -76,8 +76,10 @@ def _existing(state: StoreState, id: int) -> TableState:  # noqa: A002
     return table
 
 
-def _changed(table: TableState, what: str) -> Busy:
-    return Busy(f"{what} of table {table.info.name!r} changed meanwhile; nothing was done, try again")
+def _changed(table: TableState, part: str) -> WriteConflict:
+    return WriteConflict(
+        f"{part} of table {table.info.name!r} changed meanwhile; nothing was done, try again"
+    )
 
 
 def _check_rows(state: StoreState, record: RowsCommitted) -> None:
@@ -109,9 +111,9 @@ def _check_replaced(state: StoreState, record: FragmentsReplaced) -> None:
 def _check_runs(state: StoreState, table: TableState, changes: FileChanges) -> None:
     """Raise unless the new runs belong to existing indexes and to fragments without such a run."""
     indexes = {index.id for index in table.indexes}
-    coming = {(added.run.index, added.fragment) for added in changes.runs}
-    having = ((run.index, run.fragment) for run in table.runs.by_id.values()) if coming else ()
-    if not coming.isdisjoint(having) or not indexes.issuperset(index for index, _ in coming):
+    new = {(added.run.index, added.fragment) for added in changes.runs}
+    existing = ((run.index, run.fragment) for run in table.runs.by_id.values()) if new else ()
+    if not new.isdisjoint(existing) or not indexes.issuperset(index for index, _ in new):
         raise _changed(table, "indexes")
     paths = ((table.fragments.by_id[added.fragment].shard, added.run.path) for added in changes.runs)
     _check_not_condemned(state, paths)
@@ -133,12 +135,12 @@ def _check_files(state: StoreState, table: TableState, changes: FileChanges, pla
 
 
 def _check_not_condemned(state: StoreState, files: Iterable[tuple[int, str]]) -> None:
-    gone = state.condemned.intersection(files) if state.condemned else ()
-    if gone:
-        raise Busy(
+    condemned = state.condemned.intersection(files) if state.condemned else ()
+    if condemned:
+        raise WriteConflict(
             "files of this call were collected before it ended; nothing was changed: try again with a "
             "longer `gc --orphans`",
-            path=min(gone)[1],
+            path=min(condemned)[1],
         )
 
 
@@ -155,8 +157,8 @@ def _check_move(state: StoreState, record: MoveSwitched) -> None:
 
 def _check_table(state: StoreState, record: TableDefined) -> None:
     info = record.table
-    taken = {table.info.name: number for number, table in state.tables.items()}
-    if taken.get(info.name, info.id) != info.id:
+    ids = {table.info.name: number for number, table in state.tables.items()}
+    if ids.get(info.name, info.id) != info.id:
         raise AlreadyExists(f"there is a table {info.name!r} already; choose another name", table=info.name)
     if not record.made_from:
         if info.id not in state.reserved:
@@ -182,8 +184,8 @@ def _check_index(state: StoreState, record: IndexDefined) -> None:
     if all(other.id != index.id for other in table.indexes):
         _check_new(state, "index", index.id)
     if index.ready:
-        having = {run.fragment for run in table.runs.by_id.values() if run.index == index.id}
-        if having != table.fragments.by_id.keys():
+        indexed = {run.fragment for run in table.runs.by_id.values() if run.index == index.id}
+        if indexed != table.fragments.by_id.keys():
             raise _changed(table, "files")
 
 

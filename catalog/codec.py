@@ -50,10 +50,10 @@ class Packed(Generic[T]):
         """Return the values with some added or replaced, and without the ids in `gone`."""
         if not values and not gone:
             return self
-        every = {**self.by_id, **values}
+        changed = {**self.by_id, **values}
         for id in gone:  # noqa: A001
-            del every[id]
-        return Packed(self._kind, by_id=every)
+            del changed[id]
+        return Packed(self._kind, by_id=changed)
 
 
 def pack_value(value: object) -> bytes:

@@ -205,8 +205,8 @@ def _move(state: StoreState, entry: LogEntry, record: MoveSwitched) -> Changes:
 
 
 def _tablets(state: StoreState, entry: LogEntry, record: TabletsChanged) -> Changes:
-    gone = {tablet.id for tablet in record.before}
-    left = (tablet for tablet in state.placement.tablets if tablet.id not in gone)
+    before = {tablet.id for tablet in record.before}
+    left = (tablet for tablet in state.placement.tablets if tablet.id not in before)
     return {
         "placement": Placement.of((*left, *record.after)),
         "newest_ids": _newest(state.newest_ids, "tablet", record.after),

@@ -160,17 +160,17 @@ def _home_at_server(url: str, clock: Clock | None) -> PostgresHome:
     options = dict[str, str]()
     for name, value in parse_qsl(query, keep_blank_values=True):  # `host` and `port` may be repeated
         options[name] = f"{options[name]},{value}" if name in options else value
-    address, unclear = f"{place}?{urlencode(options, quote_via=quote)}", None
+    address, problem = f"{place}?{urlencode(options, quote_via=quote)}", None
     try:
-        given = conninfo.conninfo_to_dict(address)
+        parameters = conninfo.conninfo_to_dict(address)
     except Error as error:
-        given, unclear = {}, error
-    hosts, ports = (str(given.get(name) or "").split(",") for name in ("host", "port"))
-    is_certain = unclear is None and "@" not in query and all(map(str.isdecimal, filter(None, ports)))
-    if not is_certain or any(host not in shown(url) for host in hosts):  # and would be named in errors
+        parameters, problem = {}, error
+    hosts, ports = (str(parameters.get(name) or "").split(",") for name in ("host", "port"))
+    is_certain = problem is None and "@" not in query and all(map(str.isdecimal, filter(None, ports)))
+    if not is_certain or any(hides(url, host) for host in hosts):
         raise InvalidOption(
             "it is not certain where its host begins, or an option is unknown; write '/', ':', '@', '?' in a "
             f"password as %2F, …: {shown(url)}",
             option="uri",
-        ) from (unclear and as_cause(unclear, url))
+        ) from (problem and as_cause(problem, url))
     return PostgresHome(address, clock, url)

@@ -207,8 +207,8 @@ class PostgresHome(LogHome):
     def __init__(self, address: str, clock: Clock | None = None, url: str = "") -> None:
         super().__init__()
         self._address, self._url = address, url or address
-        given = conninfo_to_dict(address)
-        self._signs_of_life: Any = {n: v for n, v in _SIGNS_OF_LIFE.items() if n not in given}
+        parameters = conninfo_to_dict(address)
+        self._signs_of_life: Any = {n: v for n, v in _SIGNS_OF_LIFE.items() if n not in parameters}
         self.retry_seconds, self.answer_seconds = FIRST_CONNECT_SECONDS, ANSWER_SECONDS
         self.clock = ServerClock() if clock is None or type(clock) is SystemClock else clock
         self.appends_inline = isinstance(self.clock, ServerClock)  # the statement takes the server's time
@@ -325,10 +325,10 @@ def _rows(cursor: psycopg.Cursor[Row]) -> list[Row]:
 
 def _meaning(error: psycopg.Error, text: str) -> ElasticScanError:
     state = error.sqlstate or ""
-    found = _MEANINGS.get(state) or _MEANINGS.get(state[:2]) or unavailable
+    meaning = _MEANINGS.get(state) or _MEANINGS.get(state[:2]) or unavailable
     if not state and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
-        found = interrupted
-    return (unfit_value if isinstance(error, psycopg.DataError) else found)(text)
+        meaning = interrupted
+    return (unfit_value if isinstance(error, psycopg.DataError) else meaning)(text)
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def newest_topology(tx: Tx) -> Topology:
 def topology_entries(tx: Tx, most: int | None = None) -> tuple[TopologyEntry, ...]:
     """Return the entries of the newest `most` topologies, oldest first, without their placements."""
     entries = (entry for entry, *_ in topology_rows(tx, *_newest(tx, most)))
-    return tuple(TopologyEntry(number, tuple(map(tuple, held)), *rest) for number, held, *rest in entries)
+    return tuple(TopologyEntry(number, tuple(map(tuple, shards)), *rest) for number, shards, *rest in entries)
 
 
 def slot_map(tx: Tx, most: int) -> SlotMap:

@@ -248,8 +248,8 @@ class Tx:
         """Return whether an application wrote to a dropped table of the same name."""
         dropped = self.state.dropped.items()
         same_name = [number for number, other in dropped if other.name == table.name]
-        asked = [{"table": number, "app_id": application} for number in same_name]
-        return any(self.execute(tables.OF_APP, values) for values in asked)
+        every = [{"table": number, "app_id": application} for number in same_name]
+        return any(self.execute(tables.OF_APP, values) for values in every)
 
     def newest_commit_at(self, timestamp: float) -> int:
         """Return the number of the newest commit at or before a time; 0 if there is none."""
@@ -282,9 +282,9 @@ class Tx:
         found = self.commits(upto=snapshot, most=1, newest=True)
         return found[0].created_at if found else None
 
-    def entries(self, statement: str, **asked: int) -> list[LogEntry]:
+    def entries(self, statement: str, **values: int) -> list[LogEntry]:
         """Return the entries of a statement, each checked against the digest before it."""
-        return [linked_entry(row) for row in self.execute(statement, asked)]
+        return [linked_entry(row) for row in self.execute(statement, values)]
 
     # Rows
 
@@ -365,15 +365,15 @@ class Tx:
         A process whose clock was far ahead may have written a lease that would keep a snapshot for years.
         Such a lease is shortened to the longest valid time once clock and accepted time agree.
         """
-        over = micros(self.times.expiry)
-        most = micros(self.now + STREAM_LEASE_SECONDS + TRUSTED_JUMP_SECONDS)
+        now = micros(self.times.expiry)
+        latest = micros(self.now + STREAM_LEASE_SECONDS + TRUSTED_JUMP_SECONDS)
         rows = leases.lease_rows(self.home)
-        ended = [id for id, *_, until in rows if until < over]  # noqa: A001
+        ended = [id for id, *_, until in rows if until < now]  # noqa: A001
         for id in ended:  # noqa: A001
             self._remove_lease(id)
         for row in rows:
-            if self.times.agreed and most < row[-1] < ENDLESS:
-                self._put_lease((*row[:-1], most))
+            if self.times.agreed and latest < row[-1] < ENDLESS:
+                self._put_lease((*row[:-1], latest))
         return len(ended)
 
 

@@ -165,8 +165,8 @@ class Mover:
             self._context.check_not_collected(tx, (copied for _, copied in self.copies))
             self._sync_point("switching")
             files = dict[int, FileChanges]()
-            for table in tx.state.infos({of for of, _ in self.copies}):  # not of dropped tables
-                copies = [copied for of, copied in self.copies if of == table.id]
+            for table in tx.state.infos({number for number, _ in self.copies}):  # not of dropped tables
+                copies = [copied for number, copied in self.copies if number == table.id]
                 copies = with_runs(self._context, table, tx.state, copies)
                 files[table.id] = FileChanges(tuple(copies))
             tx.append(MoveSwitched(self.tablet, move.target, files))

@@ -70,11 +70,11 @@ class AfterCommit(Upkeep):
         """See `Upkeep`."""
         try:
             state = self.context.state()
-            states = [here for table in state.infos() for here in states_of(state, table.id).items()]
+            states = [site for table in state.infos() for site in states_of(state, table.id).items()]
             with owning() as owner:
                 executor = Executor(self.context, owner)
-                for site, here in states:
-                    for merge in plan_scattered(here.current, self.policy):
+                for site, fragments in states:
+                    for merge in plan_scattered(fragments.current, self.policy):
                         executor.carry_out(site, merge)
         except Exception as error:
             self.problem = str(error) or type(error).__name__

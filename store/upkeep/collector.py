@@ -155,9 +155,9 @@ class _Collection:
 
     def forget_gone(self, root: RootState) -> None:
         """Forget files that a collection which died has deleted: they are missing in the later listing."""
-        over = {path for path, age in root.dropped.items() if age >= self._rules.grace_seconds}
-        over |= {path for shard, path in self.state.condemned if shard == root.shard.id}
-        self.book(root, over - root.files.keys())
+        deletable = {path for path, age in root.dropped.items() if age >= self._rules.grace_seconds}
+        deletable |= {path for shard, path in self.state.condemned if shard == root.shard.id}
+        self.book(root, deletable - root.files.keys())
 
     def carry_out(self, root: RootState, decisions: Sequence[Decision]) -> list[Decision]:
         """Carry out the decisions for a root; return those that were carried out."""

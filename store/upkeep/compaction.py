@@ -148,7 +148,7 @@ def plan_merge(
     parts = list(tx.state.fragments(table.id, shard))
     if slots is not None:
         cut = ((fragment, fragment.slots & slots) for fragment in parts)
-        parts = [replace(fragment, slots=own) for fragment, own in cut if own]
+        parts = [replace(fragment, slots=served) for fragment, served in cut if served]
     chosen = tuple(part for part in parts if part.id in fragment_ids)
     sources = chosen if rewrite_single else worth_merging(chosen, bounds, overwritten)
     if not sources:
@@ -234,7 +234,7 @@ class Merging:
                     with self.context.catalog.writing() as tx:
                         merged = self._enter(tx, copies)
             finally:
-                discard((copied for here in copies.values() for copied in here), self.context.disk_of)
+                discard((each for staged in copies.values() for each in staged), self.context.disk_of)
             if problem is not None:
                 raise problem
         return merged
@@ -352,7 +352,7 @@ class Merging:
             return Merged(len(flushed), len(files))
         left = {number: served[number] - slots for number in self._sources() if number in served}
         tx.append(FragmentsReplaced(self.table.id, COMPACT, FileChanges(files, slots=tuple(left.items()))))
-        return Merged(sum(not some for some in left.values()), len(files))
+        return Merged(sum(not slots for slots in left.values()), len(files))
 
 
 def _slots_of(fragments: Sequence[Fragment]) -> SlotSet:
@@ -384,9 +384,9 @@ def horizon_of(tx: Tx, table: int, retention_seconds: float) -> int:
     oldest = oldest if held is None else min(oldest, held)
     if oldest < known.info.created_commit:
         return known.info.oldest_snapshot
-    own = known.newest if oldest >= known.newest else tx.newest_upto(table, oldest).number
+    commit = known.newest if oldest >= known.newest else tx.newest_upto(table, oldest).number
     # Not lower than before: a longer retention does not bring dropped versions back.
-    return max(known.info.oldest_snapshot, own)
+    return max(known.info.oldest_snapshot, commit)
 
 
 def oldest_held(tx: Tx, table: int) -> int | None:

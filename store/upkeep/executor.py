@@ -120,7 +120,7 @@ def states_of(state: StoreState, table: int, shards: Collection[int] | None = No
     floor, runs = floor_at(state.overwrites(table), state.commit), state.runs(table)
     fragments = (each for each in state.fragments(table) if shards is None or each.shard in shards)
     here = sorted(by_shard(fragments).items())
-    return {Site(table, shard): SiteState.of(own, runs, floor) for shard, own in here}
+    return {Site(table, shard): SiteState.of(parts, runs, floor) for shard, parts in here}
 
 
 def plan_sites(

@@ -220,10 +220,10 @@ def _deepest(parts: Sequence[Part]) -> list[Part]:
 def _sparsest(parts: Sequence[Part], least: int, size: Callable[[Part], float]) -> list[Part]:
     """Return the `least` smallest parts, and the next ones up to a gap of `TIER_RATIO`, by size."""
     ascending = sorted(parts, key=lambda part: (size(part), part.id))
-    taken = least
-    while taken < len(parts) and size(ascending[taken]) <= TIER_RATIO * sum(map(size, ascending[:taken])):
-        taken += 1
-    return ascending[:taken]
+    count = least
+    while count < len(parts) and size(ascending[count]) <= TIER_RATIO * sum(map(size, ascending[:count])):
+        count += 1
+    return ascending[:count]
 
 
 def _is_worth_tidying(parts: Sequence[Part], policy: Policy) -> bool:
@@ -251,11 +251,10 @@ def _cut(parts: Sequence[Part], policy: Policy) -> tuple[Merge, ...]:
         return (_merge(parts),)
     count, size, _ = _profile(parts)
     slots = np.flatnonzero(count > 1)
-    piece = (size[slots].cumsum() - size[slots]) // most  # of each slot, by the bytes before it
-    pieces = np.split(slots, np.flatnonzero(np.diff(piece)) + 1)
-    return tuple(
-        _merge(parts, SlotSet.of((slot, slot + 1) for slot in own.tolist())) for own in pieces if len(own)
-    )
+    numbers = (size[slots].cumsum() - size[slots]) // most  # of each slot's piece, by the bytes before it
+    pieces = np.split(slots, np.flatnonzero(np.diff(numbers)) + 1)
+    ranges = (SlotSet.of((slot, slot + 1) for slot in piece.tolist()) for piece in pieces if len(piece))
+    return tuple(_merge(parts, each) for each in ranges)
 
 
 def _packed(parts: Iterable[Part], policy: Policy) -> Iterator[Merge]:

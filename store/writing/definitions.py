@@ -138,9 +138,9 @@ def has_forerunner(context: Context, table: TableInfo, application: str) -> bool
 def add_columns(context: Context, find: Find, fields: Fields) -> TableInfo:
     """Add columns to a table, in one transaction; columns that exist are skipped."""
     named = isinstance(fields, Mapping)
-    given = arguments.types("fields", fields) if named else islice(fields, MAX_COLUMNS + 1)  # maybe endless
-    asked = stored_schema(pa.schema(given), [])
-    if not len(asked):
+    kinds = arguments.types("fields", fields) if named else islice(fields, MAX_COLUMNS + 1)  # maybe endless
+    schema = stored_schema(pa.schema(kinds), [])
+    if not len(schema):
         raise InvalidOption(
             f"fields={brief(fields)} must be a pyarrow.Schema, a list of fields, or a dict of types",
             option="fields",
@@ -148,7 +148,7 @@ def add_columns(context: Context, find: Find, fields: Fields) -> TableInfo:
     with context.catalog.writing() as tx:
         table = find(tx)[0]
         columns = table.all_columns
-        for field in asked:
+        for field in schema:
             if _is_new(field, table):
                 columns = (*columns, new_column(columns, field, table.definition + 1))
         return _redefine(tx, table, columns)

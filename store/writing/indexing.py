@@ -136,8 +136,8 @@ def create_index(
         table, indexes = find(tx)  # after this transaction, no column of the index can change
         definition = _defined(table, name, columns, kind, include)
         new = replace(definition, id=tx.state.newest_ids.get("index", 0) + 1)
-        same = (index for index in indexes if replace(new, id=index.id, phase=index.phase) == index)
-        index = next(same, new)
+        existing = (index for index in indexes if replace(new, id=index.id, phase=index.phase) == index)
+        index = next(existing, new)
         if index is new:
             if len(indexes) >= MAX_INDEXES:
                 raise LimitExceeded(
@@ -148,16 +148,16 @@ def create_index(
             tx.append(IndexDefined(index))
     try:
         _check_rows_in_log(context, table, index)
-        index, left = _enter_runs(context, index, ())
+        index, missing = _enter_runs(context, index, ())
         # A few runs in each transaction, so that an interrupted build loses little. Not one by one, since
         # each transaction reads markers at the shards.
-        most = min(TOGETHER, max(BUILDERS, len(left) // 4))
-        while left:
+        limit = min(TOGETHER, max(BUILDERS, len(missing) // 4))
+        while missing:
             built = list[Built]()
             try:
-                parallel(partial(_build, context, table, index, built), left[:most], BUILDERS)
+                parallel(partial(_build, context, table, index, built), missing[:limit], BUILDERS)
             finally:
-                index, left = _enter_runs(context, index, built)
+                index, missing = _enter_runs(context, index, built)
     except (InvalidKey, LimitExceeded):  # existing rows cannot be indexed, so it would never be ready
         with context.catalog.writing() as tx:
             if any(other.id == index.id and not other.ready for other in tx.state.indexes(table.id)):
@@ -208,11 +208,11 @@ def _enter_runs(
     """
     with context.catalog.writing() as tx:
         is_live = index.id in {other.id for other in tx.state.indexes(index.table)}
-        lacking = {fragment.id for fragment in without_runs(tx.state, index)} if is_live else set[int]()
+        unindexed = {fragment.id for fragment in without_runs(tx.state, index)} if is_live else set[int]()
         accepted = {
             part.id: runs
             for part, runs in built
-            if part.id in lacking
+            if part.id in unindexed
             and tx.state.condemned.isdisjoint((part.shard, run.path) for run in runs)
             and _exist(context, part.shard, runs)
         }

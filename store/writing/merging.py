@@ -117,7 +117,7 @@ def rows_merged(
 
 def _piece_rows(state: KnownTable) -> int:
     """Return the number of rows in a piece whose matching rows take about `PIECE_BYTES`."""
-    rows, size = (sum(getattr(f, what) for f in state.fragments) for what in ("rows", "bytes"))
+    rows, size = sum(f.rows for f in state.fragments), sum(f.bytes for f in state.fragments)
     return max(1, min(MOST_KEYS, PIECE_BYTES * rows // size)) if size else MOST_KEYS
 
 
