@@ -111,19 +111,18 @@ def plan(
     for path in sorted(root.files):
         if path in root.live or path.startswith("elasticscan-"):
             continue
-        seconds = root.unused_seconds(path)
-        action, why = Action.KEEP, "it has no name that elasticscan gives"
-        if is_fragment_path(path) and seconds < rules.grace_seconds:
-            why = f"nothing needs it, since {seconds:,.0f} s: a reader may still use it"
-            if path not in root.dropped:
-                why = (
-                    f"the catalog does not know it, but it is {seconds:,.0f} s old: its writer may commit it"
-                )
-        elif is_fragment_path(path):
+        seconds, action = root.unused_seconds(path), Action.KEEP
+        if not is_fragment_path(path):
+            why = "it has no name that elasticscan gives"
+        elif seconds >= rules.grace_seconds:
             manifest = read(path)
             if manifest is not None and manifest.store == store:
                 newest = max(newest, manifest.after_commit, manifest.max_commit)
             action, why = _judged(root, rules, path, manifest, store, doubt)
+        elif path in root.dropped:
+            why = f"nothing needs it, since {seconds:,.0f} s: a reader may still use it"
+        else:
+            why = f"the catalog does not know it, but it is {seconds:,.0f} s old: its writer may commit it"
         decisions.append(Decision(root.shard.name, path, action, why))
     return tuple(decisions), newest
 

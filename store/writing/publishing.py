@@ -219,9 +219,9 @@ def publish(
     """Commit staged fragments; after an error they stay staged.
 
     Small fragments that several tasks staged at one shard are merged first, so a commit leaves few files. The
-    commit requires that each fragment is at the shard of its slots and has runs of all indexes. If tablets
-    moved or an index was created meanwhile, their rows are staged again or the runs are built, and the commit
-    is tried again. A reserved table is created by the same transaction.
+    commit requires that each fragment is at the shard of its slots and has runs of all indexes. If a tablet
+    moved meanwhile, its rows are staged again; if an index was created, its runs are built. Then the commit
+    is tried again. The same transaction creates a reserved table.
 
     Raises:
         RowsChanged, AlreadyExists, NotFound, SnapshotExpired: a precondition of the request does not hold.
