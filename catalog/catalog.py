@@ -228,8 +228,8 @@ class Catalog:
         """Raise `ReadOnlyStore` if nothing can be written. Callers check this before they start work."""
         if self.read_only is not None:
             raise ReadOnlyStore(
-                f"the store is open for reading alone: {self.read_only}; nothing was changed, do this where "
-                "the catalog can be written",
+                f"the store is open read-only: {self.read_only}; nothing was changed: open it where the "
+                "catalog can be written",
                 why=self.read_only,
             )
 

@@ -91,7 +91,7 @@ def replay(home: LogHome, state: StoreState | None) -> StoreState:
     for entry, row in zip(entries, rows, strict=True):
         state = apply(state, entry, record_of(entry, row[-1]))
     if state is None or head != head_of(state):
-        raise damaged_log(f"its head is {head[0]}, and its entries end elsewhere")
+        raise damaged_log(f"its head is record {head[0]}, but its entries end at another one")
     return state
 
 

@@ -124,7 +124,7 @@ def _check_files(state: StoreState, table: TableState, changes: FileChanges, pla
     needed = {index.id for index in table.indexes}
     if sum(len(file.paths) for file in changes.added) > MAX_FILES:
         raise LimitExceeded(
-            f"one commit brings at most {MAX_FILES:,} files; write in several calls", most=MAX_FILES
+            f"one commit adds at most {MAX_FILES:,} files; write the rows in several calls", most=MAX_FILES
         )
     for file in changes.added:
         if not file.slots <= placement.at(file.shard):

@@ -53,8 +53,8 @@ def unfit_value(reason: str) -> InvalidOption:
 
 def commit_unknown(reason: str) -> CommitUnknown:
     return CommitUnknown(
-        f"the catalog was lost during a commit ({reason}): all or nothing was done; look at history() first, "
-        "or repeat a write with txn=",
+        f"the catalog was lost during a commit ({reason}), which may have succeeded; check history(), or "
+        "repeat the write with txn=",
         detail=reason,
     )
 

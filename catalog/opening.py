@@ -38,7 +38,7 @@ def open_catalog(url: str | Path, clock: Clock, where: str, read_only: bool = Fa
     finalize(catalog, catalog.home.close).atexit = False
     hashed = catalog.follow().hash
     if hashed != HASH:
-        raise damaged_log(f"its rows are in slots by {hashed!r}, which this version does not know")
+        raise damaged_log(f"its slots have the hash {hashed!r}, which this release does not know")
     return catalog
 
 
@@ -169,8 +169,8 @@ def _home_at_server(url: str, clock: Clock | None) -> PostgresHome:
     is_certain = problem is None and "@" not in query and all(map(str.isdecimal, filter(None, ports)))
     if not is_certain or any(hides(url, host) for host in hosts):
         raise InvalidOption(
-            "it is not certain where its host begins, or an option is unknown; write '/', ':', '@', '?' in a "
-            f"password as %2F, …: {shown(url)}",
+            "the URL does not show where its host begins, or has an unknown option; write '/', ':', '@', '?' in "
+            f"a password as %2F, …: {shown(url)}",
             option="uri",
         ) from (problem and as_cause(problem, url))
     return PostgresHome(address, clock, url)

@@ -133,7 +133,7 @@ class SqliteHome(LogHome):
         defined = {text for (text,) in self.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
         definitions = [text.replace("IF NOT EXISTS ", "") for text in self.definitions()]
         if not defined.issuperset(text for text in definitions if text.startswith("CREATE")):
-            raise damaged_log("its database defines tables in another way than they were made")
+            raise damaged_log("the definitions of its tables or indexes were changed")
 
     def remove_empty(self) -> None:
         """Remove the files of a log without records, unless another process has begun one in them."""

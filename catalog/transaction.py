@@ -236,8 +236,8 @@ class Tx:
         content = _metadata_of(entry).get("content")
         if None not in (content, txn.content) and content != txn.content:
             raise ContinuationKeyError(
-                f"micro-batch {txn.version} was committed before by commit {number}, with another "
-                "end: its checkpoint is old; start with a new checkpoint",
+                f"micro-batch {txn.version} was committed before, by commit {number}, with other rows: the "
+                "checkpoint is older; start with a new checkpoint",
                 table=table,
                 batch=txn.version,
                 commit=number,

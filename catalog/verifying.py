@@ -66,7 +66,7 @@ def _check_entries(home: LogHome) -> set[int]:
         upto = _ALL if is_end else max(entries)
         for number, part, content in home.execute(tables.PARTS_BETWEEN, {"after": last, "upto": upto}):
             if number not in entries:
-                raise damaged_log(f"it has {part!r} of record {number}, and no such record")
+                raise damaged_log(f"it has the part {part!r} of record {number}, but no such record")
             if part != STATISTICS:
                 check_part(entries[number], part, content)
             if part == ROWS:

@@ -175,9 +175,8 @@ def _plan_draining(shard: int, tx: Tx) -> list[Move] | None:
     if info is None:
         return None  # another process removed it
     if not info.draining:
-        raise InvalidCall(
-            f"shard {info.name!r} was taken back by an expansion while it was being emptied; it "
-            "stays, and nothing is lost",
+        raise InvalidTopologyChange(
+            f"an expansion has called off the contraction of shard {info.name!r}; it stays in the store",
             shard=info.name,
         )
     if not tx.state.placement.at(shard) and not any(shard in (m.source, m.target) for m in moves_in(tx)):

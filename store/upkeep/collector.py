@@ -99,8 +99,8 @@ class _Collection:
         # Not for a removed shard: its root may be back with files that the catalog has forgotten.
         unknown = too_many_unknown(root, self._rules, decisions)
         if unknown and root.shard.id in self.state.shards:
-            self.refusal = self.refusal or ShardMismatch(
-                f"the catalog does not know {unknown:,} files of shard {name!r}, most of all; look at them "
+            self.refusal = self.refusal or CatalogOutdated(
+                f"the catalog does not know {unknown:,} files of shard {name!r}, too many of all; check them "
                 "with `elasticscan gc --dry-run`, then collect with --share 1",
                 shard=name,
                 unknown=unknown,

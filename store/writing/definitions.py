@@ -253,7 +253,7 @@ def _is_new(field: pa.Field, table: TableInfo) -> bool:
     if field.name not in table.schema.names:
         if not field.nullable:
             raise InvalidOption(
-                f"column {field.name!r} is null in all rows; declare it nullable", option="fields"
+                f"column {field.name!r} is null in existing rows; declare it nullable", option="fields"
             )
         return True
     kind = table.schema.field(field.name).type
