@@ -66,18 +66,12 @@ if TYPE_CHECKING:  # tasks read and write without it
 # The name under which Spark looks for a source in modules called `pyspark_...`.
 DefaultSource = ElasticScanSource
 
-# What is imported when it is asked for, and from where.
-_LATE = {
-    "AttachedStore": "elasticscan.connector.sql.attached",
-    "TableRead": "elasticscan.connector.sql.table_read",
-}
-
 __all__ = ["AttachedStore", "DefaultSource", "ElasticScanSource", "TableRead", "attach", "register"]
 
 
 if not TYPE_CHECKING:  # type checkers would take any name, since this one takes all
 
     def __getattr__(name: str) -> Any:
-        if name not in _LATE:
+        if name not in ("AttachedStore", "TableRead"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
-        return getattr(import_module(_LATE[name]), name)
+        return getattr(import_module("elasticscan.connector.sql.attached"), name)

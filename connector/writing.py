@@ -95,9 +95,9 @@ class ElasticScanWriter(DataSourceArrowWriter):
         """Run alongside the driver: checks that rows of `schema` can go into the table."""
         store, rows = open_store(options.store), arrow_schema(schema)
         table = _table(store, options, rows)
-        spelt = dict(zip(rows.names, spell(rows.names, table.schema), strict=True))
-        rows = pa.schema([field.with_name(spelt[field.name]) for field in rows])
-        self._options, self._names = options, spelt
+        names = spell(rows.names, table.schema)
+        rows = pa.schema([field.with_name(name) for field, name in zip(rows, names, strict=True)])
+        self._options = options
         self._deletions = deletions_of(options.delete_column, rows, table)
         if self._deletions:
             rows = self._deletions.stored
@@ -123,10 +123,7 @@ class ElasticScanWriter(DataSourceArrowWriter):
         # Rows have the columns that the table had when the write was planned.
         table = self._find(store).at(self._definition)
         fill = options.merge_schema and not options.partial_update
-        batches = (
-            batch.rename_columns([self._names.get(name, name) for name in batch.schema.names])
-            for batch in iterator
-        )
+        batches = (batch.rename_columns(spell(batch.schema.names, table.schema)) for batch in iterator)
         if self._deletions:
             rows = self._deletions.changes(batches, table, self.replaces, fill)
         else:
@@ -175,13 +172,12 @@ class ElasticScanWriter(DataSourceArrowWriter):
         if sum(map(bool, tasks)) > 1 and not done:
             check_no_key_twice(store.context, table, staged)
         if options.replace_where is not None:
-            condition, said = options.replace_where, options.user_metadata
-            selection = store.backend.selection(table.name, condition, said, txn, table.id)
+            condition, metadata = options.replace_where, options.user_metadata
+            selection = store.backend.selection(table.name, condition, metadata, txn, table.id)
             publish_replacing(selection, table, staged)
-            return
-        said = options.user_metadata
-        request = CommitRequest(self._kind, txn, self._since, options.insert_only, said)
-        publish(store.context, table, staged, request)
+        else:
+            request = CommitRequest(self._kind, txn, self._since, options.insert_only, options.user_metadata)
+            publish(store.context, table, staged, request)
 
     @property
     def _kind(self) -> str:

@@ -46,7 +46,6 @@ _FOLDABLE = (
     pt.is_integer, pt.is_float32, pt.is_float64, pt.is_boolean, pt.is_string, pt.is_large_string,
     pt.is_binary, pt.is_large_binary, pt.is_date, pt.is_timestamp,
 )  # fmt: skip
-
 # Of each aggregate its text over partial ones, what merges these, and which they are. Where a group has one
 # row alone, nothing is merged.
 _MERGED = {
@@ -127,8 +126,7 @@ class AggregateRewriting:
             return False
         if not all(isinstance(node, exp.Column) for node in terms) or (group is not None and not terms):
             return False
-        # Floats stay: Spark makes 0.0 of the -0.0 that a group may have.
-        is_exact = not any(pt.is_floating(self._schema.field(name).type) for name in by)
+        is_exact = not any(_is_rounded(self._schema.field(name).type) for name in by)
         return is_exact and {self._columns.get(node.name.lower()) for node in terms} == set(by)
 
     def _check_nodes(self, part: exp.Expr) -> None:
@@ -224,6 +222,11 @@ class AggregateRewriting:
             return Aggregate.parse(text, self._schema)
         except ElasticScanError as why:
             raise NotUnderstoodError(why.message) from None
+
+
+def _is_rounded(kind: pa.DataType) -> bool:
+    """Return True if different values may be equal in Spark: -0.0 and 0.0, and times that are cut for it."""
+    return bool(pt.is_floating(kind) or pt.is_date64(kind) or (pt.is_timestamp(kind) and kind.unit == "ns"))
 
 
 def is_foldable(kind: pa.DataType) -> bool:

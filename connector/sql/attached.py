@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +25,7 @@ from elasticscan.connector.options import URL, parse_options
 from elasticscan.connector.reading import check_snapshot
 from elasticscan.connector.sql.changing import CHANGES, read_change
 from elasticscan.connector.sql.definitions import create, maintain, nothing
-from elasticscan.connector.sql.driver_reads import FewRows, are_groups, read_few
+from elasticscan.connector.sql.driver_reads import FewRows, read_few
 from elasticscan.connector.sql.parameters import with_literals
 from elasticscan.connector.sql.plan import QueryPlan, plan_query
 from elasticscan.connector.sql.query import Session
@@ -42,7 +40,6 @@ from elasticscan.connector.sql.table_read import TableRead
 from elasticscan.connector.sql.tokens import NotUnderstoodError
 from elasticscan.connector.sql.views import FORMAT, TableViews
 from elasticscan.connector.store_cache import open_store
-from elasticscan.metadata import TableInfo
 from elasticscan.store import Store, Table, until_unchanged
 
 # Settings that change how Spark reads a text, each with the only value that is supported here.
@@ -59,6 +56,8 @@ _USUAL = {
 }
 _CASE = "spark.sql.caseSensitive"
 _UTC = ("UTC", "Etc/UTC")
+
+_Read = tuple[str, dict[str, str], FewRows | None]  # its name, its options, and its rows if they are few
 
 
 class AttachedStore:
@@ -109,18 +108,15 @@ class AttachedStore:
         """
         session = _session(self._spark)
         tables, snapshot = self._views.look()
-        complete = with_literals(text, args) if args else text
-        statement = statement_about(text if complete is None else complete, tables)
-        if statement is not None:
-            try:
-                if complete is None:
-                    raise NotUnderstoodError("a parameter has no literal here; write its value into the text")
-                return self._execute(statement, session)
-            except NotUnderstoodError as why:
-                raise statement.refused(str(why)) from None
+        statement = statement_about(text, tables)
         try:
-            plan = _plan(complete, tables, session)
-        except NotUnderstoodError:
+            complete = with_literals(text, args)
+            if statement is not None:
+                return self._execute(statement.with_text(complete), session)
+            plan = plan_query(complete, tables, session)
+        except NotUnderstoodError as why:
+            if statement is not None:
+                raise statement.refused(str(why)) from None
             return self._run_unchanged(text, args)
         try:
             return self._run_plan(plan, snapshot)
@@ -171,44 +167,40 @@ class AttachedStore:
         session = _session(self._spark)
         tables, snapshot = self._views.look()
         try:
-            plan = _plan(with_literals(text, args) if args else text, tables, session)
+            plan = plan_query(with_literals(text, args), tables, session)
         except NotUnderstoodError as why:
             return f"given to Spark as it is, over the plain views: {why}\n\n{text.strip()}"
-        plan, reads = self._reads(plan, snapshot)
-        return plan.explained(snapshot, [few.rows.num_rows if few else None for _, few in reads])
+        few = [rows for _, _, rows in self._reads(plan, snapshot)]
+        return plan.explained(snapshot, [None if rows is None else rows.rows.num_rows for rows in few])
 
-    def _reads(
-        self, plan: QueryPlan, snapshot: int
-    ) -> tuple[QueryPlan, list[tuple[dict[str, str], FewRows | None]]]:
-        """Return the options of each read of a plan, in its order, with its rows if they were read already;
-        and the plan with what is complete by these."""
-        reads, scans, found = list[Any](), [], dict[tuple[object, ...], FewRows | None]()
+    def _reads(self, plan: QueryPlan, snapshot: int) -> list[_Read]:
+        """Return the read of each scan of a plan. Equal reads are made once and have one name.
+
+        The names are for this query alone.
+        """
+        query, reads = uuid.uuid4().hex, dict[tuple[object, ...], _Read]()
+        keys = []
         for scan in plan.scans:
             options = {URL: self._uri, "table": scan.table.name, **scan.options(snapshot)}
-            parsed, key = parse_options(options), tuple(options.items())
-            if scan.reference.as_of is not None:
-                check_snapshot(parsed)
-            if key not in found:
-                found[key] = read_few(parsed, scan.limit)
-            few = found[key]
-            reads.append((options, few))
-            is_complete = few is not None and are_groups(few.rows, scan.partial)
-            scans.append(scan.completed() if is_complete else scan)
-        return replace(plan, scans=tuple(scans)), reads
+            keys.append(tuple(options.items()))
+            if keys[-1] not in reads:
+                parsed = parse_options(options)
+                if scan.reference.as_of is not None:
+                    check_snapshot(parsed)
+                reads[keys[-1]] = f"elasticscan_{query}_{len(reads)}", options, read_few(parsed, scan.limit)
+        return [reads[key] for key in keys]
 
     def _run_plan(self, plan: QueryPlan, snapshot: int) -> DataFrame:
-        """Run a query over the rows themselves where they are few, else over relations that tasks read.
+        """Run a query over local relations of few rows, and over relations that tasks read.
 
-        Equal reads have one relation, which Spark reads once. Spark gets them as arguments, under names for
-        this query alone: a Connect session analyses a query again with each action, when temporary views
-        would be gone.
+        Spark gets the relations as arguments: a Connect session analyses a query again with each action, when
+        temporary views would be gone.
         """
-        plan, reads = self._reads(plan, snapshot)
-        unique, every = uuid.uuid4().hex, [options for options, _ in reads]
-        names = [f"elasticscan_{unique}_{every.index(options)}" for options in every]
-        text = plan.rewritten(names).replace("{", "{{").replace("}", "}}")  # Spark formats the text
+        reads = self._reads(plan, snapshot)
+        text = plan.rewritten([name for name, _, _ in reads], [few is not None for _, _, few in reads])
+        text = text.replace("{", "{{").replace("}", "}}")  # Spark formats the text
         frames: dict[str, Any] = {}
-        for name, (options, few) in zip(names, reads, strict=True):
+        for name, options, few in reads:
             if name not in frames:
                 text = text.replace(f"`{name}`", f"`{{{name}}}`")
                 by_tasks = self._spark.read.format(FORMAT).options(**options)
@@ -242,12 +234,6 @@ class AttachedStore:
             return until_unchanged(context, insert, f"rows of table {view!r}", "repeat the INSERT")
         finally:
             self._spark.sql(f"DROP VIEW IF EXISTS {name}")
-
-
-def _plan(text: str | None, tables: Mapping[str, TableInfo], session: Session) -> QueryPlan:
-    if text is None:
-        raise NotUnderstoodError("it has parameters whose values cannot be written as literals")
-    return plan_query(text, tables, session)
 
 
 def _session(spark: SparkSession) -> Session:

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.connector.conversion import ToSpark
-from elasticscan.connector.options import Options, PartialAggregates
+from elasticscan.connector.options import Options
 from elasticscan.connector.partitions import PartialRows
 from elasticscan.connector.reading import chosen_columns, offered_schema, request_of
 from elasticscan.connector.sql.limits import RowLimit
@@ -61,13 +61,6 @@ def read_few(options: Options, limit: RowLimit | None = None) -> FewRows | None:
         return _read(store, table, options, limit)
     except ElasticScanError:
         return None
-
-
-def are_groups(rows: pa.Table, partial: PartialAggregates | None) -> bool:
-    """Return True unless some partial rows are of one group: a sum that does not fit its type has several."""
-    by = [] if partial is None else list(partial.by)
-    groups = rows.select(by).group_by(by).aggregate([]).num_rows if by else 1
-    return partial is None or bool(rows.num_rows == groups)
 
 
 def _read(store: Store, table: TableInfo, options: Options, limit: RowLimit | None) -> FewRows | None:

@@ -18,17 +18,19 @@ Arguments = Mapping[str, Any] | Sequence[Any]
 _KINDS = (type(None), bool, int, float, str, bytes, Decimal, date)
 
 
-def with_literals(text: str, arguments: Arguments) -> str | None:
-    """Write values for `?` and `:name` into a statement; None where that might change its meaning.
+def with_literals(text: str, arguments: Arguments | None) -> str:
+    """Replace `?` and `:name` in a statement by literals of the types that `spark.sql` gives the values.
 
-    A literal has the type that `spark.sql` gives the value.
+    Raises:
+        NotUnderstoodError: this might change the meaning of the statement.
     """
-    if "\\" in text:  # strings end elsewhere, by the session's rules for them
-        return None
-    try:
-        tokens = tokens_of(text)
-    except NotUnderstoodError:
-        return None
+    if not arguments:
+        return text
+    if "\\" in text:
+        raise NotUnderstoodError(
+            "a backslash may end its strings elsewhere; write the parameters into the text"
+        )
+    tokens = tokens_of(text)
     named = arguments if isinstance(arguments, Mapping) else {}
     values = iter(() if isinstance(arguments, Mapping) else arguments)
     pieces, at = list[str](), 0
@@ -38,15 +40,17 @@ def with_literals(text: str, arguments: Arguments) -> str | None:
             continue
         literal = _literal(next(values, ...) if name is None else named.get(name, ...))
         if literal is None:
-            return None
+            raise NotUnderstoodError("a parameter has no literal here; write its value into the text")
         pieces += [text[at : token.start], literal]
         at = tokens[place + (name is not None)].end + 1
-    return None if next(values, ...) is not ... else "".join([*pieces, text[at:]])
+    if next(values, ...) is not ...:
+        raise NotUnderstoodError("it has fewer parameters than there are values")
+    return "".join([*pieces, text[at:]])
 
 
 def _literal(value: Any) -> str | None:
-    """Return an expression for a value, by its exact type: others are converted by Spark's own rules."""
-    if type(value) is datetime:  # the session's time zone says which moment one without a zone is
+    """Return an expression for a value; None if its exact type is not known here."""
+    if type(value) is datetime:  # without a zone its moment depends on the session's time zone
         return None if value.tzinfo is None else f"TIMESTAMP'{value.isoformat(' ')}'"
     if type(value) not in _KINDS or (type(value) is int and not -(2**63) <= value < 2**63):
         return None

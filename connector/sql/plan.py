@@ -2,7 +2,7 @@
 
     plan = plan_query("SELECT f.origin FROM flights f WHERE f.dep_delay > 60", tables, Session())
     plan.scans[0].columns, plan.scans[0].filter      # ('origin', 'dep_delay'), 'dep_delay > 60'
-    plan.rewritten(["v1"])                           # "SELECT f.origin FROM `v1` f WHERE ..."
+    plan.rewritten(["v1"], [False])                  # "SELECT f.origin FROM `v1` f WHERE ..."
 
 Each reference of a table is given the name of a relation of its own. Every condition stays where it was, so
 what a relation leaves out can only be rows and columns that the query had not used. Nothing else of the text
@@ -14,7 +14,7 @@ in that order: there these words go, and with them a sort.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from sqlglot import exp
@@ -75,10 +75,6 @@ class TableScan:
         }
         return {name: value for name, value in choices.items() if value is not None}
 
-    def completed(self) -> TableScan:
-        """Return the scan over a complete relation; itself where something is left to Spark all the same."""
-        return self if self.ended is None else replace(self, edits=self.ended)
-
     def explained(self, name: str, rows_here: int | None) -> str:
         """Describe the read for people, as `QueryPlan.explained`."""
         reference, total = self.reference, len(self.table.schema)
@@ -95,7 +91,11 @@ class TableScan:
             lines.append(f"  limit    {self.limit.rows:,}{order}")
         if self.partial is not None:
             by = f" by {', '.join(self.partial.by)}" if self.partial.by else ""
-            rest = "each group once" if self.edits is self.ended else "partial rows, added up by Spark"
+            rest = (
+                "each group once"
+                if rows_here is not None and self.ended is not None
+                else "partial rows, added up by Spark"
+            )
             lines.append(f"  folded   {', '.join(self.partial.values) or 'rows'}{by}: {rest}")
         if rows_here is not None:
             lines.append(f"  read     alongside the driver: {rows_here:,} rows")
@@ -110,13 +110,17 @@ class QueryPlan:
     text: str
     scans: tuple[TableScan, ...]
 
-    def rewritten(self, names: Sequence[str]) -> str:
-        """Return the query over relations of these names, one for each scan; some have partial rows."""
+    def rewritten(self, names: Sequence[str], complete: Sequence[bool]) -> str:
+        """Return the query over relations of these names, one for each scan.
+
+        `complete` tells for each relation whether one reader made it, and not several tasks.
+        """
         edits, pieces, at = list[Edit](), list[str](), 0
-        for scan, name in zip(self.scans, names, strict=True):
+        for scan, name, is_complete in zip(self.scans, names, complete, strict=True):
             place = scan.reference
             alias = "" if place.node.alias else f" AS {quoted(place.alias)}"
-            edits += [(place.start, place.end, quoted(name) + alias), *scan.edits]
+            edits.append((place.start, place.end, quoted(name) + alias))
+            edits += scan.ended if is_complete and scan.ended is not None else scan.edits
         for start, end, text in sorted(edits, key=lambda edit: edit[:2]):
             pieces += [self.text[at:start], text]
             at = end
@@ -132,7 +136,8 @@ class QueryPlan:
         names = [f"{scan.reference.table}#{number}" for number, scan in enumerate(self.scans, 1)]
         given = zip(self.scans, names, rows_here, strict=True)
         parts = [scan.explained(name, rows) for scan, name, rows in given]
-        return "\n\n".join([f"snapshot {snapshot}", *parts, self.rewritten(names).strip()])
+        text = self.rewritten(names, [rows is not None for rows in rows_here])
+        return "\n\n".join([f"snapshot {snapshot}", *parts, text.strip()])
 
 
 def plan_query(text: str, tables: Mapping[str, TableInfo], session: Session) -> QueryPlan:

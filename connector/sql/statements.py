@@ -13,7 +13,7 @@ columns that they lack, which are kept (the option `partialUpdate`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from elasticscan.base.errors import InvalidCall
@@ -54,7 +54,11 @@ class Statement:
     is_lenient: bool
     reader: StatementReader
 
-    def refused(self, why: str) -> InvalidCall:
+    def with_text(self, text: str) -> Statement:
+        """Return the statement with another text, whose words up to the table's name are the same."""
+        return replace(self, reader=StatementReader(text, tokens_of(text), self.reader.at))
+
+    def refused(self, why: str) -> NotSupported:
         why = f"{self.kind} of table {self.view!r} did nothing: {why}"
         return InvalidCall(why, statement=self.kind, table=self.view)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -40,8 +39,8 @@ def query_plan(text: str) -> str:
         return f"left to Spark: {why}"
     shown = plan.explained(1, [None] * len(plan.scans))
     names = [f"{scan.reference.table}#{number}" for number, scan in enumerate(plan.scans, 1)]
-    ended = replace(plan, scans=tuple(scan.completed() for scan in plan.scans)).rewritten(names)
-    if ended != plan.rewritten(names):
+    ended = plan.rewritten(names, [True] * len(names))
+    if ended != plan.rewritten(names, [False] * len(names)):
         shown += f"\nalongside the driver: {ended}"
     return shown.removeprefix("snapshot 1\n\n")
 
