@@ -1,12 +1,11 @@
-"""Arrow columns to the types that Spark takes, and back; whole batches at a time.
+"""Conversion of Arrow batches to the types that Spark expects, and back.
 
-Spark compares the first batch of a task with its schema and takes nothing but an equal one, so
-each column is brought to exactly the Arrow type that Spark expects: texts and binaries in their
-plain form, unsigned integers in the next wider type, timestamps in microseconds (UTC, or without
-a zone). Columns that have that type already pass through untouched.
+Spark refuses a batch whose schema differs from the expected one. So each column is cast to exactly the Arrow
+type that Spark expects: texts and binaries in their plain form, unsigned integers in the next wider type,
+timestamps in microseconds (UTC, or without a zone). Columns of that type pass through unchanged.
 
-Nanoseconds are cut off on the way to Spark, which has none. Everything else keeps its value or fails: a date
-that Spark's microseconds cannot hold on the way out, a value that the table's type cannot hold on the way in.
+Spark has no nanoseconds: they are cut off on the way to it. Every other value stays the same, or the read or
+write fails: a date may be out of range for Spark's microseconds, a value out of range for the table's type.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from elasticscan.base.limits import MAX_DECIMAL_DIGITS
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import check_keys_filled, conform
 
-# Types that Spark lacks, and the one of its own that holds all their values.
-_HELD_AS: dict[pa.DataType, pa.DataType] = {
+# Types that Spark lacks, and the type of Spark that has all their values.
+_SPARK_TYPES: dict[pa.DataType, pa.DataType] = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
@@ -48,12 +47,12 @@ _HELD_AS: dict[pa.DataType, pa.DataType] = {
 
 
 def mismatch(column: str, why: str) -> SchemaMismatch:
-    """Return the error for a column that cannot be taken."""
+    """Return the error for a column that cannot be read or written."""
     return SchemaMismatch(f"column {column!r} {why}", column=column)
 
 
 def spark_type(name: str, kind: pa.DataType) -> DataType:
-    """Return the Spark type of a column. Raises `SchemaMismatch`, naming the column."""
+    """Return the Spark type of a column. Raises `SchemaMismatch` with the column's name."""
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
         return ArrayType(spark_type(f"{name}.element", kind.value_type), kind.value_field.nullable)
     if pt.is_map(kind):
@@ -64,7 +63,7 @@ def spark_type(name: str, kind: pa.DataType) -> DataType:
     too_wide = pt.is_decimal(kind) and not 0 <= kind.scale <= kind.precision <= MAX_DECIMAL_DIGITS
     try:
         if not (too_wide or pt.is_nested(kind) or pt.is_dictionary(kind)):
-            return from_arrow_type(_HELD_AS.get(kind, kind))
+            return from_arrow_type(_SPARK_TYPES.get(kind, kind))
     except PySparkTypeError:
         pass
     raise mismatch(name, f"has the Arrow type {kind}, unknown to Spark; leave it out by the option 'columns'")
@@ -75,69 +74,63 @@ def _spark_field(path: str, field: pa.Field) -> StructField:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Return a table's columns as Spark sees them, nullability included."""
+    """Return the columns of a table with Spark's types and with their nullability."""
     return StructType([_spark_field(field.name, field) for field in schema])
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema in which Spark hands over rows and expects them.
+    """Return the Arrow schema of the batches that Spark sends and expects.
 
     Raises:
-        SchemaMismatch: a column of a type that no table can hold and give back.
+        SchemaMismatch: no table can store the type of a column and return it unchanged.
     """
     fields = []
     for field in schema:
         try:
             (column,) = to_arrow_schema(StructType([field]), timezone="UTC")
             same = _same(spark_type(field.name, column.type), field.dataType)
-        except (PySparkException, SchemaMismatch, ValueError, TypeError):  # the latter of Arrow, below it
+        except (PySparkException, SchemaMismatch, ValueError, TypeError):  # Arrow raises the last two
             same = False
         if not same:
-            why = "which a table cannot hold; cast it (CHAR and VARCHAR to STRING) or drop it first"
-            raise mismatch(field.name, f"is {field.dataType.simpleString()}, {why}")
+            hint = "cast it (CHAR and VARCHAR to STRING) or drop it first"
+            raise mismatch(field.name, f"is {field.dataType.simpleString()}, no type of a table; {hint}")
         fields.append(pa.field(column.name, column.type, column.nullable))
     return pa.schema(fields)
 
 
 def _same(left: DataType, right: DataType) -> bool:
-    """Return True if two types differ at most in the nulls that they allow, or in the precision of a time."""
+    """Return True if two types are equal but for nullability and the precision of times."""
     if isinstance(left, TimeType):
         return isinstance(right, TimeType)
     return _nullable(left) == _nullable(right)
 
 
 def _nullable(kind: DataType) -> DataType:
-    """Return the type that allows nulls everywhere, as in a schema that is given as text."""
+    """Return the type with nulls allowed at each level, as in a schema that a user writes as text."""
     return ArrayType(kind).toNullable().elementType
 
 
 def match_columns(asked: StructType, offered: StructType) -> tuple[str, ...]:
-    """Return the offered column that each column of a schema means which a user gave.
+    """Return the names of the offered columns that a user's schema asks for.
 
-    Any subset in any order; names in any case, as in Spark's SQL. Types must be the offered ones; a column
-    that has no nulls may be nullable, and so may all that is in a column.
+    The schema may name any subset, in any order and any case. Types must be the offered ones. A column
+    without nulls may be declared nullable, and so may the elements and fields within a column.
 
     Raises:
-        SchemaMismatch: naming the column that does not fit.
+        SchemaMismatch: a column is unknown, is named twice, or has another type.
     """
     by_name = {field.name.lower(): field for field in offered}
     matched = []
     for field in asked:
         column = by_name.get(field.name.lower())
         if column is None:
-            raise SchemaMismatch(
-                f"the schema names a column {field.name!r}, but there are {', '.join(offered.names)}",
-                column=field.name,
-            )
+            raise mismatch(field.name, f"of the schema is unknown; there are {', '.join(offered.names)}")
         is_nested = isinstance(column.dataType, ArrayType | MapType | StructType)
         allowed = (column.dataType, _nullable(column.dataType))
         fits = field.dataType in allowed if is_nested else _same(field.dataType, column.dataType)
         if not fits or field.nullable < column.nullable:
-            raise SchemaMismatch(
-                f"the schema says {_ddl(field)} for column {field.name!r}, but it is {_ddl(column)}; read it "
-                "so, with its nulls, and cast it in the query",
-                column=field.name,
-            )
+            why = f"is {_ddl(column)}, not {_ddl(field)} as in the schema; cast it in the query instead"
+            raise mismatch(field.name, why)
         matched.append(column.name)
     if len(set(matched)) < len(matched) or not matched:
         raise SchemaMismatch("the schema must name at least one column, and each once")
@@ -149,15 +142,15 @@ def _ddl(field: StructField) -> str:
 
 
 class ToSpark:
-    """Turns a scan's batches into what Spark expects.
+    """Converter of a scan's batches to Spark's schema.
 
     Args:
-        stored: schema of the batches; they may have more columns than `columns`.
-        columns: the columns of `stored` to hand over, in the order of `target`.
+        stored: schema of the scan's batches; it may have more columns than `columns`.
+        columns: the columns of `stored` to return, in the order of `target`.
         target: Spark's schema.
 
     Attributes:
-        target: the same as an Arrow schema: that of the batches that leave.
+        target: Spark's schema as an Arrow schema.
     """
 
     def __init__(self, stored: pa.Schema, columns: Sequence[str], target: StructType) -> None:
@@ -184,12 +177,12 @@ class ToSpark:
         try:
             return pc.cast(column, options=pc.CastOptions(field.type, allow_time_truncate=True))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            why = f"holds a value that Spark's type cannot: {error}; leave it out by the option 'columns'"
+            why = f"has a value that Spark's type cannot hold: {error}; omit it by the option 'columns'"
             raise mismatch(field.name, why) from error
 
 
 def spell(names: Sequence[str], columns: pa.Schema) -> list[str]:
-    """Return column names as a schema spells them, whatever their case; unknown ones as they are."""
+    """Return column names as a schema spells them. Unknown names stay as they are."""
     by_name = {name.lower(): name for name in columns.names}
     return [by_name.get(name.lower(), name) for name in names]
 
@@ -197,13 +190,13 @@ def spell(names: Sequence[str], columns: pa.Schema) -> list[str]:
 def from_spark(
     batch: pa.RecordBatch, schema: pa.Schema, fill: bool = False, table: TableInfo | None = None
 ) -> pa.RecordBatch:
-    """Return a batch of Spark's in a table's schema, with every value kept.
+    """Return a batch that Spark sent in a table's schema. No value changes.
 
     Args:
         batch: the rows, whose columns have the table's names.
-        schema: the table's, or some of its columns.
-        fill: whether nullable columns that the batch lacks are null, instead of missing.
-        table: the table, if its key must be there in every row.
+        schema: the columns of the table, or a part of them.
+        fill: whether to fill nullable columns that the batch lacks with nulls.
+        table: the table, if each row must have a key.
 
     Raises:
         SchemaMismatch: columns are missing or unknown, or a value does not fit its column, or a column
@@ -218,13 +211,13 @@ def from_spark(
         names.append(field.name)
         columns.append(pa.nulls(batch.num_rows, field.type))
     named = pa.RecordBatch.from_arrays(columns, names)
-    if table is not None:  # else `conform` would find nulls that have no business in the column
+    if table is not None:  # `conform` would report such nulls as those of any other column
         check_keys_filled(named, table)
     return conform(named, schema)
 
 
 def _narrow(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Return the column in the table's type, if that is one which Spark sees as the column's type."""
+    """Return the column in the table's type if Spark has one type for both; else return it unchanged."""
     if column.type == field.type or not _same(
         spark_type(field.name, column.type), spark_type(field.name, field.type)
     ):
@@ -240,7 +233,7 @@ def _narrow(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _is_exact(narrowed: pa.Array, column: pa.Array) -> bool:
-    """Return True if half floats hold these numbers, which Arrow rounds silently; of nested ones unknown."""
+    """Return True if a cast to half floats kept all numbers: Arrow rounds silently. False for nested ones."""
     if not pt.is_float16(narrowed.type):
         return False
     same = pc.or_(pc.equal(narrowed.cast(column.type), column), pc.is_nan(column))

@@ -1,13 +1,13 @@
-"""Rows that delete: what the option `deleteColumn` makes of the rows of a write.
+"""Rows that delete, by the option `deleteColumn` of a write.
 
-The option names a column of the incoming rows. A boolean one is true in rows that delete their key; false and
-null upsert. A text column is a change feed's `_change_type`: "delete" deletes, "insert", "update" and
-"update_postimage" (and null) upsert, "update_preimage" is skipped, and any other word is refused rather than
-guessed. The column itself is only stored where the table has one of that name.
+The option names a column of the incoming rows. In a boolean column, true deletes the key of the row; false
+and null upsert the row. A text column is a change feed's `_change_type`: "delete" deletes; "insert",
+"update", "update_postimage" and null upsert; "update_preimage" is skipped; any other word is an error. The
+column is stored only if the table has a column of that name.
 
-A change feed may hold several changes of a key. Where the rows have a column `_commit_version`,
-the newest change of each key among a task's rows is written and the others are skipped; that column
-and `_commit_timestamp` are never stored. Without it, a key that occurs twice is an error, as ever.
+A change feed may contain several changes of a key. If the rows have a column `_commit_version`, each task
+writes the newest change of each key among its rows and skips the others. That column and `_commit_timestamp`
+are never stored. Without it, a key that occurs twice is an error, as in every write.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from elasticscan.base.errors import NotFound, SchemaMismatch
+from elasticscan.base.errors import NotFound
 from elasticscan.base.key_encoding import sort_codes
 from elasticscan.base.suggestions import suggest
 from elasticscan.connector.conversion import from_spark, mismatch, spell
@@ -31,20 +31,20 @@ _UPSERTS = (INSERT, "update", UPDATE_POSTIMAGE)
 
 
 class Deletions:
-    """Turns rows that upsert or delete into rows of a table and tombstones.
+    """Converter of rows that upsert or delete to rows of a table and tombstones.
 
     Args:
         column: the option's value.
         rows: the columns of the rows, as the table spells them.
-        table: the table; None if it is still to be made.
+        table: the table; None if it does not exist yet.
 
     Attributes:
-        stored: the columns that go into the table.
-        keys_alone: whether these are only the primary key, so that all rows must delete.
+        stored: the columns that are stored in the table.
+        keys_alone: whether these are only the primary key; then all rows must delete.
 
     Raises:
         NotFound: the rows have no column of that name.
-        SchemaMismatch: it is neither boolean nor text, or `_commit_version` is no whole number.
+        SchemaMismatch: the column is neither boolean nor text, or `_commit_version` is not a whole number.
     """
 
     def __init__(self, column: str, rows: pa.Schema, table: TableInfo | None = None) -> None:
@@ -59,15 +59,12 @@ class Deletions:
         kind = rows.field(self.column).type
         self._words = pa.types.is_string(kind)
         if not self._words and not pa.types.is_boolean(kind):
-            raise SchemaMismatch(
-                f"option 'deleteColumn'={column!r}: the column is {kind}; give a boolean one, true in rows "
-                "that delete, or a change feed's '_change_type'",
-                column=self.column,
-            )
+            why = f"is {kind}; the option 'deleteColumn' needs a boolean, or a change feed's '_change_type'"
+            raise mismatch(self.column, why)
         self._has_versions = COMMIT_VERSION in rows.names
         if self._has_versions and not pa.types.is_integer(rows.field(COMMIT_VERSION).type):
             kind = rows.field(COMMIT_VERSION).type
-            why = f"is {kind}, but says which change of a key is the newest; cast it to bigint"
+            why = f"is {kind}, but must order the changes of a key; cast it to bigint"
             raise mismatch(COMMIT_VERSION, why)
         keys, names = (table.primary_key, table.schema.names) if table else ((), ())
         left_out = {COMMIT_VERSION, COMMIT_TIMESTAMP}
@@ -79,10 +76,10 @@ class Deletions:
     def changes(
         self, batches: Iterable[pa.RecordBatch], table: TableInfo, replacing: bool, fill: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Spark's rows as the table's, with tombstones among them.
+        """Yield Spark's rows as rows of the table, with tombstones among them.
 
-        With `replacing` there is nothing to delete: rows that delete only hide older changes of
-        their key. With `fill`, columns that the rows lack are null.
+        With `replacing` all old rows go anyway: a row that deletes only hides older changes of its key. With
+        `fill`, columns that the rows lack are null.
         """
         rows: Iterator[pa.RecordBatch] = map(self._without_preimages, batches)
         if self._has_versions:
@@ -112,45 +109,43 @@ class Deletions:
 
 
 def deletions_of(column: str | None, rows: pa.Schema, table: TableInfo | None = None) -> Deletions | None:
-    """Return what the option's value means for rows of this schema; None where no row deletes.
+    """Return the deletions of rows of this schema; None without the option `deleteColumn`.
 
     Raises:
-        SchemaMismatch: the rows are a change feed, but nothing says that its deletes are meant.
+        SchemaMismatch: the rows are a change feed, and without the option its deletes would be upserts.
     """
     if column is not None:
         return Deletions(column, rows, table)
     if CHANGE_TYPE in rows.names:
-        raise SchemaMismatch(
-            f"the rows are a change feed; set the option deleteColumn={CHANGE_TYPE!r}, or drop that column",
-            column=CHANGE_TYPE,
-        )
+        why = f"is of a change feed; set the option deleteColumn={CHANGE_TYPE!r}, or drop it"
+        raise mismatch(CHANGE_TYPE, why)
     return None
 
 
 def newest_only(batches: Iterable[pa.RecordBatch], keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows with the highest `_commit_version` of each key.
 
-    Which row is the newest is known after the last. Until then memory holds the keys and numbers;
-    the rows wait in a `Spool`.
+    The newest row of a key is known only after the last batch. Until then the rows wait in a `Spool`; only
+    keys and versions stay in memory.
     """
-    held: list[pa.RecordBatch] = []
+    versions: list[pa.RecordBatch] = []
     with Spool() as spool:
         for batch in batches:
             if nulls := batch.column(COMMIT_VERSION).null_count:
                 raise mismatch(COMMIT_VERSION, f"has {nulls} nulls; fill or drop them")
             spool.write(batch)
-            held.append(batch.select([*keys, COMMIT_VERSION]))
-        if not held:
+            versions.append(batch.select([*keys, COMMIT_VERSION]))
+        if not versions:
             return
-        chosen, start = _newest(pa.Table.from_batches(held), keys), 0
-        held.clear()
+        chosen, start = _newest(pa.Table.from_batches(versions), keys), 0
+        versions.clear()
         for batch in spool.batches():
             yield batch.filter(pa.array(chosen[start : start + len(batch)]))
             start += len(batch)
 
 
 def _newest(rows: pa.Table, keys: Sequence[str]) -> NDArray[np.bool_]:
-    """Mark the rows with the highest number of their key; all of several equal ones, an error later."""
+    """Mark the rows with the highest version of their key. Equal ones are all marked, an error later."""
     group = np.zeros(rows.num_rows, dtype=np.int64)
     for name in keys:
         _, codes = np.unique(sort_codes(rows[name].combine_chunks()), return_inverse=True)

@@ -1,7 +1,7 @@
-"""The options of a read or a write: one table, checked before anything is opened.
+"""The options of reads and writes, checked before a store is opened.
 
-Each option is a field of `Options`, with its name in Spark, its parser and its uses. Its meaning is in
-docs/options.md; a test compares the table there with them.
+Each option is a field of `Options`, with its name in Spark, its parser and its uses. docs/options.md
+explains the options; a test compares it with this module.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ _BYTES = re.compile(r"([0-9]{1,19})\s*([kmgt]?)i?b?")
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _LAST_SECOND = datetime.max.replace(tzinfo=UTC).timestamp()
 
-# Spark adds these to what the user gave; all keys reach us in lower case from SQL.
+# Spark adds these to the user's options. SQL sends all names in lower case.
 _FROM_SPARK = frozenset(
     "provider owner location external comment is_managed_location serialization.format queryname".split()  # noqa: SIM905
 )
 _FROM_SPARK_PREFIXES = ("option.", "spark.sql.")
 
-# Another name of the option `store`. Where options are shown (in plans, in event logs), Spark hides the value
-# of this one, with a password that may be in it: its setting `spark.sql.redaction.options.regex`.
+# Another name of the option `store`. Spark shows options in plans and event logs, but hides the value of this
+# one (its setting `spark.sql.redaction.options.regex`), which may contain a password.
 URL = "url"
 
-# Options that say where to read; reads of a cluster take further ones.
+# Options that name the store. A Redis or Valkey cluster has these and options of its own.
 _PLACES = ("store", URL, "path")
 _OF_CLUSTERS = frozenset({
     *_PLACES, "table", "columns", "filter", "batchSize", "splitSize", "numPartitions",
     "maxRowsPerTask", "taskOrder", "partialAggregates",
 })  # fmt: skip
 
-# Options that contradict each other, and options that need another one.
+# Pairs of options that exclude each other, and pairs whose first option needs the second.
 _APART = (
     ("versionAsOf", "timestampAsOf"), ("startingVersion", "startingTimestamp"),
     ("endingVersion", "endingTimestamp"),
@@ -73,23 +73,22 @@ _NEEDS = (
     ("taskOrder", "maxRowsPerTask"), ("shardKey", "primaryKey"), ("compression", "primaryKey"),
     ("txnVersion", "txnAppId"),
 )  # fmt: skip
-_APPEND_ALONE = frozenset({"insertOnly", "ifUnchangedSince", "partialUpdate"})  # replaced rows keep nothing
-# Options that may be given where they have no effect, since a view has one set of options for all uses.
+_APPEND_ALONE = frozenset({"insertOnly", "ifUnchangedSince", "partialUpdate"})  # not for mode overwrite
+# Options that are accepted where they have no effect, since a view has one set of options for all uses.
 _HARMLESS = frozenset({
     "columns", "index", "batchSize", "splitSize", "numPartitions", "minPartitions", "includeMetadata",
     "failOnDataLoss",
 })  # fmt: skip
 
-# The uses of options. A batch read of changes takes some options that other reads do not, and
-# refuses some that they take.
+# The uses of options. FEED is a batch read of changes.
 READ, FEED, STREAM, WRITE, STREAM_WRITE = "read", "change feed", "readStream", "write", "writeStream"
 _READS = (READ, FEED, STREAM)
-SPARK_COMPRESSION = "lz4"  # of tables that Spark makes: it does not feel it (decision 19)
+SPARK_COMPRESSION = "lz4"  # of tables that Spark creates: it makes Spark no slower (decision 19)
 _WRITES = (WRITE, STREAM_WRITE)
 
 
-# A parser, which raises an error of a user or of Python's for a text that has another form, and
-# what the text must be, for the error.
+# The parser of a text, which raises `UsageError` or an error of Python if the text is wrong; and the allowed
+# form, for the error message.
 Form = tuple[Callable[[str], Any], str]
 
 
@@ -121,13 +120,13 @@ def _byte_count(text: str) -> int:
 
 
 def _snapshot(text: str) -> int | str:
-    """Return a commit number or a tag, which is looked up when a read is planned."""
+    """Return a commit number or the name of a tag. Planning a read checks that it exists."""
     word = text.strip()
     return whole_number("", int(word), 0, MAX_NUMBER) if word.isdecimal() else check_tag_name(word)
 
 
 def _moment(text: str) -> float:
-    """Return seconds since the epoch. Digits alone are seconds; a time without a zone is in UTC."""
+    """Return seconds since 1970. A number is seconds already; a time without a zone is in UTC."""
     try:
         seconds = float(text)
     except ValueError:
@@ -140,7 +139,7 @@ def _moment(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PartialAggregates:
-    """Aggregates that each task computes over its rows: texts as in `Table.aggregate`, and groups."""
+    """Aggregates that each task computes over its rows: texts as in `Table.aggregate`, by groups."""
 
     values: tuple[str, ...]
     by: tuple[str, ...]
@@ -161,7 +160,7 @@ def _partial_aggregates(text: str) -> PartialAggregates:
 
 some_text = (_some_text, "text that is not empty")
 column_list = (_columns, "distinct column names such as 'id, name'")
-index_name = (  # the index itself is looked up when a read is planned
+index_name = (  # planning a read checks that the index exists
     lambda text: check_name("index", text.strip().lower()),
     "'auto', 'none' or the name of an index",
 )
@@ -184,19 +183,14 @@ partial_aggregates = (
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option as users know it.
-
-    Attributes:
-        form: the parser of its text.
-        where: some of `READ`, `FEED`, `STREAM`, `WRITE`, `STREAM_WRITE`.
-    """
+    """An option: its name in Spark, the form of its text, and its uses."""
 
     name: str
     form: Form
     where: tuple[str, ...]
 
     def parse(self, text: str) -> Any:
-        """Return the value of a text. Raises `InvalidOption`."""
+        """Parse the text of the option. Raises `InvalidOption`."""
         parse, allowed = self.form
         try:
             text.encode()  # no lone surrogate
@@ -207,16 +201,16 @@ class Option:
 
 
 def _option(name: str, form: Form, default: Any, where: Collection[str], shown: bool = True) -> Any:
-    """Make a field for an option; `default` is its value where it is not given."""
+    """Return a field of `Options`; `default` is the value of an option that is not set."""
     return field(default=default, repr=shown, metadata={"option": Option(name, form, tuple(where))})
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options as values. Built by `parse_options`, which checks each and all together.
+    """Options as values, made by `parse_options`.
 
-    Those from `feed` on are for following commits. Times are seconds since the epoch. `own` are those of a
-    cluster, `chosen` the names of those that have another value than their default.
+    Options from `feed` on are for reads of changes. Times are seconds since 1970. `own` are the options of a
+    cluster, as texts. `chosen` are the names of options that differ from their default.
     """
 
     store: str = _option("store", some_text, MISSING, _READS + _WRITES, shown=False)
@@ -265,12 +259,12 @@ class Options:
 
     @property
     def is_embedded(self) -> bool:
-        """Return True for a store of elasticscan's own, False for a cluster that others operate."""
+        """Return True for an embedded store, False for a Redis or Valkey cluster."""
         return not is_cluster(self.store)
 
     @property
     def txn(self) -> IdempotencyKey | None:
-        """Return the pair under which a batch write is committed once."""
+        """Return the application and version that make a batch write idempotent; None if not set."""
         if self.app_id is None or self.txn_version is None:
             return None
         return IdempotencyKey(self.app_id, self.txn_version)
@@ -282,14 +276,10 @@ _WHERE = {option.name: option.where for option in OPTIONS}
 
 
 def parse_options(spark_options: Mapping[str, str]) -> Options:
-    """Parse and check the options that Spark hands over.
-
-    Keys are case-insensitive. Options of the other direction are accepted where they cannot
-    change any rows: a temporary view has one set of options for reading and for INSERT INTO.
+    """Parse and check the options that Spark sends. Names may be in any case.
 
     Raises:
-        InvalidOption: an option is unknown (the most similar name is suggested), has an impossible
-            value, or contradicts another option.
+        InvalidOption: an option is unknown, has an impossible value, or contradicts another option.
     """
     texts, own = _by_name(spark_options)
     texts |= _place(texts)
@@ -309,7 +299,7 @@ def parse_options(spark_options: Mapping[str, str]) -> Options:
 
 
 def _by_name(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the options by their names here, and the options of clusters alone."""
+    """Return the known options by name, and the options that only clusters have."""
     texts, own = dict[str, str](), dict[str, str]()
     of_cluster = any(is_cluster(text) for name, text in options.items() if name.lower() in _PLACES)
     for key, text in options.items():
@@ -334,9 +324,10 @@ def _refusal(name: str, why: str) -> InvalidOption:
 
 
 def check_use(options: Options, use: str, overwrite: bool | None = None) -> Options:
-    """Refuse options of other uses, which would choose other rows; a write goes to the whole table.
+    """Refuse options of other uses, which would change the rows; return the options.
 
-    Options of writes change no rows of a read; those of the other mode than `overwrite` says are refused.
+    Reads ignore options of writes: a temporary view has one set of options for SELECT and INSERT INTO. A
+    write refuses the options of the other mode; `overwrite` is its mode.
     """
     chosen = options.chosen
     for name in sorted(chosen):
@@ -360,14 +351,14 @@ def check_use(options: Options, use: str, overwrite: bool | None = None) -> Opti
 
 
 def _place(texts: Mapping[str, str]) -> dict[str, str]:
-    """Return the options `store` and `table`, also where a path gives them: "uri/table", or "uri" alone."""
+    """Return the options `store` and `table`. A path names both ("uri/table"), or the store alone."""
     named = {name: texts[name] for name in _PLACES if name in texts}
     if len(set(named.values())) > 1:
         raise InvalidOption(
             f"options {' and '.join(named)} all choose the store; give one", option=[*named][-1]
         )
     store, table = next(iter(named.values()), ""), texts.get("table", "")
-    if is_cluster(store):  # whose URL may end with the table
+    if is_cluster(store):  # its URL may end with the table
         return {"store": store}
     if "path" in named:
         path = store.rstrip("/")
@@ -384,7 +375,7 @@ def _place(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def absolute(uri: str) -> str:
-    """Return a store's URI as tasks find it, in whatever directory they run."""
+    """Return a store's URI as an absolute one: tasks may run in another directory."""
     if uri.startswith(FROM_ENVIRONMENT) or is_cluster(uri):
         return uri
-    return Location.of(uri).uri  # which knows file:/a and ~/a, as in Python
+    return Location.of(uri).uri  # also of file:/a and ~/a

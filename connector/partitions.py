@@ -1,11 +1,11 @@
-"""Parts of a scan, each for one task: the same for a table, for a stream's snapshot and for changes.
+"""Partitions: parts of a scan for one task each, of a table, the first snapshot of a stream, or changes.
 
 A partition is a base-shard scan (its slots are where the newest topology of the history has them) or a
-virtual scan (they have left since), and carries a continuation key of its own. Only the store can seal a
-key, and a task resumes the scan from it as a client does. A partition never says where to read.
+virtual scan (its slots have moved since then). It carries a continuation key, which only the store can seal.
+A task resumes the scan from the key, as every client does. The key does not contain where the slots are.
 
-A task may give partial rows in place of rows, for Spark to add up (`PartialRows`). A page is folded when it
-leaves the scan, after the second placement check, so every row is in one partial row, wherever it was read.
+A task may return partial rows instead of rows, and Spark adds them up (`PartialRows`). A page is folded after
+its placement check, so every row is in exactly one partial row, wherever it was read.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ PLACES = pa.schema(
 
 
 class ScanPartition(InputPartition):
-    """A part of a scan, for one task. Plain values only; what counts is sealed in `key`.
+    """A part of a scan, for one task.
 
     Attributes:
-        key: continuation key of the part.
-        kind: of the scan at planning, for people.
-        store_id: the store that it was planned for.
+        key: continuation key of the part; a task needs nothing else.
+        store_id: id of the store; a task refuses another store at the URI.
+        kind: base-shard or virtual scan when it was planned, for people.
     """
 
     def __init__(self, key: str, store_id: str, kind: str) -> None:
@@ -50,7 +50,7 @@ class ScanPartition(InputPartition):
 
 
 def partitions_of(backend: Backend, scan: PartScan, parts: Sequence[ScanPart]) -> list[ScanPartition]:
-    """Return the partitions of a scan that was cut into parts."""
+    """Return the partitions of a scan, one for each part."""
     keys = scan.parts([part.slots for part in parts])
     return [ScanPartition(key, backend.identity, part.kind) for part, key in zip(parts, keys, strict=True)]
 
@@ -58,14 +58,14 @@ def partitions_of(backend: Backend, scan: PartScan, parts: Sequence[ScanPart]) -
 def read_partition(
     partition: Any, options: Options, columns: Sequence[str], schema: StructType
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a partition's rows as Spark's schema wants them, each once, wherever its slots are by now.
+    """Yield the rows of a partition in Spark's schema, each once, also after its slots have moved.
 
-    Every read returns the same rows, so Spark may try a task again or run it twice. It may also
-    stop reading at any point; nothing has to be closed.
+    Every call returns the same rows, so Spark may retry a task or run it twice. It may also stop reading at
+    any point.
 
     Raises:
-        ContinuationKeyError: it is a partition of another read.
-        TableChanged: there is another store at the URI.
+        ContinuationKeyError: the partition belongs to another read.
+        TableChanged: another store is at the URI now.
     """
     backend = open_backend(options, partition.store_id)
     scan = backend.resume(partition.key, options.table, options.filter)
@@ -91,7 +91,7 @@ def embedded_table(options: Options) -> EmbeddedTable:
 
 
 def rows_of_task(scan: PartScan, options: Options) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a scan that the options choose; no page is read that is not needed."""
+    """Yield the rows of a scan, at most `maxRowsPerTask`; with `taskOrder` the first in that order."""
     left = options.task_rows
     if options.task_order is not None and left is not None:
         first = FirstRows(options.task_order, left, scan.schema)
@@ -110,12 +110,12 @@ def rows_of_task(scan: PartScan, options: Options) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True, slots=True)
 class PartialRows:
-    """The groups and values of partial rows.
+    """Aggregates that a task computes of its rows, one partial row for each group.
 
     Attributes:
-        by: columns whose values make a group.
-        values: counts, sums, least and greatest values; of an average the sum, as a double.
-        schema: of the partial rows.
+        by: the columns that define a group.
+        values: the aggregates. An average is represented by its sum, as a double.
+        schema: the schema of the partial rows.
     """
 
     by: tuple[str, ...]
@@ -124,7 +124,7 @@ class PartialRows:
 
     @classmethod
     def of(cls, table: str, stored: pa.Schema, asked: PartialAggregates) -> PartialRows:
-        """Those of the option `partialAggregates`; raises where it does not fit the columns."""
+        """Return the aggregates of the option `partialAggregates`; raises if they do not fit the columns."""
         for name in asked.by:
             if name not in stored.names:
                 raise no_such_column(table, name, stored.names)
@@ -142,23 +142,23 @@ class PartialRows:
         return cls(asked.by, values, pa.schema(fields))
 
     def columns(self, primary_key: Sequence[str]) -> list[str]:
-        """Return the columns to scan; rows are counted by some column."""
+        """Return the columns to scan: at least one, to count rows by."""
         used = [name for value in self.values for name in value.columns]
         return list(dict.fromkeys([*self.by, *used])) or list(primary_key[:1])
 
     @property
     def counts_rows(self) -> bool:
-        """True if all values are the number of rows, of one group."""
+        """True if the partial row only counts all rows."""
         return not self.by and all(value.function == COUNT_ROWS for value in self.values)
 
     def of_count(self, count: int) -> pa.RecordBatch:
-        """Return the partial row of so many rows."""
+        """Return the partial row of `count` rows."""
         return pa.RecordBatch.from_arrays(
             [pa.array([count], pa.int64())] * len(self.values), schema=self.schema
         )
 
     def of_scan(self, scan: PartScan, most_rows: int) -> Iterator[pa.RecordBatch]:
-        """Yield the partial rows of a task's scan."""
+        """Yield the partial rows of a scan, in batches of at most `most_rows`."""
         if self.counts_rows:
             yield self.of_count(scan.count())
             return

@@ -1,4 +1,4 @@
-"""Batch reads: a scan planned once, cut into partitions, read by tasks. The same for every back end."""
+"""Batch reads of every back end: a scan that is planned once, cut into partitions and read by tasks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EXPLANATION = pa.schema([
 
 
 def offered_schema(table: NamedColumns, options: Options) -> StructType:
-    """Return what a read with these options returns when the user gave no schema."""
+    """Return the schema of a read with these options if the user gives none."""
     chosen = chosen_columns(table, options)
     if options.explain:
         return spark_schema(EXPLANATION)
@@ -47,27 +47,27 @@ def offered_schema(table: NamedColumns, options: Options) -> StructType:
 
 
 def chosen_columns(table: NamedColumns, options: Options) -> list[str]:
-    """Return the columns that the option `columns` names, as the table spells them."""
+    """Return the columns of the option `columns`, as the table spells them; all without the option."""
     names = None if options.columns is None else spell(options.columns, table.schema)
     return list(columns_of(table, names))
 
 
 class ElasticScanReader(DataSourceReader):
-    """Plans a scan of rows or of changes once, then reads its partitions in the tasks.
+    """Reader of a table's rows or changes: plans in the driver, reads partitions in tasks.
 
-    Has no `pushFilters`: Spark fails every action on a reader that has it unless a setting is on.
+    Has no `pushFilters`: with it, every action fails unless a setting of Spark is on.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Check `schema`, which Spark expects: all offered columns, or the columns that the user named."""
+        """Check Spark's schema: all offered columns, or the user's choice of them."""
         self._options = options
         self._schema = schema
-        # Fails here, where the plan is made, rather than in every task.
+        # A wrong schema fails here in the driver, not later in every task.
         table = self._table(open_backend(options))
         self._columns = match_columns(schema, offered_schema(table, options))
         self._scanned = self._columns
         if isinstance(table, EmbeddedTable):
-            self._definition = table.info.definition  # whose columns a read of changes has
+            self._definition = table.info.definition  # a read of changes has the columns of this version
         if options.partial is not None:
             partial = PartialRows.of(table.name, table.schema, options.partial)
             self._scanned = tuple(partial.columns(table.primary_key))
@@ -75,7 +75,7 @@ class ElasticScanReader(DataSourceReader):
             self._scanned = tuple(offered_schema(table, replace(options, explain=False)).names)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Fix the snapshot, and cut the scan by where slots live now."""
+        """Fix the snapshot, and cut the scan by the present placement of slots."""
         options = self._options
         if options.feed:
             return list(plan_batch_read(options, self._columns, self._definition))
@@ -83,12 +83,11 @@ class ElasticScanReader(DataSourceReader):
         table = self._table(backend)
         read = self._request()
         if options.explain:
-            # The driver finds the answer, and a task only returns it.
             paths = embedded_table(options).access_paths(read)
             for path in paths:
-                can_be_taken = math.isfinite(path["cost"])
-                path["cost"] = path["cost"] if can_be_taken else None
-                path["rows_scanned"] = round(path["rows_scanned"]) if can_be_taken else None
+                is_usable = math.isfinite(path["cost"])
+                path["cost"] = path["cost"] if is_usable else None
+                path["rows_scanned"] = round(path["rows_scanned"]) if is_usable else None
             return [InputPartition(paths)]
         start, most, cores = table.begin(read), options.partitions, os.cpu_count() or 1
         if start.entries is not None:
@@ -96,11 +95,11 @@ class ElasticScanReader(DataSourceReader):
         parts = cut(
             start.placement, start.base, start.weights, options.split_bytes, most, start.scan.slots, cores
         )
-        # Spark makes a partition of its own where it gets none.
+        # Without any partition Spark would make one that this reader does not know.
         return list(partitions_of(backend, start.scan, parts or [NOTHING]))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the partition's rows; of a snapshot every time the same."""
+        """Yield the rows of a partition, the same at every call."""
         if self._options.explain:
             rows = pa.RecordBatch.from_pylist(partition.value, schema=EXPLANATION)
             yield ToSpark(EXPLANATION, self._columns, self._schema)(rows)
@@ -109,8 +108,9 @@ class ElasticScanReader(DataSourceReader):
 
     def _table(self, backend: Backend) -> ReadableTable:
         options = self._options
-        # A store that does not know its columns has those that Spark expects. With `columns` or aggregates
-        # the filter or the values may need others, whose types only the rows tell.
+        # A cluster does not know its columns: the schema names them, unless there are `columns` or
+        # aggregates. Then the filter or the aggregates may need further columns, whose types are found in
+        # rows.
         is_given = not (options.is_embedded or options.columns or options.partial)
         return backend.table(options.table, arrow_schema(self._schema) if is_given else None)
 
@@ -120,7 +120,7 @@ class ElasticScanReader(DataSourceReader):
         if len(columns) < len(self._scanned):
             columns += [name for name in embedded_table(options).shard_key if name not in columns]
         page_rows, most = options.batch_rows, options.task_rows
-        # No longer than what a task gives, unless a filter may drop some of it.
+        # A page is no longer than a task's result, unless rows of it may be dropped.
         if most is not None and not (options.filter or options.task_order):
             page_rows = max(min(page_rows, most), 1)
         return request_of(options, columns, page_rows)
@@ -129,7 +129,7 @@ class ElasticScanReader(DataSourceReader):
 def request_of(
     options: Options, columns: Sequence[str], page_rows: int, page_bytes: int = DEFAULT_PAGE_BYTES
 ) -> ReadRequest:
-    """Return the read that options ask for, of these columns."""
+    """Return the read of these columns with the filter, index and snapshot of the options."""
     snapshot = (
         options.version if options.timestamp is None else datetime.fromtimestamp(options.timestamp, UTC)
     )
@@ -137,6 +137,6 @@ def request_of(
 
 
 def check_snapshot(options: Options) -> None:
-    """Raise what a scan would whose snapshot is none, or none any more."""
+    """Raise the error of a scan if the snapshot of the options does not exist or is no longer kept."""
     table = embedded_table(options)
     table.scan(request_of(options, table.primary_key, 1)).close()

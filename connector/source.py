@@ -1,4 +1,4 @@
-"""`format("elasticscan")`: the entry for Spark, which gets a schema, readers and writers from it."""
+"""The entry for Spark: `format("elasticscan")` returns a schema, readers and writers."""
 
 from __future__ import annotations
 
@@ -29,22 +29,19 @@ from elasticscan.connector.writing import ElasticScanStreamWriter, ElasticScanWr
 from elasticscan.filters import Predicate
 from elasticscan.store import resolve
 
-if TYPE_CHECKING:  # tasks need none of it
+if TYPE_CHECKING:  # tasks do not need the SQL modules, which are slow to import
     from elasticscan.connector.sql.attached import AttachedStore
 
 
 class ElasticScanSource(DataSource):
-    """The data source.
-
-    Spark makes one for each use and pickles it, so it holds the options and nothing else.
-    """
+    """The data source. Spark makes one for each use and pickles it, so it has no state but the options."""
 
     @classmethod
     def name(cls) -> str:
         return "elasticscan"
 
     def schema(self) -> StructType:
-        """Return the table's columns; called by `load()` unless the user gave a schema."""
+        """Return the columns of the read. Spark calls it in `load()` if the user gives no schema."""
         options = self._options()
         table = open_backend(options).table(options.table)
         if options.filter is not None:
@@ -69,7 +66,7 @@ class ElasticScanSource(DataSource):
 
     def _options(self, needed: str | None = None) -> Options:
         options = parse_options(self.options)
-        # Tasks may run where the variable is not set; their arguments are not shown in plans, as options are.
+        # Replaces `env:NAME`: tasks may run without the variable. Plans show options, but not this value.
         options = replace(options, store=absolute(resolve(options.store)))
         if needed is not None and not options.is_embedded:
             raise InvalidCall(f"a Redis or Valkey cluster has no {needed}; read it by spark.read")
@@ -79,9 +76,9 @@ class ElasticScanSource(DataSource):
 def register(spark: SparkSession) -> None:
     """Register `format("elasticscan")` in a session.
 
-    Needed only where Spark does not find `pyspark_elasticscan` itself, as in an editable installation
-    or when another package's source fails to import. Spark's workers have to run a Python that has this
-    package: set PYSPARK_PYTHON where the driver's environment is not activated.
+    Needed only if Spark does not find `pyspark_elasticscan`: in an editable installation, or when the source
+    of another package fails to import. Spark's workers must run a Python that has this package: set
+    PYSPARK_PYTHON if the driver's environment is not activated.
     """
     spark.dataSource.register(ElasticScanSource)
 
@@ -89,21 +86,21 @@ def register(spark: SparkSession) -> None:
 def attach(spark: SparkSession, uri: str | os.PathLike[str], prefix: str = "") -> AttachedStore:
     """Create a temporary view of every table of a store.
 
-    A view shows one snapshot: the newest when it is first read. Another call replaces the views by
-    newer ones; `sql` of the returned object finds new tables itself. INSERT INTO and INSERT OVERWRITE
-    work on the views. A table with a column that Spark has no type for gets no view, with a warning;
-    read it with the option `columns`.
+    A view shows one snapshot: the newest when it is first read. Another call replaces the views by newer
+    ones; the method `sql` of the result finds new tables by itself. INSERT INTO and INSERT OVERWRITE work on
+    the views. A table with a column that Spark has no type for gets a warning and no view; read it with the
+    option `columns`.
 
     Args:
         uri: the store.
         prefix: the beginning of all names of views, as in `attach(spark, uri, "sales_")`.
 
     Returns:
-        The views: a sequence of their names, whose `sql` reads only the needs of a query.
+        An object whose method `sql` reads only the rows and columns that a query needs.
 
     Raises:
-        NotFound: there is no store at `uri`.
-        InvalidOption: a view's name would not be one.
+        StoreNotFound: there is no store at `uri`.
+        InvalidOption: the prefix is not a possible beginning of a view's name.
     """
     if prefix and not prefix.replace("_", "a").isalnum():
         raise InvalidOption(f"prefix={prefix!r} must be letters, digits and underscores", option="prefix")

@@ -1,4 +1,4 @@
-"""Opening the store where a task runs, once for each process."""
+"""Stores that stay open for all plans and tasks of a process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DAEMON = "pyspark.daemon"
 
 
 def open_backend(options: Options, store_id: str | None = None) -> Backend:
-    """Open the store of a read: an embedded one as `open_store` does, or a cluster that others operate."""
+    """Open the embedded store, as `open_store`, or the cluster of a read."""
     if options.is_embedded:
         return open_store(options.store, store_id).backend
     return _open_cluster(options.store, tuple(sorted(options.own.items())))
@@ -33,25 +33,25 @@ def _open_cluster(uri: str, options: tuple[tuple[str, str], ...]) -> Backend:
 
 
 def open_store(uri: str, store_id: str | None = None) -> Store:
-    """Open the store at `uri`, or return the one that an earlier plan or task of this process has opened.
+    """Open the store at `uri`, or return it if this process has opened it before.
 
-    Another store may have been made at the same place since, so the catalog's file is part of the key, and
-    the store's id is compared where it is known.
+    Another store may have been created at the URI since then. So the file of the catalog is part of the
+    cache's key, and the store's id is compared with the one of the plan.
 
     Raises:
-        TableChanged: the store at `uri` is not the one that the plan was made for.
+        TableChanged: the store at `uri` is not the one of the plan.
     """
     uri = resolve(uri)
     store = opened(uri, _identity(uri))
     try:
         store.backend.versions()
-    except TableChanged:  # another store was made here, in a file with the same inode number
+    except TableChanged:  # another store has a catalog file with the same inode number
         opened.cache_clear()
         store = opened(uri, _identity(uri))
     if store_id is not None and store.backend.identity != store_id:
         raise TableChanged(
-            f"the store at {shown(uri)} is another one than when this was planned; nothing was committed: "
-            "load the DataFrame again",
+            f"another store is at {shown(uri)} since this was planned; nothing was committed: load the "
+            "DataFrame again",
             uri=shown(uri),
         )
     return store
@@ -59,26 +59,26 @@ def open_store(uri: str, store_id: str | None = None) -> Store:
 
 @lru_cache(_MOST_OPEN)
 def opened(uri: str, file: object) -> Store:
-    """Open a store whose catalog is this file, or return the one that is open."""
+    """Open a store; `file` identifies its catalog in the cache."""
     _freeze_imports()
     return Store.open(uri)
 
 
 @cache
 def _freeze_imports() -> None:
-    """Spare PySpark's daemon, which looks for garbage after each task, the search of all that was imported.
+    """Exclude imported modules from garbage collection, which PySpark's daemon runs after each task.
 
-    Once for a process, and before its first store is there, so that nothing that tasks make is kept for ever;
-    in workers alone, since garbage is a user's affair in a user's process.
+    Runs once in a process, before its first store is open, so that no object of a task is kept for ever. Runs
+    in workers only: in other processes the garbage collector belongs to the user.
     """
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if spec is not None and spec.name == _DAEMON:  # which forked this process, for tasks or to plan
-        pa.array([0]).to_numpy()  # with the first one pyarrow imports pandas, where it is installed
+    if spec is not None and spec.name == _DAEMON:  # the daemon has forked this process
+        pa.array([0]).to_numpy()  # at the first call pyarrow imports pandas, if it is installed
         gc.freeze()
 
 
 def _identity(uri: str) -> object:
-    """Return which file the catalog is, where it is one: another one at the same path is another store."""
+    """Return the identity of the catalog's file; None for a catalog that is not a local file."""
     try:
         status = (Path(uri) / CATALOG_FILE).stat()
     except OSError:

@@ -1,16 +1,16 @@
-"""Writes: tasks stage fragments, the driver makes them one commit. So does each micro-batch of a stream.
+"""Batch writes and micro-batches: tasks stage fragments, and the driver publishes them as one commit.
 
-After a crash between the sink's commit and its own record of it, Spark writes the micro-batch again,
-under the same number, perhaps with its rows in other tasks. Each commit therefore has the name of
-the stream and the batch's number; the catalog accepts such a pair once, and the files of a second
-one are removed. This also separates two drivers that run one stream at the same time.
+If Spark crashes after the sink's commit and before its own record of it, it writes the micro-batch again
+under the same number, perhaps with its rows in other tasks. Each commit therefore has the name of the stream
+and the number of the batch. The catalog accepts such a pair once, and the files of a second attempt are
+removed. So two drivers that run one stream at the same time do not write a batch twice.
 
-A number alone does not identify rows: a checkpoint that lost its newest files, or that was restored,
-makes Spark plan the same numbers again, with other rows. So a commit also has a digest of the
-offsets at which its micro-batch ends, from Spark's log, and a repetition that ends elsewhere is refused.
+A number alone does not identify rows: with a checkpoint that lost its newest files, or was restored, Spark
+plans the same numbers again with other rows. So a commit also has a digest of the offsets at which its
+micro-batch ends, read from Spark's log. A repetition that ends at other offsets is refused.
 
-The name is the id that Spark keeps in the stream's checkpoint. Spark gives it to tasks and not to the
-driver's side of a Python sink, so it travels in the messages of the tasks.
+The name of a stream is the id in its checkpoint. Spark gives it to tasks, but not to the driver's side of a
+Python sink, so the messages of the tasks contain it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _unreadable = set[str]()
 
 
 class StagedMessage(WriterCommitMessage):
-    """The files that one task staged, their places, and their stream; nothing of them is visible yet."""
+    """The files that one task staged, invisible until `publish`; their table; and the id of the stream."""
 
     def __init__(
         self, staged: Iterable[StagedFragment], store_id: str, table_id: int, query: str | None
@@ -85,14 +85,14 @@ Messages = Sequence[WriterCommitMessage | None]
 
 
 class ElasticScanWriter(DataSourceArrowWriter):
-    """Upserts rows by primary key, or replaces the whole table, in one commit.
+    """Writer of a batch: upserts rows by primary key, or replaces the whole table, in one commit.
 
-    Only what is named to `publish` is committed; an attempt that failed, was repeated or ran twice
-    leaves at most files that nothing refers to, for `collect_garbage`.
+    Only files given to `publish` are committed. A task that failed, or that Spark ran twice, leaves at most
+    files without a reference, which `collect_garbage` deletes.
     """
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
-        """Run alongside the driver: checks that rows of `schema` can go into the table."""
+        """Check in the driver that rows of `schema` fit the table."""
         store, rows = open_store(options.store), arrow_schema(schema)
         table = _table(store, options, rows)
         names = spell(rows.names, table.schema)
@@ -102,25 +102,25 @@ class ElasticScanWriter(DataSourceArrowWriter):
         if self._deletions:
             rows = self._deletions.stored
             if self._deletions.keys_alone and not overwrite:
-                # Rows that delete need nothing else; one that does not is refused where it is staged.
+                # Rows that delete need only their key. A task refuses a row that upserts without the others.
                 rows = table.schema
         table = _with_columns(store, table, rows, options)
         self.store_id, self.table_id, self._definition = store.backend.identity, table.id, table.definition
-        self.replaces = overwrite and options.replace_where is None  # else the other rows stay
+        self.replaces = overwrite and options.replace_where is None  # all rows, not the rows of a condition
         self._since, self._given = options.unchanged_since, None
         if options.partial_update and len(rows) < len(table.schema):
             self._given = rows.names
             if self._since is None:
-                self._since = store.backend.newest()  # where tasks read what the rows keep
+                self._since = store.backend.newest()  # tasks read the other columns at this commit
         if options.replace_where is not None:
             Predicate.parse_for_change(options.replace_where, table.schema)
         with unchanged(store.context, table, self._since, options.txn):
-            pass  # a commit that is not known, or no longer, shows before any task runs
+            pass  # an unknown or expired commit is an error before any task runs
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
-        """Stage a task's rows where it runs; nothing of them is visible yet."""
+        """Stage the rows of a task in the task's process. They are invisible until `publish`."""
         options, store = self._options, open_store(self._options.store, self.store_id)
-        # Rows have the columns that the table had when the write was planned.
+        # The columns of the table as they were when the write was planned.
         table = self._find(store).at(self._definition)
         fill = options.merge_schema and not options.partial_update
         batches = (batch.rename_columns(spell(batch.schema.names, table.schema)) for batch in iterator)
@@ -131,7 +131,7 @@ class ElasticScanWriter(DataSourceArrowWriter):
             schema = pa.schema([table.schema.field(name) for name in names], table.schema.metadata)
             rows = (from_spark(batch, schema, fill, table) for batch in batches)
         if self._given is not None:
-            assert self._since is not None, "what is kept is read at a snapshot"
+            assert self._since is not None, "the other columns are read at a snapshot"
             rows = complete_rows(store.context, table, self._since, rows, self._given)
         if options.replace_where is not None:
             rows = checked_rows(options.replace_where, table, rows, "replaceWhere")
@@ -141,22 +141,22 @@ class ElasticScanWriter(DataSourceArrowWriter):
         return StagedMessage(staged, self.store_id, self.table_id, query)
 
     def commit(self, messages: Messages) -> None:
-        """Publish what the tasks staged that Spark names as successful."""
+        """Publish the files of the tasks that Spark reports as successful."""
         self.publish([message.staged for message in messages_of(messages)], self._options.txn)
 
     def publish(
         self, tasks: Sequence[Sequence[StagedFragment]], txn: IdempotencyKey | None, follows: bool = False
     ) -> None:
-        """Make what all tasks staged one commit, on all shards, or nothing.
+        """Publish the files of all tasks as one commit over all shards, or nothing.
 
         Args:
-            tasks: what each of them staged.
-            txn: under what it is done once.
-            follows: whether it needs what the same application wrote before.
+            tasks: the fragments that each task staged.
+            txn: the pair under which the commit is made once.
+            follows: whether the table must contain the earlier commits of the same application.
 
         Raises:
-            TableChanged: the table is not the one that was planned for, or that was written before.
-            RowsChanged, AlreadyExists: the keys are not as the options require.
+            TableChanged: the table is not the one of the plan, or not the one of the earlier commits.
+            RowsChanged, AlreadyExists: `ifUnchangedSince` or `insertOnly` forbids the write.
         """
         staged = [fragment for task in tasks for fragment in task]
         options, store = self._options, open_store(self._options.store, self.store_id)
@@ -167,7 +167,7 @@ class ElasticScanWriter(DataSourceArrowWriter):
                 "committed: use a new checkpoint",
                 table=table.name,
             )
-        # How the rows of a write that was committed before are laid out this time does not matter.
+        # A repeated write is skipped, so its rows need no check.
         done = earlier_commit(store.context, table.id, txn) is not None
         if sum(map(bool, tasks)) > 1 and not done:
             check_no_key_twice(store.context, table, staged)
@@ -184,8 +184,8 @@ class ElasticScanWriter(DataSourceArrowWriter):
         return "overwrite" if self.replaces else "write"
 
     def abort(self, messages: Messages) -> None:
-        """Remove what was staged. Spark also asks for this when a commit failed, perhaps after it
-        went through, so files that the catalog knows stay."""
+        """Remove staged files. Spark also calls this after a failed `commit`, which may have been committed:
+        files that the catalog knows stay."""
         staged = [fragment for message in messages_of(messages) for fragment in message.staged]
         if staged:
             remove_staged(open_store(self._options.store, self.store_id).context, files_of(staged))
@@ -204,22 +204,22 @@ class ElasticScanWriter(DataSourceArrowWriter):
 
 
 class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
-    """Upserts the rows of each micro-batch, or replaces the table by them (output mode complete)."""
+    """Writer of micro-batches: upserts the rows of each, or replaces the table (output mode complete)."""
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         self._writer = ElasticScanWriter(options, schema, overwrite)
         self._checkpoint = options.checkpoint
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
-        """Stage a task's rows; nothing of them is visible yet."""
+        """Stage the rows of a task. They are invisible until `commit`."""
         return self._writer.write(iterator)
 
     def commit(self, messages: Messages, batchId: int) -> None:
-        """Publish a micro-batch, unless it was before. An append of nothing makes no commit.
+        """Publish a micro-batch unless it was published before. An empty append makes no commit.
 
         Raises:
-            ContinuationKeyError: a micro-batch of this number was published before, but with another end.
-            TableChanged: the table was dropped, perhaps made again, since the stream began to write.
+            ContinuationKeyError: a micro-batch of this number was published before, but with other offsets.
+            TableChanged: the table was dropped since the stream began, and perhaps created again.
         """
         sent = messages_of(messages)
         place = (self._writer.store_id, self._writer.table_id)
@@ -228,15 +228,15 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
         tasks = [message.staged for message in sent]
         if any(tasks) or self._writer.replaces:
             txn = IdempotencyKey(self._name(sent), batchId, batch_end(self._checkpoint, batchId))
-            # A batch that replaces the table needs no earlier commit of the stream.
+            # A batch that replaces all rows may follow a table that was created again.
             self._writer.publish(tasks, txn, follows=not self._writer.replaces)
 
     def abort(self, messages: Messages, batchId: int) -> None:
-        """Remove what was staged; what a commit refers to stays."""
+        """Remove staged files that no commit refers to."""
         self._writer.abort(messages)
 
     def _name(self, messages: Iterable[StagedMessage]) -> str:
-        """Return the name under which the numbers of micro-batches count: the same after every restart."""
+        """Return the name of the stream, which is the same after a restart."""
         for message in messages:
             if message.query:
                 return f"stream:{message.query}"
@@ -244,13 +244,13 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
 
 
 def messages_of(messages: Iterable[Any]) -> list[StagedMessage]:
-    """Messages of tasks that ended; Spark gives None for the others."""
+    """Return the messages of finished tasks; Spark sends None for others."""
     return [message for message in messages if isinstance(message, StagedMessage)]
 
 
 def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
-    """Return the table to write to. If it is missing and the options name its primary key, it is reserved: a
-    commit of its first rows makes it, so a write that fails leaves nothing behind."""
+    """Return the table to write to. Reserves a missing table if the options name its primary key; the commit
+    of its first rows creates it, so a failed write leaves no table."""
     try:
         table = store.table(options.table).definition
     except NotFound as error:
@@ -267,7 +267,7 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
             keys = spell(options.primary_key, rows)
             return reserve_table(store.context, options.table, rows, keys, shard_key, options.compression)
         except AlreadyExists:
-            table = store.table(options.table).definition  # another write made the table meanwhile
+            table = store.table(options.table).definition  # another write has just created it
     for name, chosen, actual in (
         ("primaryKey", options.primary_key, table.primary_key),
         ("shardKey", options.shard_key, table.shard_key),
@@ -282,10 +282,10 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
 
 
 def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, options: Options) -> TableInfo:
-    """Return the table, with the columns that only the rows have added to it if the options say so.
+    """Check the columns of the rows; with `mergeSchema` add new ones to the table. Return the table.
 
     Raises:
-        SchemaMismatch: the rows do not fit; nothing was added.
+        SchemaMismatch: the rows do not fit; no column was added.
     """
     merge, lacking = options.merge_schema, options.merge_schema or options.partial_update
     known, given = set(table.schema.names), set(rows.names)
@@ -303,9 +303,7 @@ def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, options: Opti
                 unknown=[field.name for field in unknown],
             )
     new = [field.with_nullable(True) for field in unknown]
-    empty = [pa.array([], field.type) for field in rows]
-    widened = pa.schema([*table.schema, *new])
-    from_spark(pa.RecordBatch.from_arrays(empty, schema=rows), widened, lacking)
+    from_spark(pa.RecordBatch.from_pylist([], rows), pa.schema([*table.schema, *new]), lacking)
     if not new:
         return table
     handle = store.table(table.name)
@@ -314,10 +312,10 @@ def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, options: Opti
 
 
 def batch_end(checkpoint: str | None, number: int) -> str | None:
-    """Return a digest of the offsets at which a micro-batch ends, from Spark's log of them.
+    """Return a digest of the offsets at which a micro-batch ends, from Spark's log of offsets.
 
-    None where the stream was not given the option `checkpointLocation`, or has it at a place that
-    cannot be read here, of which the log warns; then the number of a micro-batch is all that is known of it.
+    Returns None if the option `checkpointLocation` is missing, or if the driver cannot read the checkpoint,
+    which is logged. Then only the number identifies a micro-batch.
     """
     if checkpoint is None:
         return None
@@ -325,17 +323,17 @@ def batch_end(checkpoint: str | None, number: int) -> str | None:
         text = _read(checkpoint, f"offsets/{number}")
     except (OSError, ValueError, pa.ArrowException, ElasticScanError) as error:
         text = "the checkpoint %s cannot be read in the driver (%s); batches are known by number alone"
-        if checkpoint not in _unreadable:  # else each batch would say so
+        if checkpoint not in _unreadable:  # warn once, not for each batch
             _unreadable.add(checkpoint)
             _log.warning(text, shown(checkpoint), without(error, checkpoint))
         return None
-    # The lines are: the log's version, facts of the planning such as its time, an offset for each source.
+    # The lines are: the log's version, metadata of the planning such as its time, one offset per source.
     offsets = text.split("\n", 2)[2:]
     return hashlib.sha256(offsets[0].strip().encode()).hexdigest()[:32] if offsets else None
 
 
 def _read(checkpoint: str, name: str) -> str:
-    """Return the text of a file of a checkpoint, which Spark named as Hadoop does."""
+    """Read a file of a checkpoint, whose location is written as Hadoop writes paths."""
     if checkpoint.lower().startswith(OBJECT_SCHEMES):
         file = open_disk(checkpoint).open(name)
         return str(file.read_at(0, file.size).to_pybytes(), "utf-8")
@@ -344,4 +342,4 @@ def _read(checkpoint: str, name: str) -> str:
         files, place = pafs.FileSystem.from_uri(checkpoint)
         with files.open_input_stream(f"{place.rstrip('/')}/{name}") as log:
             return str(log.read(), "utf-8")
-    return Path(checkpoint, name).read_text(encoding="utf-8")  # nothing of it is encoded, also in `file:`
+    return Path(checkpoint, name).read_text(encoding="utf-8")  # such a path has no %-escapes, also in `file:`

@@ -172,10 +172,8 @@ def _scans(
                 stayed = (*stayed, ("aggregates", str(error)))
         elif is_complete and (limit := row_limit(block, reference, table.schema)) is not None:
             ended = ordered_tail(query, block.select, reference)
-        columns, why_all = _columns(query, block, reference, table)
-        pushed = filters[reference]
-        asked = (columns, why_all, pushed, is_complete, limit, partial)
-        yield TableScan(reference, table, *asked, stayed, edits, ended)
+        columns, pushed = _columns(query, block, reference, table), filters[reference]
+        yield TableScan(reference, table, *columns, pushed, is_complete, limit, partial, stayed, edits, ended)
 
 
 def _columns(

@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 
 from elasticscan.base import errors
 from elasticscan.base.errors import FilterError, NotFound, SchemaMismatch
-from elasticscan.connector.conversion import spark_type
+from elasticscan.connector.conversion import mismatch, spark_type
 from elasticscan.connector.sql.changing import ACTION, DELETE, INSERT, OWN, UPDATE, RowChange
 from elasticscan.connector.sql.plan import QueryPlan
 from elasticscan.connector.sql.query import Session
@@ -97,7 +97,7 @@ def write_changes(
     """
     rows = rows.where(col(ACTION).isNotNull())
     columns = [
-        _stored(field, table.schema.field(field.name).type, field.name in table.primary_key, table.name, ansi)
+        _stored(field, table.schema.field(field.name).type, field.name in table.primary_key, ansi)
         for field in rows.schema
         if field.name != ACTION
     ]
@@ -116,7 +116,7 @@ def write_changes(
     return Counter({action: counts.get[action] for action in rows_of})
 
 
-def _stored(field: StructField, stored: pa.DataType, is_key: bool, table: str, ansi: bool) -> Column:
+def _stored(field: StructField, stored: pa.DataType, is_key: bool, ansi: bool) -> Column:
     """Cast a column of the rows to the table's type, where Spark would store it. No fraction is cut off, no
     key becomes the key of another row, and no field of a struct takes another field's value."""
     column, given, kind = col(quoted(field.name)), field.dataType, spark_type(field.name, stored)
@@ -124,11 +124,8 @@ def _stored(field: StructField, stored: pa.DataType, is_key: bool, table: str, a
         return column
     # Without ANSI rules a cast beyond a type's bounds gives another number, and no error.
     if not (_is_stored(given, kind, is_key) and (ansi or isinstance(given, NullType))):
-        raise SchemaMismatch(
-            f"column {field.name!r} of table {table!r} is {kind.simpleString()}, not "
-            f"{given.simpleString()}; nothing was done: give values of that type",
-            column=field.name,
-        )
+        why = f"is {kind.simpleString()}, not {given.simpleString()}; nothing was done: CAST the value"
+        raise mismatch(field.name, why)
     return column.cast(kind).alias(field.name)
 
 

@@ -1,6 +1,6 @@
-"""Structured Streaming's source; the sink is in `connector/writing.py`.
+"""The source of Structured Streaming; the sink is in `connector/writing.py`.
 
-reader    what Spark calls: offsets, partitions of a micro-batch, commits; the lease of a stream with a name
-offsets   a stream's offsets, their check, and the changes between two of them
-changes   micro-batches of the first snapshot and of the commits after it; batch reads of changes
+reader    the methods that Spark calls: offsets, partitions of a micro-batch; the lease of a named stream
+offsets   the offsets of a stream, their check, and the changes between two offsets
+changes   tasks of a micro-batch: of the first snapshot, or of commits; batch reads of changes
 """

@@ -1,6 +1,6 @@
-"""Micro-batches cut into few tasks: parts of the first snapshot, or commits in some slots.
+"""Tasks of a micro-batch: parts of the first snapshot, or of the changes of commits.
 
-A batch read of changes is cut in the same way:
+A batch read of changes is divided in the same way:
 
     spark.read.format("elasticscan").option("readChangeFeed", "true").option("startingVersion", 7)
 """
@@ -28,8 +28,8 @@ from elasticscan.topology import SlotSet
 
 ROWS_PER_TASK = 250_000
 SLACK = 0.1  # of a task
-MANY_TASKS = 8  # beyond, tasks grow first, fourfold: each costs Spark as much as reading 300,000 rows
-_SHARE = 1024.0  # the size of a slot, where only shares of all slots matter
+MANY_TASKS = 8  # more tasks have four times the rows: each costs Spark as much as reading 300,000 rows
+_SHARE = 1024.0  # the size of each slot if sizes are unknown
 
 _log = logging.getLogger(__name__)
 
@@ -39,18 +39,18 @@ def _has_rows(commit: Commit, options: Options) -> bool:
 
 
 def is_change(commit: Commit, options: Options) -> bool:
-    """Return True if a commit may have changes to return with these options.
+    """Return True if the options may return changes of a commit.
 
     With `skipChangeCommits`, commits 5 (write), 6 (merge) and 7 (write) are read as the segments (4, 5]
-    and (6, 7]: one segment (4, 7] would return the rows of the merge, too.
+    and (6, 7]. One segment (4, 7] would also return the rows of the merge.
     """
     return _has_rows(commit, options) and (commit.kind == "write" or not options.skip_change_commits)
 
 
 def change_rows(commit: Commit, options: Options) -> int:
-    """Return an upper bound for the rows of a commit's changes: an update is two in a change feed.
+    """Return an upper bound for the rows of a commit's changes: an update is two rows in a change feed.
 
-    The rows that an overwrite deletes are not known from the commit, and not counted.
+    It does not include the rows that an overwrite deletes: the commit does not have their number.
     """
     doubled = options.feed and commit.kind in ("write", "merge")
     return commit.rows * (1 + doubled) if is_change(commit, options) else 0
@@ -60,7 +60,7 @@ def _readable(table: TableInfo, commits: Sequence[Commit], options: Options) -> 
     """Return the commits whose changes are still kept.
 
     Raises:
-        SnapshotExpired: some expired, and `failOnDataLoss` is set.
+        SnapshotExpired: changes expired, and `failOnDataLoss` is set.
     """
     oldest = table.oldest_snapshot
     lost = [commit.number for commit in commits if commit.number <= oldest]
@@ -88,22 +88,22 @@ def plan_micro_batch(
     options: Options,
     lease: str = "",
 ) -> list[ScanPartition]:
-    """Plan tasks that together read once all between two positions; a filter may leave slots out.
+    """Plan tasks that together read each row between two positions once; a filter may exclude slots.
 
     Args:
-        state: a view of the catalog with the fragments, or the commits between the positions at least.
-        columns: what Spark expects.
-        lease: of a batch read of changes; none for a stream, which holds what it reads itself.
+        state: the catalog, with the fragments (for a snapshot) or the commits between the positions.
+        columns: the columns of Spark's schema.
+        lease: the lease of a batch read of changes. A stream has its own.
 
     Raises:
         SnapshotExpired: the snapshot or the changes are no longer kept.
     """
     table, slot_count = state.table, state.placement.slot_count
-    # At least one column, even if only a feed's own are wanted.
+    # At least one column, even if the schema has only columns of the change feed.
     columns = [name for name in columns if name in table.schema.names] or [table.primary_key[0]]
     asked = ReadRequest(columns, options.filter, options.batch_rows, feed=options.feed)
     if first.in_changes:
-        # Deletes have no new rows: without a change feed, reading across them does no harm.
+        # A commit without rows does not interrupt a segment.
         commits = [c for c in state.commits if _has_rows(c, options)]
         upto = last.commit + bool(last.slot)
         read = _readable(table, [c for c in commits if c.number <= upto and is_change(c, options)], options)
@@ -117,7 +117,7 @@ def plan_micro_batch(
             asked,
             lease,
         )
-        # Rows are taken to be spread evenly: hashing sees to that.
+        # Hashing distributes the rows evenly over the slots.
         rows = sum(change_rows(commit, options) for commit in read) * len(scan.slots) / slot_count
         weights = np.full(slot_count, _SHARE)
     else:
@@ -130,14 +130,14 @@ def plan_micro_batch(
     tasks = cut(
         state.placement, state.base.placement, weights, min(size, options.split_bytes), most, scan.slots
     )
-    # Where a batch read gets no partition, Spark makes one of its own.
+    # Without any partition of a batch read Spark would make one that the reader does not know.
     return partitions_of(store.backend, scan, tasks or ([NOTHING] if lease else []))
 
 
 def task_limits(size: float, rows: float, options: Options) -> tuple[int, int]:
-    """(most size of a task, most tasks) for rows of some size: few, but not fewer than asked for."""
+    """Return (largest size of a task, most tasks): few tasks, but at least `minPartitions`."""
     least = options.min_partitions or 1
-    # Rows are an estimate: where they are asked for by the task, a few too many would begin another one.
+    # The rows are estimated: slightly more than a task's rows do not begin another task.
     by_rows = math.ceil(rows / ROWS_PER_TASK - SLACK)
     by_rows = min(by_rows, max(MANY_TASKS, math.ceil(rows / (4 * ROWS_PER_TASK))))
     most = max(least, by_rows)
@@ -147,7 +147,7 @@ def task_limits(size: float, rows: float, options: Options) -> tuple[int, int]:
 
 
 def plan_batch_read(options: Options, columns: Sequence[str], definition: int) -> list[ScanPartition]:
-    """Plan a batch read of the changes that a range of commits did, with the columns of a definition."""
+    """Plan a batch read of the changes of a range of commits, with the columns of a table version."""
     store = open_store(options.store)
     if options.end is None:
         store.backend.newest()
@@ -160,10 +160,10 @@ def plan_batch_read(options: Options, columns: Sequence[str], definition: int) -
 
 
 def _end(store: Store, state: StreamState, options: Options, after: int) -> int:
-    """Return the last commit that the options name; `after` is the one before the first.
+    """Return the last commit of the options; `after` is the commit before the first one.
 
-    A commit or time that is still to come is refused: the next read would begin behind it, and what is
-    committed until then would never be read.
+    Raises for a commit or time in the future: the next read would begin after it, so commits made until then
+    would never be read.
     """
     check_known("startingVersion", options.start, state.newest)
     check_known("endingVersion", options.end, state.newest)
@@ -179,23 +179,23 @@ def _end(store: Store, state: StreamState, options: Options, after: int) -> int:
 
 
 def check_known(name: str, number: int | str | None, newest: int) -> None:
-    """Raise `NotFound` if an option names a commit after the newest that it may name."""
+    """Raise `NotFound` if an option names a commit after `newest`."""
     if isinstance(number, int) and number > newest:
         raise NotFound(
-            f"option {name!r}={number} names a commit that there is not yet; name one up to {newest}",
+            f"option {name!r}={number} names a commit that does not exist yet; name one up to {newest}",
             snapshot=number,
             kind="snapshot",
         )
 
 
 def commit_before_start(store: Store, table: TableInfo, options: Options) -> int:
-    """Return the last commit before the first one that the options choose.
+    """Return the commit before the first one of the options.
 
     Raises:
-        NotFound: they ask for those of a time that is still to come.
+        NotFound: `startingTimestamp` is in the future.
     """
     if options.start_time is not None:
-        store.backend.changes.commit_at(options.start_time)  # else a slip of a year would be an empty feed
+        store.backend.changes.commit_at(options.start_time)  # refuses a time in the future
         return store.backend.changes.newest_commit_at(math.nextafter(options.start_time, -math.inf))
     if options.start == EARLIEST:
         return table.oldest_snapshot

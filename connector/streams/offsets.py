@@ -1,23 +1,23 @@
-"""Offsets of a stream, their check, and the changes between two of them. Pure.
+"""Offsets of a stream, their check, and the changes between two offsets. Pure.
 
 A stream first reads a snapshot, slot by slot, then follows the commits after it:
 
     {"v": 1, "store": ..., "table": ..., "at": S, "slot": k, "mac": ...}
-        the rows of the slots [0, k) of snapshot S were delivered
+        delivered: the rows of the slots [0, k) of snapshot S
     {"v": 1, "store": ..., "table": ..., "commit": N, "slot": k, "mac": ...}
-        all changes of the commits up to N were, and those of commit N + 1 of the slots [0, k)
+        delivered: all changes of the commits up to N, and the changes of commit N + 1 in the slots [0, k)
 
-k is 0 after whole commits; only inside a commit that is larger than a micro-batch may be it is
-more. The snapshot ends with {"commit": S, "slot": 0}. Two offsets alone decide which rows lie
-between them, wherever tablets are by then, so a micro-batch that is repeated has the same rows.
+k is 0 after a whole commit. It is more than 0 only within a commit that is larger than a micro-batch. The
+snapshot ends with {"commit": S, "slot": 0}. Two offsets alone decide which rows lie between them, wherever
+tablets are, so a repeated micro-batch has the same rows.
 
-Spark does not keep where the first batch began: when it repeats that batch, it asks for the
-initial offset again, which may have become another one. So that offset names itself in `since`,
-and the end of the first batch repeats it; when the batch is repeated, that value counts.
+Spark does not store where the first batch began. When it repeats that batch, it asks for the initial offset
+again, which may be a newer one. So the initial offset has its position in `since`, and the end of the first
+batch copies it. A repeated first batch begins at the `since` of its end.
 
-Spark stores offsets as plain JSON. `mac`, an HMAC over everything else with a key derived from the
-store's secrets, proves that an offset was made by the store. The newest secret signs; replaced secrets still
-verify until they are revoked, since a checkpoint may be continued after years.
+Spark stores offsets as plain JSON. `mac` is an HMAC over all other fields with a key derived from the store's
+secrets: it proves that the store made the offset. The newest secret signs. Replaced secrets verify until they
+are revoked, since a checkpoint may be continued after years.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Counts = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A place of a stream in a table's history.
+    """A position of a stream in a table's history.
 
     Attributes:
-        in_changes: whether it is behind the snapshot; else in it.
-        commit: the snapshot's, or the last one whose changes were delivered; all after it are needed.
-        slot: the slots [0, slot) of the snapshot, or of the number after `commit`, were delivered.
+        in_changes: True if the snapshot was delivered and commits follow.
+        commit: the snapshot; with `in_changes` the last commit whose changes were all delivered.
+        slot: the slots [0, slot) of the snapshot, or of the next commit, were delivered.
     """
 
     in_changes: bool
@@ -59,7 +59,7 @@ InSnapshot, InChanges = partial(Position, False), partial(Position, True)
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A position in a table's history; `since` is where the stream began, at its first offsets."""
+    """A position in a table's history. The first two offsets of a stream have its beginning in `since`."""
 
     table: int
     position: Position
@@ -71,13 +71,13 @@ class Offset:
 
 
 def canonical(content: Mapping[str, Any]) -> str:
-    """Return the one JSON text that stands for plain values."""
+    """Return the JSON text of plain values that is signed: equal values have equal texts."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetFormat:
-    """Writes and reads the offsets of one store, by its id and the codes that sign their texts."""
+    """The format of the offsets of one store: its id, and the codes that sign them."""
 
     store_id: str
     codes: Macs
@@ -96,10 +96,10 @@ class OffsetFormat:
         return content | {"mac": self.codes.of(canonical(content))}
 
     def read(self, offset: Any) -> Offset:
-        """Return the inverse of `write`.
+        """Return the offset that `write` wrote.
 
         Raises:
-            ContinuationKeyError: it is none, of another release or store, or was altered.
+            ContinuationKeyError: it is not an offset, was altered, or is of another release or store.
         """
         is_offset = isinstance(offset, dict) and isinstance(offset.get("mac"), str)
         if not is_offset or offset.get("v") != OFFSET_VERSION:
@@ -111,14 +111,14 @@ class OffsetFormat:
         content = {name: value for name, value in offset.items() if name != "mac"}
         try:
             is_signed = self.codes.verify(canonical(content), offset["mac"])
-        except (TypeError, ValueError, RecursionError):  # a value that is no JSON
+        except (TypeError, ValueError, RecursionError):  # a value that JSON cannot represent
             is_signed = False
         if not is_signed:
             raise _refusal(
                 "it was altered since it was handed out, or the secret that signed it was revoked "
                 "(rotate-secret --revoke); a new stream can go on by 'startingVersion' after its 'commit'"
             )
-        # The signature is good: we wrote it, so its form is known.
+        # The signature is valid, so `write` made the content: its form needs no check.
         since = None if "since" not in offset else _position(offset["since"])
         return Offset(offset["table"], _position(offset), since)
 
@@ -133,14 +133,15 @@ def _position(offset: Mapping[str, Any]) -> Position:
 
 
 def between(start: Offset, end: Offset) -> tuple[Position, Position]:
-    """Return the positions between which a micro-batch reads: in one snapshot or to its end, or in changes.
+    """Return the first and last position of a micro-batch. Both are in the snapshot (or the last is its end),
+    or both are in changes.
 
     Raises:
-        ContinuationKeyError: the end lies before the start, or they are not of one stream.
+        ContinuationKeyError: the end lies before the start, or the offsets are of two streams.
     """
     first, last = start.position, end.position
     if end.since is not None and start.is_initial:
-        first = end.since  # Spark repeats the first batch, perhaps with a new initial offset
+        first = end.since  # a repeated first batch, whose initial offset may be a newer one
     elif end.since is not None and first != last:
         raise _refusal(f"the batch that ends at {last} began at {end.since}, not at {first}")
     in_another = last.commit != first.commit or (last.in_changes and last.slot > 0)
@@ -155,30 +156,30 @@ def segments(
     """Return the changes between two positions in the fewest possible ranges of commits.
 
     Args:
-        commits: the numbers of the commits with changes, ascending, and which are to be read; those outside
-            of the positions do not count.
+        commits: (number, whether to read it) of the commits with changes, ascending. Commits outside of the
+            positions are skipped.
     """
     built: list[Segment] = []
-    goes_on = False
+    was_read = False
     for number, is_wanted in commits:
         start = first.slot if number == first.commit + 1 else 0
         end = last.slot if number == last.commit + 1 else slots
         is_inside = first.commit < number <= last.commit + bool(last.slot) and start < end
         is_read = is_wanted and is_inside
-        if is_read and goes_on and (built[-1].start, built[-1].end) == (start, end):
+        if is_read and was_read and (built[-1].start, built[-1].end) == (start, end):
             built[-1] = Segment(built[-1].after, number, start, end)
         elif is_read:
             built.append(Segment(number - 1, number, start, end))
-        goes_on = is_read
+        was_read = is_read
     return built
 
 
 def cut_slots(counts: Counts, start: int, most: int) -> int:
-    """Return where to end a part that begins at a slot, to hold at most so many rows.
+    """Return the end of a part of slots that begins at `start` and has at most `most` rows.
 
-    With rows 3 0 4 0 0 in the slots 0 to 4 and `most` 5 a part that begins at 0 ends at 2; the next one
-    takes slot 2, and the empty slots behind it, so that no part without rows is left over. A part has
-    at least one slot that has rows, even if these are more than `most`.
+    With 3, 0, 4, 0 and 0 rows in the slots 0 to 4 and `most` 5, a part that begins at 0 ends at 2. The next
+    one has slot 2 and the empty slots after it, so that no part is without rows. A part has at least one slot
+    with rows, even if that slot has more than `most`.
     """
     sums = np.cumsum(counts[start:])
     taken = int(np.searchsorted(sums, most, "right"))

@@ -2,14 +2,14 @@
 
     spark.readStream.format("elasticscan").load("/data/my.store/flights")
 
-Spark asks in a process of the driver where a micro-batch ends and for its tasks; the tasks read as in a
-batch. The only state of a stream is its offsets (`offsets`), in Spark's checkpoint: a stream continues from
-them, and a repeated micro-batch has the same rows, wherever tablets are by then. The attributes of the
-reader only save work; tasks get a copy of it.
+A process alongside the driver plans each micro-batch: its end, and its tasks, which read like the tasks of a
+batch. The only state of a stream is its offsets (`offsets`) in Spark's checkpoint. A stream continues from
+them, and a repeated micro-batch has the same rows, wherever tablets are. The attributes of the reader only
+save work; tasks get a copy of it.
 
-Spark 4.3 asks for the newest offset dozens of times a second while nothing happens: then one look at
-the catalog's version is all that is done. It never says that a stream has ended, and does not
-confirm the last micro-batch, so nothing depends on `commit` and `stop`.
+Spark 4.3 asks for the newest offset dozens of times a second while nothing happens. Then the reader only
+reads the catalog's version. Spark does not report the end of a stream and does not confirm the last
+micro-batch, so nothing depends on `commit` and `stop`.
 """
 
 from __future__ import annotations
@@ -58,37 +58,37 @@ from elasticscan.connector.streams.offsets import (
 from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.store import Commit, Store, StreamState
 
-_FEWEST_COMMITS, _MOST_COMMITS = 64, 8_192  # that the planning of a bounded micro-batch looks at
-RENEW_SECONDS = 60  # how often the catalog is written to by a stream with a name
-MOVED_SECONDS = 5  # the same after progress of the stream, which `status` shows
+_FEWEST_COMMITS, _MOST_COMMITS = 64, 8_192  # bounds of the commits read to plan a bounded micro-batch
+RENEW_SECONDS = 60  # how often a named stream renews its lease
+MOVED_SECONDS = 5  # the same if the stream has advanced, which `status` shows
 
 _log = logging.getLogger(__name__)
 
 
 class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans the micro-batches of a stream and reads them in tasks."""
+    """Reader of a stream: plans micro-batches in the driver, reads them in tasks."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Check `schema`, which Spark expects: all offered columns, or the columns that the user named."""
+        """Check Spark's schema: all offered columns, or the user's choice of them."""
         self._options = options
         store = open_store(options.store)
         table = store.table(options.table).definition
         self._columns = match_columns(schema, offered_schema(table, options))
         self._schema = schema
         self._store_id, self._table_id = store.backend.identity, table.id
-        self._definition = table.definition  # whose columns the stream has to its end
-        self._done = 0  # no commit up to this one is needed any more
-        self._held = 0, -math.inf  # the commit and the time of the newest lease
+        self._definition = table.definition  # the stream keeps the columns of this version
+        self._done = 0  # commits up to this one are no longer needed
+        self._leased = 0, -math.inf  # the commit of the lease, and the time of its renewal
         self._initial: dict[str, Any] | None = None
-        self._target: int | None = None  # the newest commit, of a stream that ends with it
+        self._target: int | None = None  # the last commit of a stream with trigger availableNow
         self._position: Position | None = None  # the end of the newest batch
-        # The last question that found nothing new: valid while the catalog is the same.
+        # The last request that found nothing new: (versions of the catalog, limit, start).
         self._unchanged: tuple[tuple[int, int], ReadLimit, dict[str, Any]] | None = None
 
     # Offsets
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offset of a new stream's beginning. Spark asks again when it repeats the first batch."""
+        """Return the first offset of a new stream. Spark calls this again when it repeats the first batch."""
         if self._initial is None:
             store = self._open()
             store.backend.newest()
@@ -112,30 +112,30 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return ReadAllAvailable() if options.max_bytes is None else ReadMaxBytes(options.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Leave later commits to the next run."""
+        """Set the last commit of this run; the next run reads later ones."""
         self._target = self._open().backend.newest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the batch that begins at `start`; `start` itself when there is nothing new."""
+        """Return the end of the batch that begins at `start`, or `start` if there is nothing new."""
         store = self._open()
         store.backend.newest()
-        question = (store.backend.versions(), limit, start)
-        if question == self._unchanged:
-            self._hold(store, self._done)
+        request = (store.backend.versions(), limit, start)
+        if request == self._unchanged:
+            self._renew_lease(store, self._done)
             return start
         offset = self._read_offset(store, start)
-        self._hold(store, offset.position.commit)  # Spark asks when all up to here is done
-        # Spark asks with the limit that it was given as the default, or for everything that there is.
+        self._renew_lease(store, offset.position.commit)  # batches up to `start` are complete
+        # Spark passes the default limit of this reader, or asks for all rows.
         budget = most_bytes = None
         if not isinstance(limit, ReadAllAvailable):
             budget, most_bytes = self._options.max_rows, self._options.max_bytes
         is_bounded = budget is not None or most_bytes is not None
-        most = max(_FEWEST_COMMITS, min(budget or _MOST_COMMITS, _MOST_COMMITS))  # most have a row at least
+        most = max(_FEWEST_COMMITS, min(budget or _MOST_COMMITS, _MOST_COMMITS))  # nearly all have a row
         state = self._look(
             store,
             after=offset.position.commit if offset.position.in_changes else None,
             most=most if is_bounded else MAX_NUMBER,
-            fragments=most_bytes is not None,  # their sizes say how many rows a number of bytes is
+            fragments=most_bytes is not None,  # for the average size of a row
         )
         if most_bytes is not None:
             budget = min(budget or MAX_NUMBER, _rows_of(most_bytes, state.fragments))
@@ -144,9 +144,9 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         position = following(store, state, offset.position, budget)
         self._position = position
         if position == offset.position:
-            self._unchanged = question
-            # A stream that ends does not confirm its last batch, and is not asked again.
-            self._hold(store, self._done, at_once=self._target is not None)
+            self._unchanged = request
+            # With availableNow this is Spark's last call, so the lease must be current now.
+            self._renew_lease(store, self._done, force=self._target is not None)
             return start
         return _format(store).write(
             Offset(offset.table, position, offset.since if offset.is_initial else None)
@@ -168,7 +168,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def _next_in_changes(
         self, store: Store, state: StreamState, start: Position, budget: int | None
     ) -> Position:
-        """Return the end of the next batch among the commits."""
+        """Return the end of the next batch: whole commits, or a part of a commit larger than the budget."""
         table, newest = state.table, self._newest(state)
         # Commits that made the table have no changes.
         commits = [c for c in state.commits if c.number <= newest and c.kind != "create"]
@@ -176,9 +176,9 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         for commit in commits:
             if left is not None:
                 slot = start.slot if commit.number == start.commit + 1 else 0
-                rows = self._rows_given(store, table, commit, slot)
+                rows = self._most_rows(store, table, commit, slot)
                 if rows > left:
-                    if position == start:  # a commit that alone exceeds the budget is cut
+                    if position == start:  # the first commit alone exceeds the budget
                         counts = self._rows_by_slot(store, table, commit)
                         end = cut_slots(counts, slot, left)
                         whole = end >= len(counts)
@@ -188,8 +188,8 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             position = InChanges(commit.number)
         return position
 
-    def _rows_given(self, store: Store, table: TableInfo, commit: Commit, slot: int) -> int:
-        """About how many rows the changes of a commit are, from a slot on; never fewer than there are."""
+    def _most_rows(self, store: Store, table: TableInfo, commit: Commit, slot: int) -> int:
+        """Return an upper bound for the rows of a commit's changes in the slots from `slot` on."""
         options = self._options
         if not is_change(commit, options) or commit.number <= table.oldest_snapshot:
             return 0
@@ -206,7 +206,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return counts * 2 if feed and commit.kind in ("write", "merge") else counts
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Measure the stream's distance behind the table: for people, in the query's progress."""
+        """Return how far the stream is behind the table. Spark shows it in the query's progress."""
         if self._position is None:
             return None
         commits, rows, seconds = self._open().backend.changes.lag(self._table_id, self._position.commit)
@@ -218,7 +218,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         """Return the tasks of the batch between two offsets."""
         store = self._open()
         start_at, end_at = between(self._read_offset(store, start), self._read_offset(store, end))
-        self._hold(store, start_at.commit)
+        self._renew_lease(store, start_at.commit)
         self._position = end_at
         if start_at.in_changes:
             state = self._look(store, after=start_at.commit, upto=end_at.commit + bool(end_at.slot))
@@ -230,39 +230,40 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return list(plan_micro_batch(store, state, start_at, end_at, self._columns, self._options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a task's rows, each once, wherever its slots are by now; every time the same."""
+        """Yield the rows of a task, each once, the same at every call."""
         yield from read_partition(partition, self._options, self._columns, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Batches up to `end` will not be asked for again."""
+        """Release the changes up to `end`, which Spark does not request again."""
         store = self._open()
-        self._hold(store, self._read_offset(store, end).position.commit)
+        self._renew_lease(store, self._read_offset(store, end).position.commit)
 
     def stop(self) -> None:
-        """Do nothing: the lease of the stream stays, so that it can go on later."""
+        """Do nothing: the lease stays, so that the stream can be restarted later."""
 
-    def _hold(self, store: Store, commit: int, at_once: bool = False) -> None:
-        """Hold the changes after a commit for a stream with a name, while it runs and for a week after.
+    def _renew_lease(self, store: Store, commit: int, force: bool = False) -> None:
+        """Keep the changes after a commit for a named stream, while it runs and for a week after.
 
-        The lease is renewed unless that was done a short while ago and not `at_once`. It only moves forward,
-        some seconds behind the stream and never ahead of it: what the stream still needs is never released.
+        Does nothing if the lease was renewed a short time ago, unless `force` is set. The lease only
+        advances, some seconds behind the stream and never ahead of it, so no change is released that the
+        stream needs.
         """
         self._done = max(self._done, commit)
-        name, now, (held, since) = self._options.stream_name, store.context.clock.now(), self._held
-        pause = RENEW_SECONDS if held == self._done else MOVED_SECONDS
-        is_fresh = since <= now < since + pause  # and the clock was not set back
-        if name is None or (is_fresh and not at_once):
+        name, now, (leased, since) = self._options.stream_name, store.context.clock.now(), self._leased
+        pause = RENEW_SECONDS if leased == self._done else MOVED_SECONDS
+        is_fresh = since <= now < since + pause  # False if the clock was set back
+        if name is None or (is_fresh and not force):
             return
-        self._held = self._done, now
+        self._leased = self._done, now
         try:
             store.backend.changes.hold(self._table_id, name, self._done)
-        except (TryAgain, StartAgain) as error:  # it is renewed long before it ends
+        except (TryAgain, StartAgain) as error:  # the lease has a week left for the next attempt
             _log.warning("the lease of stream %r could not be renewed: %s", name, error)
 
     # The store
 
     def _open(self) -> Store:
-        check_use(self._options, STREAM)  # not before: Spark loses errors of the constructor
+        check_use(self._options, STREAM)  # not in the constructor, whose errors Spark loses
         return open_store(self._options.store, self._store_id)
 
     def _read_offset(self, store: Store, sent: Any) -> Offset:
@@ -275,9 +276,9 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             )
         return offset
 
-    def _look(self, store: Store, **asked: Any) -> StreamState:
-        """One look at the catalog: all that planning a micro-batch knows."""
-        state = store.backend.changes.look(self._table_id, **asked)
+    def _look(self, store: Store, **needs: Any) -> StreamState:
+        """Read all facts for planning a micro-batch from one state of the catalog."""
+        state = store.backend.changes.look(self._table_id, **needs)
         return replace(state, table=state.table.at(self._definition))
 
     def _newest(self, state: StreamState) -> int:
@@ -285,18 +286,18 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
 
 def _rows_of(size: int, fragments: Sequence[Fragment]) -> int:
-    """About how many rows a number of bytes is."""
+    """Return the estimated number of rows in a number of bytes, at least 1."""
     row_bytes = sum(f.bytes for f in fragments) / max(sum(f.rows for f in fragments), 1)
     return max(int(size / max(row_bytes, 1e-9)), 1)
 
 
 def _format(store: Store) -> OffsetFormat:
-    """Return the store's format, made again each time: readers travel to tasks and must not carry secrets."""
+    """Return the store's format. It is not an attribute: readers are sent to tasks, without secrets."""
     return OffsetFormat(store.backend.identity, store.context.sealer.offsets)
 
 
 def _check_reached(position: Position, table: TableInfo, newest: int) -> None:
-    """Raise if the stream has read a commit that the store does not have."""
+    """Raise if the stream is ahead of the store, as after the restore of an older copy."""
     if position.commit > newest:
         raise ContinuationKeyError(
             f"the stream has read table {table.name!r} up to commit {position.commit}, and the newest "

@@ -220,9 +220,9 @@ def fields(*given: tuple[str, DataType, bool]) -> StructType:
 @pytest.mark.parametrize(
     ("wanted", "why"),
     [
-        (fields(("id", IntegerType(), True)), "says int for column 'id', but it is bigint"),
-        (fields(("idd", LongType(), True)), "names a column 'idd'"),
-        (fields(("name", StringType(), False)), "says string NOT NULL for column 'name', but it is string;"),
+        (fields(("id", IntegerType(), True)), "is bigint NOT NULL, not int as in the schema"),
+        (fields(("idd", LongType(), True)), "column 'idd' of the schema is unknown"),
+        (fields(("name", StringType(), False)), "column 'name' is string, not string NOT NULL as in"),
         (fields(("tags", ArrayType(LongType()), True)), "array<bigint>"),
         (fields(("id", LongType(), True), ("ID", LongType(), True)), "each once"),
         (StructType([]), "at least one column"),

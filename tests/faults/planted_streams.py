@@ -45,4 +45,4 @@ def cut_commits_begin_again(patch: Patch) -> None:
 
 @fault("stream", "what a stream with a name still needs is kept for it")
 def leases_are_not_taken(patch: Patch) -> None:
-    patch.setattr(streaming.ElasticScanStreamReader, "_hold", lambda *_, **__: None)
+    patch.setattr(streaming.ElasticScanStreamReader, "_renew_lease", lambda *_, **__: None)
