@@ -92,8 +92,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         except (PySparkException, SchemaMismatch, ValueError, TypeError):  # Arrow raises the last two
             same = False
         if not same:
-            hint = "cast it (CHAR and VARCHAR to STRING) or drop it first"
-            raise mismatch(field.name, f"is {field.dataType.simpleString()}, no type of a table; {hint}")
+            why = "which a table cannot hold; cast it (CHAR and VARCHAR to STRING) or drop it first"
+            raise mismatch(field.name, f"is {field.dataType.simpleString()}, {why}")
         fields.append(pa.field(column.name, column.type, column.nullable))
     return pa.schema(fields)
 
@@ -177,7 +177,7 @@ class ToSpark:
         try:
             return pc.cast(column, options=pc.CastOptions(field.type, allow_time_truncate=True))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            why = f"has a value that Spark's type cannot hold: {error}; omit it by the option 'columns'"
+            why = f"holds a value that Spark's type cannot: {error}; leave it out by the option 'columns'"
             raise mismatch(field.name, why) from error
 
 

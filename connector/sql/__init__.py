@@ -1,17 +1,18 @@
-"""`attach` and its SQL: conditions and columns taken out of queries, so that Spark reads less.
+"""`attach` and its SQL: finds the columns and conditions of each table in a query, so that Spark reads less.
 
-attached     what users hold: `sql`, `table`, `explain`; table_read: a read that is put together without SQL
-views        the temporary views of a session, as tables come and go
-tokens       words of a statement, and a reader that cuts it at some of them
-changing     DELETE, UPDATE and MERGE as queries of the rows that they write; row_changes: carried out
-definitions  CREATE, ALTER and TRUNCATE of a table of the store
-parameters   values of a query's parameters, written into its text as literals
-statements   statements about tables of the store that are no query, recognised by their first words; INSERT
-             that leaves columns out, which rows that are there keep
-query        a query's text, tree, references and places; what cannot be read for certain is left alone
-joins        the conditions of each reference of a table, by the rules of its joins; conditions: which may be
-             tested there; limits: how many rows suffice
-aggregates   what tasks can compute of their own rows, for Spark to add up
-driver_reads  reads that are made alongside the driver, since a task would take longer to begin
-plan         the needs of a whole query, columns among them, also as text for people
+attached      the object that `attach` returns: `sql`, `table`, `explain`
+table_read    a builder of the read of one table, without SQL
+views         the temporary views of a session, one for each table
+tokens        the tokens of a statement, and a reader of them
+statements    statements that the store executes, and INSERT without all columns
+definitions   CREATE, ALTER and TRUNCATE of a table
+changing      DELETE, UPDATE and MERGE as queries of the rows that they write; row_changes executes them
+parameters    replaces the parameters of a query by literals
+query         the syntax tree of a query, and its references to tables
+joins         the conditions of each reference, by the rules of its joins
+conditions    which conditions the read of a table may test
+limits        how many rows of a table a LIMIT needs
+aggregates    partial aggregates, which tasks compute and Spark adds up
+driver_reads  small reads, which the driver makes because a task takes longer to begin
+plan          the columns, conditions, limits and aggregates of a whole query
 """

@@ -4,9 +4,9 @@
     shop.sql("SELECT origin, count(*) FROM flights WHERE dep_delay > 60 GROUP BY origin")
     shop.table("flights").where("dep_delay > 60").select("origin", "dest").load()
 
-Spark hands a Python source no columns and, safely, no filters. `sql` finds both in the query's
-text, before Spark does, and gives each reference of a table a relation of its own with the options
-`columns` and `filter`. The conditions stay in the query, so the rows are those of the plain views.
+Spark gives a Python source no columns, and filters in an unsafe way only. `sql` finds both in the text of the
+query before Spark reads it, and replaces each reference of a table by a relation with the options `columns`
+and `filter`. The conditions stay in the query too, so the result is that of the plain views.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from elasticscan.connector.sql.views import FORMAT, TableViews
 from elasticscan.connector.store_cache import open_store
 from elasticscan.store import Store, Table, until_unchanged
 
-# Settings that change how Spark reads a text, each with the only value that is supported here.
+# Settings that change how Spark parses a text, each with the only value that is supported here.
 _USUAL = {
     "spark.sql.parser.quotedRegexColumnNames": "false",
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.legacy.setopsPrecedence.enabled": "false",
-    # These give numbers that are written in a query other types.
+    # These change the types of number literals.
     "spark.sql.legacy.literal.pickMinimumPrecision": "true",
     "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",
-    # By this a number that is a parameter behind ORDER BY is no position of a column.
+    # This changes the meaning of a parameter in ORDER BY.
     "spark.sql.legacy.parameterSubstitution.constantsOnly": "false",
 }
 _CASE = "spark.sql.caseSensitive"
@@ -61,15 +61,15 @@ _Read = tuple[str, dict[str, str], FewRows | None]  # its name, its options, and
 
 
 class AttachedStore:
-    """The views that `attach` made, in a session.
+    """The tables of a store in a session, made by `attach`.
 
-    Made by `attach`. Every query reads the newest snapshot, the same for all of its tables. Each call of
-    `sql` finds tables that other processes made or dropped.
+    Every query reads the newest snapshot, the same one for all of its tables. Each call of `sql` finds tables
+    that other processes have created or dropped.
     """
 
     def __init__(self, spark: SparkSession, uri: str, prefix: str = "") -> None:
-        """Make the views; `prefix` is the beginning of their names."""
-        # Absolute, since a session's directory may change.
+        """Create the views; `prefix` is the beginning of their names."""
+        # Absolute, since the working directory may change.
         uri = parse_options({"store": uri, "table": "any"}).store
         self._spark, self._uri, self._prefix = spark, uri, prefix
         self._views = TableViews(spark, uri, prefix)
@@ -79,32 +79,32 @@ class AttachedStore:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Return the store's tables by name as the last statement found them, without a prefix."""
+        """Return the names of the store's tables at the last statement, without the prefix."""
         return tuple(table.name for table in self._views.tables.values())
 
     def table(self, name: str) -> TableRead:
         """Begin a read of a table: `catalog.table("t").where("x > 1").select("id").load()`.
 
         Raises:
-            NotFound: the store has no such table; the nearest is named.
+            NotFound: the store has no such table.
         """
         return TableRead(self._spark, self._uri, open_store(self._uri).table(name).definition)
 
     def sql(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
-        """Run a query whose tables send up only the columns and rows that it may need.
+        """Run a query that reads only the columns and rows that it may need.
 
-        The result is always that of `spark.sql(text, args)` over views of the newest snapshot. Statements
-        that are no query, or that cannot be analysed with certainty, go to Spark as they are, after
-        the views that they mention were made again. Values for parameters (`args`: a dict for `:name`, a
-        list for `?`) limit the rows that are read like literals.
+        The result is that of `spark.sql(text, args)` over views of the newest snapshot. Queries that are not
+        understood with certainty, and other statements, go to Spark unchanged, after their views were
+        updated. `args` has the values of parameters: a dict for `:name`, a list for `?`. Like literals they
+        limit the rows that are read.
 
         `INSERT INTO` upserts, and `INSERT OVERWRITE` replaces all rows. `DELETE`, `UPDATE` and `MERGE INTO`
         are one commit each, as of one snapshot, and return the numbers of changed rows. `DROP TABLE`
         drops a table of the store with its view, `DROP VIEW` the view alone.
 
         Raises:
-            InvalidCall: the statement is incomplete, or not one of those above; nothing was done.
-            Busy: other writers changed the rows at each attempt.
+            NotSupported: the store cannot execute the statement; nothing was done.
+            WriteConflict: other writers changed the rows at each attempt.
         """
         session = _session(self._spark)
         tables, snapshot = self._views.look()
@@ -122,8 +122,8 @@ class AttachedStore:
             return self._run_plan(plan, snapshot)
         except AnalysisException:
             if any(scan.reference.as_of is not None for scan in plan.scans):
-                raise  # views have no snapshots: Spark would refuse these first, whatever else is wrong
-        # Spark's message quotes the text that it ran: it should be the user's, not the rewritten one.
+                raise  # over views Spark would complain of the snapshots, and hide this error
+        # Spark's message quotes the text that it ran: it should be the user's text, not the rewritten one.
         return self._run_unchanged(text, args)
 
     def _execute(self, statement: Statement, session: Session) -> DataFrame:
@@ -163,7 +163,7 @@ class AttachedStore:
         return change_counts(self._spark, kind, done)
 
     def explain(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> str:
-        """Explain which rows and columns `sql` would read for a query, and why it leaves others to Spark."""
+        """Explain which rows and columns `sql` reads for a query, and why Spark tests other conditions."""
         session = _session(self._spark)
         tables, snapshot = self._views.look()
         try:
@@ -174,10 +174,7 @@ class AttachedStore:
         return plan.explained(snapshot, [None if rows is None else rows.rows.num_rows for rows in few])
 
     def _reads(self, plan: QueryPlan, snapshot: int) -> list[_Read]:
-        """Return the read of each scan of a plan. Equal reads are made once and have one name.
-
-        The names are for this query alone.
-        """
+        """Return the read of each scan of a plan. Equal reads are made once and have one name."""
         query, reads = uuid.uuid4().hex, dict[tuple[object, ...], _Read]()
         keys = []
         for scan in plan.scans:
@@ -208,7 +205,7 @@ class AttachedStore:
         return self._spark.sql(text, **frames)
 
     def _run_unchanged(self, text: str, args: dict[str, Any] | list[Any] | None) -> DataFrame:
-        """Run the text in Spark over the newest rows of the views that it may mention."""
+        """Run the text in Spark after updating the views that it may mention."""
         (tables, _), name = self._views.look(), f"elasticscan_{uuid.uuid4().hex}"
         mentioned = [view for view in tables if view.lower() in text.lower()]
         found = insertion(text, {view: tables[view].schema.names for view in mentioned}, name)
@@ -247,7 +244,7 @@ def _session(spark: SparkSession) -> Session:
     unusual = [name for name, usual in _USUAL.items() if setting(name, usual).lower() != usual]
     zoned = setting("spark.sql.timestampType", "TIMESTAMP_LTZ").upper() == "TIMESTAMP_LTZ"
     return Session(
-        # Spark always has a time zone, and `get` would refuse an empty default.
+        # This setting always has a value, and `get` refuses an empty default.
         utc=zoned and str(spark.conf.get("spark.sql.session.timeZone")).strip() in _UTC,
         ansi=setting("spark.sql.ansi.enabled", "true").lower() == "true",
         unusual=unusual[0] if unusual else None,

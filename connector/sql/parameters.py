@@ -1,4 +1,4 @@
-"""Values of a query's parameters, written into its text as literals, so that they can limit what is read."""
+"""Replacement of a query's parameters by literals, so that their values limit the rows that are read."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Statements about a table of the store, recognised in the text before Spark sees it.
+"""Statements about a table of the store, found in the text before Spark reads it.
 
-To Spark the tables of a store are temporary views: `DROP TABLE t` would drop the view and leave the table.
-`statement_about` reads the statement's first words and the name behind them. It finds the statements that the
-store carries out, and leaves the rest to Spark.
+In Spark the tables of a store are temporary views: `DROP TABLE t` would drop the view and keep the table.
+`statement_about` reads the first words of a statement and the name after them. It returns statements that the
+store executes; Spark executes all others.
 
-Spark fills the missing columns of an INSERT with nulls, and its rows replace existing rows. So a statement
-whose column list lacks columns of a table (`insertion`) is given a relation of the table that has the other
-columns alone: under that name it is Spark's, with its casts and its errors, and the rows arrive without the
-columns that they lack, which are kept (the option `partialUpdate`).
+Spark fills the missing columns of an INSERT with nulls, and the new rows would replace existing rows. So an
+INSERT whose column list lacks columns of the table (`insertion`) goes to Spark with another name of the
+table: a relation that has only the listed columns, with the option `partialUpdate`. Existing rows keep the
+others.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from elasticscan.connector.sql.tokens import (
 if TYPE_CHECKING:
     from sqlglot.tokenizer_core import Token
 
-# Statements that the store carries out, by their first words.
+# The first words of statements that the store executes.
 _KINDS = ("DROP TABLE", "TRUNCATE TABLE", "ALTER TABLE", "DELETE FROM", "UPDATE", "MERGE INTO")
-# Words behind the name of a table of Spark's own, and words that begin a query.
+# Words in a CREATE TABLE that only tables of Spark have, and words that begin a query.
 _OF_SPARK = frozenset({"STORED", "ROW", "LIKE"})
 _QUERY = frozenset({"AS", "SELECT", "WITH", "FROM", "VALUES", "TABLE"})
 _ALONE = ("INSERT", "WITH", "FROM")
-# Schemas under which Spark finds a temporary view, too.
+# Qualifiers under which Spark finds a temporary view, too.
 _VIEW_SCHEMAS = ({"session"}, {"system", "session"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statement:
-    """A statement about a table of the store, which Spark does not get.
+    """A statement about a table, which the store executes.
 
     Attributes:
-        kind: its first words: "DROP TABLE", "UPDATE", …
-        view: the table's name here.
-        is_lenient: whether a table to drop may be missing, and a new one be there.
-        reader: continues behind the table's name.
+        kind: the first words: "DROP TABLE", "UPDATE", …
+        view: the name of the table's view.
+        is_lenient: whether the statement has IF EXISTS or IF NOT EXISTS.
+        reader: the reader of the statement, after the table's name.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Statement:
     reader: StatementReader
 
     def with_text(self, text: str) -> Statement:
-        """Return the statement with another text, whose words up to the table's name are the same."""
+        """Return the statement with another text, which has the same words up to the table's name."""
         return replace(self, reader=StatementReader(text, tokens_of(text), self.reader.at))
 
     def refused(self, why: str) -> NotSupported:
@@ -64,10 +64,10 @@ class Statement:
 
 
 def statement_about(text: str, views: Iterable[str]) -> Statement | None:
-    """Return the statement about a table of the views; None for statements that Spark carries out.
+    """Return a statement that the store executes; None for a statement that Spark executes.
 
     Raises:
-        InvalidCall: it is a CREATE TABLE with OR REPLACE, or with a schema's name.
+        NotSupported: a CREATE TABLE has OR REPLACE, or the name of a schema.
     """
     try:
         tokens = tokens_of(text)
@@ -85,7 +85,7 @@ def statement_about(text: str, views: Iterable[str]) -> Statement | None:
 
 
 def _creation(reader: StatementReader, tokens: Sequence[Token]) -> Statement | None:
-    """Return a CREATE TABLE of a table of the store."""
+    """Return a CREATE TABLE that the store executes."""
     replaces = reader.accept("OR", "REPLACE")
     reader.accept("EXTERNAL")
     reader.expect("TABLE")
@@ -93,16 +93,16 @@ def _creation(reader: StatementReader, tokens: Sequence[Token]) -> Statement | N
     name = reader.name_list(".")
     if not _is_of_the_store(name, tokens[reader.at :]):
         return None
-    made = Statement("CREATE TABLE", name[-1], is_lenient, reader)
+    creation = Statement("CREATE TABLE", name[-1], is_lenient, reader)
     if replaces:
-        raise made.refused("OR REPLACE is not supported; drop the table first, or use INSERT OVERWRITE")
+        raise creation.refused("OR REPLACE is not supported; drop the table first, or use INSERT OVERWRITE")
     if len(name) > 1:
-        raise made.refused(f"tables of a store have no schema; write CREATE TABLE {name[-1]}")
-    return made
+        raise creation.refused(f"tables of a store have no schema; write CREATE TABLE {name[-1]}")
+    return creation
 
 
 def _is_of_the_store(name: Sequence[str], behind: Iterable[Token]) -> bool:
-    """Return True for a new table of our format, or of a plain name without a format."""
+    """Return True for a table USING elasticscan, or a plain name without USING."""
     words, depth = list[str](), 0
     for word in map(keyword, behind):
         depth += (word == "(") - (word == ")")
@@ -115,7 +115,7 @@ def _is_of_the_store(name: Sequence[str], behind: Iterable[Token]) -> bool:
 
 
 def _view_of(name: Sequence[str], views: Iterable[str]) -> str | None:
-    """Return the view that a name means; None if it means none."""
+    """Return the view with a name, or None."""
     if name[:-1] and {part.lower() for part in name[:-1]} not in _VIEW_SCHEMAS:
         return None
     return next((view for view in views if view.lower() == name[-1].lower()), None)
@@ -127,15 +127,15 @@ def _view_of(name: Sequence[str], views: Iterable[str]) -> str | None:
 def insertion(
     text: str, tables: Mapping[str, Sequence[str]], relation: str
 ) -> tuple[str, tuple[str, ...], str] | None:
-    """Return the table, the columns and the text of the INSERT that a text is, if it leaves columns out.
+    """Return (view, listed columns, new text) of an INSERT without all columns; None for another statement.
 
     Args:
         text: the statement.
         tables: columns by view.
-        relation: the name that stands in the new text in the place of the table's.
+        relation: the name of the table in the new text.
 
     Raises:
-        InvalidCall: its columns are unknown, or it stands among other statements; nothing was done.
+        NotSupported: the statement is BY NAME, or has several parts that write; nothing was done.
     """
     try:
         tokens = tokens_of(text)
@@ -159,7 +159,7 @@ def insertion(
         lower = {each.lower() for each in listed}
         columns = tuple(each for each in tables[view] if each.lower() in lower)
         if not len(listed) == len(columns) < len(tables[view]):
-            continue  # Spark knows what is wrong, or nothing is left out
+            continue  # all columns are listed, or Spark will report an error
         if by_query or keyword(tokens[0]) not in _ALONE or found is not None:
             hint = "list the columns" if by_query else "give all columns, or run it by itself"
             raise InvalidCall(

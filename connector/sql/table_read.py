@@ -1,4 +1,4 @@
-"""A read of one table, put together without SQL.
+"""A builder of the read of one table, without SQL.
 
 shop.table("flights").where("dep_delay > 60").select("origin", "dest").load()
 """
@@ -31,10 +31,10 @@ _SNAPSHOTS = ("versionasof", "timestampasof")
 
 @dataclass(frozen=True, slots=True)
 class TableRead:
-    """A read of one table, put together step by step. Every step returns a new one.
+    """A read of one table. Every method but `load` returns a new one.
 
     Attributes:
-        options: those of the source that were set, by their names in lower case.
+        options: the options of the source that are set, by their names in lower case.
     """
 
     _spark: SparkSession = field(repr=False)
@@ -44,13 +44,13 @@ class TableRead:
     _most: int | None = None
 
     def where(self, condition: str) -> TableRead:
-        """Keep rows that meet a condition and all earlier ones.
+        """Keep only rows that meet this condition and all earlier ones.
 
-        The condition has the meaning of a Spark session in ANSI mode with the time zone UTC.
+        The condition has the meaning that it has in a Spark session in ANSI mode with the time zone UTC.
 
         Raises:
-            FilterError: the condition is not supported, or does not fit the columns' types.
-            NotFound: the table lacks a column of the condition.
+            FilterError: the condition is not supported, or does not fit the types of the columns.
+            NotFound: the table does not have a column of the condition.
         """
         predicate = Predicate.parse(condition, self._table.schema)
         if (earlier := self.options.get("filter")) is not None:
@@ -58,23 +58,22 @@ class TableRead:
         return self._with_option("filter", str(predicate))
 
     def select(self, *columns: str | Sequence[str]) -> TableRead:
-        """Read these columns alone, named one by one or in a list.
+        """Read only these columns, given one by one or as a list.
 
         Raises:
-            NotFound: the table lacks one of them.
+            NotFound: the table does not have one of the columns.
         """
         names = [name for each in columns for name in ([each] if isinstance(each, str) else each)]
         return self.option("columns", ",".join(names))
 
     def index(self, name: str) -> TableRead:
-        """Choose the access path, as the option `index`."""
+        """Choose the access path by the option `index`."""
         return self.option("index", name)
 
     def as_of(self, snapshot: int | str | date) -> TableRead:
-        """Read a snapshot: by its commit number, by a tag, or as of a time, the last commit up to then.
+        """Read a snapshot: a commit number, a tag, or the last commit up to a time. The last call counts.
 
-        A time is a datetime with its zone, or a date or an ISO text, which go into the option
-        `timestampAsOf` and are in UTC where they have no zone. The last choice counts.
+        A time is a datetime with a zone, or a date or an ISO text, which are in UTC if they have no zone.
         """
         if isinstance(snapshot, datetime):
             zoned("snapshot", snapshot)
@@ -84,10 +83,10 @@ class TableRead:
         return replace(self, options=kept)._with_option(_SNAPSHOTS[is_time], text)
 
     def option(self, name: str, value: Any) -> TableRead:
-        """Set an option of the source; `filter` is the same as `where`.
+        """Set an option of the source. The option `filter` is the same as `where`.
 
         Raises:
-            InvalidOption: there is no such option, or it cannot have this value.
+            InvalidOption: the option does not exist, or cannot have this value.
         """
         if name.lower() == "filter":
             return self.where(str(value))
@@ -104,12 +103,12 @@ class TableRead:
         return parse_options({"store": self._uri, "table": self._table.name, **options})
 
     def limit(self, rows: int) -> TableRead:
-        """Read at most so many rows, in no particular order; the smallest limit counts."""
+        """Read at most `rows` rows, in no particular order. The smallest limit counts."""
         most = whole_number("limit", rows, 0, MAX_NUMBER)
         return replace(self, _most=most if self._most is None else min(most, self._most))
 
     def load(self) -> DataFrame:
-        """Return the DataFrame of a snapshot: the newest at this moment unless `as_of` chose one."""
+        """Return the DataFrame of the snapshot of `as_of`, or of the newest one at this moment."""
         options = dict(self.options)
         is_feed = self._parsed(options).feed
         if not is_feed and options.keys().isdisjoint(_SNAPSHOTS):

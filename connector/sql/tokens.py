@@ -1,6 +1,6 @@
-"""The words of a statement with their places, and a reader that cuts the statement at some of them.
+"""The tokens of a statement with their places, and a reader that divides the statement at keywords.
 
-What lies between is kept as it was written, whatever it is: Spark reads it again.
+The text between the keywords stays as it was written, and Spark parses it later.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _OPENING, _CLOSING = ("(", "[", "{", "CASE"), (")", "]", "}", "END")
 
 
 class NotUnderstoodError(Exception):
-    """A statement, a condition or aggregates that are not understood for certain; says why."""
+    """The reason why a statement, a condition or an aggregate is not understood with certainty."""
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL writes it, whatever is in it."""
+    """Return a name in backticks."""
     return "`{}`".format(name.replace("`", "``"))
 
 
 def tokens_of(text: str) -> list[Token]:
-    """Return the tokens of a statement, without the semicolons behind it."""
+    """Return the tokens of a statement without semicolons at its end."""
     try:
         tokens = list(FilterSql().tokenize(text))
     except (SqlglotError, *STUMBLES) as error:
@@ -45,7 +45,7 @@ def first_line(error: Exception) -> str:
 
 
 def keyword(token: Token) -> str:
-    """Return a word in upper case; an empty text for quoted names and strings."""
+    """Return the token in upper case; an empty text for a quoted name or a literal."""
     is_quoted = token.token_type == TokenType.IDENTIFIER or token.token_type in LITERALS
     return "" if is_quoted else token.text.upper()
 
@@ -55,17 +55,17 @@ def is_name(token: Token) -> bool:
 
 
 class StatementReader:
-    """Reads a statement from some token on. What does not fit raises `NotUnderstoodError`.
+    """Reader of a statement's tokens. Methods raise `NotUnderstoodError` for an unexpected token.
 
     Attributes:
-        at: the number of the token that comes next.
+        at: the number of the next token.
     """
 
     def __init__(self, text: str, tokens: Sequence[Token], at: int = 0) -> None:
         self._text, self._tokens, self.at = text, tokens, at
 
     def text_since(self, at: int) -> str:
-        """Return the text that was read since that token."""
+        """Return the text from token number `at` to the last token that was read."""
         return self._text[self._tokens[at].start : self._tokens[self.at - 1].end + 1]
 
     @property
@@ -73,18 +73,18 @@ class StatementReader:
         return self.at >= len(self._tokens)
 
     def peek(self, *words: str) -> bool:
-        """Return True if these words, in upper case, come next."""
+        """Return True if these words, in upper case, are next."""
         following = self._tokens[self.at : self.at + len(words)]
         return [keyword(token) for token in following] == list(words)
 
     def accept(self, *words: str) -> bool:
-        """Go past these words if they come next."""
-        is_there = self.peek(*words)
-        self.at += len(words) * is_there
-        return is_there
+        """Skip these words and return True, if they are next."""
+        is_next = self.peek(*words)
+        self.at += len(words) * is_next
+        return is_next
 
     def choice(self, *choices: str) -> str | None:
-        """Go past the first of these choices, each of one word or more, that comes next, and return it."""
+        """Skip the first choice that is next, of one word or more, and return it; None if there is none."""
         return next((choice for choice in choices if self.accept(*choice.split())), None)
 
     def expect(self, *words: str) -> None:
@@ -107,7 +107,7 @@ class StatementReader:
         return self._tokens[self.at - 1].text
 
     def items(self, separator: str = ",", end: str | None = None) -> Iterator[None]:
-        """Yield before each item of a list, which the caller reads; then go past its end."""
+        """Yield before each item of a list, which the caller then reads; skip the end of the list."""
         yield
         while self.accept(separator):
             yield
@@ -115,7 +115,7 @@ class StatementReader:
             self.expect(end)
 
     def name_list(self, separator: str = ",") -> list[str]:
-        """Return several names; with the separator `.` the parts of one."""
+        """Return names; with the separator `.` the parts of one name."""
         return [self.identifier() for _ in self.items(separator)]
 
     def names_in_parentheses(self) -> list[str]:
@@ -123,7 +123,7 @@ class StatementReader:
         return [self.identifier() for _ in self.items(end=")")]
 
     def alias(self, but: Collection[str]) -> str | None:
-        """Return an alias, with or without AS, if there is one; words of `but` are none."""
+        """Return an alias, with or without AS, or None. Without AS, words of `but` are no alias."""
         if self.accept("AS"):
             return self.identifier()
         is_alias = not self.at_end and is_name(self._tokens[self.at])
@@ -137,7 +137,7 @@ class StatementReader:
         return self._tokens[self.at - 1].text
 
     def until(self, *stops: str) -> str:
-        """Return the text up to one of these words outside of parentheses and CASE, or to the end."""
+        """Return the text up to one of these words, outside of parentheses and CASE, or up to the end."""
         first, depth = self.at, 0
         while not self.at_end:
             is_part = self.at > 0 and keyword(self._tokens[self.at - 1]) == "."  # of a name

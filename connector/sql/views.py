@@ -1,7 +1,7 @@
 """The temporary views of a store's tables in a session, one for each table.
 
-Other processes make and drop tables, too. `look` compares the views with the catalog, which costs two small
-queries unless a table was changed since.
+Other processes create and drop tables, too. `look` compares the views with the catalog. This takes two small
+queries if no table was changed.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ class TableViews:
         self.look()
 
     def look(self) -> tuple[Mapping[str, TableInfo], int]:
-        """Make views of new tables, which replace others of their names; drop those of dropped tables.
+        """Create views of new tables, replacing views of these names; drop views of dropped tables.
 
         Returns:
-            the tables by view, and the newest snapshot, from one look at the catalog.
+            the tables by view, and the newest snapshot, both from one state of the catalog.
         """
         backend = open_store(self._uri).backend
         backend.newest()
         infos, snapshot = backend.tables()
         if infos != self._seen:
-            there = {self._prefix + info.name: info for info in infos if _fits_spark(info)}
+            tables = {self._prefix + info.name: info for info in infos if _fits_spark(info)}
             known = {view: info.id for view, info in self.tables.items()}
-            for view in known.keys() - there.keys():
+            for view in known.keys() - tables.keys():
                 self._spark.sql(f"DROP VIEW IF EXISTS {quoted(view)}")
-            self.make([view for view, info in there.items() if known.get(view) != info.id])
-            self.tables, self._seen = there, infos  # a new dict: other threads may go through the old one
+            self.make([view for view, info in tables.items() if known.get(view) != info.id])
+            self.tables, self._seen = tables, infos  # a new dict: other threads may iterate over the old one
         return self.tables, snapshot
 
     def make(self, views: Iterable[str]) -> None:
-        """Make views again, so that they show the newest rows; other views of their names are replaced."""
+        """Create or replace views, so that they show the newest rows."""
         for view in views:
-            # Through the reader and not as SQL text: so no uri has to be quoted. An event log has a view's
-            # options, and hides that of this name.
+            # With a reader, not as SQL text, where the URI would need quotes. Event logs contain the options
+            # of a view, but hide the value of `url`.
             table = view.removeprefix(self._prefix)
             reader = self._spark.read.format(FORMAT).options(url=self._uri, table=table)
             reader.load().createOrReplaceTempView(f"`{view}`")
