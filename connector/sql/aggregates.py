@@ -1,16 +1,17 @@
-"""Aggregates of a SELECT that tasks compute of their own rows, for Spark to add up.
+"""Partial aggregates: tasks compute the aggregates of a SELECT over their rows, and Spark adds them up.
 
 `SELECT city, count(*), avg(km) FROM trips WHERE km > 2 GROUP BY city` becomes, over partial rows,
 
     SELECT city, coalesce(sum(`partial count(*)`), 0L) AS `count(1)`,
         (sum(`partial avg(km)`) / sum(`partial count(km)`)) AS `avg(km)` FROM … GROUP BY city
 
-Only the aggregates change, and the WHERE goes, all of which is tested where the table is read. What groups,
-filters and sorts stays as it was written: partial rows have every column that is named outside of aggregates,
-so they are groups as fine as Spark's or finer. `count(DISTINCT a)` thus stays, too, over partial rows by `a`.
-Where one reader folded everything, each group is there once: then nothing is left to add up, the GROUP BY
-goes as well, and Spark has a projection of rows at hand in place of a job with an exchange. What is not
-certain is left alone.
+The aggregates are replaced and the WHERE is removed, since the read of the table tests all of it. GROUP BY,
+HAVING and ORDER BY stay as written: partial rows have each column that is named outside of aggregates, so
+their groups are those of Spark or parts of them. `count(DISTINCT a)` stays too, over partial rows by `a`.
+
+If one reader folds all rows, each group has one row and nothing is left to add up. Then the GROUP BY is also
+removed, and Spark projects local rows instead of running a job with an exchange. A query that is not
+understood with certainty is not changed.
 """
 
 from __future__ import annotations
@@ -33,21 +34,22 @@ _SELECT_PARTS = frozenset(
     {"with_", "expressions", "distinct", "from_", "where", "group", "having", "order", "limit", "offset"}
 )
 _AGGREGATES = tuple(FUNCTIONS)
-# Expressions and clauses that give the same for equal columns. No Star: only `count(*)` has one here.
+# Expressions and clauses with the same result for equal columns. No Star: only `count(*)` may have one.
 _PLAIN = (
     *(node for node in PLAIN_NODES if node is not exp.Star), *_AGGREGATES, exp.Group, exp.Having, exp.Order,
     exp.Ordered, exp.Distinct, exp.Var, exp.Round, exp.Abs, exp.Floor, exp.Ceil, exp.Year, exp.Month, exp.Day,
     exp.TsOrDsToDate, exp.TimestampTrunc, exp.DateTrunc, exp.Extract, exp.Substring, exp.Length, exp.Trim,
     exp.Concat, exp.Nullif, exp.Like, exp.ILike, exp.RegexpLike,
 )  # fmt: skip
-# Where a column of floats may stand: elsewhere -0.0 and 0.0, which are one group, may give different values.
+# The parents that a column of floats may have. -0.0 and 0.0 are one group, but in other expressions their
+# values may differ.
 _WHOLE = (exp.Alias, exp.Select, exp.Group, exp.Ordered, exp.Distinct)
 _FOLDABLE = (
     pt.is_integer, pt.is_float32, pt.is_float64, pt.is_boolean, pt.is_string, pt.is_large_string,
     pt.is_binary, pt.is_large_binary, pt.is_date, pt.is_timestamp,
 )  # fmt: skip
-# Of each aggregate its text over partial ones, what merges these, and which they are. Where a group has one
-# row alone, nothing is merged.
+# For each aggregate: its text over partial aggregates, the function that merges them, and their names. If
+# each group has one row, the function is omitted.
 _MERGED = {
     "count": ("coalesce({merge}({0}), 0L)", "sum", "count"),
     "sum": ("({merge}({0}))", "sum", "sum"),
@@ -58,7 +60,7 @@ _MERGED = {
 
 
 def is_aggregated(select: exp.Select) -> bool:
-    """Return True if a SELECT gives groups, and no rows."""
+    """Return True if a SELECT returns groups, not rows."""
     grouped = select.args.get("group") or select.args.get("distinct")
     return bool(grouped) or any(part.find(*_AGGREGATES) for part in _parts(select))
 
@@ -71,7 +73,7 @@ def _parts(select: exp.Select) -> Iterator[exp.Expr]:
 
 
 class AggregateRewriting:
-    """The aggregates of a SELECT of one table as tasks can compute them, and the changes of its text."""
+    """The partial aggregates of a SELECT from one table, and the edits of its text."""
 
     def __init__(
         self, query: Query, select: exp.Select, reference: Reference, schema: pa.Schema, session: Session
@@ -82,15 +84,15 @@ class AggregateRewriting:
         self._aliases = {
             item.alias.lower(): item.this for item in select.expressions if isinstance(item, exp.Alias)
         }
-        self._partial: dict[str, str] = {}  # the text of each partial aggregate, by its column
+        self._partial: dict[str, str] = {}  # the text of each partial aggregate, by its column's name
 
     def result(self) -> tuple[PartialAggregates, tuple[Edit, ...], tuple[Edit, ...] | None]:
-        """Return the partial rows, and two sets of changes as in `TableScan`.
+        """Return the aggregates for tasks, and the edits of `TableScan`: `edits` and `ended`.
 
-        It is for the callers to see that all conditions of the SELECT are tested where the table is read.
+        The caller must ensure that the read of the table tests all conditions of the SELECT.
 
         Raises:
-            NotUnderstoodError: the aggregates are left to Spark.
+            NotUnderstoodError: Spark must compute the aggregates.
         """
         if not reads_alone(self._select, self._reference, _SELECT_PARTS):
             raise NotUnderstoodError("the SELECT has more than a table, conditions, groups and an order")
@@ -119,7 +121,7 @@ class AggregateRewriting:
         return partial, tuple(edits), tuple(whole) if self._groups_are(by) else None
 
     def _groups_are(self, by: Iterable[str]) -> bool:
-        """Return True if Spark's groups are those of some columns, and nothing else looks at several rows."""
+        """Return True if the SELECT groups by exactly these columns, and needs groups for nothing else."""
         parts, group = self._select.args, self._select.args.get("group")
         terms = [] if group is None else group.expressions
         if parts.get("distinct") or parts.get("having") or self._select.find(exp.Distinct):
@@ -138,7 +140,7 @@ class AggregateRewriting:
                 raise NotUnderstoodError(f"{shown(node)} stands in another aggregate")
 
     def _group(self, node: exp.Column) -> str | None:
-        """Return the column that a name outside of aggregates means; None for one inside, or an alias."""
+        """Return the column of a name outside of aggregates; None for a name inside of one, or an alias."""
         name = node.name.lower()
         aggregate = node.find_ancestor(*_AGGREGATES)
         inside = aggregate is not None and not _is_distinct(aggregate)
@@ -151,7 +153,7 @@ class AggregateRewriting:
         meant = self._aliases.get(name, node)
         if bare and behind is not None and not (isinstance(meant, exp.Column) and meant.name.lower() == name):
             if isinstance(node.parent, exp.Ordered):
-                return None  # sorts by what the SELECT calls so
+                return None  # sorts by the alias
             raise NotUnderstoodError(f"{shown(node)} is a column, and another name in the SELECT")
         if inside:
             return None
@@ -162,7 +164,7 @@ class AggregateRewriting:
         return column
 
     def _edits(self, node: exp.Expr) -> tuple[Edit, Edit]:
-        """Return what stands in the place of an aggregate: over a group's rows, and over its one row."""
+        """Return two edits of an aggregate: over several partial rows of a group, and over its only one."""
         function, argument = FUNCTIONS[type(node)], node.args.get("this")
         others = any(value for key, value in node.args.items() if key not in ("this", "big_int"))
         counts_rows = function == "count" and (
@@ -179,7 +181,7 @@ class AggregateRewriting:
         return (*place, adding + name), (*place, alone + name)
 
     def _name(self, node: exp.Expr, name: str) -> str:
-        """Return the words that give an aggregate Spark's name; none where the query names or hides it."""
+        """Return `AS` with Spark's name of an aggregate; an empty text if it has an alias or is not shown."""
         item = node
         while item.parent is not None and item.parent is not self._select:
             item = item.parent
@@ -192,7 +194,7 @@ class AggregateRewriting:
         return f" AS {quote_name(name)}"
 
     def _merged(self, function: str, name: str) -> tuple[str, str]:
-        """Return an aggregate of a column or of rows, `*`, of partial rows, and of a group's only one."""
+        """Return the texts of an aggregate of a column or `*`: over partial rows, over a group's only one."""
         if name != "*" and not is_foldable(self._schema.field(name).type):
             raise NotUnderstoodError(f"{name} has a type that is not folded here")
         column = "*" if name == "*" else quote_name(name)
@@ -211,7 +213,7 @@ class AggregateRewriting:
         return adding, alone
 
     def _of(self, text: str) -> str:
-        """Return the column of partial rows that has this aggregate."""
+        """Return the column of partial rows with this aggregate."""
         aggregate = self._aggregate(text)
         name = f"partial {aggregate}"
         self._partial[name] = text
@@ -225,12 +227,12 @@ class AggregateRewriting:
 
 
 def _is_rounded(kind: pa.DataType) -> bool:
-    """Return True if different values may be equal in Spark: -0.0 and 0.0, and times that are cut for it."""
+    """Return True if different values may be equal in Spark: -0.0 and 0.0, or times that are cut."""
     return bool(pt.is_floating(kind) or pt.is_date64(kind) or (pt.is_timestamp(kind) and kind.unit == "ns"))
 
 
 def is_foldable(kind: pa.DataType) -> bool:
-    """Return True for types whose values are grouped and compared here as in Spark."""
+    """Return True for types whose values the store groups and compares as Spark does."""
     is_exact_decimal = pt.is_decimal128(kind) and 0 <= kind.scale <= kind.precision
     return is_exact_decimal or any(is_of_kind(kind) for is_of_kind in _FOLDABLE)
 

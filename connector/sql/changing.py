@@ -1,12 +1,12 @@
 """DELETE, UPDATE and MERGE as queries of the rows that they write.
 
     DELETE FROM t WHERE c              the keys of the rows that meet c
-    UPDATE t SET a = x WHERE c         the rows that meet c, with x in place of a
-    MERGE INTO t USING s ON c WHEN …   rows of a join of t and s, each as the first clause that fits says
+    UPDATE t SET a = x WHERE c         the rows that meet c, with x instead of a
+    MERGE INTO t USING s ON c WHEN …   rows of a join of t and s, changed by the first clause that matches
 
-A query has one more column, `ACTION`: the number of the action on the row. Conditions and values are copied
-as they were written, so Spark gives them their meaning, and columns that they do not need are not read, as in
-any query. The statement is the write of these rows, at the snapshot at which they were read.
+The query has an additional column `ACTION`, the number of the action on the row. Conditions and values are
+copied as they were written, so Spark evaluates them. As in any query, only columns that are needed are read.
+The rows are then written, under the condition that none was changed since the query's snapshot.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader
 from elasticscan.filters import STUMBLES, FilterSql
 from elasticscan.metadata import TableInfo
 
-OWN = "_elasticscan_"  # the prefix of columns that are added to a query
+OWN = "_elasticscan_"  # the prefix of additional columns of a query
 ACTION = f"{OWN}action"
-_SOURCE = f"{OWN}source"  # true in rows of a MERGE that have a row of the source
+_SOURCE = f"{OWN}source"  # true in rows of a MERGE with a row of the source
 DELETE, UPDATE, INSERT = "deleted", "updated", "inserted"
 _NO_ALIAS = frozenset({"SET", "WHERE", "ON", "WHEN", "USING", "FROM", "LIMIT", "ORDER", "RETURNING"})
 _SNAPSHOTS = ("VERSION AS OF", "SYSTEM_VERSION AS OF", "TIMESTAMP AS OF", "SYSTEM_TIME AS OF")
@@ -37,8 +37,8 @@ class RowChange:
     """A statement as a query of the rows that it writes.
 
     Attributes:
-        query: the columns to write and `ACTION`; rows in which that is null are not written.
-        actions: the action of each number: `DELETE`, `UPDATE` or `INSERT`.
+        query: returns the columns to write and `ACTION`; rows with a null action are not written.
+        actions: `DELETE`, `UPDATE` or `INSERT`, by the number of the action.
         set: the new values of an UPDATE as texts, by column.
     """
 
@@ -48,10 +48,10 @@ class RowChange:
 
 
 def read_change(statement: Statement, table: TableInfo) -> RowChange:
-    """Read a DELETE, UPDATE or MERGE from behind the table's name.
+    """Read a DELETE, UPDATE or MERGE after the table's name.
 
     Raises:
-        NotUnderstoodError: the text is no such statement, or changes a key.
+        NotUnderstoodError: the text is not such a statement, or changes a key.
     """
     change = CHANGES[statement.kind](_ChangeReading(statement.reader, statement.view, table))
     statement.reader.expect_end()
@@ -59,7 +59,7 @@ def read_change(statement: Statement, table: TableInfo) -> RowChange:
 
 
 class _ChangeReading:
-    """The reading of a statement from behind the table's name, which may have an alias."""
+    """A parser of a statement after the table's name."""
 
     def __init__(self, reader: StatementReader, view: str, table: TableInfo) -> None:
         self.reader, self.view = reader, view
@@ -79,7 +79,7 @@ class _ChangeReading:
         return RowChange(self.select(columns), (UPDATE,), new)
 
     def select(self, columns: Sequence[str]) -> str:
-        """Return the query of rows of the table, with the statement's WHERE."""
+        """Return a query of columns of the table, with the statement's WHERE."""
         where = f" WHERE {_value(self.reader.until())}" if self.reader.accept("WHERE") else ""
         shown = ", ".join([*columns, f"0 AS {ACTION}"])
         return f"SELECT {shown} FROM {quoted(self.view)} AS {quoted(self.alias)}{where}"
@@ -88,7 +88,7 @@ class _ChangeReading:
         return f"{quoted(self.alias)}.{quoted(name)}"
 
     def column(self, parts: Sequence[str]) -> str:
-        """Return the assigned column: `a`, or behind the table's name or alias."""
+        """Return the column of an assignment: `a`, or `t.a` with the table's name or alias."""
         if len(parts) > 1 and (len(parts) > 2 or parts[0].lower() != self.alias.lower()):
             raise NotUnderstoodError(f"{'.'.join(parts)} is not a column; assign to whole columns")
         for name in self.columns:
@@ -151,7 +151,7 @@ class _ChangeReading:
             for name in shown
         ]
         outer = {(False, False): "INNER", (True, False): "LEFT", (False, True): "RIGHT", (True, True): "FULL"}
-        once = "DISTINCT " * (actions == [DELETE])  # whichever row of the source it is that deletes
+        once = "DISTINCT " * (actions == [DELETE])  # several rows of the source may delete the same row
         query = (
             f"SELECT {once}CASE {' '.join(choice)} END AS {ACTION}, {', '.join(columns)}\n"
             f"FROM {quoted(self.view)} AS {quoted(self.alias)} "
@@ -161,7 +161,7 @@ class _ChangeReading:
         return RowChange(query, tuple(actions))
 
     def source(self) -> tuple[str, str]:
-        """Return the text of the source, and the name that qualifies its columns."""
+        """Read the source; return its text, and the name that qualifies its columns."""
         reader, alias, start = self.reader, None, self.reader.at
         if reader.accept("("):
             reader.until(")")
@@ -179,8 +179,7 @@ class _ChangeReading:
         return reader.text_since(start), alias
 
     def clause(self, source: str) -> tuple[str, str, str, dict[str, str]]:
-        """Read a clause behind WHEN; return its kind, a condition that selects its rows, its action, and new
-        values by column."""
+        """Read a clause after WHEN; return its kind, condition, action, and new values by column."""
         reader = self.reader
         kind = reader.choice(_MATCHED, _BY_SOURCE, _BY_TARGET, "NOT MATCHED")
         if kind is None:
@@ -218,19 +217,19 @@ class _ChangeReading:
         return INSERT, dict(zip(names, values, strict=True))
 
     def equal_keys(self, on: str) -> tuple[dict[str, list[str]], bool]:
-        """Return the columns of the source that a condition compares with the primary key, and whether it
-        compares nothing else."""
+        """Return the columns of the source that ON compares with columns of the primary key, and whether it
+        compares the whole key and nothing else."""
         tree = _tree(on)
         parts = [] if tree is None else list(conjuncts(tree))
         equal = dict[str, list[str]]()
         for part in parts:
             sides = [_column(side) for side in (part.this, part.expression) if isinstance(part, exp.EQ)]
-            for own, other in zip(sides, sides[::-1], strict=True) if all(sides) else ():
-                equal |= {name: other for name in self.key if own == [self.alias.lower(), name.lower()]}
+            for left, right in zip(sides, sides[::-1], strict=True) if all(sides) else ():
+                equal |= {name: right for name in self.key if left == [self.alias.lower(), name.lower()]}
         return equal, len(equal) == len(self.key) == len(parts)
 
     def qualified(self, text: str, alias: str | None) -> str:
-        """Put an alias before columns of both sides: a clause without a match sees one side alone."""
+        """Qualify columns that both sides have: in a clause without a match they are those of one side."""
         tree = None if alias is None else _tree(text)
         if alias is None or tree is None:
             return text
@@ -253,7 +252,7 @@ def _tree(text: str) -> exp.Expr | None:
 
 
 def _column(node: exp.Expr | None) -> list[str]:
-    """Return the parts of a column's name in lower case; none for another expression."""
+    """Return the parts of a column's name in lower case; an empty list for another expression."""
     bare = None if node is None else node.unnest()
     return [part.name.lower() for part in bare.parts] if isinstance(bare, exp.Column) else []
 

@@ -1,9 +1,8 @@
-"""Conditions that may be tested while a table is read.
+"""Conditions of a query that the read of a table may test.
 
-What goes to the table stays in the query as well, so it only has to hold for every row that the
-query needs. It must not fail where Spark would not have: Spark may have dropped a row by another
-condition before it came to this one. So only comparisons and tests of columns with constants pass,
-with conversions that lose nothing.
+Such a condition also stays in the query, so the read may return too many rows, but never too few. It must not
+fail on a row where Spark would not: Spark may have dropped the row by another condition before. So only
+comparisons and tests of columns with constants are allowed, with conversions that cannot fail.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from elasticscan.filters import (
 
 Schemas = Mapping[str, pa.Schema]
 
-# What is tested where a table is read: it cannot fail.
+# Operators that cannot fail.
 _TESTS = {COLUMN, LITERAL, *COMPARISONS, "NOT", "AND", "OR", "IS", "IN", "LIKE", "ILIKE"}
 _NOT_FREE = "an outer join gives rows for which it is not true, or fills them with nulls"
 _NOT_ANSI = "it converts values, and this session does not follow the ANSI rules"
@@ -45,11 +44,11 @@ _NOT_ANSI = "it converts values, and this session does not follow the ANSI rules
 def push_conditions(
     query: Query, block: SelectBlock, schemas: Schemas, session: Session
 ) -> tuple[dict[Reference, str | None], dict[Reference, list[tuple[str, str]]], bool]:
-    """Return the conditions that go to the references of a SELECT.
+    """Return the conditions that the reads of the references of a SELECT may test.
 
     Returns:
-        what the rows of each reference must meet, as SQL text, None when that is nothing; (condition, why) of
-        conditions on it that Spark alone tests; and whether no condition is left for others to test.
+        for each reference its filter as SQL text, or None; for each reference (condition, why) of the
+        conditions that only Spark tests; and whether the filters have all conditions of the SELECT.
     """
     predicates: dict[Reference, list[Predicate]] = {ref: [] for ref in block.references}
     stayed: dict[Reference, list[tuple[str, str]]] = {ref: [] for ref in block.references}
@@ -64,15 +63,15 @@ def push_conditions(
             predicates[reference].append(predicate)
         except NotUnderstoodError as why:
             for ref in block.references:
-                if any(ref in found for found in owners):
+                if any(ref in refs for refs in owners):
                     stayed[ref].append((shown(node), str(why)))
-    texts = {ref: _combine(found, schemas[ref.table]) for ref, found in predicates.items()}
-    handed_over = sum(len(found) for ref, found in predicates.items() if texts[ref])
-    return texts, stayed, handed_over == len(block.conditions)
+    texts = {ref: _combine(parts, schemas[ref.table]) for ref, parts in predicates.items()}
+    pushed = sum(len(parts) for ref, parts in predicates.items() if texts[ref])
+    return texts, stayed, pushed == len(block.conditions)
 
 
 def _combine(parts: list[Predicate], schema: pa.Schema) -> str | None:
-    """Return one filter of all conditions; None without any, or if it is too long for one."""
+    """Return one filter of all conditions; None if there are none, or if the filter is too long."""
     if not parts:
         return None
     conditions = tuple(dict.fromkeys(part.condition for part in parts))
@@ -85,14 +84,14 @@ def _combine(parts: list[Predicate], schema: pa.Schema) -> str | None:
 
 
 def _owners(column: exp.Column, query: Query, block: SelectBlock, schemas: Schemas) -> list[Reference]:
-    """Return the references that have a column. With several, the name is ambiguous, or may be."""
+    """Return the references that have a column. If there are several, the name may be ambiguous."""
     first, *rest = [part.name.lower() for part in column.parts]
     by_alias = [ref for ref in block.references if rest and _qualifies(ref, first, rest[0], schemas)]
-    # Else `a.b` is field b of a struct column a, unless a may be the name of a table here.
+    # Otherwise `a.b` is field b of a struct column a, unless a may be the name of a table.
     if by_alias or (rest and first in query.qualifiers):
         return by_alias
-    # Of the columns that USING makes one, the left one stays. A RIGHT or FULL join takes the value of the
-    # other one, but there the left side is not free.
+    # USING merges two columns, and the name means the left one. In a RIGHT or FULL join it has the value of
+    # the right one, but such a join allows no conditions on its left side.
     lost = [ref for name, right in block.merged if name == first for ref in right]
     return [ref for ref in block.references if ref not in lost and _has(schemas[ref.table], first)]
 
@@ -112,17 +111,17 @@ def _only_reference(
         raise NotUnderstoodError("it holds a sub-query")
     if not columns:
         raise NotUnderstoodError("it names no column")
-    for column, found in zip(columns, owners, strict=True):
-        if len(found) != 1:
-            where = "more than one table" if found else "no single table that it could be handed to"
+    for column, refs in zip(columns, owners, strict=True):
+        if len(refs) != 1:
+            where = "more than one table" if refs else "no single table that it could be handed to"
             raise NotUnderstoodError(f"{shown(column)} is a column of {where}")
-    if any(found[0] != owners[0][0] for found in owners):
+    if any(refs[0] != owners[0][0] for refs in owners):
         raise NotUnderstoodError("it compares tables with each other")
     return owners[0][0]
 
 
 def _predicate(node: exp.Expr, reference: Reference, schemas: Schemas, session: Session) -> Predicate:
-    """Return the filter that a condition is where the reference of all its columns is read."""
+    """Return a condition as a filter of the one reference that has all its columns."""
     bare, schema = node.copy(), schemas[reference.table]
     for column in list(bare.find_all(exp.Column)):
         first, *rest = [part.name.lower() for part in column.parts]
@@ -132,7 +131,7 @@ def _predicate(node: exp.Expr, reference: Reference, schemas: Schemas, session: 
         raise NotUnderstoodError(_NOT_ANSI)
     try:
         predicate = Predicate.of_tree(bare, schema)
-        Predicate.parse(str(predicate), schema)  # refuses what is too long for a filter
+        Predicate.parse(str(predicate), schema)  # refuses a filter that is too long
     except (FilterError, NotFound) as error:
         raise NotUnderstoodError(error.message) from None
     has_text = any(literal.is_string for literal in bare.find_all(exp.Literal))
@@ -141,12 +140,12 @@ def _predicate(node: exp.Expr, reference: Reference, schemas: Schemas, session: 
 
 
 def _check(node: Expression, session: Session, has_text: bool) -> None:
-    """Let through what cannot fail on any row and means the same in this session."""
+    """Raise unless the condition cannot fail on any row and has the same meaning in this session."""
     if node.op == "IS" and node.value is None and node.args[0].op == COLUMN:
         return
     computed = session.ansi and node.op != LITERAL and constant_of(node) is not None
     if computed and (session.utc or all(part.type != TIMESTAMP for part in _parts(node))):
-        return  # its value is the same in this session
+        return  # a constant with the same value in this session
     if node.op == CAST:
         source, target = node.args[0].type, node.type
         if not session.ansi:
@@ -156,7 +155,7 @@ def _check(node: Expression, session: Session, has_text: bool) -> None:
             raise NotUnderstoodError(f"it converts {to_text(node.args[0])} to {type_name(target)}")
     elif node.op not in _TESTS:
         raise NotUnderstoodError(f"{to_text(node)} is computed, not compared")
-    # In a condition without text a number of a wider type is the same number by any rules.
+    # In a condition without text, widening a number does not change it, with or without the ANSI rules.
     is_same = is_number(node.type) and not has_text
     if node.op == LITERAL and node.implicit and not session.ansi and not is_same:
         raise NotUnderstoodError(_NOT_ANSI)

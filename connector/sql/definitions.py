@@ -21,14 +21,14 @@ PRIMARY_KEY, SHARD_KEY, COMPRESSION = "primaryKey", "shardKey", "compression"
 
 
 def read_creation(reader: StatementReader) -> tuple[str | None, str | None, dict[str, str]]:
-    """Read `CREATE TABLE` from behind the table's name.
+    """Read `CREATE TABLE` after the table's name.
 
     Returns:
-        the definitions of its columns as Spark writes them, or else the query of its rows; and its
-        properties, as options of a write that makes a table.
+        the text of its column definitions, or else the query of its rows; and its properties, as options of a
+        write that creates a table.
 
     Raises:
-        NotUnderstoodError: the statement is incomplete, or has clauses that tables lack.
+        NotUnderstoodError: the statement is incomplete, or has an unknown clause.
     """
     keys = list[str]()
     columns = _columns(reader, keys) if reader.accept("(") else None
@@ -54,7 +54,7 @@ def read_creation(reader: StatementReader) -> tuple[str | None, str | None, dict
 
 
 def _columns(reader: StatementReader, keys: list[str]) -> str:
-    """Read the definitions of columns; primary keys among them are added to `keys`."""
+    """Read the column definitions; append each PRIMARY KEY to `keys`."""
     columns: list[str] = []
     for _ in reader.items(end=")"):
         if reader.accept("CONSTRAINT"):
@@ -68,7 +68,7 @@ def _columns(reader: StatementReader, keys: list[str]) -> str:
 
 
 def _without_key(column: str, keys: list[str]) -> str:
-    """Return the definition of a column without PRIMARY KEY."""
+    """Return a column definition without PRIMARY KEY; with it, append the column to `keys`."""
     tokens = tokens_of(column)
     for token in tokens:
         if keyword(token) == "PRIMARY KEY":
@@ -78,7 +78,7 @@ def _without_key(column: str, keys: list[str]) -> str:
 
 
 def columns_of(text: str) -> list[pa.Field]:
-    """Parse definitions of columns with Spark.
+    """Parse column definitions with Spark's parser.
 
     Raises:
         NotUnderstoodError: Spark cannot parse them.
@@ -96,7 +96,7 @@ def columns_of(text: str) -> list[pa.Field]:
 
 
 def properties_of(reader: StatementReader, *known: str) -> dict[str, str]:
-    """Read the properties in parentheses, by their names as they are known."""
+    """Read properties in parentheses; return them by the spelling of `known`."""
     properties = {}
     by_name = {name.lower(): name for name in known}
     reader.expect("(")
@@ -110,17 +110,17 @@ def properties_of(reader: StatementReader, *known: str) -> dict[str, str]:
 
 
 def create(uri: str, table: str, statement: Statement, query: Callable[[str], DataFrame]) -> None:
-    """Create the table, with the rows of the statement's query if it has one.
+    """Create a table, with the rows of the statement's query if it has one.
 
-    Spark gets the store's URI as it was given: `env:NAME` keeps a password out of its plans.
+    Spark gets the store's URI as the user wrote it: `env:NAME` keeps a password out of Spark's plans.
     """
     store, (columns, rows, given) = open_store(uri), read_creation(statement.reader)
     options = parse_options({URL: uri, "table": table, **given})
-    is_there = table in {each.name for each in store.tables()}
-    if statement.is_lenient and is_there:
+    exists = table in {each.name for each in store.tables()}
+    if statement.is_lenient and exists:
         return
     if rows is not None:
-        if is_there:  # whose rows would be upserted
+        if exists:  # the write would upsert its rows
             raise AlreadyExists(f"table {table!r} exists; choose another name", table=table)
         writer = query(rows).write.format("elasticscan").mode("append")
         writer.options(url=uri, table=table, **given).save()
@@ -131,10 +131,10 @@ def create(uri: str, table: str, statement: Statement, query: Callable[[str], Da
 
 
 def maintain(spark: SparkSession, table: Table, statement: Statement) -> DataFrame:
-    """Carry out a statement and return its empty result.
+    """Execute a DROP, TRUNCATE or ALTER TABLE and return its empty result.
 
     Raises:
-        NotUnderstoodError: the statement has clauses that are not supported; nothing was done.
+        NotUnderstoodError: the statement has an unsupported clause; nothing was done.
     """
     reader = statement.reader
     if statement.kind == "TRUNCATE TABLE":

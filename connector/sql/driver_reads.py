@@ -1,9 +1,9 @@
-"""Reads that are made alongside the driver, since a task would take longer to begin.
+"""Small reads in the driver, where they end before a task would begin.
 
-Spark needs a worker of Python for each task, and ends the worker if a query has enough rows before the task's
-end. So where a reference is estimated to read little, its rows are read here: by the same scan, at the same
-snapshot, with the same second placement check as in a task. Spark gets them as a local relation. For
-aggregates, and for the first rows of an order, more rows are looked at, of which few are left.
+Spark needs a Python worker for each task, and ends the worker when a query has enough rows. So the driver
+makes a read that is estimated to be small: by the same scan, at the same snapshot and with the same placement
+checks as a task. Spark gets the rows as a local relation. A read of aggregates, or of the first rows of an
+order, may scan more rows, since it returns few.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from elasticscan.filters import Fold
 from elasticscan.metadata import TableInfo
 from elasticscan.store import Scan, Store, known_count
 
-# A read is made here if it gives no more than this, in all; more is for tasks.
+# The largest result of a read in the driver.
 FEW_ROWS, FEW_BYTES = 20_000, 4 << 20
-# Rows or entries that are looked at for a LIMIT before it is given up, where few rows meet a condition.
+# The most rows or entries that are scanned for a LIMIT, if few of them meet the condition.
 MOST_SCANNED = 100_000
-# Rows that are folded or sorted here, by estimate: the time that tasks take to begin.
+# The most rows that are folded or sorted, by estimate: it takes about as long as the start of tasks.
 MOST_FOLDED = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class FewRows:
-    """Rows that were read alongside the driver, in the Arrow types that belong to Spark's schema."""
+    """Rows that the driver has read, in the Arrow types of Spark's schema."""
 
     schema: StructType
     rows: pa.Table
 
     def relation(self, spark: SparkSession) -> DataFrame:
-        """Return the rows as a local relation: no worker, and no job for it alone."""
+        """Return the rows as a local relation, which needs no worker."""
         return spark.createDataFrame(self.rows, self.schema)
 
 
 def read_few(options: Options, limit: RowLimit | None = None) -> FewRows | None:
-    """Return the rows or partial rows of a read, in the order of a limit; None if they are not certainly few.
+    """Return the rows or partial rows of a read, in the order of a limit; None if there may be too many.
 
-    None, too, if the read fails: the tasks raise the error when an action runs.
+    Also returns None if the read fails: then the tasks raise the error when an action runs.
     """
     if options.metadata or options.explain or options.feed:
         return None
@@ -68,7 +68,7 @@ def _read(store: Store, table: TableInfo, options: Options, limit: RowLimit | No
         return None
     columns, schema = chosen_columns(table, options), offered_schema(table, options)
     order, rows_limit = (None, None) if limit is None else (list(limit.order) or None, limit.rows)
-    page = (options.batch_rows,) if order else (FEW_ROWS, FEW_BYTES)  # many are looked at for an order
+    page = (options.batch_rows,) if order else (FEW_ROWS, FEW_BYTES)  # an order may need many rows
     read = request_of(options, columns, *page)
     with store.backend.table(table.name).scan(read, order_by=order, limit=rows_limit) as scan:
         sorts = order is not None and not scan.standing.merged  # no index has the order
@@ -80,7 +80,7 @@ def _read(store: Store, table: TableInfo, options: Options, limit: RowLimit | No
             if rows > FEW_ROWS or size > FEW_BYTES or (not sorts and scan.stats.scanned > MOST_SCANNED):
                 return None
             batches.append(convert(each.rows))
-    # In one chunk, even if that is empty: Spark makes nothing of nested columns in none.
+    # One chunk, even if it is empty: Spark fails on nested columns without a chunk.
     whole = pa.concat_batches([pa.RecordBatch.from_pylist([], convert.target), *batches])
     return FewRows(schema, pa.Table.from_batches([whole]))
 
@@ -90,7 +90,7 @@ def _folded(store: Store, table: TableInfo, options: Options, partial: PartialRo
     read = request_of(options, partial.columns(table.primary_key), options.batch_rows)
     with store.backend.table(table.name).scan(read) as scan:
         if scan.standing.definition != table.definition:
-            return None  # its columns were changed just now
+            return None  # its columns have just been changed
         known = known_count(store.context, scan.standing) if partial.counts_rows else None
         if known is None:
             if _rows_scanned(scan) > MOST_FOLDED:

@@ -1,15 +1,15 @@
-"""Assignment of a SELECT's conditions to its tables, by the rules of its joins.
+"""Assignment of the conditions of a SELECT to its tables, by the rules of its joins.
 
-A condition that is tested after a table was read may be tested while it is read as well, if rows
-that fail it cannot change the result. That depends on the joins between the two places:
+The read of a table may test a condition early if rows that fail it cannot change the result. This depends on
+the joins between the table and the condition:
 
-- Inner and cross joins lose rows that fail, so both of their sides may be reduced.
-- An outer join keeps the rows of one side and fills the other with nulls: conditions after it may
-  reduce the kept side alone.
-- A condition in the ON of an outer join chooses partners: it may reduce the filled side, never
-  the kept one, whose rows stay even where it is false.
-- ON of a semi join may reduce both sides, of an anti join the right one alone.
-
+- An inner or cross join drops rows that fail, so conditions may reduce both sides.
+- An outer join keeps all rows of one side and fills the other side with nulls. Conditions after the join may
+  reduce only the kept side.
+- The ON of an outer join selects partners. It may reduce only the filled side: rows of the kept side stay
+even
+  if it is false.
+- The ON of a semi join may reduce both sides, the ON of an anti join only the right one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _SELECT_PARTS = frozenset(
 )
 _JOIN_PARTS = frozenset("this side kind on using hint".split())  # noqa: SIM905
 _TABLE_PARTS = frozenset("this alias joins version".split())  # noqa: SIM905
-# By the kind of a join the sides, left and right, that its ON may reduce, and that conditions after it may.
+# For each kind of join: the sides (L, R) that its ON may reduce, and the sides that later conditions may
+# reduce.
 _INNER, _SEMI, _ANTI = ("LR", "LR"), ("LR", "L"), ("R", "L")
 _LEFT, _RIGHT, _FULL = ("R", "L"), ("L", "R"), ("", "")
 _KINDS = {
@@ -41,19 +42,17 @@ _KINDS = {
 
 
 class SelectBlock:
-    """A SELECT that reads tables of the store, gone through from left to right.
+    """A SELECT that reads tables of the store.
 
     Attributes:
         select: the SELECT.
-        references: those in its FROM.
-        conditions: the conjuncts of its WHERE and its ONs, each with the references whose rows it may remove
-            before the joins.
-        merged: (name, references): columns that USING makes one, and the right-hand sides that
-            have lost theirs to it.
+        references: the references in its FROM.
+        conditions: the conjuncts of its WHERE and its ONs, each with the references that it may reduce.
+        merged: (name, references): columns that USING merges, and the references on the right side.
     """
 
     def __init__(self, select: exp.Select, references: Mapping[int, Reference]) -> None:
-        """Go through a SELECT; `references` are those of the query, by the ids of their nodes."""
+        """Collect the conditions; `references` are all of the query, by the ids of their nodes."""
         self.select, self._by_node = select, references
         self.references: list[Reference] = []
         self.conditions: list[tuple[exp.Expr, frozenset[Reference]]] = []
@@ -65,8 +64,7 @@ class SelectBlock:
         _check(select, _SELECT_PARTS, "SELECT")
 
     def _source(self, node: exp.Expr) -> frozenset[Reference]:
-        """Go through one place of a FROM with what is joined to it, and return what no join of these fills
-        with nulls."""
+        """Visit an item of FROM and its joins; return the references that no join fills with nulls."""
         if node.args.get("pivots"):
             raise NotUnderstoodError("it has a PIVOT")
         reference = self._by_node.get(id(node))
@@ -96,10 +94,10 @@ class SelectBlock:
 
 
 def blocks_of(query: Query) -> list[SelectBlock]:
-    """Every SELECT that reads a table of the store; each reference is in one of them.
+    """Return every SELECT that reads a table of the store; each reference is in exactly one.
 
     Raises:
-        NotUnderstoodError: one has a clause or a join that is not followed here.
+        NotUnderstoodError: a SELECT has an unknown clause or join.
     """
     by_node = {id(reference.node): reference for reference in query.references}
     owners = {id(reference.node.find_ancestor(exp.Select)) for reference in query.references}
@@ -111,6 +109,7 @@ def blocks_of(query: Query) -> list[SelectBlock]:
 
 
 def conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
+    """Yield the operands of nested ANDs, from left to right."""
     waiting = [node]
     while waiting:
         operand = waiting.pop()

@@ -1,8 +1,9 @@
-"""The rows of a table that suffice for a SELECT with a LIMIT.
+"""The rows of a table that a SELECT with a LIMIT needs.
 
-Of `SELECT … FROM t WHERE … LIMIT n` any n rows that meet the WHERE will do, if nothing else in the SELECT
-looks at several rows: and of `… ORDER BY c LIMIT n` the first n in that order. The LIMIT stays in the query,
-so a table may give more rows; it must never give fewer. What is not certain is left alone.
+`SELECT … FROM t WHERE … LIMIT n` needs any n rows that meet the WHERE, if nothing else in the SELECT depends
+on several rows. With `ORDER BY c LIMIT n` it needs the first n rows in that order. The LIMIT stays in the
+query, so the read may return more rows, but never fewer. A SELECT that is not understood with certainty has
+no limit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from elasticscan.store import MOST_FIRST, can_be_sorted
 
 _SELECT_PARTS = frozenset({"with_", "expressions", "from_", "where", "order", "limit", "offset"})
 TABLE_PARTS = frozenset({"this", "alias"})
-# Expressions of one row that give one value. Aggregates, windows, generators and functions by name do not.
+# Expressions with one value for one row, unlike aggregates, windows, generators and unknown functions.
 PLAIN_NODES = (
     exp.Column, exp.Identifier, exp.Star, exp.Alias, exp.Literal, exp.Boolean, exp.Null, exp.Paren, exp.Neg,
     exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE,
@@ -31,20 +32,16 @@ _MOST = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class RowLimit:
-    """So many rows of a reference suffice: any, or the first of an order.
-
-    Attributes:
-        order: as `order_by` of a scan takes it; empty for any rows.
-    """
+    """The number of rows that suffice: of any rows, or of the first in an order (`order_by` of a scan)."""
 
     rows: int
     order: tuple[str, ...] = ()
 
 
 def row_limit(block: SelectBlock, reference: Reference, schema: pa.Schema) -> RowLimit | None:
-    """Return the rows of a reference that suffice for its SELECT; None where it may need all.
+    """Return the number of rows that a SELECT needs from a reference; None if it may need all.
 
-    It is for its callers to see that all conditions of the SELECT are tested where the table is read.
+    The caller must ensure that the read of the table tests all conditions of the SELECT.
     """
     select = block.select
     items, order = select.expressions, select.args.get("order")
@@ -64,9 +61,9 @@ def row_limit(block: SelectBlock, reference: Reference, schema: pa.Schema) -> Ro
 
 
 def ordered_tail(query: Query, select: exp.Select, reference: Reference) -> tuple[Edit, ...] | None:
-    """Return what takes `ORDER BY … LIMIT n` from the end of a query that is this SELECT; None without it.
+    """Return the edit that removes `ORDER BY … LIMIT n` from a query; None if the query is not this SELECT.
 
-    Without them a relation of the first n rows, in their order, is the answer.
+    A relation of the first n rows, in their order, makes these clauses unnecessary.
     """
     if select is not query.tree or not select.args.get("order") or select.args.get("offset"):
         return None
@@ -75,7 +72,7 @@ def ordered_tail(query: Query, select: exp.Select, reference: Reference) -> tupl
 
 
 def reads_alone(select: exp.Select, reference: Reference, understood: frozenset[str]) -> bool:
-    """Return True if the FROM is the reference alone, and all clauses are understood."""
+    """Return True if the FROM has only the reference, and all clauses are in `understood`."""
     clauses = {name for name, value in select.args.items() if value}
     parts = {name for name, value in reference.node.args.items() if value}
     source = select.args.get("from_")
@@ -88,21 +85,21 @@ def reads_alone(select: exp.Select, reference: Reference, understood: frozenset[
 
 
 def can_be_listed(names: Sequence[str]) -> bool:
-    """Return True if an option can name each of some columns, or terms of an order."""
-    listed = all(name and name == name.strip() and "," not in name for name in names)
-    return listed and len({name.lower() for name in names}) == len(names)
+    """Return True if a comma-separated option can represent these columns, or terms of an order."""
+    is_plain = all(name and name == name.strip() and "," not in name for name in names)
+    return is_plain and len({name.lower() for name in names}) == len(names)
 
 
 def _count(clause: exp.Expr) -> int | None:
-    """Return the number of a LIMIT or an OFFSET that is written as one."""
+    """Return the number of a LIMIT or an OFFSET; None for another expression."""
     number, others = clause.expression, [value for value in clause.args.values() if value]
     is_plain = isinstance(number, exp.Literal) and not number.is_string and number.name.isdecimal()
     return int(number.name) if is_plain and len(others) == 1 else None
 
 
 def _term(node: exp.Expr, items: Sequence[exp.Expr], reference: Reference, columns: Mapping[str, str]) -> str:
-    """Return an ORDER BY term that is a column of the table, with Spark's default place of nulls; an empty
-    text for another."""
+    """Return a term of ORDER BY if it is a column of the table with Spark's default order of nulls; else an
+    empty text."""
     column, descending = node.this, bool(node.args.get("desc"))
     usual = bool(node.args.get("nulls_first")) != descending and not node.args.get("with_fill")
     if not (usual and isinstance(column, exp.Column) and is_of(column, reference)):
@@ -116,13 +113,13 @@ def _term(node: exp.Expr, items: Sequence[exp.Expr], reference: Reference, colum
 
 
 def is_of(column: exp.Column, reference: Reference) -> bool:
-    """Return True if a column is unqualified or qualified by the alias, and no field of a struct."""
+    """Return True if a column has no qualifier but the alias, and is not a field of a struct."""
     qualifiers = [part.name.lower() for part in column.parts[:-1]]
     return qualifiers in ([], [reference.alias.lower()])
 
 
 def _leaves_name(shown: exp.Expr, name: str, reference: Reference) -> bool:
-    """Return True if what a SELECT shows certainly gives the name to nothing but the table's column."""
+    """Return True if an item of a SELECT certainly gives this name only to the table's column."""
     if isinstance(shown, exp.Alias):
         return shown.alias.lower() != name.lower()
     return isinstance(shown, exp.Star) or (isinstance(shown, exp.Column) and is_of(shown, reference))

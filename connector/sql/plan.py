@@ -1,14 +1,14 @@
-"""The needs of a query from each table, decided before Spark sees it.
+"""The plan of a query: what each reference of a table reads, decided before Spark parses the query.
 
     plan = plan_query("SELECT f.origin FROM flights f WHERE f.dep_delay > 60", tables, Session())
     plan.scans[0].columns, plan.scans[0].filter      # ('origin', 'dep_delay'), 'dep_delay > 60'
     plan.rewritten(["v1"], [False])                  # "SELECT f.origin FROM `v1` f WHERE ..."
 
-Each reference of a table is given the name of a relation of its own. Every condition stays where it was, so
-what a relation leaves out can only be rows and columns that the query had not used. Nothing else of the text
-changes, but where a relation gives partial rows: there the aggregates add these up, and no condition is left
-(`aggregates`); and where it gives the very rows that an `ORDER BY … LIMIT n` at the query's end asks for,
-in that order: there these words go, and with them a sort.
+Each reference of a table is replaced by the name of a relation. Every condition stays in the query, so a
+relation may omit only rows and columns that the query does not use. The rest of the text changes in two
+cases: if a relation has partial rows, the aggregates add them up, and the WHERE is removed (`aggregates`). If
+one reader returns exactly the rows of an `ORDER BY … LIMIT n` at the end of the query, in that order, these
+clauses are removed, which saves a sort.
 """
 
 from __future__ import annotations
@@ -35,17 +35,14 @@ class TableScan:
     """The read of one reference to a table.
 
     Attributes:
-        reference, table: the place in the query, and the table there.
-        columns: the columns to read, in the table's order; None for all.
-        why_all: why every column is read, where it is.
-        filter: a condition that every row needed meets; None when there is none.
-        complete: true if `filter` is all that the SELECT requires of a row.
-        limit: the rows that suffice; None where the query may need all that meet the filter.
-        partial: aggregates that tasks can compute of their own rows; None where Spark needs the rows.
-        stayed: (condition, why) of conditions that Spark alone tests, and of aggregates that it computes.
-        edits: (start, end, text) of places to replace where Spark gets partial rows.
-        ended: the same where the relation is complete, so that nothing is left to Spark of the query's last
-            words, ORDER BY … LIMIT n, or of its groups; None where something always is.
+        columns: the columns to read, in the table's order; None for all. why_all: why all columns are read.
+        filter: a condition that each row must meet, or None. complete: whether `filter` contains all
+        conditions of the SELECT. limit: the number of rows that suffice; None if the query may need all that
+        meet the filter. partial: aggregates that tasks compute over their rows; None if Spark needs the rows.
+        stayed: (condition, why) of conditions that only Spark tests, and of aggregates that it computes.
+        edits: edits of the query's text for a relation of partial rows. ended: edits for a relation that one
+        reader made, which remove ORDER BY … LIMIT n, or GROUP BY; None if
+            Spark needs these clauses anyway.
     """
 
     reference: Reference
@@ -61,8 +58,7 @@ class TableScan:
     ended: tuple[Edit, ...] | None = None
 
     def options(self, newest: int) -> dict[str, str]:
-        """Return the options of a read by tasks, each of which gives the first rows of a limit; of the newest
-        snapshot, unless the query names another."""
+        """Return the options of the read, at the newest snapshot unless the query names another one."""
         order = () if self.limit is None else self.limit.order
         snapshot, text = self.reference.as_of or ("versionAsOf", str(newest))
         choices = {
@@ -76,7 +72,7 @@ class TableScan:
         return {name: value for name, value in choices.items() if value is not None}
 
     def explained(self, name: str, rows_here: int | None) -> str:
-        """Describe the read for people, as `QueryPlan.explained`."""
+        """Return a text about the read, for people."""
         reference, total = self.reference, len(self.table.schema)
         lines = [name if reference.alias == reference.table else f"{name} AS {reference.alias}"]
         if reference.as_of is not None:
@@ -105,15 +101,17 @@ class TableScan:
 
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """A query, and what each reference reads, in the order of the text."""
+    """A query and the reads of its references, in the order of the text."""
 
     text: str
     scans: tuple[TableScan, ...]
 
     def rewritten(self, names: Sequence[str], complete: Sequence[bool]) -> str:
-        """Return the query over relations of these names, one for each scan.
+        """Return the query over one relation for each scan.
 
-        `complete` tells for each relation whether one reader made it, and not several tasks.
+        Args:
+            names: the names of the relations.
+            complete: for each relation, whether one reader made it.
         """
         edits, pieces, at = list[Edit](), list[str](), 0
         for scan, name, is_complete in zip(self.scans, names, complete, strict=True):
@@ -127,11 +125,9 @@ class QueryPlan:
         return "".join([*pieces, self.text[at:]])
 
     def explained(self, snapshot: int, rows_here: Sequence[int | None]) -> str:
-        """Return the scans and the query that Spark runs, as text for people.
+        """Return a text about the scans and the query that Spark runs, for people.
 
-        Args:
-            snapshot: of the reads.
-            rows_here: of each scan that is read alongside the driver; None for one that tasks make.
+        `rows_here` has the number of rows of each scan that the driver makes, None for a scan by tasks.
         """
         names = [f"{scan.reference.table}#{number}" for number, scan in enumerate(self.scans, 1)]
         given = zip(self.scans, names, rows_here, strict=True)
@@ -141,10 +137,10 @@ class QueryPlan:
 
 
 def plan_query(text: str, tables: Mapping[str, TableInfo], session: Session) -> QueryPlan:
-    """Decide what each reference of a table reads.
+    """Return the plan of a query.
 
     Raises:
-        NotUnderstoodError: the text is no query, or not one that can be taken apart for certain.
+        NotUnderstoodError: the text is not a query, or is not understood with certainty.
     """
     try:
         query = read_query(text, tables, session)
@@ -179,18 +175,17 @@ def _scans(
 def _columns(
     query: Query, block: SelectBlock, reference: Reference, table: TableInfo
 ) -> tuple[tuple[str, ...] | None, str | None]:
-    """Return the columns to read, and why that is all of them.
+    """Return the columns to read; or None, and why all are read.
 
-    Spark looks a name up in what surrounds it, and this does not try to be as clever: a column is needed if
-    its name is mentioned anywhere in the SELECT that reads the table (sub-queries included), bare or behind
-    the table's alias. So a name that two tables have is read from both, and Spark still finds it ambiguous
-    where it was.
+    Spark resolves names by scope. Here a column is needed if its name occurs anywhere in the SELECT that
+    reads the table (or in its sub-queries), alone or after the table's alias. A column name that two tables
+    have is read from both, so that an ambiguous name stays ambiguous in Spark.
     """
     columns = table.schema.names
     if not can_be_listed(columns):
         return None, "names that a list cannot hold"
     region: exp.Expr = block.select
-    # An ORDER BY behind a parenthesised SELECT can still name the columns inside the parentheses.
+    # An ORDER BY after a SELECT in parentheses can name columns of this SELECT.
     while isinstance(region.parent, exp.Subquery):
         region = region.parent
     alias = reference.alias.lower()
@@ -208,11 +203,11 @@ def _columns(
     needed = tuple(column for column in columns if column.lower() in names)
     if len(needed) == len(columns):
         return None, "all are used"
-    return needed or table.primary_key[:1], None  # rows are counted by some column
+    return needed or table.primary_key[:1], None  # counting rows needs a column
 
 
 def _defines(name: exp.Identifier) -> bool:
-    """Return True if the identifier defines an alias, or belongs to a column or table."""
+    """Return True if the identifier defines an alias, or is a part of a column's or table's name."""
     if isinstance(name.parent, exp.Alias):
         return name.arg_key == "alias"
     return isinstance(name.parent, exp.Column | exp.Table | exp.TableAlias)
@@ -230,7 +225,7 @@ def _takes_all(star: exp.Star, select: exp.Select, alias: str) -> bool:
     owner = star.find_ancestor(exp.Select)
     if owner is not None and star.parent is owner and isinstance(owner.parent, exp.Exists):
         return False
-    # In a SELECT without a FROM, `*` means the columns of the SELECT around it.
+    # In a SELECT without FROM, `*` means the columns of the outer SELECT.
     while owner is not None and owner is not select and owner.args.get("from_") is None:
         owner = owner.find_ancestor(exp.Select)
     return owner is None or owner is select

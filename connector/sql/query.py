@@ -1,8 +1,7 @@
-"""Reads a query: which tables of the store it mentions, where, and under which names.
+"""The parser of a query: which tables of the store it references, where, and under which names.
 
-Nothing here decides what may be left unread. It answers one question for certain, or says that it
-cannot: which words of the text are references of the store's tables. Words that look like one but
-are not (a CTE of the same name, a hint) are distinguished as Spark does.
+The parser is certain, or raises `NotUnderstoodError`. Words that look like a reference but are none (a CTE of
+the same name, a hint) are distinguished by the rules of Spark.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from elasticscan.filters import STUMBLES, FilterSql, shortened
 if TYPE_CHECKING:
     from sqlglot.tokenizer_core import Token
 
-Span = tuple[int, int]  # the first character, and that behind the last one
-Edit = tuple[int, int, str]  # a span, and the text to put there
+Span = tuple[int, int]  # a range [start, end) of characters
+Edit = tuple[int, int, str]  # a range, and the text that replaces it
 
 _CLAUSES = (
     TokenType.WHERE, TokenType.GROUP_BY, TokenType.HAVING, TokenType.ORDER_BY, TokenType.LIMIT,
@@ -31,21 +30,21 @@ _CLAUSES = (
 _ENDS = (TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT)
 _DEPTHS = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
 _BEGINNINGS = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN)
-# Words that name tables or columns in ways that a syntax tree does not show.
+# Words that name tables or columns in ways that are not in the syntax tree.
 _DYNAMIC_WORDS = frozenset({"TABLE", "STREAM", "IDENTIFIER"})
-# Qualifiers under which Spark may find a temporary view, too.
+# Qualifiers under which Spark may also find a temporary view.
 _VIEW_SCHEMAS = frozenset({"session", "system"})
 _ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)\s*$")
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The settings of a Spark session that change what a query means.
+    """The settings of a Spark session that change the meaning of a query.
 
     Attributes:
-        utc: the time zone is UTC, and TIMESTAMP means with a zone.
-        ansi: casts and comparisons follow the ANSI rules.
-        unusual: a setting under which Spark reads text in a way that is not followed here.
+        utc: whether the time zone is UTC, and TIMESTAMP has a zone.
+        ansi: whether casts and comparisons follow the ANSI rules.
+        unusual: a setting that changes Spark's parser, so that no query is understood here; or None.
     """
 
     utc: bool = True
@@ -58,11 +57,11 @@ class Reference:
     """One place in a query where a table of the store is read.
 
     Attributes:
-        table: the view's name, as it was attached.
-        alias: the name by which the query's columns are qualified.
-        node: the place in the syntax tree.
-        start, end: the place in the text of the table's name, and of the snapshot behind it.
-        as_of: the snapshot that the query names, as an option and its value; None for the newest.
+        table: the name of the view, as `attach` spells it.
+        alias: the qualifier of the table's columns.
+        node: the node in the syntax tree.
+        start, end: the range of the text with the table's name, and with the snapshot after it.
+        as_of: the option and value of the snapshot that the query names; None for the newest.
     """
 
     table: str
@@ -75,15 +74,14 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Query:
-    """A query that was taken apart.
+    """A parsed query.
 
     Attributes:
-        tokens: its words.
         tree: its syntax tree.
-        references: every reference of a table of the store, in the order of the text.
-        words: words of the text, in lower case, that the tree does not know as names. A column may
-            hide behind one, as behind `current_date`.
-        qualifiers: what may stand before a column's name somewhere in the query, in lower case.
+        references: all references of tables of the store, in the order of the text.
+        words: words of the text, in lower case, that are no names in the tree. Such a word may still be a
+            column, for example `current_date`.
+        qualifiers: possible qualifiers of columns anywhere in the query, in lower case.
     """
 
     tokens: tuple[Token, ...]
@@ -94,7 +92,7 @@ class Query:
 
 
 def read_query(text: str, views: Iterable[str], session: Session) -> Query:
-    """Take a query apart. Raises `NotUnderstoodError` where anything about it is doubtful."""
+    """Parse a query. Raises `NotUnderstoodError` if its meaning in Spark is not certain."""
     tokens = _tokens(text, session)
     try:
         tree = parse_one(text, dialect=FilterSql)
@@ -128,7 +126,7 @@ def _tokens(text: str, session: Session) -> list[Token]:
 
 
 def _words(tokens: Sequence[Token]) -> frozenset[str]:
-    """Words that are not called as functions."""
+    """Return the words that are not names of functions."""
     following = [*tokens[1:], None]
     return frozenset(
         token.text.lower()
@@ -145,8 +143,8 @@ def _references(
     for node in nodes:
         if not isinstance(node, exp.Table) or node.find_ancestor(exp.Hint):
             continue
-        meant = by_name.get(node.name.lower())
-        if meant is None or (node.db and node.db.lower() not in _VIEW_SCHEMAS):
+        view = by_name.get(node.name.lower())
+        if view is None or (node.db and node.db.lower() not in _VIEW_SCHEMAS):
             continue
         if not node.db and _is_cte(node):
             continue
@@ -156,12 +154,12 @@ def _references(
         if as_of is not None:
             values = (token for token in tokens if token.start > start and token.token_type in LITERALS)
             end = next(values).end + 1
-        references.append(Reference(meant, node.alias_or_name, node, start, end, as_of))
+        references.append(Reference(view, node.alias_or_name, node, start, end, as_of))
     return tuple(sorted(references, key=lambda reference: reference.start))
 
 
 def _place(text: str, name: exp.Identifier) -> Span:
-    """Return where a name stands; checked, since the text is cut there."""
+    """Return the range of a name in the text; checks that the name is there."""
     start, end = name.meta.get("start"), name.meta.get("end")
     if isinstance(start, int) and isinstance(end, int):
         written = text[start : end + 1]
@@ -178,14 +176,14 @@ def _as_of(node: exp.Table, session: Session) -> tuple[str, str] | None:
     named, is_time = version.expression, version.name.upper() == "TIMESTAMP"
     if version.args.get("kind") != "AS OF" or not isinstance(named, exp.Literal):
         raise NotUnderstoodError(f"the snapshot of {node.name} is not written as a number or a string")
-    # Spark would read a time without a zone in the session's.
+    # A time without a zone is in the session's time zone.
     if is_time and not (session.utc or _ZONE.search(named.this)):
         raise NotUnderstoodError(f"the time of {node.name} has no zone, and the session's is not UTC")
     return "timestampAsOf" if is_time else "versionAsOf", named.this
 
 
 def _is_cte(node: exp.Table) -> bool:
-    """Return True if a name means a common table expression, which hides a table of that name."""
+    """Return True if a name refers to a common table expression, which hides a table of that name."""
     sought = node.name.lower()
     inner: exp.Expr = node
     outer = node.parent
@@ -213,7 +211,7 @@ def shown(node: exp.Expr) -> str:
 
 
 def clause_spans(tokens: Sequence[Token], table: int) -> dict[TokenType, Span]:
-    """Return the span of each clause of a SELECT behind the table of its FROM, up to the next clause."""
+    """Return the range of each clause after the FROM of a SELECT, up to the next clause."""
     starts: list[tuple[TokenType, int]] = []
     depth, end = 0, table
     for token in tokens:
@@ -230,13 +228,13 @@ def clause_spans(tokens: Sequence[Token], table: int) -> dict[TokenType, Span]:
 
 
 def call_at(tokens: Sequence[Token], function: str, start: int | None) -> Span | None:
-    """Return the span of the call of a function that begins there, to the parenthesis that closes it."""
+    """Return the range of a function's call that begins at `start`; None if there is none."""
     depth = 0
-    behind = [token for token in tokens if start is not None and token.start >= start]
-    if not behind or behind[0].start != start or behind[0].text.lower() != function:
+    call = [token for token in tokens if start is not None and token.start >= start]
+    if not call or call[0].start != start or call[0].text.lower() != function:
         return None
-    for token in behind[1:]:
+    for token in call[1:]:
         depth += _DEPTHS.get(token.token_type, 0)
         if not depth:
-            return behind[0].start, token.end + 1
+            return call[0].start, token.end + 1
     return None

@@ -1,8 +1,8 @@
-"""Execution of DELETE, UPDATE and MERGE: each one commit, as of one snapshot.
+"""Execution of DELETE, UPDATE and MERGE: one commit, which reads one snapshot.
 
-Statements that the store can evaluate run in the driver. Others are a query whose rows Spark writes, under
-the requirement that none of their keys was written since the query's snapshot; if one was, the query runs
-again at a newer snapshot.
+If the store can evaluate the statement, it runs in the driver. Otherwise Spark runs a query and writes its
+rows, under the condition that no key was written since the query's snapshot. If one was, the query is
+repeated at a newer snapshot.
 """
 
 from __future__ import annotations
@@ -48,29 +48,29 @@ _TIMES = (DateType, TimestampType, TimestampNTZType)
 def changed_in_store(
     store: Store, table: Table, kind: str, change: RowChange, plan: QueryPlan, session: Session
 ) -> Counter[str] | None:
-    """Carry out a DELETE or UPDATE that the store can evaluate; return how many rows changed, else None."""
+    """Execute a DELETE or UPDATE in the store; return the numbers of changed rows, or None if it cannot."""
     if kind == "MERGE" or len(plan.scans) != 1 or not plan.scans[0].complete:
         return None
     selection = store.backend.selection(table.name, plan.scans[0].filter, {"statement": kind})
     if change.set is None:
         return Counter({DELETE: delete_rows(selection).rows})
     if session.utc and session.ansi and _are_stored(change.set, table.schema):
-        with suppress(FilterError, NotFound):  # such as a function that only Spark has
+        with suppress(FilterError, NotFound):  # for example a function that only Spark has
             return Counter({UPDATE: update_rows(selection, change.set).rows})
     return None
 
 
 @contextmanager
 def own_errors_raised() -> Iterator[None]:
-    """Raise this package's own error in place of Spark's, which begins with a traceback."""
+    """Raise this package's error instead of Spark's, whose text begins with a traceback."""
     try:
         yield
     except PySparkException as error:
-        met = _OWN_ERROR.search(str(error))  # Spark's processes exchange only its text
-        kind = getattr(errors, met["kind"], None) if met else None
-        if met is None or kind is None:
+        match = _OWN_ERROR.search(str(error))  # Spark's processes exchange only the text of an error
+        kind = getattr(errors, match["kind"], None) if match else None
+        if match is None or kind is None:
             raise
-        raise kind(met["message"]) from None
+        raise kind(match["message"]) from None
 
 
 def change_counts(spark: SparkSession, kind: str, done: Counter[str]) -> DataFrame:
@@ -84,16 +84,16 @@ def change_counts(spark: SparkSession, kind: str, done: Counter[str]) -> DataFra
 def write_changes(
     rows: DataFrame, uri: str, table: TableInfo, kind: str, change: RowChange, snapshot: int, ansi: bool
 ) -> Counter[str]:
-    """Write the rows of a statement's query, and return how many were deleted, updated and inserted.
+    """Write the rows of a statement's query; return the numbers of deleted, updated and inserted rows.
 
     Args:
-        uri: the store's, as it was given: `env:NAME` keeps a password out of Spark's plans.
-        snapshot: of the query.
-        ansi: the session follows the ANSI rules.
+        uri: the store's URI as the user wrote it: `env:NAME` keeps a password out of Spark's plans.
+        snapshot: the snapshot of the query.
+        ansi: whether the session follows the ANSI rules.
 
     Raises:
-        SchemaMismatch: a key would be written twice, or is null.
-        RowsChanged: some of its rows were written since the snapshot.
+        InvalidKey: a key occurs twice or is null.
+        RowsChanged: a row was written since the snapshot.
     """
     rows = rows.where(col(ACTION).isNotNull())
     columns = [
@@ -117,12 +117,12 @@ def write_changes(
 
 
 def _stored(field: StructField, stored: pa.DataType, is_key: bool, ansi: bool) -> Column:
-    """Cast a column of the rows to the table's type, where Spark would store it. No fraction is cut off, no
-    key becomes the key of another row, and no field of a struct takes another field's value."""
+    """Cast a column to the table's type if Spark allows it in an INSERT. A cast must not cut a fraction off,
+    change a key, or exchange fields of a struct."""
     column, given, kind = col(quoted(field.name)), field.dataType, spark_type(field.name, stored)
     if given.simpleString() == kind.simpleString():
         return column
-    # Without ANSI rules a cast beyond a type's bounds gives another number, and no error.
+    # Without ANSI rules a cast out of a type's range returns another number instead of an error.
     if not (_is_stored(given, kind, is_key) and (ansi or isinstance(given, NullType))):
         why = f"is {kind.simpleString()}, not {given.simpleString()}; nothing was done: CAST the value"
         raise mismatch(field.name, why)
@@ -130,19 +130,19 @@ def _stored(field: StructField, stored: pa.DataType, is_key: bool, ansi: bool) -
 
 
 def _is_stored(given: DataType, kind: DataType, is_key: bool = False) -> bool:
-    """Return True if Spark's ANSI rules store such values in such a column, and no fraction is cut off."""
-    cut = isinstance(kind, IntegralType)
-    if given == kind or isinstance(given, NullType) or (isinstance(given, IntegralType) and cut):
+    """Return True if Spark's ANSI rules allow these values in such a column, and no fraction is cut off."""
+    is_whole = isinstance(kind, IntegralType)
+    if given == kind or isinstance(given, NullType) or (isinstance(given, IntegralType) and is_whole):
         return True
     return not is_key and (
-        (isinstance(given, NumericType) and isinstance(kind, NumericType) and not cut)
+        (isinstance(given, NumericType) and isinstance(kind, NumericType) and not is_whole)
         or (isinstance(given, _TIMES) and isinstance(kind, _TIMES))
         or (isinstance(given, AtomicType) and isinstance(kind, StringType))
     )
 
 
 def _are_stored(new: Mapping[str, str], schema: pa.Schema) -> bool:
-    """Return True if the store may evaluate these values: it accepts some that Spark does not store."""
+    """Return True if Spark allows these values in their columns: the store alone would accept more."""
     try:
         given = {name: spark_type(name, parse_value(text, schema).type) for name, text in new.items()}
     except (FilterError, NotFound, SchemaMismatch):

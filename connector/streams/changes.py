@@ -56,7 +56,7 @@ def change_rows(commit: Commit, options: Options) -> int:
     return commit.rows * (1 + doubled) if is_change(commit, options) else 0
 
 
-def _readable(table: TableInfo, commits: Sequence[Commit], options: Options) -> list[Commit]:
+def check_readable(table: TableInfo, commits: Sequence[Commit], options: Options) -> list[Commit]:
     """Return the commits whose changes are still kept.
 
     Raises:
@@ -106,7 +106,8 @@ def plan_micro_batch(
         # A commit without rows does not interrupt a segment.
         commits = [c for c in state.commits if _has_rows(c, options)]
         upto = last.commit + bool(last.slot)
-        read = _readable(table, [c for c in commits if c.number <= upto and is_change(c, options)], options)
+        read = [c for c in commits if c.number <= upto and is_change(c, options)]
+        read = check_readable(table, read, options)
         kept = {c.number for c in read}
         parts = segments([(c.number, c.number in kept) for c in commits], first, last, slot_count)
         scan = store.backend.changes.scan(

@@ -41,6 +41,7 @@ from elasticscan.connector.store_cache import open_store
 from elasticscan.connector.streams.changes import (
     change_rows,
     check_known,
+    check_readable,
     commit_before_start,
     is_change,
     plan_micro_batch,
@@ -169,9 +170,10 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self, store: Store, state: StreamState, start: Position, budget: int | None
     ) -> Position:
         """Return the end of the next batch: whole commits, or a part of a commit larger than the budget."""
-        table, newest = state.table, self._newest(state)
+        table, options, newest = state.table, self._options, self._newest(state)
         # Commits that made the table have no changes.
         commits = [c for c in state.commits if c.number <= newest and c.kind != "create"]
+        check_readable(table, [commit for commit in commits if is_change(commit, options)], options)
         position, left = start, budget
         for commit in commits:
             if left is not None:
