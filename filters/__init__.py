@@ -1,32 +1,36 @@
-"""The language of conditions and aggregates: SQL text as a typed tree, its meaning, values left possible.
+"""Filters, assignments and aggregates: SQL text with the meaning that it has in Spark.
 
-`Predicate` is a filter: text that sqlglot reads (`parser`), a small typed tree (`expression`, `nodes`,
-`coercion`), evaluated by Arrow kernels (`kernels`, `casts`) in three-valued logic. What cannot
-be evaluated exactly as Spark would is refused. `with_parameters` writes values into it as literals
-(`parameters`). `Assignment` is a column's new value, read by the same rules.
+`Predicate` is a filter. sqlglot parses its text (`parser`) into a small typed tree (`expression`, `nodes`,
+`coercion`), which Arrow kernels evaluate (`kernels`, `casts`) in three-valued logic. An expression that
+cannot be evaluated exactly as in Spark is refused. `with_parameters` writes values into a filter as literals
+(`parameters`). `Assignment` is a new value of a column, by the same rules.
 
-`value_set` says which values of one column a condition leaves possible, as sets of key intervals (`key_sets`,
-`bounds`). Rows may be skipped by them: a set may be too wide, which costs time, and never too
-narrow, which would lose rows; tests compare sets with the evaluator.
+`value_set` returns the values of one column with which a condition can be true, as intervals of keys
+(`key_sets`, `bounds`). Reads skip rows with other values. A set may be too wide, which costs time, but never
+too narrow, which would lose rows; tests compare the sets with the evaluator.
 
-`Aggregate` is a function of a column over the rows of a group (`aggregates`). `Fold` computes some of them
-page by page, in memory that the groups bound (`folding`), with the results that Spark would give, or gives
-partial rows that Spark adds up.
+`Aggregate` is a function of a column over the rows of a group (`aggregates`). `Fold` computes aggregates page
+by page, in memory that depends on the number of groups (`folding`). It returns the result that Spark would
+return, or partial rows that Spark adds up.
 
 The modules, from the bottom up:
 
-key_sets           sets of value keys, as intervals of bytes; bounds: what is below and above a constant
+key_sets           sets of value keys, as intervals of bytes
+bounds             the values of a column below, equal to and above a constant
 expression         the typed tree, and its normalised text
-coercion           types that a filter computes with; nodes: trees with Spark's conversions and checks
-casts              CAST on whole arrays; kernels: a tree on record batches
-parser             SQL text, read into a tree
-predicate          a filter: checked once, then evaluated
-parameters         values, written into a condition
-assignment         a column's new value
-value_sets         the values that a condition leaves possible
-aggregates         functions over groups; folding: rows into partial rows, and these into the result
+coercion           the types of a computation
+nodes              constructors of the tree, with Spark's conversions and checks
+casts              CAST on whole arrays
+kernels            evaluation of a tree on record batches
+parser             SQL text to a tree
+predicate          a filter
+parameters         values as literals
+assignment         a new value of a column
+value_sets         the values with which a condition can be true
+aggregates         functions over groups
+folding            computation of aggregates page by page
 
-Everything here is pure, and knows nothing of files, indexes or scans.
+All of this is pure, and independent of files, indexes and scans.
 """
 
 from elasticscan.filters.aggregates import (

@@ -1,10 +1,10 @@
-"""Aggregate functions: SQL text such as `sum(km) AS total` as a value, with the type that Spark would give.
+"""Aggregate functions: SQL text such as `sum(km) AS total` as a value, with the type that Spark gives it.
 
     aggregate = Aggregate.parse("avg(km)", schema)
     aggregate.function, aggregate.columns, aggregate.type     # 'avg', ('km',), double
 
-They are of columns as they are. What Spark would compute otherwise than is possible here exactly is refused
-when the text is read.
+The argument is a column, not an expression. An aggregate whose result might differ from Spark's is refused
+when it is parsed.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Aggregate:
 
     Attributes:
         function: one of the names above.
-        column: of which it is; None for `count(*)`.
+        column: its argument; None for `count(*)`.
         name: the name of its column in the result.
-        computed: the type that values are computed with; null for `count(*)`.
+        computed: the type that values are converted to before; null for `count(*)`.
         type: the type of the result.
     """
 
@@ -51,12 +51,12 @@ class Aggregate:
 
     @classmethod
     def parse(cls, text: str, schema: pa.Schema) -> Aggregate:
-        """Read an aggregate over a column of a schema.
+        """Parse an aggregate over a column of a schema.
 
         Raises:
-            InvalidOption: it cannot be parsed, or is not supported.
-            NotFound: it names an unknown or ambiguous column.
-            FilterError: its argument cannot be parsed, or it has double quotes.
+            InvalidOption: the text cannot be parsed, or is not supported.
+            NotFound: the column is unknown or ambiguous.
+            FilterError: the argument cannot be parsed, or the text has double quotes.
         """
         if len(text) > MAX_FILTER_BYTES:
             raise _refused(text, "is too long")
@@ -93,7 +93,7 @@ class Aggregate:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns that it reads."""
+        """Return the columns that the aggregate reads."""
         return () if self.column is None else (self.column,)
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class Aggregate:
 
 
 def check_groupable(column: str, kind: pa.DataType, what: str) -> None:
-    """Raise if values of the type cannot be compared as in Spark."""
+    """Raise if values of a type cannot be compared as in Spark; `what` begins the error's text."""
     if pt.is_nested(kind) or pt.is_null(kind) or pt.is_interval(kind) or pt.is_decimal256(kind):
         raise InvalidOption(
             f"{what}: values of column {column!r} ({kind}) cannot be compared; name another column",
@@ -113,7 +113,7 @@ def check_groupable(column: str, kind: pa.DataType, what: str) -> None:
 
 
 def _types(text: str, function: str, stored: pa.DataType) -> tuple[pa.DataType, pa.DataType]:
-    """Return the type to compute with, and the type of the result."""
+    """Return the type of the computation, and the type of the result."""
     kind = computed_type(stored)
     if pt.is_float16(kind):
         kind = pa.float32()
@@ -121,7 +121,7 @@ def _types(text: str, function: str, stored: pa.DataType) -> tuple[pa.DataType, 
         return kind, pa.int64()
     if function in (MIN, MAX):
         return kind if pt.is_decimal(stored) or pt.is_floating(stored) else stored, stored
-    if pt.is_uint64(kind):  # as in Spark, which holds them so
+    if pt.is_uint64(kind):  # Spark's type for them
         kind = pa.decimal128(20, 0)
     if pt.is_integer(kind):
         return kind, pa.int64() if function == SUM else pa.float64()

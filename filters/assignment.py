@@ -1,11 +1,11 @@
-"""New values of a column: SQL over the columns of the same row, evaluated as a filter's parts are.
+"""New values of a column: SQL over the columns of the same row, evaluated like a filter.
 
     assignment = Assignment.parse("km * 2 + 1", schema.field("km"), schema)
     values = assignment.values(batch)
 
-A number goes into a column of decimals as SQL stores it, rounded half away from zero to the column's digits,
-and into one of whole numbers only as it is. Text that the statement spells out becomes a date or a time, and
-every other change of a type needs a CAST. What is beyond a column's bounds is an error.
+A number for a column of decimals is rounded half away from zero to the column's digits, as in SQL. A number
+for a column of whole numbers must be whole. A text literal becomes a date or a time. Every other change of a
+type needs a CAST. A value out of the column's range is an error.
 """
 
 from __future__ import annotations
@@ -30,10 +30,7 @@ _DATES = (pt.is_date32, pt.is_timestamp)
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The new value of a column; `columns` are the top-level ones that are read for it.
-
-    `text` is what the user wrote for it, which errors show.
-    """
+    """The new value of a column, which reads `columns`. `text` is the user's text, for errors."""
 
     field: pa.Field
     value: Expression
@@ -51,22 +48,23 @@ class Assignment:
 
         Raises:
             FilterError: the text cannot be parsed, or its type does not fit the column.
-            NotFound: it names an unknown column.
+            NotFound: the text names an unknown column.
         """
         assignment = cls(field, _fitting(parse_value(text, schema), field), text.strip())
-        # On no rows it shows already whether Arrow can do this.
+        # An evaluation on no rows raises already if Arrow does not support this.
         assignment.values(pa.RecordBatch.from_pylist([], schema))
         return assignment
 
     def values(self, batch: pa.RecordBatch) -> pa.Array:
         """Compute the new value of each row, of the column's type.
 
-        Raises `FilterError` where Spark would fail too, as in an overflow, and where a value would change.
+        Raises `FilterError` where Spark would also fail, as in an overflow, and where a conversion would
+        change a value.
         """
         if self.value.op == COLUMN and len(self.value.value) == 1:
             copied = batch.column(self.value.value[0])
             if copied.type == self.field.type:
-                return copied  # also what Spark has no match for, as nanoseconds
+                return copied  # unchanged, also if Spark lacks the type, as with nanoseconds
         try:
             return self._stored(self._evaluate(batch))
         except FilterError as error:
@@ -77,7 +75,7 @@ class Assignment:
     def _stored(self, values: pa.Array) -> pa.Array:
         computed = computed_type(self.field.type)
         if is_number(values.type) and is_number(computed) and not is_integer(computed):
-            values = cast_array(values, computed)  # rounded, as SQL stores it
+            values = cast_array(values, computed)  # rounds
         return pc.cast(pc.cast(values, computed), self.field.type)
 
     def __str__(self) -> str:

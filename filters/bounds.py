@@ -1,10 +1,10 @@
 """Bounds of value keys: which stored values are below, equal to and above a constant.
 
-A filter computes with a column's values after explicit conversions and Spark's own; an index holds
-keys of the values as they are stored. If a conversion keeps the order, even if it joins neighbours
-(a timestamp cut to its day), the stored values that compare true with a constant are one interval.
-Bisection finds its ends with the code that converts columns. So `n < 2.5` over whole numbers ends
-at 3, and no table of roundings has to agree with the evaluator.
+A filter compares the values of a column after conversions: explicit ones and those of Spark. An index has
+keys of the stored values. If the conversions keep the order, the stored values that are below (or equal to,
+or above) a constant are one interval, even if a conversion makes different values equal, as a timestamp cut
+to its day. Bisection finds the ends of the interval with the code that converts columns. So `n < 2.5` over
+whole numbers ends at 3, without a table of roundings that would have to agree with the evaluator.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KEEP_ORDER = {
 
 
 def keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return True if a conversion fails for no value, and a < b never becomes a > b."""
+    """Return True if a conversion never fails, and never turns a < b into a > b."""
     if (pt.is_boolean(source) or is_number(source)) and is_number(target):
         return not may_fail(source, target)
     return (source, target) in _KEEP_ORDER
@@ -40,7 +40,7 @@ def keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
 
 @lru_cache(maxsize=64)
 def axis_of(stored: pa.DataType) -> Axis | None:
-    """Return the axis of a type; None for types without an order, or that filters do not compute."""
+    """Return the axis of a type; None for a type without an order, or without support in filters."""
     if not can_be_encoded(stored):
         return None
     if pt.is_fixed_size_binary(stored):
@@ -61,39 +61,39 @@ def axis_of(stored: pa.DataType) -> Axis | None:
 
 
 def single_values(keys: KeySet, stored: pa.DataType, most: int) -> list[bytes] | None:
-    """Return the keys of a set's values, of `BETWEEN 10 AND 12` three; None if they are more than `most`.
+    """Return the key of each value in a set (`BETWEEN 10 AND 12`: three), or None for more than `most`.
 
     >>> ten_to_twelve = KeySet.of([(encode_value(pa.scalar(10)), encode_value(pa.scalar(13)))])
     >>> [value_of(key, pa.int64()).as_py() for key in single_values(ten_to_twelve, pa.int64(), 3) or ()]
     [10, 11, 12]
     """
     axis = axis_of(stored)
-    found: list[bytes] = []
+    singles: list[bytes] = []
     for low, high in keys.intervals:
-        found += [] if low else [NULL]
+        singles += [] if low else [NULL]
         if high > VALUES:
-            values = axis.values(max(low, VALUES), high, most - len(found)) if axis else None
+            values = axis.values(max(low, VALUES), high, most - len(singles)) if axis else None
             if values is None:
                 return None
-            found += values
-    return found if len(found) <= most else None
+            singles += values
+    return singles if len(singles) <= most else None
 
 
 class FixedAxis:
-    """Stored values in their order, whose keys are all numbers of one width, from `first` to `last`; steps
-    count from `first`."""
+    """Stored values in their order. Keys are the numbers from `first` to `last` in `width` bytes; steps count
+    from `first`."""
 
     def __init__(self, stored: pa.DataType, width: int, first: int, last: int) -> None:
         self.stored, self.width, self.first = stored, width, first
         self.steps = last - first + 1
 
     def cuts(
-        self, types: Sequence[pa.DataType], constant: pa.Scalar, is_patient: bool = True
+        self, types: Sequence[pa.DataType], constant: pa.Scalar, may_bisect: bool = True
     ) -> tuple[bytes, bytes] | None:
-        """Bounds (low, high): converted to `types`, one after another, stored values below low are
-        less than the constant, those from high on are greater, and those between equal it.
+        """Return (low, high): converted to each of `types` in turn, stored values below low are less than the
+        constant, values from high on are greater, and values in [low, high) are equal.
 
-        None for who is not patient, where it takes a bisection.
+        Returns None if this needs a bisection and `may_bisect` is False.
         """
         sought = encode_value(constant)
         if len(types) == 1 and self.stored == types[0]:
@@ -104,7 +104,7 @@ class FixedAxis:
             below, near, above = (self.converted(guess + aside, types) for aside in (-1, 0, 1))
             if below < sought < above:
                 return self.cut(guess + (near < sought)), self.cut(guess + (near <= sought))
-        if not is_patient:
+        if not may_bisect:
             return None
         low = self.bisect(0, types, lambda key: key >= sought)
         return self.cut(low), self.cut(self.bisect(low, types, lambda key: key > sought))
@@ -132,18 +132,18 @@ class FixedAxis:
             return b"" if step < 0 else END
         value = pa.repeat(value_of(self.key(step), self.stored), 1)
         try:
-            # As the evaluator takes a column: nanoseconds are cut off.
+            # Nanoseconds are cut off, as in the evaluator.
             is_nanoseconds = pt.is_timestamp(self.stored) and self.stored.unit == "ns"
             value = value.cast(types[0], safe=not is_nanoseconds)
             for kind in types[1:]:
                 value = cast_array(value, kind)
             return encode_value(value[0])
         except _FAR:
-            # A moment too far away to be counted in microseconds.
+            # The time is out of range in microseconds.
             return b"" if step < self.steps // 2 else END
 
     def cut(self, step: int) -> bytes:
-        """Return the key of a step; beyond the ends it is the same for all types, so that "no null" is."""
+        """Return the key of a step. Before the first and after the last one, it is the same for all types."""
         return VALUES if step <= 0 else self.key(step) if step < self.steps else END
 
     def key(self, step: int) -> bytes:
@@ -156,13 +156,13 @@ class FixedAxis:
         return 0 if bound <= VALUES else self.steps if bound >= END else self.step(bound)
 
     def values(self, low: bytes, high: bytes, most: int) -> list[bytes] | None:
-        """Return the keys of all values in [low, high), which has no nulls; None for more than `most`."""
+        """Return the keys of all values in [low, high), which contains no null; None for more than `most`."""
         first, end = self.step_at(low), self.step_at(high)
         return [self.key(step) for step in range(first, end)] if end - first <= most else None
 
 
 class FloatAxis(FixedAxis):
-    """Floats in their order. All NaNs are one value above infinity, and -0.0 is 0.0, so it has no step:
+    """Floats in their order. All NaNs are one value above infinity. -0.0 is 0.0 and has no step:
 
     value    -inf  ...  -5e-324    0.0    5e-324  ...   inf      NaN
     step     0          z - 1      z      z + 1         n - 2    n - 1      z = minus_zero, n = steps
@@ -173,7 +173,7 @@ class FloatAxis(FixedAxis):
         infinite = int.from_bytes(encode_value(pa.scalar(float("inf"), stored))[1:], "big")
         super().__init__(stored, stored.bit_width // 8, 2 * top - 1 - infinite, infinite)
         self.minus_zero = top - 1 - self.first
-        # NaN adds a step to those from -inf to inf, and -0.0 takes one away.
+        # Of the numbers from -inf to inf, -0.0 has no step; NaN has one more.
         self.not_a_number = self.steps - 1
 
     def key(self, step: int) -> bytes:
@@ -193,24 +193,24 @@ class BytesAxis(FixedAxis):
         super().__init__(pa.binary(width), width, 0, (1 << 8 * width) - 1)
 
     def cuts(
-        self, types: Sequence[pa.DataType], constant: pa.Scalar, is_patient: bool = True
+        self, types: Sequence[pa.DataType], constant: pa.Scalar, may_bisect: bool = True
     ) -> tuple[bytes, bytes]:
         sought: bytes = constant.as_py()
         step = int.from_bytes(sought[: self.width].ljust(self.width, b"\0"), "big")
-        # With values of two bytes, as steps (low, high): "ab" equals 6162, so (6162, 6163). "abc" lies just
-        # above 6162, so (6163, 6163): none is equal. "a" lies just below 6100, so (6100, 6100).
+        # (low, high) as steps, for values of two bytes: "ab" equals 6162, so (6162, 6163). "abc" lies just
+        # above 6162, so (6163, 6163): no value is equal. "a" lies just below 6100, so (6100, 6100).
         low, high = step + (len(sought) > self.width), step + (len(sought) >= self.width)
         return self.cut(low), self.cut(high)
 
 
 class TextAxis:
-    """Strings and binaries of any length; conversions between them leave the bytes as they are."""
+    """Strings and binaries of any length. Conversions between them do not change the bytes."""
 
     def __init__(self, utf8: bool) -> None:
         self.utf8 = utf8
 
     def cuts(
-        self, types: Sequence[pa.DataType], constant: pa.Scalar, is_patient: bool = True
+        self, types: Sequence[pa.DataType], constant: pa.Scalar, may_bisect: bool = True
     ) -> tuple[bytes, bytes]:
         low = encode_value(constant)
         high = successor(low)
@@ -219,7 +219,7 @@ class TextAxis:
         return (VALUES if low == _EMPTY else low), high
 
     def prefixed(self, prefix: bytes) -> tuple[bytes, bytes]:
-        """Bounds of the values that begin with these bytes."""
+        """Return the bounds of the values that begin with these bytes."""
         low = encode_value(pa.scalar(prefix, pa.binary())).removesuffix(_TEXT_END)
         return low, successor(low)
 

@@ -1,8 +1,8 @@
-"""Conversions between types on whole Arrow arrays, as Spark's CAST does them in ANSI mode.
+"""Conversions between types on whole Arrow arrays, with the results of Spark's CAST in ANSI mode.
 
-What cannot be converted (text that is no number, a number that does not fit) is a `FilterError`,
-never a null. Conversions whose result Spark formats or rounds in ways Arrow cannot follow are
-left out, and refused when a filter is read.
+A value that cannot be converted (text that is not a number, a number out of range) is a `FilterError`, not a
+null. Conversions that Spark formats or rounds in a way that Arrow cannot are missing: parsing a filter
+refuses them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, is_float, is_
 
 _Caster = Callable[[pa.Array, pa.DataType], pa.Array]
 
-# The characters that Spark trims from text before it reads a number or a date.
+# The characters that Spark trims from text before it parses a number or a date.
 _BLANKS = "".join(map(chr, range(0x21))) + "\x7f"
 _WHOLE = r"\A[+-]?[0-9]+\z"
 _FLOAT = r"\A[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[dDfF]?\z"
@@ -29,12 +29,12 @@ _DATE = r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}\z"
 _ZONE = r"(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])"
 _SECOND = rf":[0-9]{{2}}(?:\.[0-9]{{1,6}})?{_ZONE}?"  # a zone may only follow the seconds
 _MOMENT = rf"\A[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:[ T][0-9]{{2}}:[0-9]{{2}}(?:{_SECOND})?)?\z"
-# Floats from the one on fit no decimal; those below the other are 0 in each.
+# Floats of 10^38 and more fit no decimal; floats below 1e-39 are 0 in every decimal.
 _MOST_WHOLE_DIGITS, _TOO_SMALL = 38, 1e-39
 
 
 def cast_array(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Convert every value; nulls stay null. Raises `FilterError` for a value that has no counterpart."""
+    """Convert every value; nulls stay null. Raises `FilterError` for a value that cannot be converted."""
     if values.type == target:
         return values
     if pt.is_null(values.type):
@@ -46,13 +46,13 @@ def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
     if source == target or pt.is_null(source):
         return True
     if pt.is_decimal128(source) and pt.is_string(target):
-        # Arrow writes larger numbers with an exponent, Spark does not.
+        # With more places Arrow writes an exponent, Spark does not.
         return bool(source.scale <= 6)
     return (_family(source), _family(target)) in _CASTS
 
 
 def may_fail(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return True if there are values that the conversion refuses."""
+    """Return True if the conversion raises for some values."""
     if pt.is_decimal128(target):
         return not _has_digits_for(source, target)
     if is_integer(source) and is_integer(target):
@@ -62,13 +62,13 @@ def may_fail(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def always_fits(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return True if the conversion refuses and rounds no value, also by the digits of decimals."""
+    """Return True if the conversion neither raises for nor rounds any value."""
     rounds = pt.is_decimal128(source) and pt.is_decimal128(target) and source.scale > target.scale
     return not rounds and not may_fail(source, target)
 
 
 def _has_digits_for(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return True if a decimal type has enough digits before the point for all numbers of a type, rounded."""
+    """Return True if a decimal type has enough digits before the point for all rounded numbers of a type."""
     if pt.is_decimal128(source):
         # Rounding may carry into one more digit.
         digits = source.precision - source.scale + (target.scale < source.scale)
@@ -120,9 +120,9 @@ def _decimal_to_integer(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _decimal_to_float(values: pa.Array, target: pa.DataType) -> pa.Array:
-    # With up to 15 digits two exact floats are divided, which rounds once, as it should (Arrow multiplies by
-    # 0.1, which rounds twice: 0.3 becomes 0.30000000000000004). With more, only reading the number from its
-    # digits rounds once.
+    # The result must be rounded once. With up to 15 digits, the division of two exact floats does so. (Arrow
+    # multiplies by 0.1, which rounds twice: 0.3 becomes 0.30000000000000004.) With more digits only parsing
+    # the number's text rounds once.
     if len(values) and values.type.precision <= 15 and target == pa.float64():
         units = raw_values(values, np.int64, 2)[::2].astype(np.float64)
         return pc.divide(pa.array(units, mask=_null_mask(values)), 10.0**values.type.scale)
@@ -130,7 +130,7 @@ def _decimal_to_float(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _float_to_integer(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Cut towards zero. Spark accepts 2.0**63 for a long: the largest one, rounded to a float."""
+    """Cut towards zero. Spark converts 2.0**63 to the largest long, whose nearest float it is."""
     bounds = np.iinfo(target.to_pandas_dtype())
     numbers = np.asarray(values.cast(pa.float64()).fill_null(0.0))
     fits = (np.floor(numbers) <= bounds.max) & (np.ceil(numbers) >= bounds.min)
@@ -142,15 +142,15 @@ def _float_to_integer(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _float_to_decimal(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Round the digits that a float is written with (0.1, not 0.1000000000000000055), half away from zero.
+    """Round the written digits of a float (0.1, not 0.1000000000000000055), half away from zero.
 
-    They are the fewest that tell it from other floats; Java before 19 writes a 17th digit for some, which
-    shows in Spark's decimals where these keep it.
+    These are the fewest digits that distinguish it from other floats. Java before 19 writes a 17th digit for
+    some floats, so Spark's decimals with so many digits may differ.
     """
     size = pc.abs(values.cast(pa.float64()))
-    _require(values, pc.less(size, 10.0**_MOST_WHOLE_DIGITS), target)  # false of NaN, too
+    _require(values, pc.less(size, 10.0**_MOST_WHOLE_DIGITS), target)  # also false for NaN
     text = pc.if_else(pc.less(size, _TOO_SMALL), "0", values.cast(pa.float64()).cast(pa.string()))
-    # Of up to 17 digits none is behind the 17th place, or behind the 56th of a number below 1.
+    # Up to 17 digits need at most 17 decimal places; in a number below 1 at most 56.
     is_small = pc.less(size, 1.0)
     small = pc.if_else(is_small, text, "0").cast(pa.decimal256(76, 56))
     large = pc.if_else(is_small, "0", text).cast(pa.decimal256(76, 17))

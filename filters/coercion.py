@@ -1,7 +1,7 @@
-"""The types that a filter computes with, and Spark's conversions between them.
+"""The types of computations in filters, and Spark's implicit conversions between them.
 
-Follows Spark 4 in ANSI mode: the wider of two numbers, decimals with enough digits for both
-sides, text towards whatever it is compared with.
+The rules are those of Spark 4 in ANSI mode. The common type of two numbers is the wider one; of decimals one
+with enough digits for both. Text is converted to the type of the other side.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def type_name(kind: pa.DataType) -> str:
 
 
 def computed_type(stored: pa.DataType) -> pa.DataType:
-    """Return the type to compute a stored column with; types that Spark lacks stay as they are."""
+    """Return the type in which a stored column is computed. Types that Spark lacks stay unchanged."""
     if pt.is_dictionary(stored):
         return computed_type(stored.value_type)
     if stored in _TEXTS:
@@ -50,7 +50,7 @@ def computed_type(stored: pa.DataType) -> pa.DataType:
 
 
 def is_computable(kind: pa.DataType) -> bool:
-    """Return True if values of the type can be compared, and not only tested for null."""
+    """Return True if values of the type can be compared; others can only be tested for null."""
     return kind in _NAMES or (pt.is_decimal128(kind) and 0 <= kind.scale <= kind.precision)
 
 
@@ -67,7 +67,7 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def decimal_type(precision: int, scale: int) -> pa.DataType:
-    """Return a decimal type that loses no digit, or raise: beyond 38 digits Spark rounds."""
+    """Return an exact decimal type. Raises for more than 38 digits, where Spark rounds."""
     if precision > MAX_DECIMAL_DIGITS:
         raise FilterError(
             f"an exact result needs {precision} digits, more than {MAX_DECIMAL_DIGITS}; CAST a side to DOUBLE"
@@ -76,7 +76,7 @@ def decimal_type(precision: int, scale: int) -> pa.DataType:
 
 
 def computed_decimal(op: str, one: pa.DataType, two: pa.DataType) -> pa.DataType:
-    """Return the type of any sum (difference, product) of two decimals; raise where Spark would round."""
+    """Return the type of a sum, difference or product of decimals. Raises where Spark may round."""
     if op == "*":
         return decimal_type(one.precision + two.precision + 1, one.scale + two.scale)
     scale = max(one.scale, two.scale)
@@ -88,8 +88,8 @@ def integer_as_decimal(kind: pa.DataType) -> pa.DataType:
 
 
 def common_type(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
-    """Return the type to which Spark converts all of them, None if there is none."""
-    # Text goes first because what it turns into depends on the others.
+    """Return the type to which Spark converts all of these types; None if there is none."""
+    # Text is first, since its conversion depends on the other types.
     common: pa.DataType | None = pa.null()
     for kind in sorted(kinds, key=lambda k: not pt.is_string(k)):
         common = None if common is None else _common_of_two(common, kind)

@@ -1,8 +1,8 @@
 """The typed expression tree of a filter, and its normalised SQL text.
 
-Nodes are frozen values that know the type they compute. Conversions that Spark would insert by
-itself are nodes too (`CAST` with `implicit`), so evaluation never has to guess; the text leaves
-them out, since reading it again puts them back.
+Nodes are frozen values with the type of their result. Implicit conversions of Spark are nodes too (`CAST`
+with `implicit`), so the evaluation needs no rules for them. The text omits them, since parsing it adds them
+again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "<=>")
 
 Value = None | bool | int | float | Decimal | str | bytes | datetime.date | datetime.datetime
 
-# How tightly operators bind in Spark's grammar; an operand that binds less tightly gets parentheses.
+# The precedence of operators in Spark's grammar; an operand of lower precedence gets parentheses.
 _OR, _AND, _NOT, _TEST, _ADD, _MULTIPLY, _UNARY, _ATOM = range(8)
 _BINDING = {
     "OR": _OR, "AND": _AND, "+": _ADD, "-": _ADD, "*": _MULTIPLY, "/": _MULTIPLY, "%": _MULTIPLY,
@@ -32,7 +32,7 @@ _BINDING = {
 }  # fmt: skip
 _SUFFIXES = {pa.int8(): "Y", pa.int16(): "S", pa.int64(): "L"}
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-# Words that mean something else than a column of that name where they stand without quotes.
+# Words that need quotes as names of columns.
 _RESERVED = re.compile(
     r"(?:all|alter|and|any|as|between|call|case|connect_by_root|create|cross|current_date|"
     r"current_timestamp|current_user|distinct|drop|else|end|except|execute|explain|false|fetch|"
@@ -50,12 +50,12 @@ class Expression:
 
     Attributes:
         op: `COLUMN`, `LITERAL`, `CAST`, or the operator (`=`, `AND`, `IN`, `LIKE`, `CASE`, ...) or function.
-        args: what it is computed of: of IN the operand, then constants; of CASE each condition and value,
-            and the default at the end.
-        type: what it computes.
-        value: the path of a column or of a field inside a struct; a literal's value; None, True or False
-            that IS tests for; the pattern of LIKE.
-        implicit: a conversion that Spark inserts by itself; a number whose text shows no type.
+        args: the arguments. IN has the operand, then constants; CASE has each condition and value, then the
+            default.
+        type: the type of the result.
+        value: the path of a column or of a field in a struct; the value of a literal; the None, True or False
+            of IS; the pattern of LIKE.
+        implicit: whether a conversion is one of Spark's; whether the text of a number shows no type.
     """
 
     op: str
@@ -74,17 +74,17 @@ def literal(value: Value, kind: pa.DataType, implicit: bool = False) -> Expressi
 
 
 def condition(op: str, *args: Expression, value: Any = None) -> Expression:
-    """Return an operator whose result is a boolean."""
+    """Return an expression whose result is a boolean."""
     return Expression(op, args, pa.bool_(), value)
 
 
 def all_of(parts: Sequence[Expression]) -> Expression:
-    """Return the condition that holds where all parts do."""
+    """Return the AND of all parts."""
     return parts[0] if len(parts) == 1 else condition("AND", *parts)
 
 
 def parts_of(node: Expression) -> tuple[Expression, ...]:
-    """Return the conditions that all hold where this one does."""
+    """Return the operands of an AND; of another condition the condition itself."""
     return node.args if node.op == "AND" else (node,)
 
 
@@ -100,12 +100,12 @@ def to_sql(node: Expression) -> str:
     return _render(node)[0]
 
 
-# Quoted text, which is left alone, or a number with a suffix of its type.
+# Quoted text, which is not changed, or a number with a suffix for its type.
 _SUFFIXED = re.compile(r"('(?:\\.|[^'\\])*'|`(?:``|[^`])*`)|\b(\d[\d.]*(?:[eE][+-]?\d+)?)(?:BD|[LDSY])\b")
 
 
 def to_text(node: Expression) -> str:
-    """As `to_sql`, for people: numbers have no suffixes, so their types are left out."""
+    """Return SQL text for people: as `to_sql`, without the suffixes of numbers."""
     return _SUFFIXED.sub(lambda match: match[1] or match[2], to_sql(node))
 
 
@@ -185,12 +185,12 @@ def _render_float(value: float, node: Expression) -> str:
     text = repr(value)
     if pa.types.is_float32(node.type):
         return _cast_text(text if "e" in text else f"{text}D", node)
-    # Without the D it would be a decimal, which compares and divides differently.
+    # Without the D it would be a decimal, which has other rules of comparison and division.
     return text if "e" in text else f"{text}D"
 
 
 def decimal_literal_type(value: Decimal) -> pa.DataType:
-    """Return the type that Spark gives a decimal as written: as many digits as it takes."""
+    """Return the type of a decimal literal in Spark, which has exactly its digits."""
     _, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int), "a literal is finite"
     scale = max(-exponent, 0)
@@ -202,18 +202,17 @@ def _cast_text(text: str, node: Expression) -> str:
 
 
 def shortened(text: str, most: int = 200) -> str:
-    """Return a text for people, cut after so many characters."""
+    """Return a text for people, cut after `most` characters."""
     return text if len(text) <= most else f"{text[:most]}..."
 
 
 def quote_name(name: str) -> str:
-    """Return a column's name as SQL reads it: in backticks unless it can be mistaken for nothing else."""
+    """Return a column's name for SQL, in backticks if it needs them."""
     if _PLAIN_NAME.match(name) and not _RESERVED.match(name):
         return name
     return "`{}`".format(name.replace("`", "``"))
 
 
 def _quote_text(text: str) -> str:
-    # A backslash before % or _ survives reading in Spark, so the pair is left as it stands.
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
     return f"'{escaped}'"

@@ -1,19 +1,19 @@
-"""Folds rows into partial rows, one for each group, and these into the result.
+"""Computation of aggregates: rows become partial rows, one for each group, and these become the result.
 
     fold = Fold(aggregates, ["city"], schema)
     for page in pages:
         fold.add(page)
-    fold.result()                   # or fold.partial_rows(), for others to add up
+    fold.result()                   # or fold.partial_rows(), which Spark adds up
 
-A few pages together become partial rows. These are merged whenever they are twice as many as they were after
-the merge before, so memory is bounded by the groups (and by the distinct values that are counted), never by
-the rows, and each row is merged a few times only.
+A few pages together become partial rows. When there are twice as many partial rows as after the last merge,
+they are merged. So memory depends on the number of groups (and of the distinct values that are counted), not
+on the number of rows, and each row is merged only a few times.
 
-Sums of whole numbers and of decimals are exact whatever the order of rows: a page adds up in 64 bits
-where no overflow is possible, everything else in decimals that hold any sum. Only the result must fit
-its type; else it is an error, as in Spark. Groups follow Spark: null is a group, NaN is one and above all
-numbers, and -0.0 is 0.0. An average of whole numbers is that of their exact sum, where Spark, which adds them
-up as floats, depends on the order of rows beyond 2^53.
+Sums of whole numbers and of decimals are exact in any order of rows. A page is added up in 64 bits if no
+overflow is possible, otherwise in a decimal that holds any sum. The result must fit its type, or it is an
+error, as in Spark. Groups follow Spark: null is a group; NaN is one group, above all numbers; -0.0 is 0.0. An
+average of whole numbers is computed from their exact sum. Spark adds them up as floats, so beyond 2^53 its
+result depends on the order of rows.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from elasticscan.base.key_encoding import float_codes, floats_of
 from elasticscan.filters.aggregates import AVG, COUNT, COUNT_DISTINCT, COUNT_ROWS, MAX, MIN, SUM, Aggregate
 from elasticscan.filters.coercion import computed_type
 
-# Pages wait until they are so many rows or bytes together: each fold has a cost of its own.
+# Pages are folded together when they have so many rows or bytes: each fold has a fixed cost.
 FOLDED_ROWS, FOLDED_BYTES = 1 << 20, 64 << 20
 # Fewer partial rows than this are not worth merging.
 LEAST_MERGED_ROWS = 1 << 18
-# Partial rows for another process to add up are handed over at so many bytes, merged.
+# A fold is full at so many bytes of merged partial rows.
 MOST_PARTIAL_BYTES = 64 << 20
-# Or when this part of the rows are groups of their own: then merging would not make them fewer.
+# Or if there are nearly as many partial rows as rows: then merging does not reduce them.
 _HARDLY_FEWER = 0.9
 
 _ANY_INTEGER = pa.decimal128(38, 0)
-# A decimal of so many digits can be added up 10^10 times without leaving 38 digits.
+# 10^10 decimals of so many digits have a sum of at most 38 digits.
 _ADDABLE_DIGITS = 28
-_MOST_ROWS = 1 << 31  # of whole numbers of 32 bits that a page may add up in 64
+_MOST_ROWS = 1 << 31  # so many whole numbers of 32 bits have a sum of 64 bits
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """A column of partial rows: a function of a column, and how partial rows of it are merged."""
+    """A column of partial rows: a function of a column."""
 
     function: str
     column: str | None
@@ -63,7 +63,7 @@ class _State:
         return self.function if self.function in (MIN, MAX) else SUM
 
     def prepared(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return values as a page is folded with them."""
+        """Return the values of a page in a type that Arrow folds correctly."""
         values = _with_kernels(values)
         if self.function == SUM:
             return _addends(values, self.type)
@@ -73,7 +73,7 @@ class _State:
 
     def of_page(self, grouped: pa.Table) -> pa.ChunkedArray | pa.Array:
         """Return the column of a page's partial rows."""
-        if self.function == COUNT_DISTINCT:  # these are counted at the end
+        if self.function == COUNT_DISTINCT:  # counted at the end
             return pa.nulls(grouped.num_rows, self.type)
         values = grouped.column("count_all" if self.column is None else f"{self.name}_{self.function}")
         is_float = self.function in (MIN, MAX) and pt.is_floating(values.type)
@@ -81,11 +81,11 @@ class _State:
 
 
 class Fold:
-    """Partial rows of what was added, in bounded memory.
+    """The partial rows of all rows that were added.
 
     Args:
-        aggregates: what to compute; their columns must be in every batch.
-        group_by: columns of the batches; without any, everything is one group, also where there are no rows.
+        aggregates: the aggregates; their columns must be in every batch.
+        group_by: columns of the batches. Without any, all rows are one group, which exists also without rows.
         schema: the types of the columns.
     """
 
@@ -108,7 +108,7 @@ class Fold:
         self._fold(pa.schema(nothing).empty_table())
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Fold more rows in, all batches with the same columns."""
+        """Add rows; all batches have the same columns."""
         self._waiting.append(rows)
         self._waiting_rows += rows.num_rows
         self._waiting_bytes += rows.nbytes
@@ -145,7 +145,7 @@ class Fold:
             fold._fold(rows.filter(values.is_valid()) if values.null_count else rows)
 
     def result(self) -> pa.Table:
-        """One row for each group: the groups' columns, then one for each aggregate.
+        """Return one row for each group: the columns of the groups, then one column for each aggregate.
 
         Raises:
             FilterError: a sum or an average does not fit its type.
@@ -159,21 +159,21 @@ class Fold:
 
     @property
     def size(self) -> int:
-        """Count the partial rows that there are now, without those of rows that wait to be folded."""
+        """Return the present number of partial rows, without rows that wait to be folded."""
         return self._rows
 
     @property
     def is_full(self) -> bool:
-        """Return True if partial rows should be handed over: they are large, or as many as the rows."""
+        """Return True if the caller should take the partial rows: they are large, or merging is useless."""
         if self._rows > LEAST_MERGED_ROWS and self._rows > _HARDLY_FEWER * self._folded_rows:
             return True
         return self._rows == self._merged_rows and self._partial[0].nbytes > MOST_PARTIAL_BYTES
 
     def partial_rows(self) -> pa.Table:
-        """Partial rows of all that was added since they were last taken, shaped like the result.
+        """Return and remove the partial rows, in the columns of `result`. Raises the same errors as `result`.
 
-        Added up by others (counts and sums by sums) they are the result; an average, which is
-        of no decimal, is given by its sum as a double. Raises as `result`.
+        The caller adds them up (counts and sums by sums) to get the result. An average is represented by its
+        sum as a double; it must not be of decimals.
         """
         self._fold_waiting()
         self._merge()
@@ -186,7 +186,7 @@ class Fold:
         return self._shaped(whole, values)
 
     def _shaped(self, whole: pa.Table, values: Sequence[pa.ChunkedArray]) -> pa.Table:
-        """Return rows like those of the result."""
+        """Return rows in the columns of `result`."""
         fields = [self._schema.field(name) for name in self._group_by]
         arrays = [whole.column(key).cast(field.type) for key, field in zip(self._keys, fields, strict=True)]
         fields += [pa.field(aggregate.name, aggregate.type) for aggregate in self._aggregates]
@@ -205,12 +205,12 @@ class Fold:
         self._rows = self._merged_rows = self._partial[0].num_rows
 
     def _rows_of(self, grouped: pa.Table, states: Sequence[pa.ChunkedArray | pa.Array]) -> pa.Table:
-        """Return partial rows: groups with their states."""
+        """Return a table of the groups and their states."""
         names = [*self._keys, *(state.name for state in self._states)]
         return pa.Table.from_arrays([*map(grouped.column, self._keys), *states], names=names)
 
     def _count_distinct(self) -> None:
-        """Add a partial row for each value that is counted once; its other states are null."""
+        """Add a partial row for each distinct value, whose other states are null."""
         for state in self._states:
             if state.function == COUNT_DISTINCT:
                 fold = self._distinct[state]
@@ -245,16 +245,16 @@ def _sum_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _addends(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return numbers to add up: in 64 bits if these hold any sum of them, else of a type that does."""
+    """Return numbers in a type that holds their sum: in 64 bits if possible."""
     if pt.is_integer(values.type):
         return values if adds_up(values) else values.cast(kind)
     # Arrow adds up decimals of any precision in 38 digits.
-    is_held = pt.is_float64(values.type) or (pt.is_decimal(values.type) and kind.bit_width == 128)
-    return values if is_held else values.cast(kind)
+    fits = pt.is_float64(values.type) or (pt.is_decimal(values.type) and kind.bit_width == 128)
+    return values if fits else values.cast(kind)
 
 
 def adds_up(values: pa.ChunkedArray) -> bool:
-    """Return True if no sum of some of these whole numbers leaves 64 bits."""
+    """Return True if every sum of these whole numbers fits 64 bits."""
     if values.type.bit_width < 64:
         return len(values) < _MOST_ROWS
     least, most = (bound.as_py() or 0 for bound in pc.min_max(values).values())
@@ -262,13 +262,13 @@ def adds_up(values: pa.ChunkedArray) -> bool:
 
 
 def _with_kernels(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return values of types that Arrow has no kernels for as of others."""
+    """Return values in a type for which Arrow has kernels."""
     kind = values.type
     return values.cast(computed_type(kind)) if pt.is_decimal32(kind) or pt.is_decimal64(kind) else values
 
 
 def _is_ordered(values: pa.ChunkedArray) -> bool:
-    """Return True for floats that Arrow compares as Spark does: of a NaN it takes no notice."""
+    """Return True for floats that Arrow compares as Spark does: without a NaN, which Arrow ignores."""
     return (pt.is_float64(values.type) or pt.is_float32(values.type)) and not pc.any(
         pc.is_nan(values)
     ).as_py()
@@ -284,7 +284,7 @@ def _ordered(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def ordered_floats(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Floats as integers that sort as Spark sorts them: -0.0 is 0.0, and NaN is above all numbers."""
+    """Return floats as integers that sort as in Spark: -0.0 is 0.0, and NaN is above all numbers."""
     return _by_bits(pc.add(values.cast(pa.float64()), 0.0))
 
 
@@ -294,7 +294,7 @@ def _by_bits(floats: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _as_group(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the values in a form whose bytes are equal where Spark calls them equal."""
+    """Return the values in a form whose bytes are equal if the values are equal in Spark."""
     if not pt.is_floating(values.type):
         return _with_kernels(values)
     floats = pc.add(values.cast(pa.float64()), 0.0)  # -0.0 + 0.0 is 0.0
@@ -302,7 +302,7 @@ def _as_group(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _value(aggregate: Aggregate, whole: pa.Table) -> pa.ChunkedArray:
-    """Return an aggregate of partial rows that are complete."""
+    """Return the values of an aggregate from merged partial rows."""
     if aggregate.function in (SUM, AVG):
         total = whole.column(f"{SUM} of {aggregate.column}")
         if aggregate.function == SUM:
@@ -328,21 +328,21 @@ def _average(aggregate: Aggregate, total: pa.ChunkedArray, count: pa.ChunkedArra
     counts = pc.if_else(pc.equal(count, 0), None, count).cast(pa.decimal256(19, 0))
     exact = pc.divide(total.cast(pa.decimal256(min(digits, 38), scale)), counts)
     places = aggregate.type.scale
-    for rounded in (38, places):  # Spark divides to 38 places, then rounds to those of the type
+    for rounded in (38, places):  # Spark divides to 38 places, then rounds to the places of the type
         if exact.type.scale > rounded:
             exact = pc.round(exact, rounded, "half_towards_infinity")
     return _fitting(aggregate, exact, aggregate.type)
 
 
 def _as_float(total: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return sums as floats: whole numbers by way of integers, which round once."""
+    """Return sums as floats. Whole numbers are converted to integers first, so that they are rounded once."""
     with suppress(pa.ArrowInvalid):
         total = total.cast(pa.int64()) if pt.is_decimal(total.type) else total
     return total.cast(pa.float64(), safe=False)
 
 
 def _fitting(aggregate: Aggregate, values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return the values in a type that may be too narrow for them."""
+    """Return the values in a type; raises if a value does not fit it."""
     with suppress(pa.ArrowInvalid):
         return values.cast(kind)
     shown = "long" if pt.is_int64(kind) else str(kind)

@@ -1,9 +1,9 @@
-"""Evaluates a typed expression on record batches with Arrow kernels.
+"""Evaluation of a typed expression on record batches with Arrow kernels.
 
-`compile_expression` turns a tree into nested functions once; each call then works on whole columns. Spark
-looks at the right side of AND, OR, CASE and COALESCE only where the left side leaves it open, so
-what can fail there (a division, a narrowing CAST) is computed only on those rows:
-`n <> 0 AND 10 / n > 2` must not fail on the rows where n is 0.
+`compile_expression` turns a tree into nested functions once; each call then computes whole columns. Spark
+evaluates the later operands of AND, OR, CASE and COALESCE only on rows where the earlier ones do not decide
+the result. So operands that can fail (a division, a narrowing CAST) are computed only on such rows:
+`n <> 0 AND 10 / n > 2` must not fail on rows where n is 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from elasticscan.filters.casts import always_fits, cast_array
 from elasticscan.filters.coercion import computed_type, is_float, is_integer, type_name
 from elasticscan.filters.expression import COMPARISONS, Expression, column_names, literal
 
-# Errors of values and types that the kernels do not take.
+# Errors of Arrow's kernels for unsupported values and types.
 ARROW_REFUSALS = (
     pa.ArrowInvalid,
     pa.ArrowNotImplementedError,
@@ -35,7 +35,7 @@ Evaluator = Callable[["Rows"], Datum]
 
 
 class Rows:
-    """The columns of a batch, or of some of its rows, in the types they are computed with."""
+    """The columns of a batch, or of a part of its rows, in the types of the computation."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
@@ -73,13 +73,13 @@ def _as_computed(values: pa.Array, kind: pa.DataType, path: tuple[str, ...]) -> 
             f"column {'.'.join(path)} is {values.type}, but the filter was made for {type_name(kind)}",
             column=path[0],
         )
-    # Spark has no nanoseconds: they are cut off, not an error.
+    # Spark has no nanoseconds: they are cut off without an error.
     cut_off = pt.is_timestamp(values.type) and values.type.unit == "ns"
     return values.cast(kind, safe=not cut_off)
 
 
 def compile_expression(node: Expression) -> Evaluator:
-    """Return a function from rows to the expression's values: an array, or a scalar if it reads no column."""
+    """Return a function from rows to values: an array, or a scalar if the expression reads no column."""
     return _compiled(constant_of(node) or node)
 
 
@@ -102,11 +102,11 @@ def _compiled(node: Expression) -> Evaluator:
 
 
 def evaluator_of(node: Expression) -> Callable[[pa.RecordBatch], pa.Array]:
-    """Return a function from batches with the columns that the expression reads to its values."""
+    """Return a function from batches, which have the columns of the expression, to its values."""
     columns, evaluate = column_names(node), compile_expression(node)
 
     def values(batch: pa.RecordBatch) -> pa.Array:
-        # Parts that are evaluated on some rows only take these rows of every column.
+        # An operand that is evaluated on a part of the rows filters every column.
         needed = [name for name in batch.schema.names if name in columns]
         rows = Rows(batch.select(needed) if needed else batch)
         return rows.array(evaluate(rows))
@@ -115,7 +115,7 @@ def evaluator_of(node: Expression) -> Callable[[pa.RecordBatch], pa.Array]:
 
 
 def constant_of(node: Expression) -> Expression | None:
-    """Return the value of an expression that reads no column; None where it reads one, or fails."""
+    """Return the value of an expression as a literal; None if it reads a column, or fails."""
     if node.is_literal:
         return node
     if column_names(node):
@@ -128,7 +128,7 @@ def constant_of(node: Expression) -> Expression | None:
 
 
 def can_fail(node: Expression) -> bool:
-    """Return True if some value could make the evaluation raise."""
+    """Return True if the evaluation may raise for some values."""
     match node.op:
         case "CAST" if not always_fits(node.args[0].type, node.type):
             return True
@@ -139,13 +139,13 @@ def can_fail(node: Expression) -> bool:
     return any(map(can_fail, node.args))
 
 
-# ------------------------------------------------------------------ rows that are left to look at
+# ----------------------------------------------------------------------- evaluation on a part of the rows
 
 
 def _lazily(node: Expression) -> Callable[[Rows, pa.BooleanArray | None], Datum]:
-    """Evaluate where a mask (without nulls) is true; elsewhere the result is null, or unspecified.
+    """Return a function that evaluates rows where a mask (without nulls) is true; others are unspecified.
 
-    What cannot fail is evaluated everywhere, which is faster, and needs no mask.
+    An expression that cannot fail is evaluated on all rows, which is faster, and needs no mask.
     """
     evaluate, kind = compile_expression(node), node.type
     if not can_fail(node):
@@ -156,9 +156,9 @@ def _lazily(node: Expression) -> Callable[[Rows, pa.BooleanArray | None], Datum]
             return evaluate(rows)
         if mask.true_count == 0:
             return pa.scalar(None, kind)
-        some = rows.where(mask)
+        part = rows.where(mask)
         chosen = np.asarray(mask)
-        return some.array(evaluate(some)).take(pa.array(np.cumsum(chosen) - 1, mask=~chosen))
+        return part.array(evaluate(part)).take(pa.array(np.cumsum(chosen) - 1, mask=~chosen))
 
     return evaluate_some
 
@@ -173,7 +173,7 @@ def _connective(
         result = first(rows)
         for part, is_risky in zip(rest, risky, strict=True):
             open_rows = rows.array(pc.fill_null(pc.not_equal(result, decided_by), True)) if is_risky else None
-            # A part is null on rows where it was not computed; there the decided result absorbs the null.
+            # A part is null on rows where it was not computed. There the result is decided, and stays.
             result = combine(result, part(rows, open_rows))
         return result
 
@@ -216,7 +216,7 @@ def _comparison(node: Expression) -> Callable[[Datum, Datum], Datum]:
     kind = node.args[0].type
     compare = (_FLOAT_COMPARISONS if is_float(kind) else _COMPARISONS)[node.op]
     if pt.is_null(kind):
-        # Arrow does not compare nothing with nothing.
+        # Arrow cannot compare values of the type null.
         unknown = pa.scalar(True if node.op == "<=>" else None, pa.bool_())
         return lambda left, right: unknown
     return compare
@@ -227,7 +227,7 @@ def _null_safe(equal: Callable[[Datum, Datum], Datum], left: Datum, right: Datum
     return pc.or_(both_null, pc.fill_null(equal(left, right), False))
 
 
-# Spark orders NaN after every other number, and lets it equal itself.
+# In Spark NaN is greater than every other number, and equal to itself.
 
 
 def _float_equal(left: Datum, right: Datum) -> Datum:
@@ -279,7 +279,7 @@ def _in(node: Expression) -> Callable[[Datum], Datum]:
 
 
 def _change_case(text: pa.Array, case: str) -> pa.Array:
-    """Upper or lower case as Unicode has it ('ß' becomes 'SS'): Spark and `str` do so, Arrow does not."""
+    """Change the case by the rules of Unicode ('ß' becomes 'SS'), as Spark and `str`, but not Arrow, do."""
     if pc.all(pc.string_is_ascii(text)).as_py() is not False:
         return pc.ascii_upper(text) if case == "upper" else pc.ascii_lower(text)
     encoded = text.dictionary_encode()
@@ -299,7 +299,7 @@ def _call(node: Expression) -> Evaluator:
     def evaluate(rows: Rows) -> Datum:
         values = [first(rows)]
         mask = None
-        if is_risky:  # as in Spark, the other sides are not looked at where the first is null
+        if is_risky:  # as in Spark, other operands are not evaluated where the first is null
             mask = rows.array(pa.scalar(True) if takes_null else pc.is_valid(values[0]))
         values += [arg(rows, mask) for arg in others]
         if not any(isinstance(value, pa.Array) for value in values):
@@ -323,7 +323,7 @@ def _function(node: Expression) -> Callable[..., Datum]:
         case "IN":
             return _in(node)
         case "LIKE":
-            # Arrow looks at a pattern only when there is text to match: one that is too large is to fail now.
+            # Arrow compiles a pattern only if there is text to match: a pattern that is too large fails here.
             pc.match_like(pa.array(["x"]), node.value)
             return lambda text: pc.match_like(text, node.value)
         case "ILIKE":
@@ -335,7 +335,7 @@ def _function(node: Expression) -> Callable[..., Datum]:
 
 
 def _refuse_zero(operation: str, compute: Callable[[Datum, Datum], Datum]) -> Callable[..., Datum]:
-    """Return a computation of (dividend, divisor) that fails where the divisor is 0."""
+    """Return a function of (dividend, divisor) that raises if a divisor is 0."""
 
     def checked(left: Datum, right: Datum) -> Datum:
         zero = pc.and_(pc.equal(right, pa.scalar(0, right.type)), pc.is_valid(left))
@@ -373,7 +373,7 @@ _FUNCTIONS: dict[str, Callable[..., Datum]] = {
     "CONCAT": lambda *parts: pc.binary_join_element_wise(*parts, ""),
     "UPPER": lambda text: _change_case(text, "upper"),
     "LOWER": lambda text: _change_case(text, "lower"),
-    # Spark trims nothing but the space.
+    # Spark trims only spaces.
     "TRIM": partial(pc.utf8_trim, characters=" "),
     "LTRIM": partial(pc.utf8_ltrim, characters=" "),
     "RTRIM": partial(pc.utf8_rtrim, characters=" "),

@@ -15,7 +15,7 @@ Interval = tuple[bytes, bytes]  # the keys with low <= key < high
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """A union of intervals within [b"", END), ascending, of which no two overlap or touch.
+    """A union of intervals within [b"", END), in ascending order, which do not overlap or touch.
 
     >>> gap = KeySet.of([(b"\\1\\7", END), (b"\\1\\5", b"\\1\\6")])
     >>> gap.overlaps(b"\\1\\5", b"\\1\\6"), gap.overlaps(b"\\1\\6", b"\\1\\7")
@@ -26,7 +26,7 @@ class KeySet:
 
     @classmethod
     def of(cls, intervals: Iterable[Interval]) -> KeySet:
-        """Return the union of any intervals, empty ones among them."""
+        """Return the union of any intervals, which may be empty."""
         merged: list[Interval] = []
         for low, high in sorted(intervals):
             if merged and low <= merged[-1][1]:
@@ -41,7 +41,7 @@ class KeySet:
 
     @classmethod
     def intersection_of(cls, sets: Iterable[KeySet]) -> KeySet:
-        """Return the keys that are in all sets: those that no complement has."""
+        """Return the keys that are in all sets, as the complement of the union of the complements."""
         return cls.union_of(keys.complement() for keys in sets).complement()
 
     @property
@@ -49,7 +49,7 @@ class KeySet:
         return not self.intervals
 
     def overlaps(self, low: bytes, high: bytes) -> bool:
-        """Return True if some bytes within [low, high) are in the set."""
+        """Return True if the set contains a key within [low, high)."""
         at = bisect_left(self.intervals, high, key=itemgetter(0)) - 1
         return low < high and at >= 0 and low < self.intervals[at][1]
 
@@ -58,7 +58,7 @@ class KeySet:
         return KeySet.of(zip(edges[::2], edges[1::2], strict=True))
 
     def coarsened(self, most: int) -> KeySet:
-        """Return a superset of at most so many intervals, which bridges some gaps."""
+        """Return a superset of at most `most` intervals, without some of the gaps."""
         count = len(self.intervals)
         if count <= most:
             return self
@@ -74,7 +74,8 @@ class KeySet:
         return KeySet.intersection_of((self, other))
 
 
-KeySets = Mapping[str, KeySet]  # by column; a row can only meet the condition if all its values are in them
+# By column: a row can meet a condition only if all its values are in these sets.
+KeySets = Mapping[str, KeySet]
 
 NOTHING = KeySet(())
 EVERYTHING = KeySet(((b"", END),))

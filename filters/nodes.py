@@ -1,6 +1,6 @@
-"""Construction of typed expressions, with Spark's conversions and checks.
+"""Constructors of typed expressions, with Spark's conversions and checks.
 
-Constants are converted here, so `day = '2024-02-30'` fails when the filter is parsed.
+They convert constants, so `day = '2024-02-30'` fails when the filter is parsed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from elasticscan.filters.expression import CAST, Expression, condition, decimal_
 
 NULL = literal(None, pa.null())
 _AROUND = {"STARTSWITH": ("", "%"), "ENDSWITH": ("%", ""), "CONTAINS": ("%", "%")}
-# Of LIKE: `%` and `_` are wildcards, and a backslash before either of them makes it plain.
+# Patterns of LIKE: `%` and `_` are wildcards, unless a backslash stands before them.
 _PLAIN_TEXT = re.compile(r"(?:[^%_\\]|\\[%_\\])*", re.DOTALL)
 _VALID_PATTERN = re.compile(r"(?:[^\\]|\\[%_\\])*", re.DOTALL)
 _WHOLE = re.compile(r"[+-]?[0-9]{1,8}\Z")
@@ -40,7 +40,7 @@ _INT64_BOUND = 1 << 63
 
 
 def number(text: str) -> Expression:
-    """Return a number as Spark types it: INT, BIGINT or DECIMAL by size, DOUBLE with an exponent."""
+    """Return a number with Spark's type: INT, BIGINT or DECIMAL by size, DOUBLE with an exponent."""
     try:
         exact, value = Decimal(text), float(text)
     except (InvalidOperation, ValueError):
@@ -74,9 +74,9 @@ def convert(value: Expression, kind: pa.DataType, *, implicit: bool = True) -> E
 
 def explicit_cast(value: Expression, kind: pa.DataType) -> Expression:
     if value.is_literal and isinstance(value.value, str) and pt.is_decimal128(kind):
-        value = _decimal_text(value.value.strip())  # so is `1.5BD` read
+        value = _decimal_text(value.value.strip())  # the parser turns `1.5BD` into a CAST of a text
     converted = convert(value, kind, implicit=False)
-    # The literal loses a mark `implicit`: the user wrote this conversion, so the text repeats it.
+    # A literal is no longer `implicit`: the user wrote the type, so the text must show it.
     return literal(converted.value, kind) if converted.is_literal else converted
 
 
@@ -129,7 +129,7 @@ def _shared_type(values: Sequence[Expression]) -> pa.DataType:
 
 
 def _with_digits(left: Expression, right: Expression) -> tuple[Expression, Expression]:
-    """Return both sides; an integer literal next to a decimal becomes one of its digits, as in Spark."""
+    """Return both sides; an integer literal next to a decimal becomes a decimal, as in Spark."""
     if pt.is_decimal128(left.type) and right.is_literal and is_integer(right.type):
         exact = Decimal(str(right.value)) if right.value is not None else None
         if exact is not None:
@@ -153,7 +153,7 @@ def member(child: Expression, values: Sequence[Expression]) -> Expression:
     kind = _shared_type([child, *values])
     if pt.is_null(kind):
         return literal(None, pa.bool_())
-    # With a column in the list it becomes separate comparisons, whose text has to name the conversions.
+    # A list with a column becomes separate comparisons, whose text must contain the conversions.
     implicit = all(value.is_literal for value in values)
     child, *members = (convert(value, kind, implicit=implicit) for value in (child, *values))
     constants = tuple(value for value in members if value.is_literal)
@@ -163,7 +163,7 @@ def member(child: Expression, values: Sequence[Expression]) -> Expression:
 
 
 def match(operator: str, child: Expression, pattern: Expression) -> Expression:
-    """Return a test by LIKE or ILIKE, or by a function that looks for a text in another."""
+    """Return a test by LIKE or ILIKE, or by STARTSWITH, ENDSWITH or CONTAINS."""
     child, pattern = text(child), text(pattern)
     if not pattern.is_literal:
         raise FilterError(f"the pattern of {operator} must be a constant, not {to_text(pattern)}")
@@ -180,7 +180,7 @@ def match(operator: str, child: Expression, pattern: Expression) -> Expression:
 
 
 def prefix_of(pattern: str) -> tuple[str, str]:
-    """Return the text with which all texts of a pattern begin, and what is left of the pattern."""
+    """Return the prefix of all texts that match a pattern, and the rest of the pattern."""
     plain = _PLAIN_TEXT.match(pattern)
     assert plain is not None, "the empty text is plain"
     return re.sub(r"\\(.)", r"\1", plain[0], flags=re.DOTALL), pattern[plain.end() :]
@@ -215,7 +215,7 @@ def arithmetic(op: str, left: Expression, right: Expression) -> Expression:
 
 
 def shifted_date(op: str, day: Expression, number: str, unit: str) -> Expression:
-    """Return a constant date so many days, months or years later, or with `-` earlier."""
+    """Return a constant date plus or minus an interval of days, months or years."""
     size = {"DAY": (0, 1), "MONTH": (1, 0), "YEAR": (12, 0)}.get(unit.upper().removesuffix("S"))
     if size is None or not _WHOLE.match(number):
         raise FilterError(

@@ -1,4 +1,4 @@
-"""Values of parameters, written into a condition as literals: `id = :id`, `city IN :cities`."""
+"""Replacement of the parameters of a condition by literals: `id = :id`, `city IN :cities`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from elasticscan.filters.parser import FilterSql, not_closed
 
 
 def with_parameters(text: str, parameters: Mapping[str, Any]) -> str:
-    """Replace each `:name` of a condition by a literal; a value can never change the condition's structure.
+    """Replace each `:name` of a condition by a literal. A value cannot change the structure of the condition.
 
     Lists, tuples, sets, ranges, arrays and series become the list of an IN: `city IN :cities`, or
     `city IN (:cities)`.
 
     Raises:
-        FilterError: a name has no value, or a value no name, or a value has no literal.
+        FilterError: a parameter has no value, a value has no parameter, or a value has no literal.
     """
     try:
         tokens = FilterSql().tokenize(text)
@@ -61,7 +61,7 @@ def with_parameters(text: str, parameters: Mapping[str, Any]) -> str:
 
 
 def parameter_at(tokens: list[Token], number: int, text: str) -> str | None:
-    """Return the name of the parameter that begins at a token; None for other colons, as in `a:b`."""
+    """Return the name of the parameter that begins at a token; None for others, as the colon in `a:b`."""
     token = tokens[number]
     if token.token_type != TokenType.COLON or number + 1 == len(tokens):
         return None
@@ -77,30 +77,30 @@ def _listed(names: Any) -> str:
 
 
 def _written(name: str, value: Any) -> str:
-    """Return the literal of a value, or the list of an IN; `name` is for an error."""
+    """Return the literal of a value, or the list of an IN. `name` is for errors."""
     items = _items(value)
     if items is None:
         return literal_of(name, value)
-    some = list(islice(items, MAX_FILTER_PARTS + 1))  # no more: a range may be without end
-    if not some:
+    values = list(islice(items, MAX_FILTER_PARTS + 1))  # a range may have very many
+    if not values:
         raise FilterError(f"parameter {name!r} is an empty list, and IN needs at least one value")
-    if len(some) > MAX_FILTER_PARTS:
+    if len(values) > MAX_FILTER_PARTS:
         raise FilterError(
             f"parameter {name!r} has more than {MAX_FILTER_PARTS:,} values; use get(keys), or join the rows"
         )
-    return f"({', '.join(literal_of(name, item) for item in some)})"
+    return f"({', '.join(literal_of(name, item) for item in values)})"
 
 
 def literal_of(name: str, value: Any) -> str:
     """Return the literal of one value."""
-    found = _of(value.as_py() if isinstance(value, pa.Scalar) else value)
-    if found is None:
+    expression = _of(value.as_py() if isinstance(value, pa.Scalar) else value)
+    if expression is None:
         raise FilterError(
             f"parameter {name!r}={brief(value)} ({type(value).__name__}) has no literal; "
             "give a plain value, a time to the microsecond"
         )
-    text = to_sql(found)
-    return f"({text})" if text.startswith("-") else text  # else `x -:n` would begin a comment
+    text = to_sql(expression)
+    return f"({text})" if text.startswith("-") else text  # otherwise `x -:n` would become a comment
 
 
 def _items(value: Any) -> Collection[Any] | None:
@@ -120,7 +120,7 @@ def _of(value: Any) -> Expression | None:
     if value is None or isinstance(value, bool):
         return literal(value, pa.null() if value is None else pa.bool_())
     if isinstance(value, np.datetime64):
-        moment = value.astype("datetime64[us]")  # of finer ones, item() would be a number
+        moment = value.astype("datetime64[us]")  # item() of a finer unit is a number
         return _of(moment.item()) if moment == value or np.isnat(value) else None
     if isinstance(value, np.generic | np.ndarray):
         return _of(value.item())
@@ -137,9 +137,9 @@ def _of(value: Any) -> Expression | None:
     if isinstance(value, str | bytes):
         return literal(value, pa.string() if isinstance(value, str) else pa.binary())
     if isinstance(value, datetime):
-        if value != value:  # pandas' NaT, which is no time
+        if value != value:  # NaT of pandas
             return literal(None, pa.null())
-        if getattr(value, "nanosecond", 0):  # of pandas: a literal has microseconds
+        if getattr(value, "nanosecond", 0):  # of pandas; a literal has only microseconds
             return None
         if value.tzinfo is None:
             return literal(value, TIMESTAMP_NTZ)

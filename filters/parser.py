@@ -1,9 +1,8 @@
-"""Parser of filters: SQL text to a typed expression.
+"""The parser of filters: SQL text to a typed expression.
 
-The grammar is sqlglot's Spark dialect. Its tree is accepted node by node, and only with the parts
-that are known here, so that no meaning is dropped. Where its precedence differs from Spark's,
-parentheses are required. Double quotes are refused: Spark reads a text in them, and most other
-systems a name.
+The grammar is the Spark dialect of sqlglot. A node of its tree is accepted only if all of its arguments are
+known here, so that no part of the text is ignored. Where its precedence differs from Spark's, parentheses are
+required. Double quotes are refused: in Spark they contain a text, in most other systems a name.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from elasticscan.filters import nodes
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, computed_type, decimal_type, type_name
 from elasticscan.filters.expression import COLUMN, Expression, condition, literal, quote_name, shortened
 
-# What sqlglot raises, alongside errors of its own, for some texts that it does not expect.
+# Errors that sqlglot raises for unexpected texts, besides errors of its own.
 STUMBLES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _LISTED_COLUMNS = 20
 
@@ -46,7 +45,7 @@ _PATTERNS: _Names = {
     exp.Like: "LIKE", exp.ILike: "ILIKE",
     exp.StartsWith: "STARTSWITH", exp.EndsWith: "ENDSWITH", exp.Contains: "CONTAINS",
 }  # fmt: skip
-# By function: its name here, the conversion of its argument, and its type.
+# For each function: its name in the tree, the conversion of its argument, and its type.
 _FUNCTIONS: dict[type[exp.Expr], tuple[str, Callable[[Expression], Expression], pa.DataType]] = {
     exp.Upper: ("UPPER", nodes.text, pa.string()),
     exp.Lower: ("LOWER", nodes.text, pa.string()),
@@ -66,24 +65,23 @@ _TYPES = {
 
 
 class FilterSql(Spark):
-    """Spark's SQL as Spark 4 reads it: a doubled quote inside a text is a quote."""
+    """The SQL of Spark 4: a doubled quote in a text is a quote."""
 
     class Tokenizer(Spark.Tokenizer):
         STRING_ESCAPES = ["\\", "'", '"']  # noqa: RUF012 -- the base class declares it so
 
 
 def parse_condition(text: str | exp.Expr, schema: pa.Schema) -> Expression:
-    """Parse a condition over the columns of a schema: a text, or a tree that sqlglot made of one.
+    """Parse a condition over the columns of a schema, from text or from a tree of sqlglot.
 
-    Raises `FilterError` for text that is no supported condition, `NotFound` for a column
-    that the schema lacks, or has more than once.
+    Raises `FilterError` for an unsupported condition, and `NotFound` for an unknown or ambiguous column.
     """
     build = _TreeBuilder(schema).condition
     return _read(text, build) if isinstance(text, str) else build(text)
 
 
 def parse_value(text: str, schema: pa.Schema) -> Expression:
-    """Parse an expression of any type, as `parse_condition`."""
+    """Parse an expression of any type. Raises the same errors as `parse_condition`."""
     return _read(text, _TreeBuilder(schema).read)
 
 
@@ -105,7 +103,7 @@ def _read(text: str, build: Callable[[exp.Expr], Expression]) -> Expression:
 
 
 def check_quotes(text: str) -> None:
-    """Raise `FilterError` for double quotes outside of texts, names and comments."""
+    """Raise `FilterError` for double quotes, unless they are in texts, names or comments."""
     if '"' not in text:
         return
     try:
@@ -131,13 +129,13 @@ def _parse(text: str) -> exp.Expr:
         first = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
         near = f" near {first['highlight']!r} (line {first['line']}, column {first['col']})" if first else ""
         why = first.get("description") or "not a SQL condition"
-        if why.startswith("Required keyword"):  # it goes on with the name of a class
+        if why.startswith("Required keyword"):  # the rest names a class of sqlglot
             why = "a value or a name is missing"
         raise FilterError(f"cannot read the filter{near}: {why}", filter=text) from None
 
 
 def not_closed(text: str) -> FilterError:
-    """Return the error of a text that ends within quotes."""
+    """Return the error for a text that ends within quotes or a comment."""
     return FilterError(
         f"cannot read the filter: a quote or a comment is not closed in {shortened(text, 80)!r}", filter=text
     )
@@ -241,7 +239,7 @@ class _TreeBuilder:
     def comparison(self, node: exp.Expr) -> Expression:
         right = node.args["expression"]
         bare = right.unnest() if isinstance(node, exp.NullSafeEQ) else right
-        # sqlglot adds parentheses of its own around what stands right of <=>.
+        # sqlglot adds parentheses around the right side of <=>.
         if isinstance(node.this, _TESTS) or isinstance(right, _TESTS) or type(bare) in _COMPARISONS:
             raise FilterError(
                 "put the comparison in parentheses, on the left side; Spark reads this differently"
@@ -262,7 +260,7 @@ class _TreeBuilder:
 
     def membership(self, node: exp.Expr) -> Expression:
         listed = node.expressions
-        if len(listed) == 1 and isinstance(listed[0], exp.Tuple):  # `IN (:name)`, of a list
+        if len(listed) == 1 and isinstance(listed[0], exp.Tuple):  # `IN (:name)` with a list
             listed = listed[0].expressions
         values = [self.read(value) for value in listed]
         if not values:
@@ -285,7 +283,7 @@ class _TreeBuilder:
         return nodes.arithmetic(_ARITHMETIC[type(node)], *self.operands(node))
 
     def negative(self, node: exp.Expr) -> Expression:
-        # The sign belongs to the number: 9223372036854775808 alone would be no BIGINT.
+        # The sign is a part of the number: 9223372036854775808 without it is not a BIGINT.
         inner = node.this
         digits = inner.this if isinstance(inner, exp.TryCast) else inner
         if isinstance(digits, exp.Literal) and not digits.is_string:
@@ -357,7 +355,7 @@ def _name_parts(node: exp.Column | exp.Dot) -> list[str]:
 
 
 def _find_field(name: str, fields: list[pa.Field], parents: list[str]) -> pa.Field:
-    """Return the field of that name in any case, as Spark does."""
+    """Return the field with a name, whose case does not matter, as in Spark."""
     matches = [field for field in fields if field.name.lower() == name.lower()]
     if len(matches) == 1:
         return matches[0]
@@ -377,7 +375,7 @@ _Handler = Callable[[_TreeBuilder, exp.Expr], Expression]
 
 
 def _handlers() -> dict[type[exp.Expr], tuple[_Handler, frozenset[str]]]:
-    """Return the method for each kind of node, and the arguments of the node that it understands."""
+    """Return, for each kind of node, its method and the arguments that the method supports."""
     two = "this expression"
     table: list[tuple[tuple[type[exp.Expr], ...], _Handler, str]] = [
         ((exp.Paren, exp.TsOrDsToDate), _TreeBuilder.paren, "this"),

@@ -1,12 +1,12 @@
-"""A filter: SQL text that is checked once, then evaluated on record batches.
+"""A filter: SQL text that is parsed and checked once, then evaluated on record batches.
 
     predicate = Predicate.parse("distance > 500 AND origin IN ('JFK', 'LGA')", schema)
     kept = batch.filter(predicate.mask(batch))
 
-The text is a boolean expression as Spark writes it, with the meaning it has in Spark 4 in ANSI
-mode in a session whose time zone is UTC: three-valued logic, NaN equal to itself and above all
-other numbers, text compared by its bytes, overflow and division by zero as errors. What could not
-be given exactly that meaning is refused when the text is read.
+The text is a boolean expression in Spark's SQL. It has the meaning of Spark 4 in ANSI mode with the time zone
+UTC: three-valued logic, NaN equal to itself and above all other numbers, text compared by its bytes, overflow
+and division by zero as errors. An expression that cannot have exactly this meaning is refused when it is
+parsed.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from elasticscan.filters.kernels import ARROW_REFUSALS, evaluator_of
 from elasticscan.filters.parser import parse_condition
 
 _TRUE = literal(True, pa.bool_())
-# A filter is read when a query is planned, by each of its tasks, and whenever its key is resumed. Long ones
-# take megabytes each.
-_KEPT = 16
+# Parsed filters that stay in memory: planning a query, each of its tasks and each resumed key parse the same
+# text. A long filter takes megabytes.
+_CACHED = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """A condition on rows. A value: equal when the conditions are, and safe to share.
+    """A condition on rows. Predicates are equal if their conditions are, and may be shared.
 
-    `columns` are the top-level columns that it reads; a batch given to `mask` must have these and
-    may have others. `str` gives SQL text with the same meaning, with columns spelt as in the schema;
-    `text` is the user's text, which errors show.
+    `columns` are the top-level columns that it reads. A batch for `mask` must have these and may have others.
+    `str` returns SQL text with the same meaning, with columns spelt as in the schema. `text` is the user's
+    text, for errors.
     """
 
     condition: Expression
@@ -49,19 +49,19 @@ class Predicate:
 
     @classmethod
     def parse(cls, text: str, schema: pa.Schema) -> Predicate:
-        """Read a filter for rows of a schema.
+        """Parse a filter for rows of a schema.
 
-        Raises `FilterError` (with the piece that is wrong) for text that is no supported
-        condition, of more than 64 KB or nested too deeply, or whose types cannot be compared;
-        `NotFound` for a column that the schema lacks or has twice.
+        Raises `FilterError` for text that is no supported condition, is longer than 64 KB or nested too
+        deeply, or compares types that cannot be compared. Raises `NotFound` for an unknown or ambiguous
+        column.
         """
         return _parse(text, schema)
 
     @classmethod
     def parse_for_change(cls, text: str, schema: pa.Schema) -> Predicate:
-        """Parse the condition of a delete, an update or an overwrite; it names a column or is TRUE.
+        """Parse the condition of a delete, an update or an overwrite.
 
-        Any other constant is a mistake that changes all rows or none.
+        It must name a column or be TRUE: any other constant is a mistake that changes all rows or none.
         """
         predicate = cls.parse(text, schema)
         if not predicate.columns and predicate.condition != _TRUE:
@@ -72,14 +72,14 @@ class Predicate:
 
     @classmethod
     def of_tree(cls, node: exp.Expr, schema: pa.Schema) -> Predicate:
-        """Return the filter of a condition that sqlglot has read, of a text or a part; raises as `parse`."""
+        """Return the filter of a condition in sqlglot's tree. Raises the same errors as `parse`."""
         return cls._checked(parse_condition(node, schema), "", schema)
 
     @classmethod
     def _checked(cls, condition: Expression, text: str, schema: pa.Schema) -> Predicate:
         try:
             predicate = cls(condition, text)
-            # Evaluated on no rows, the condition shows already if Arrow cannot work with these types.
+            # An evaluation on no rows raises already if Arrow does not support these types.
             needed = pa.schema([field for field in schema if field.name in predicate.columns])
             predicate.mask(pa.RecordBatch.from_pylist([], needed))
         except ARROW_REFUSALS as error:
@@ -89,7 +89,7 @@ class Predicate:
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         """Return true, false or null (unknown) for each row; `batch.filter` keeps the true ones.
 
-        Raises `FilterError` where Spark would fail too, as in a division by zero or an overflow.
+        Raises `FilterError` where Spark would also fail, as in a division by zero or an overflow.
         """
         try:
             return self._evaluate(batch)
@@ -102,13 +102,13 @@ class Predicate:
         return to_sql(self.condition)
 
     def shown(self) -> str:
-        """Return the condition as it is evaluated, for people: without type suffixes of numbers."""
+        """Return the condition for people, without type suffixes of numbers."""
         return to_text(self.condition)
 
     def _show(self) -> str:
         return shortened(self.text or to_text(self.condition))
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED)
 def _parse(text: str, schema: pa.Schema) -> Predicate:
     return Predicate._checked(parse_condition(text, schema), text.strip(), schema)

@@ -1,10 +1,9 @@
-"""The values of one column that a condition leaves possible.
+"""The values of one column with which a condition can be true.
 
-For every node of the condition, three sets of the column's values: those for which the node can be
-true, false, and null, whatever the other columns hold. NOT swaps the first two; AND and OR take
-intersections and unions of them, as three-valued logic has it. What is not understood can be
-anything. So `(a = 1 AND b = 2) OR (a = 3 AND c > 4)` gives {1, 3} for a, without being brought
-into a normal form, which may take exponential time.
+Each node of the condition gets three sets of the column's values: with which the node can be true, false, and
+null, for any values of other columns. NOT swaps the first two. AND and OR take intersections and unions, by
+three-valued logic. An unknown operator can be anything. So `(a = 1 AND b = 2) OR (a = 3 AND c > 4)` gives {1,
+3} for a, without a normal form, which may take exponential time.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NOTHING, NULLS, K
 from elasticscan.filters.nodes import prefix_of
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_MOST_BISECTIONS = 200  # that each constant of a list may take, some milliseconds; of a longer one none
+_MOST_BISECTIONS = 200  # constants of a list; a bisection for each takes some milliseconds in all
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnDomain:
-    """The values for which a condition can be true; no other value makes it so.
+    """The values with which a condition can be true.
 
-    `exact` says that it is true for all of them: then it depends on this column alone.
+    `exact`: the condition is true with each of them, so it depends on no other column.
     """
 
     keys: KeySet
@@ -37,7 +36,7 @@ class ColumnDomain:
 
 
 def value_set(condition: Expression, field: pa.Field) -> ColumnDomain:
-    """Return the value keys of the column `field` for which `condition` can be true.
+    """Return the value keys of a column with which a condition can be true.
 
     >>> from elasticscan.filters.bounds import single_values
     >>> from elasticscan.filters.parser import parse_condition
@@ -51,7 +50,7 @@ def value_set(condition: Expression, field: pa.Field) -> ColumnDomain:
 
 
 def column_sets(condition: Expression | None, schema: pa.Schema) -> KeySets:
-    """Return the values that a condition leaves possible, for each column that it limits."""
+    """Return the values with which a condition can be true, for each column that it limits."""
     if condition is None:
         return {}
     names = sorted(column_names(condition)) or schema.names[:1]
@@ -61,10 +60,10 @@ def column_sets(condition: Expression | None, schema: pa.Schema) -> KeySets:
 
 @dataclass(frozen=True, slots=True)
 class _Truth:
-    """The values of a column with which a condition may be true, false and null.
+    """The values of a column with which a condition can be true, false and null.
 
-    `exact`: with these values it certainly is, whatever other columns hold. `a > 3` is exact for a;
-    `a > 3 AND b = 1` is not, since a above 3 alone does not make it true.
+    `exact`: with these values it certainly is, for any values of other columns. `a > 3` is exact for a;
+    `a > 3 AND b = 1` is not, since a > 3 alone does not make it true.
     """
 
     true: KeySet
@@ -112,7 +111,7 @@ class _ColumnMeaning:
         return self.compare(node) if node.op in COMPARISONS else _UNKNOWN
 
     def chain(self, node: Expression) -> list[pa.DataType] | None:
-        """Return the types of the column's conversions, its own first; None if they lose the order."""
+        """Return the types of a column's conversions, its own first; None if they do not keep the order."""
         if node.op == COLUMN and node.value == (self.field.name,):
             return [node.type] if node.type == computed_type(self.field.type) else None
         if node.op == CAST:
@@ -131,7 +130,7 @@ class _ColumnMeaning:
         return _Truth(hit, KeySet.union_of(by_state.values()), NOTHING, child.exact)
 
     def compare(self, node: Expression) -> _Truth:
-        # Arithmetic of constants that fails is left to the evaluation, which fails as Spark does.
+        # If arithmetic of constants fails, the evaluation will raise the error.
         left, right = map(constant_of, node.args)
         if right is not None:
             return self.comparison(node.op, node.args[0], right)
@@ -146,9 +145,9 @@ class _ColumnMeaning:
         if constant.value is None:
             return _Truth(NULLS, NOT_NULL, NOTHING) if op == "<=>" else _CONSTANTS[None]
         cuts = self.axis.cuts(types, pa.scalar(constant.value, constant.type))
-        assert cuts is not None, "it was waited for"
+        assert cuts is not None, "a bisection was allowed"
         low, high = cuts
-        # An operator is spelt with the signs of the values that it holds for.
+        # An operator consists of the signs for which it is true.
         parts = {"<": (VALUES, low), "=": (low, high), ">": (high, END)}
         signs = "=" if op == "<=>" else op
         hit = KeySet.of(part for sign, part in parts.items() if sign in signs)
@@ -159,8 +158,8 @@ class _ColumnMeaning:
         if types is None or self.axis is None:
             return _UNKNOWN
         constants = [pa.scalar(value.value, value.type) for value in node.args[1:] if value.value is not None]
-        is_patient = len(constants) <= _MOST_BISECTIONS
-        cuts = [self.axis.cuts(types, value, is_patient) for value in constants]
+        may_bisect = len(constants) <= _MOST_BISECTIONS
+        cuts = [self.axis.cuts(types, value, may_bisect) for value in constants]
         if None in cuts:
             return _UNKNOWN
         hit = KeySet.of(filter(None, cuts))
@@ -170,7 +169,7 @@ class _ColumnMeaning:
     def match(self, node: Expression) -> _Truth:
         if node.args[0].op != COLUMN or not self.chain(node.args[0]):
             return _UNKNOWN
-        if not isinstance(self.axis, TextAxis) or node.op == "ILIKE":  # any text may have it
+        if not isinstance(self.axis, TextAxis) or node.op == "ILIKE":  # any text may match
             return _Truth(NOT_NULL, NOT_NULL, NULLS, exact=False)
         prefix, rest = prefix_of(node.value)
         hit = KeySet.of([self.axis.prefixed(prefix.encode())])
@@ -178,22 +177,22 @@ class _ColumnMeaning:
 
 
 def _known(hit: KeySet) -> _Truth:
-    """Return the truth of a test that is true for some values, false for others, and null for nulls."""
+    """Return the truth of a test that is true for the values of `hit`, null for null, and otherwise false."""
     return _Truth(hit, (hit | NULLS).complement(), NULLS)
 
 
 def _all_of(parts: list[_Truth]) -> _Truth:
-    """Return the truth of an AND. An OR is an AND with true and false exchanged, inside and outside."""
+    """Return the truth of an AND. An OR is a negated AND of negated parts."""
     true = KeySet.intersection_of([part.true for part in parts])
     false = KeySet.union_of(part.false for part in parts)
-    # An AND is null where some part is null and no part is false.
+    # An AND is null if a part is null and no part is false.
     null = KeySet.union_of(part.null for part in parts)
     null &= KeySet.intersection_of([part.true | part.null for part in parts])
     return _Truth(true, false, null, all(part.exact for part in parts))
 
 
 def _constant(node: Expression) -> _Truth:
-    """Return what a condition without columns always is."""
+    """Return the truth of a condition without columns."""
     constant = constant_of(node)
     if constant is None or not isinstance(constant.value, bool | None):
         return _UNKNOWN

@@ -1,17 +1,17 @@
-"""Binding of conditions to an index or to the primary key: the keys to read, and the residual that is left.
+"""Binding of conditions to an index or to the primary key: the keys to read, and the residual.
 
-A sorted index is bound column by column. Few values (`= 5`, `IN (1, 2)`, `IS NULL`) leave the next
-column to be bound too, anything else is the last: with `a = 1 AND b > 2 AND b < 4`, an index on
-(a, b) is read from (1, 2) to (1, 4), one on (a, c) where a is 1, one on (b) from 2 to 4. A hash index
-needs single values for all of its columns.
+A sorted index is bound column by column. If a column has few possible values (`= 5`, `IN (1, 2)`, `IS NULL`),
+the next column is bound too; a column with a range is the last one. With `a = 1 AND b > 2 AND b < 4`, an
+index on (a, b) is read from (1, 2) to (1, 4), an index on (a, c) where a is 1, and an index on (b) from 2 to
+4. A hash index needs single values for all of its columns.
 
-The primary key is bound likewise within each slot. Where a condition leaves few values for each column of the
-shard key, their combinations are hashed, as a write hashes them: rows with others lie in other slots.
-`id IN (4, 7)` leaves two slots of thousands, and `id BETWEEN 10 AND 12` over whole numbers three; with the
-primary key (user, at), `user = 5 AND at > '2024-01-01'` is one range in one slot.
+The primary key is bound in the same way within each slot. If each column of the shard key has few possible
+values, their combinations are hashed, as in a write, and only their slots are read: `id IN (4, 7)` reads two
+slots of thousands, `id BETWEEN 10 AND 12` over whole numbers three. With the primary key (user, at), `user =
+5 AND at > '2024-01-01'` is one range in one slot.
 
-Parts of the condition that hold for every key in the ranges are not checked again; what remains is
-the residual. Two values may have one hash, so with a hash index everything remains.
+A part of the condition that is true for every key in the ranges is not checked again. The other parts are the
+residual. With a hash index that is the whole condition, since two values may have the same hash.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from elasticscan.protocol import KeyList, KeyRange, KeyRanges
 from elasticscan.topology import SlotSet
 
 MAX_RANGES = 1_000
-_FEW_NEIGHBOURS = 16  # values of one column that are read one by one: each costs a search
+_FEW_NEIGHBOURS = 16  # successive values of a column that are read one by one: each costs a search
 
 Ranges = tuple[tuple[bytes, bytes], ...]
 _Values = list[bytes]  # the value keys of single values
@@ -55,9 +55,9 @@ class IndexCondition:
 
     Attributes:
         ranges: [low, high) over the index key, disjoint and ascending; none if nothing can match.
-        bound: how many columns the ranges fix or limit; 0 reads the whole index.
-        text: the conditions that make the ranges, for people; empty for the whole index.
-        residual: what must be checked of each entry still, if anything.
+        bound: the number of columns that the ranges fix or limit; 0 for the whole index.
+        text: the conditions of the ranges, for people; empty for the whole index.
+        residual: the condition to check for each entry; None if there is none.
     """
 
     index: IndexInfo
@@ -72,12 +72,12 @@ class KeyCondition:
     """A condition bound to the primary key.
 
     Attributes:
-        slots: all rows for which the condition is true are in these.
-        keys: the primary keys of such rows, or ranges of them; None if the condition limits none.
-        fixed: how many columns of the primary key these fix to single values.
-        limited: the column that they limit to a range after those, if any.
+        slots: the slots of all rows for which the condition is true.
+        keys: the primary keys of these rows, or ranges of keys; None if the condition limits no key.
+        fixed: the number of columns of the primary key with single values.
+        limited: the next column, if it is limited to a range.
         text: the conditions on the keys, for people.
-        residual: the condition that rows with these keys have to meet still, if any.
+        residual: the condition to check for each row with these keys; None if there is none.
     """
 
     slots: SlotSet
@@ -89,9 +89,9 @@ class KeyCondition:
 
 
 def bind(index: IndexInfo, condition: Expression | None, schema: pa.Schema) -> IndexCondition | None:
-    """Return the part of the index that has every row for which the condition is true.
+    """Return the part of the index with all rows for which the condition is true.
 
-    None if the index is of no use for it: a hash index without a value for each of its columns.
+    Returns None for a hash index if the condition does not give single values of all its columns.
     """
     conjuncts = _Conjuncts(condition, schema)
     if conjuncts.impossible():
@@ -113,7 +113,7 @@ def bind(index: IndexInfo, condition: Expression | None, schema: pa.Schema) -> I
 
 
 def bind_key(condition: Expression | None, table: TableInfo, slots: int) -> KeyCondition:
-    """Return the slots and keys of all rows for which a condition is true, of a store with so many slots."""
+    """Return the slots and keys of all rows for which a condition is true; the store has `slots` slots."""
     conjuncts = _Conjuncts(condition, table.schema)
     names, types = table.primary_key, [table.schema.field(name).type for name in table.primary_key]
     columns = [conjuncts.keys(name) & NOT_NULL for name in names]  # a key is never null
@@ -128,19 +128,19 @@ def bind_key(condition: Expression | None, table: TableInfo, slots: int) -> KeyC
         is_limited = bool(fixed) or last != EVERYTHING
         keys = KeyRanges(tuple(_ranges(fixed, last, skip=1))) if is_limited else None
     else:
-        homes = slots_of(_combinations(values, types[:hashed]), slots)
-        slots_read = SlotSet.of((slot, slot + 1) for slot in homes.tolist())
-        room, is_list = MAX_RANGES // len(homes), EVERYTHING not in columns
-        behind, last = _take_columns(columns[hashed:], types[hashed:], room, is_list)
-        fixed = [*values, *behind]
+        hashes = slots_of(_combinations(values, types[:hashed]), slots)
+        slots_read = SlotSet.of((slot, slot + 1) for slot in hashes.tolist())
+        room, is_list = MAX_RANGES // len(hashes), EVERYTHING not in columns
+        others, last = _take_columns(columns[hashed:], types[hashed:], room, is_list)
+        fixed = [*values, *others]
         if len(fixed) == len(columns):
             every = _combinations(fixed, types)
-            of_each = np.repeat(homes, len(every[0]) // len(homes))
-            keys = KeyList.of(of_each, pa.RecordBatch.from_arrays(every, names=list(names)))
+            slot_of_key = np.repeat(hashes, len(every[0]) // len(hashes))
+            keys = KeyList.of(slot_of_key, pa.RecordBatch.from_arrays(every, names=list(names)))
         else:
             by_slot: dict[int, tuple[KeyRange, ...]] = {}
-            for slot, of_slot in zip(homes.tolist(), product(*values), strict=True):
-                ranges = _ranges([*([key] for key in of_slot), *behind], last, skip=1)
+            for slot, shard_key in zip(hashes.tolist(), product(*values), strict=True):
+                ranges = _ranges([*([key] for key in shard_key), *others], last, skip=1)
                 by_slot[slot] = (*by_slot.get(slot, ()), *ranges)
             keys = KeyRanges(by_slot=by_slot)
     used = len(fixed) + (last != EVERYTHING)
@@ -157,18 +157,18 @@ def bind_key(condition: Expression | None, table: TableInfo, slots: int) -> KeyC
 def _unchanged(
     names: tuple[str, ...], columns: Sequence[KeySet], fixed: Sequence[_Values], last: KeySet
 ) -> tuple[str, ...]:
-    """Return the columns whose sets were taken as they are, so that nothing of them is left to check."""
+    """Return the columns whose ranges are exactly their possible values, so that nothing needs a check."""
     at = len(fixed)
     return names[: at + (columns[at : at + 1] == [last])]
 
 
 class _Conjuncts:
-    """The parts of a condition that all have to be true."""
+    """The parts of a condition: the operands of its AND."""
 
     def __init__(self, condition: Expression | None, schema: pa.Schema) -> None:
         self.parts = () if condition is None else parts_of(condition)
         names = set().union(*map(column_names, self.parts)) or {*schema.names[:1]}
-        # By column, the values with which each part can be true.
+        # For each column, the values with which each part can be true.
         self.domains = {name: [value_set(part, schema.field(name)) for part in self.parts] for name in names}
         self._keys = {
             name: KeySet.intersection_of(domain.keys for domain in domains)
@@ -183,13 +183,13 @@ class _Conjuncts:
         return self._keys.get(name, EVERYTHING)
 
     def residual(self, columns: Sequence[str]) -> Expression | None:
-        """Return what may still be false when these columns have values of their key sets."""
+        """Return the parts that may be false although these columns have values of their key sets."""
         known = [self.domains[name] for name in columns if name in self.domains]
         left = [part for at, part in enumerate(self.parts) if not any(of[at].exact for of in known)]
         return all_of(left) if left else None
 
     def text_limiting(self, columns: Sequence[str]) -> str:
-        """Return the parts that limit these columns, cut where they are long."""
+        """Return the text of the parts that limit these columns, cut if it is long."""
         known = [self.domains[name] for name in columns if name in self.domains]
         texts = [
             f"({to_text(part)})" if len(self.parts) > 1 and part.op == "OR" else to_text(part)
@@ -200,7 +200,7 @@ class _Conjuncts:
 
 
 def _values_of(columns: Sequence[KeySet], types: Sequence[pa.DataType]) -> list[_Values] | None:
-    """Return the values of each column; None unless they make few combinations."""
+    """Return the values of each column; None if there are too many combinations."""
     room, values = MAX_RANGES, list[_Values]()
     for keys, kind in zip(columns, types, strict=True):
         few = None if keys == EVERYTHING else single_values(keys, kind, room)
@@ -214,10 +214,10 @@ def _values_of(columns: Sequence[KeySet], types: Sequence[pa.DataType]) -> list[
 def _take_columns(
     columns: Sequence[KeySet], types: Sequence[pa.DataType], room: int = MAX_RANGES, is_list: bool = False
 ) -> tuple[list[_Values], KeySet]:
-    """Return the values of the first columns, and the set of the one behind them, for up to `room` ranges.
+    """Return the single values of the first columns, and the set of the next column, for up to `room` ranges.
 
-    Neighbouring values are read as a range, unless they are few and the next column is limited, too, or
-    `is_list`, for a list of keys.
+    Successive values are one range, unless they are few and the next column is also limited, or a list of
+    keys is wanted (`is_list`).
     """
     fixed: list[_Values] = []
     for keys, following, kind in zip(columns, [*columns, EVERYTHING][1:], types, strict=True):
@@ -231,9 +231,9 @@ def _take_columns(
 
 
 def _ranges(fixed: Sequence[_Values], last: KeySet, skip: int = 0) -> Iterator[KeyRange]:
-    """Yield the ranges of the keys with these values of the first columns, and one of a set behind them.
+    """Yield the ranges of keys with these values of the first columns, and a value of `last` in the next one.
 
-    Value keys begin with a byte that tells them from nulls, which primary keys do without (`skip`).
+    The first byte of a value key distinguishes it from null. Primary keys have no such byte (`skip`).
     """
     for prefix in map(b"".join, product(*([key[skip:] for key in values] for values in fixed))):
         after = successor(prefix) if prefix.strip(b"\xff") else None  # nothing lies beyond
@@ -248,7 +248,7 @@ def _hash_ranges(values: Sequence[_Values], types: Sequence[pa.DataType]) -> Ran
 
 
 def _combinations(columns: Sequence[_Values], types: Sequence[pa.DataType]) -> list[pa.Array]:
-    """Every combination of the values of some columns, as rows, ascending."""
+    """Return every combination of the values of columns, as ascending rows."""
     values = [
         pa.concat_arrays([pa.repeat(value_of(key, kind), 1) for key in keys])
         for keys, kind in zip(columns, types, strict=True)

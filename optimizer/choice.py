@@ -1,13 +1,12 @@
-"""Choosing how to read: every row directly, or the entries of one index.
+"""The choice of the cheapest path: every row directly, rows by key, or the entries of one index.
 
-    cost = rows scanned x weight of the path + what fetching missing columns costs
+    cost = rows scanned x weight of the path + cost of fetching missing columns
 
-A direct scan skips blocks whose minimum and maximum rule them out, and reads the rest in order. An
-index scan reads fewer rows at a higher price each, because entries are looked up one range after
-another, and rows that the entries do not hold are fetched from all over their fragments. So the
-direct scan wins with filters that match many rows, an index with selective ones, and among
-equally selective indexes the hash index. What the returned rows cost is the same on every path, so it
-is left out. The rows that a scan looks at are estimated from statistics of fragments; entries are counted.
+A direct scan skips blocks by their minimum and maximum, and reads the others in order. An index scan reads
+fewer rows at a higher cost per row: it searches each range, and columns that are not in the index are fetched
+from anywhere in the fragments. So the direct scan is chosen for filters that match many rows, an index for
+selective ones, and among equally selective indexes the hash index. The cost of returned rows is the same on
+every path and is omitted. The scanned rows are estimated from statistics of fragments; entries are counted.
 """
 
 from __future__ import annotations
@@ -34,28 +33,27 @@ from elasticscan.optimizer.binding import IndexCondition, KeyCondition, Ranges, 
 from elasticscan.protocol import KeyList, KeyRanges
 from elasticscan.topology import SlotSet
 
-# Weights, in units of reading one row of a direct scan, about 6 ns where they were calibrated: processor
-# time of forced scans (index="none", index=<name>) of two million rows at two shards, with one run or two
-# for each, at 0.001 % to 30 % of the rows, with all columns and with few. Each weight is the slope of the
-# time over its count. Rows are fetched in rounds, and a round that wants many reads the segments of all
-# rows: so fetching costs a pass through the columns for each round, or a segment for each value if that is
-# less, and besides something for each value.
+# Weights, in units of one row of a direct scan (about 6 ns where they were measured). Each is the slope of
+# the processor time over its count, in forced scans (index="none", index=<name>) of two million rows at two
+# shards, with one run or two for each, at 0.001 % to 30 % of the rows, with all columns and with few. Rows
+# are fetched in rounds. A round of many rows reads all segments of a column. So fetching costs a pass through
+# the column for each round, or a segment for each value if that is less, and a small amount for each value.
 DIRECT_ROW = 1.0
-DIRECT_FILTER = 0.5  # evaluating the filter, for each row
-DIRECT_COLUMN = 0.2  # picking the rows that met it, for each row and each column read
-SORTED_ENTRY = 7.0  # an entry is found, and its row looked up
-HASH_ENTRY = 6.0  # comparing numbers costs less; with ENTRY_FILTER, which it always needs, too
-MERGED_ENTRY = 30.0  # besides, where the entries of several runs are sorted together
-ENTRY_FILTER = 1.0  # evaluating the remainder, for each entry
-SEEK = 8_000.0  # finding the ends of a range in a run
-KEY_SEEK = 8_000.0  # finding the ends of a range of primary keys in a slot of a fragment
-KEY_LISTED = 500.0  # finding one of a list of primary keys in a fragment, together with the others
-FETCH_ROW = 7.0  # taking a value that the entries lack, for each row and each such column
-FETCH_SEGMENT = 2_000.0  # reading the segment where it lies
-FETCH_PASS = 0.27  # reading all of such a column, for each row of the table
+DIRECT_FILTER = 0.5  # for each row: the filter
+DIRECT_COLUMN = 0.2  # for each row and each column that is read: the selection of matching rows
+SORTED_ENTRY = 7.0  # for each entry: finding it and its row
+HASH_ENTRY = 6.0  # the same with a hash index, which always needs ENTRY_FILTER, too
+MERGED_ENTRY = 30.0  # in addition, if the entries of several runs are sorted together
+ENTRY_FILTER = 1.0  # for each entry: the residual
+SEEK = 8_000.0  # finding a range in a run
+KEY_SEEK = 8_000.0  # finding a range of primary keys in a slot of a fragment
+KEY_LISTED = 500.0  # finding a primary key of a list in a fragment, together with the others
+FETCH_ROW = 7.0  # for each row and each column that is not in the index: its value
+FETCH_SEGMENT = 2_000.0  # reading the segment of a value
+FETCH_PASS = 0.27  # for each row of the table: reading the whole column
 ROUND_ROWS = 25_000  # rows that one round fetches at one shard
 
-# Of the entries with the same first columns, so many are taken to be in a range of the next one.
+# The assumed part of the entries with equal first columns that lie in a range of the next column.
 UNKNOWN_SELECTIVITY = 1 / 3
 
 _Statistics = Mapping[int, FragmentStatistics]
@@ -68,10 +66,10 @@ class Candidate:
     Attributes:
         access: "direct", "key" or the index's name.
         kind: "direct", "key", "sorted" or "hash".
-        rows_scanned: about how many rows or entries are looked at.
-        condition: what decides which rows or entries are looked at; None means all.
-        remainder: what is checked of each of them.
-        covered: whether no rows have to be fetched alongside the entries.
+        rows_scanned: the estimated number of rows or entries that are read.
+        condition: the condition that selects these rows or entries; None for all.
+        remainder: the condition to check for each of them.
+        covered: whether the entries have all columns, so that no rows are fetched.
         usable, reason: whether it could be chosen, and why not.
     """
 
@@ -88,9 +86,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The access path that was chosen, and all candidates: the direct one, that by key, and the indexes.
+    """The chosen access path, and all candidates: direct, by key, and each index.
 
-    `bound` says how the index is read; None without one.
+    `bound` is the condition bound to the chosen index; None for another path.
     """
 
     candidate: Candidate
@@ -113,14 +111,15 @@ def choose(
     """Return the cheapest way to read the rows that meet a condition.
 
     Args:
-        fragments: those that the scan will read; `statistics` are by their ids.
-        indexes: the ready ones, each with the entries of its runs; `count` counts those in ranges, about.
-        index: "auto", "none" for a direct scan, "key" for one by primary key, or the name of the index to
-            take whatever it costs.
-        shards: over how many shards the rows lie.
+        fragments: the fragments that the scan will read; `statistics` are by their ids. indexes: the complete
+        indexes, each with the number of entries of each run. index: "auto", "none" for a direct scan, "key"
+        for a scan by primary key, or the name of an index to use
+            at any cost.
+        count: estimates the number of entries in ranges.
+        shards: the number of shards with rows.
         key: the condition bound to the primary key.
 
-    Raises `NotFound` for another name, and `InvalidOption` for an index that is of no use for the condition.
+    Raises `NotFound` for an unknown name, and `InvalidOption` for an index that cannot be used.
     """
     sets = column_sets(condition, table.schema)
     costs = _Costs(condition, frozenset(table.primary_key), frozenset(needed_columns), shards)
@@ -128,27 +127,27 @@ def choose(
     ways: list[_Way] = [(costs.directly(DIRECT, scanned, condition), None)]
     if key.keys is not None:
         limited = EVERYTHING if key.limited is None else sets.get(key.limited, EVERYTHING)
-        found, seeks = _rows_by_key(key, len(table.primary_key), limited, fragments, statistics)
+        by_key, seeks = _rows_by_key(key, len(table.primary_key), limited, fragments, statistics)
         seek = KEY_LISTED if isinstance(key.keys, KeyList) else KEY_SEEK
-        ways.append((costs.directly(KEY, found, key.residual, seeks * seek, key.text), None))
+        ways.append((costs.directly(KEY, by_key, key.residual, seeks * seek, key.text), None))
     for info, runs in indexes:
         bound = bind(info, condition, table.schema)
         entries = count(info, bound.ranges) if bound is not None and bound.bound else float(sum(runs))
         ways.append((costs.by_index(info, bound, len(runs), entries, rows), bound))
     if index == NONE:
-        taken = ways[0]
+        chosen = ways[0]
     elif index == AUTO:
-        taken = min((way for way in ways if way[0].usable), key=lambda way: way[0].cost)
+        chosen = min((way for way in ways if way[0].usable), key=lambda way: way[0].cost)
     else:
-        taken = _take(index, ways[1:], table.primary_key)
-    return Choice(*taken, tuple(candidate for candidate, _ in ways))
+        chosen = _named(index, ways[1:], table.primary_key)
+    return Choice(*chosen, tuple(candidate for candidate, _ in ways))
 
 
 _Way = tuple[Candidate, IndexCondition | None]
 CountEntries = Callable[[IndexInfo, Ranges], float]
 
 
-def _take(name: str, ways: Sequence[_Way], primary_key: Sequence[str]) -> _Way:
+def _named(name: str, ways: Sequence[_Way], primary_key: Sequence[str]) -> _Way:
     by_name = {way[0].access: way for way in ways}
     if name == KEY and name not in by_name:
         raise InvalidOption(
@@ -166,7 +165,7 @@ def _take(name: str, ways: Sequence[_Way], primary_key: Sequence[str]) -> _Way:
 
 
 class _Costs:
-    """Costs of the paths of a read, which depend on its columns and its condition."""
+    """The costs of the paths of a read with certain columns and a condition."""
 
     def __init__(
         self, condition: Expression | None, primary_key: frozenset[str], needed: frozenset[str], shards: int
@@ -178,14 +177,14 @@ class _Costs:
     def directly(
         self, path: str, rows: float, rest: Expression | None, seeks: float = 0.0, text: str | None = None
     ) -> Candidate:
-        """Return the path by which so many rows are read from where they are; `rest` is checked of each."""
+        """Return the path that reads `rows` rows in place, and checks `rest` for each."""
         weight = DIRECT_ROW + (DIRECT_FILTER + DIRECT_COLUMN * len(self.read) if rest else 0.0)
         return Candidate(path, path, rows, rows * weight + seeks, _shown(rest), condition=text)
 
     def by_index(
         self, index: IndexInfo, bound: IndexCondition | None, runs: int, scanned: float, rows: float
     ) -> Candidate:
-        """Return the path by so many entries of an index with some runs, of a table with so many rows."""
+        """Return the path by `scanned` entries of an index with `runs` runs, of a table of `rows` rows."""
         entries = self.primary_key | {*index.columns, *index.include}
         candidate = partial(Candidate, index.name, index.kind)
         if bound is None:
@@ -199,7 +198,7 @@ class _Costs:
             weight += ENTRY_FILTER
         weight += MERGED_ENTRY if runs > self.shards else 0.0
         seeks = SEEK * len(bound.ranges) * runs if bound.bound else 0.0
-        # A column of so many rows, from all over their fragments.
+        # The cost of one column.
         passes = 1 + scanned / (ROUND_ROWS * self.shards)
         fetching = scanned * FETCH_ROW + min(scanned * FETCH_SEGMENT, passes * rows * FETCH_PASS)
         cost = scanned * weight + seeks + len(missing) * fetching
@@ -214,32 +213,32 @@ def _shown(condition: Expression | None) -> str | None:
 def rows_to_read(
     fragments: Iterable[Fragment], slots: SlotSet, statistics: _Statistics, key_sets: KeySets
 ) -> tuple[float, float]:
-    """About how many rows some slots have, and how many a direct scan looks at, by statistics.
+    """Return estimates of the rows in slots, and of the rows that a direct scan reads, from statistics.
 
-    Where several versions of a row may meet, all are read as soon as one of them may match.
+    Where fragments may have several versions of a row, all versions are read if one may match.
     """
-    found: list[tuple[SlotSet, float, float]] = []  # rows in each of some slots: all, and those looked at
+    parts: list[tuple[SlotSet, float, float]] = []  # slots of a fragment; rows in each slot, and rows read
     served = shared = matched = SlotSet()
     for fragment in fragments:
         blocks, rows = statistics.get(fragment.id), fragment.rows  # None where damage hides them
-        matching, here = rows, fragment.slots & slots
+        matching, part = rows, fragment.slots & slots
         if blocks is not None:
             rows = blocks.rows
             fitting = (size for at, size in enumerate(blocks.block_rows) if blocks.may_match(at, key_sets))
             matching = sum(fitting) if key_sets else rows
-        shared, served = shared | (served & here), served | here
+        shared, served = shared | (served & part), served | part
         if matching:
-            matched |= here
+            matched |= part
             matching = matching if fragment.unique and not fragment.tombstones else rows
         share = _share_of_slot(fragment)
-        found.append((here, share * rows, share * matching))
-    return sum(len(here) * rows for here, rows, _ in found), sum(
-        len(here - shared) * matching + len(here & shared & matched) * rows for here, rows, matching in found
+        parts.append((part, share * rows, share * matching))
+    return sum(len(part) * rows for part, rows, _ in parts), sum(
+        len(part - shared) * matching + len(part & shared & matched) * rows for part, rows, matching in parts
     )
 
 
 def _share_of_slot(fragment: Fragment) -> float:
-    """About how much of a fragment's rows is in one of its slots, 0 to 1."""
+    """Return the estimated part of a fragment's rows in one of its slots, 0 to 1."""
     return 1 / max(fragment.slots_written, len(fragment.slots), 1)
 
 
@@ -250,9 +249,9 @@ def _rows_by_key(
     fragments: Iterable[Fragment],
     statistics: _Statistics,
 ) -> tuple[float, float]:
-    """About how many rows are in the ranges of a condition, and how many seeks find them.
+    """Return estimates of the rows in the ranges of a condition, and of the seeks that find them.
 
-    `columns` are those of the primary key; `keys_of_limited` the values of the last bound one.
+    The primary key has `columns` columns. `keys_of_limited` are the values of `condition.limited`.
     """
     keys = condition.keys
     assert keys is not None, "a condition that limits no keys reads none by key"
