@@ -81,8 +81,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema of the batches that Spark sends and expects.
 
-    Raises:
-        SchemaMismatch: no table can store the type of a column and return it unchanged.
+    Raises `SchemaMismatch` if no table can store a column's type and return it unchanged.
     """
     fields = []
     for field in schema:

@@ -111,8 +111,7 @@ class Deletions:
 def deletions_of(column: str | None, rows: pa.Schema, table: TableInfo | None = None) -> Deletions | None:
     """Return the deletions of rows of this schema; None without the option `deleteColumn`.
 
-    Raises:
-        SchemaMismatch: the rows are a change feed, and without the option its deletes would be upserts.
+    Raises for a change feed without the option: its deletes would be upserts.
     """
     if column is not None:
         return Deletions(column, rows, table)

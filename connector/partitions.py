@@ -21,6 +21,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOption
+from elasticscan.base.limits import MAX_NUMBER
 from elasticscan.connector.conversion import ToSpark
 from elasticscan.connector.options import Options, PartialAggregates
 from elasticscan.connector.splits import ScanPart
@@ -92,20 +93,18 @@ def embedded_table(options: Options) -> EmbeddedTable:
 
 def rows_of_task(scan: PartScan, options: Options) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a scan, at most `maxRowsPerTask`; with `taskOrder` the first in that order."""
-    left = options.task_rows
-    if options.task_order is not None and left is not None:
+    left = MAX_NUMBER if options.task_rows is None else options.task_rows
+    if options.task_order is not None:
         first = FirstRows(options.task_order, left, scan.schema)
         for rows in scan.batches():
             first.add(rows)
         yield from first.rows().combine_chunks().to_batches(options.batch_rows)
         return
-    for rows in scan.batches() if left != 0 else ():
+    batches = scan.batches()
+    while left and (rows := next(batches, None)) is not None:
         if rows.num_rows:
             yield rows.slice(0, left)
-        if left is not None:
-            left -= min(rows.num_rows, left)
-            if not left:
-                return
+        left -= min(rows.num_rows, left)
 
 
 @dataclass(frozen=True, slots=True)

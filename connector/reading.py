@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -72,7 +71,7 @@ class ElasticScanReader(DataSourceReader):
             partial = PartialRows.of(table.name, table.schema, options.partial)
             self._scanned = tuple(partial.columns(table.primary_key))
         elif options.explain:
-            self._scanned = tuple(offered_schema(table, replace(options, explain=False)).names)
+            self._scanned = tuple(chosen_columns(table, options))
 
     def partitions(self) -> Sequence[InputPartition]:
         """Fix the snapshot, and cut the scan by the present placement of slots."""

@@ -107,6 +107,7 @@ class ElasticScanWriter(DataSourceArrowWriter):
         table = _with_columns(store, table, rows, options)
         self.store_id, self.table_id, self._definition = store.backend.identity, table.id, table.definition
         self.replaces = overwrite and options.replace_where is None  # all rows, not the rows of a condition
+        self._kind = "overwrite" if self.replaces else "write"
         self._since, self._given = options.unchanged_since, None
         if options.partial_update and len(rows) < len(table.schema):
             self._given = rows.names
@@ -178,10 +179,6 @@ class ElasticScanWriter(DataSourceArrowWriter):
         else:
             request = CommitRequest(self._kind, txn, self._since, options.insert_only, options.user_metadata)
             publish(store.context, table, staged, request)
-
-    @property
-    def _kind(self) -> str:
-        return "overwrite" if self.replaces else "write"
 
     def abort(self, messages: Messages) -> None:
         """Remove staged files. Spark also calls this after a failed `commit`, which may have been committed:
@@ -282,11 +279,7 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
 
 
 def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, options: Options) -> TableInfo:
-    """Check the columns of the rows; with `mergeSchema` add new ones to the table. Return the table.
-
-    Raises:
-        SchemaMismatch: the rows do not fit; no column was added.
-    """
+    """Check the columns of the rows, then add new ones to the table with `mergeSchema`. Return the table."""
     merge, lacking = options.merge_schema, options.merge_schema or options.partial_update
     known, given = set(table.schema.names), set(rows.names)
     unknown = [field for field in rows if field.name not in known]

@@ -7,8 +7,8 @@ index on (a, b) is read from (1, 2) to (1, 4), an index on (a, c) where a is 1, 
 
 The primary key is bound in the same way within each slot. If each column of the shard key has few possible
 values, their combinations are hashed, as in a write, and only their slots are read: `id IN (4, 7)` reads two
-slots of thousands, `id BETWEEN 10 AND 12` over whole numbers three. With the primary key (user, at), `user =
-5 AND at > '2024-01-01'` is one range in one slot.
+slots of thousands, `id BETWEEN 10 AND 12` over whole numbers three. With the primary key (user, at),
+`user = 5 AND at > '2024-01-01'` is one range in one slot.
 
 A part of the condition that is true for every key in the ranges is not checked again. The other parts are the
 residual. With a hash index that is the whole condition, since two values may have the same hash.

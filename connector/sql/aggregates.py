@@ -89,10 +89,8 @@ class AggregateRewriting:
     def result(self) -> tuple[PartialAggregates, tuple[Edit, ...], tuple[Edit, ...] | None]:
         """Return the aggregates for tasks, and the edits of `TableScan`: `edits` and `ended`.
 
-        The caller must ensure that the read of the table tests all conditions of the SELECT.
-
-        Raises:
-            NotUnderstoodError: Spark must compute the aggregates.
+        The caller must ensure that the read of the table tests all conditions of the SELECT. Raises
+        `NotUnderstoodError` if Spark must compute the aggregates.
         """
         if not reads_alone(self._select, self._reference, _SELECT_PARTS):
             raise NotUnderstoodError("the SELECT has more than a table, conditions, groups and an order")

@@ -200,8 +200,10 @@ class AttachedStore:
         for name, options, few in reads:
             if name not in frames:
                 text = text.replace(f"`{name}`", f"`{{{name}}}`")
-                by_tasks = self._spark.read.format(FORMAT).options(**options)
-                frames[name] = by_tasks.load() if few is None else few.relation(self._spark)
+                if few is None:
+                    frames[name] = self._spark.read.format(FORMAT).options(**options).load()
+                else:
+                    frames[name] = self._spark.createDataFrame(few.rows, few.schema)
         return self._spark.sql(text, **frames)
 
     def _run_unchanged(self, text: str, args: dict[str, Any] | list[Any] | None) -> DataFrame:
@@ -220,10 +222,8 @@ class AttachedStore:
         def insert() -> DataFrame:
             self._views.make(mentioned)
             with own_errors_raised():
-                target = (
-                    self._spark.read.format(FORMAT).schema(spark_schema(fields)).options(**options).load()
-                )
-                target.createOrReplaceTempView(name)
+                target = self._spark.read.format(FORMAT).schema(spark_schema(fields))
+                target.options(**options).load().createOrReplaceTempView(name)
                 return self._spark.sql(new, args)
 
         try:

@@ -48,11 +48,7 @@ class RowChange:
 
 
 def read_change(statement: Statement, table: TableInfo) -> RowChange:
-    """Read a DELETE, UPDATE or MERGE after the table's name.
-
-    Raises:
-        NotUnderstoodError: the text is not such a statement, or changes a key.
-    """
+    """Read a DELETE, UPDATE or MERGE after the table's name; it must not change a key."""
     change = CHANGES[statement.kind](_ChangeReading(statement.reader, statement.view, table))
     statement.reader.expect_end()
     return change

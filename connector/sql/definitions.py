@@ -26,9 +26,6 @@ def read_creation(reader: StatementReader) -> tuple[str | None, str | None, dict
     Returns:
         the text of its column definitions, or else the query of its rows; and its properties, as options of a
         write that creates a table.
-
-    Raises:
-        NotUnderstoodError: the statement is incomplete, or has an unknown clause.
     """
     keys = list[str]()
     columns = _columns(reader, keys) if reader.accept("(") else None
@@ -78,12 +75,7 @@ def _without_key(column: str, keys: list[str]) -> str:
 
 
 def columns_of(text: str) -> list[pa.Field]:
-    """Parse column definitions with Spark's parser.
-
-    Raises:
-        NotUnderstoodError: Spark cannot parse them.
-        SchemaMismatch: a table cannot have the type of a column.
-    """
+    """Parse column definitions with Spark's parser. Raises `SchemaMismatch` if no table can store a type."""
     try:
         columns = StructType.fromDDL(text)
         if not isinstance(columns, StructType):  # a type alone
@@ -131,11 +123,7 @@ def create(uri: str, table: str, statement: Statement, query: Callable[[str], Da
 
 
 def maintain(spark: SparkSession, table: Table, statement: Statement) -> DataFrame:
-    """Execute a DROP, TRUNCATE or ALTER TABLE and return its empty result.
-
-    Raises:
-        NotUnderstoodError: the statement has an unsupported clause; nothing was done.
-    """
+    """Execute a DROP, TRUNCATE or ALTER TABLE and return its empty result. An error leaves all unchanged."""
     reader = statement.reader
     if statement.kind == "TRUNCATE TABLE":
         reader.expect_end()

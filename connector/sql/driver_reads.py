@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import ElasticScanError
@@ -37,12 +36,8 @@ MOST_FOLDED = 2_000_000
 class FewRows:
     """Rows that the driver has read, in the Arrow types of Spark's schema."""
 
-    schema: StructType
     rows: pa.Table
-
-    def relation(self, spark: SparkSession) -> DataFrame:
-        """Return the rows as a local relation, which needs no worker."""
-        return spark.createDataFrame(self.rows, self.schema)
+    schema: StructType
 
 
 def read_few(options: Options, limit: RowLimit | None = None) -> FewRows | None:
@@ -82,7 +77,7 @@ def _read(store: Store, table: TableInfo, options: Options, limit: RowLimit | No
             batches.append(convert(each.rows))
     # One chunk, even if it is empty: Spark fails on nested columns without a chunk.
     whole = pa.concat_batches([pa.RecordBatch.from_pylist([], convert.target), *batches])
-    return FewRows(schema, pa.Table.from_batches([whole]))
+    return FewRows(pa.Table.from_batches([whole]), schema)
 
 
 def _folded(store: Store, table: TableInfo, options: Options, partial: PartialRows) -> FewRows | None:
@@ -108,7 +103,7 @@ def _folded(store: Store, table: TableInfo, options: Options, partial: PartialRo
         else:
             rows = partial.of_count(known)
     convert = ToSpark(partial.schema, partial.schema.names, schema)
-    return FewRows(schema, pa.Table.from_batches([convert(rows)]))
+    return FewRows(pa.Table.from_batches([convert(rows)]), schema)
 
 
 def _rows_scanned(scan: Scan) -> float:

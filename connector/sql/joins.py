@@ -94,11 +94,7 @@ class SelectBlock:
 
 
 def blocks_of(query: Query) -> list[SelectBlock]:
-    """Return every SELECT that reads a table of the store; each reference is in exactly one.
-
-    Raises:
-        NotUnderstoodError: a SELECT has an unknown clause or join.
-    """
+    """Return every SELECT that reads a table of the store; each reference is in exactly one."""
     by_node = {id(reference.node): reference for reference in query.references}
     owners = {id(reference.node.find_ancestor(exp.Select)) for reference in query.references}
     selects = [select for select in query.tree.find_all(exp.Select) if id(select) in owners]

@@ -75,13 +75,8 @@ def reads_alone(select: exp.Select, reference: Reference, understood: frozenset[
     """Return True if the FROM has only the reference, and all clauses are in `understood`."""
     clauses = {name for name, value in select.args.items() if value}
     parts = {name for name, value in reference.node.args.items() if value}
-    source = select.args.get("from_")
-    return (
-        clauses <= understood
-        and parts <= TABLE_PARTS
-        and source is not None
-        and source.this is reference.node
-    )
+    is_source = reference.node.parent is select.args.get("from_")
+    return is_source and clauses <= understood and parts <= TABLE_PARTS
 
 
 def can_be_listed(names: Sequence[str]) -> bool:

@@ -21,8 +21,7 @@ _KINDS = (type(None), bool, int, float, str, bytes, Decimal, date)
 def with_literals(text: str, arguments: Arguments | None) -> str:
     """Replace `?` and `:name` in a statement by literals of the types that `spark.sql` gives the values.
 
-    Raises:
-        NotUnderstoodError: this might change the meaning of the statement.
+    Raises `NotUnderstoodError` if this might change the meaning of the statement.
     """
     if not arguments:
         return text

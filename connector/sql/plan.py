@@ -137,11 +137,7 @@ class QueryPlan:
 
 
 def plan_query(text: str, tables: Mapping[str, TableInfo], session: Session) -> QueryPlan:
-    """Return the plan of a query.
-
-    Raises:
-        NotUnderstoodError: the text is not a query, or is not understood with certainty.
-    """
+    """Return the plan of a query. Raises `NotUnderstoodError` if it is not understood with certainty."""
     try:
         query = read_query(text, tables, session)
         scans = [scan for block in blocks_of(query) for scan in _scans(query, block, tables, session)]

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 from sqlglot import TokenType, exp, parse_one
 from sqlglot.errors import SqlglotError
 
-from elasticscan.connector.sql.tokens import LITERALS, NotUnderstoodError, first_line, keyword, tokens_of
+from elasticscan.connector.sql.tokens import (
+    LITERALS,
+    NotUnderstoodError,
+    first_line,
+    keyword,
+    quoted,
+    tokens_of,
+)
 from elasticscan.filters import STUMBLES, FilterSql, shortened
 
 if TYPE_CHECKING:
@@ -160,13 +167,10 @@ def _references(
 
 def _place(text: str, name: exp.Identifier) -> Span:
     """Return the range of a name in the text; checks that the name is there."""
-    start, end = name.meta.get("start"), name.meta.get("end")
-    if isinstance(start, int) and isinstance(end, int):
-        written = text[start : end + 1]
-        plain = written[1:-1].replace("``", "`") if written.startswith("`") else written
-        if plain == name.name:
-            return start, end + 1
-    raise NotUnderstoodError(f"the place of {name.name} is unknown")
+    start, end = name.meta.get("start", 0), name.meta.get("end", -1) + 1
+    if text[start:end] not in (name.name, quoted(name.name)):
+        raise NotUnderstoodError(f"the place of {name.name} is unknown")
+    return start, end
 
 
 def _as_of(node: exp.Table, session: Session) -> tuple[str, str] | None:

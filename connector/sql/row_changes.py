@@ -54,9 +54,10 @@ def changed_in_store(
     selection = store.backend.selection(table.name, plan.scans[0].filter, {"statement": kind})
     if change.set is None:
         return Counter({DELETE: delete_rows(selection).rows})
-    if session.utc and session.ansi and _are_stored(change.set, table.schema):
-        with suppress(FilterError, NotFound):  # for example a function that only Spark has
-            return Counter({UPDATE: update_rows(selection, change.set).rows})
+    if session.utc and session.ansi:
+        with suppress(FilterError, NotFound, SchemaMismatch):  # for example a function that only Spark has
+            if _are_stored(change.set, table.schema):
+                return Counter({UPDATE: update_rows(selection, change.set).rows})
     return None
 
 
@@ -143,8 +144,5 @@ def _is_stored(given: DataType, kind: DataType, is_key: bool = False) -> bool:
 
 def _are_stored(new: Mapping[str, str], schema: pa.Schema) -> bool:
     """Return True if Spark allows these values in their columns: the store alone would accept more."""
-    try:
-        given = {name: spark_type(name, parse_value(text, schema).type) for name, text in new.items()}
-    except (FilterError, NotFound, SchemaMismatch):
-        return False
+    given = {name: spark_type(name, parse_value(text, schema).type) for name, text in new.items()}
     return all(_is_stored(given[name], spark_type(name, schema.field(name).type)) for name in new)

@@ -115,10 +115,9 @@ class TableRead:
             options["versionasof"] = str(open_store(self._uri).backend.newest())
         few = read_few(self._parsed(options), None if self._most is None else RowLimit(self._most))
         if few is not None:
-            return few.relation(self._spark)
+            return self._spark.createDataFrame(few.rows, few.schema)
         if self._most is not None and not is_feed:
             options["maxrowspertask"] = str(self._most)
-        frame = (
-            self._spark.read.format(FORMAT).options(url=self._uri, table=self._table.name, **options).load()
-        )
+        reader = self._spark.read.format(FORMAT)
+        frame = reader.options(url=self._uri, table=self._table.name, **options).load()
         return frame if self._most is None else frame.limit(self._most)

@@ -57,11 +57,7 @@ def change_rows(commit: Commit, options: Options) -> int:
 
 
 def check_readable(table: TableInfo, commits: Sequence[Commit], options: Options) -> list[Commit]:
-    """Return the commits whose changes are still kept.
-
-    Raises:
-        SnapshotExpired: changes expired, and `failOnDataLoss` is set.
-    """
+    """Return the commits whose changes are kept; raise if others expired and `failOnDataLoss` is set."""
     oldest = table.oldest_snapshot
     lost = [commit.number for commit in commits if commit.number <= oldest]
     if lost and options.fail_on_data_loss:
@@ -110,14 +106,8 @@ def plan_micro_batch(
         read = check_readable(table, read, options)
         kept = {c.number for c in read}
         parts = segments([(c.number, c.number in kept) for c in commits], first, last, slot_count)
-        scan = store.backend.changes.scan(
-            table,
-            state.base,
-            tuple(parts),
-            parts[-1].upto if parts else table.oldest_snapshot,
-            asked,
-            lease,
-        )
+        newest = parts[-1].upto if parts else table.oldest_snapshot
+        scan = store.backend.changes.scan(table, state.base, tuple(parts), newest, asked, lease)
         # Hashing distributes the rows evenly over the slots.
         rows = sum(change_rows(commit, options) for commit in read) * len(scan.slots) / slot_count
         weights = np.full(slot_count, _SHARE)
@@ -190,11 +180,7 @@ def check_known(name: str, number: int | str | None, newest: int) -> None:
 
 
 def commit_before_start(store: Store, table: TableInfo, options: Options) -> int:
-    """Return the commit before the first one of the options.
-
-    Raises:
-        NotFound: `startingTimestamp` is in the future.
-    """
+    """Return the commit before the first one of the options. Raises for a time in the future."""
     if options.start_time is not None:
         store.backend.changes.commit_at(options.start_time)  # refuses a time in the future
         return store.backend.changes.newest_commit_at(math.nextafter(options.start_time, -math.inf))
