@@ -146,10 +146,7 @@ class ToSpark:
     Args:
         stored: schema of the scan's batches; it may have more columns than `columns`.
         columns: the columns of `stored` to return, in the order of `target`.
-        target: Spark's schema.
-
-    Attributes:
-        target: Spark's schema as an Arrow schema.
+        target: Spark's schema; the attribute of this name is its Arrow schema.
     """
 
     def __init__(self, stored: pa.Schema, columns: Sequence[str], target: StructType) -> None:

@@ -114,7 +114,6 @@ class PartialRows:
     Attributes:
         by: the columns that define a group.
         values: the aggregates. An average is represented by its sum, as a double.
-        schema: the schema of the partial rows.
     """
 
     by: tuple[str, ...]

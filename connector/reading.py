@@ -80,7 +80,14 @@ class ElasticScanReader(DataSourceReader):
             return list(plan_batch_read(options, self._columns, self._definition))
         backend = open_backend(options)
         table = self._table(backend)
-        read = self._request()
+        columns = [name for name in self._scanned if name not in PLACES.names]
+        if len(columns) < len(self._scanned):
+            columns += [name for name in embedded_table(options).shard_key if name not in columns]
+        page_rows, most = options.batch_rows, options.task_rows
+        # A page is no longer than a task's result, unless rows of it may be dropped.
+        if most is not None and not (options.filter or options.task_order):
+            page_rows = max(min(page_rows, most), 1)
+        read = request_of(options, columns, page_rows)
         if options.explain:
             paths = embedded_table(options).access_paths(read)
             for path in paths:
@@ -112,17 +119,6 @@ class ElasticScanReader(DataSourceReader):
         # rows.
         is_given = not (options.is_embedded or options.columns or options.partial)
         return backend.table(options.table, arrow_schema(self._schema) if is_given else None)
-
-    def _request(self) -> ReadRequest:
-        options = self._options
-        columns = [name for name in self._scanned if name not in PLACES.names]
-        if len(columns) < len(self._scanned):
-            columns += [name for name in embedded_table(options).shard_key if name not in columns]
-        page_rows, most = options.batch_rows, options.task_rows
-        # A page is no longer than a task's result, unless rows of it may be dropped.
-        if most is not None and not (options.filter or options.task_order):
-            page_rows = max(min(page_rows, most), 1)
-        return request_of(options, columns, page_rows)
 
 
 def request_of(

@@ -45,7 +45,6 @@ class SelectBlock:
     """A SELECT that reads tables of the store.
 
     Attributes:
-        select: the SELECT.
         references: the references in its FROM.
         conditions: the conjuncts of its WHERE and its ONs, each with the references that it may reduce.
         merged: (name, references): columns that USING merges, and the references on the right side.

@@ -84,7 +84,6 @@ class Query:
     """A parsed query.
 
     Attributes:
-        tree: its syntax tree.
         references: all references of tables of the store, in the order of the text.
         words: words of the text, in lower case, that are no names in the tree. Such a word may still be a
             column, for example `current_date`.

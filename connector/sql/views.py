@@ -21,11 +21,7 @@ FORMAT = "elasticscan"
 
 
 class TableViews:
-    """The views of one store, whose names begin with a prefix.
-
-    Attributes:
-        tables: the table of each view.
-    """
+    """The views of one store by name, which begins with a prefix; `tables` has the table of each."""
 
     def __init__(self, spark: SparkSession, uri: str, prefix: str) -> None:
         self._spark, self._uri, self._prefix = spark, uri, prefix

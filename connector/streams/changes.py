@@ -99,7 +99,7 @@ def plan_micro_batch(
     columns = [name for name in columns if name in table.schema.names] or [table.primary_key[0]]
     asked = ReadRequest(columns, options.filter, options.batch_rows, feed=options.feed)
     if first.in_changes:
-        # A commit without rows does not interrupt a segment.
+        # Without a change feed deletes have no rows, so a segment may include them.
         commits = [c for c in state.commits if _has_rows(c, options)]
         upto = last.commit + bool(last.slot)
         read = [c for c in commits if c.number <= upto and is_change(c, options)]
