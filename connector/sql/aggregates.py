@@ -93,7 +93,7 @@ class AggregateRewriting:
         `NotUnderstoodError` if Spark must compute the aggregates.
         """
         if not reads_alone(self._select, self._reference, _SELECT_PARTS):
-            raise NotUnderstoodError("the SELECT has more than a table, conditions, groups and an order")
+            raise NotUnderstoodError("the SELECT has a join, or a clause that is unknown here")
         group = self._select.args.get("group")
         if group is not None and {key for key, value in group.args.items() if value} - {"expressions", "all"}:
             raise NotUnderstoodError("it groups in several ways")
@@ -114,7 +114,7 @@ class AggregateRewriting:
             raise NotUnderstoodError("it has no groups and no aggregates")
         for name in self._partial:
             if name.lower() in {*self._columns, *self._aliases}:
-                raise NotUnderstoodError(f"something has the name {name}")
+                raise NotUnderstoodError(f"a column or an alias has the name {name}")
         partial = PartialAggregates(tuple(self._partial.values()), tuple(by))
         return partial, tuple(edits), tuple(whole) if self._groups_are(by) else None
 
@@ -135,7 +135,7 @@ class AggregateRewriting:
             if not isinstance(node, _PLAIN) and not (is_of_count and not any(node.args.values())):
                 raise NotUnderstoodError(f"{shown(node)} may depend on more than groups")
             if isinstance(node, _AGGREGATES) and node.find_ancestor(*_AGGREGATES):
-                raise NotUnderstoodError(f"{shown(node)} stands in another aggregate")
+                raise NotUnderstoodError(f"{shown(node)} is within another aggregate")
 
     def _group(self, node: exp.Column) -> str | None:
         """Return the column of a name outside of aggregates; None for a name inside of one, or an alias."""
@@ -152,13 +152,13 @@ class AggregateRewriting:
         if bare and behind is not None and not (isinstance(meant, exp.Column) and meant.name.lower() == name):
             if isinstance(node.parent, exp.Ordered):
                 return None  # sorts by the alias
-            raise NotUnderstoodError(f"{shown(node)} is a column, and another name in the SELECT")
+            raise NotUnderstoodError(f"{shown(node)} is a column of the table and an alias")
         if inside:
             return None
         if not is_foldable(self._schema.field(column).type):
             raise NotUnderstoodError(f"{column} has a type that is not grouped here")
         if pt.is_floating(self._schema.field(column).type) and not isinstance(node.parent, _WHOLE):
-            raise NotUnderstoodError(f"{shown(node)} is computed with, and 0.0 and -0.0 are one group")
+            raise NotUnderstoodError(f"an expression of {shown(node)} may differ for 0.0 and -0.0")
         return column
 
     def _edits(self, node: exp.Expr) -> tuple[Edit, Edit]:
@@ -170,7 +170,7 @@ class AggregateRewriting:
         )
         written = argument.name if isinstance(argument, exp.Column) else "1"
         if others or not (counts_rows or isinstance(argument, exp.Column)):
-            raise NotUnderstoodError(f"{shown(node)} is not of a column")
+            raise NotUnderstoodError(f"{shown(node)} is not an aggregate of a column")
         place = call_at(self._query.tokens, function, node.meta.get("start"))
         if place is None:
             raise NotUnderstoodError(f"the place of {shown(node)} is unknown")
@@ -200,7 +200,7 @@ class AggregateRewriting:
         if function == "avg" and pt.is_decimal(kind):
             raise NotUnderstoodError(f"the average of {column}, a decimal, is left to Spark")
         if function == "sum" and not self._session.ansi and not pt.is_floating(kind):
-            raise NotUnderstoodError("sums that overflow are no errors in this session")
+            raise NotUnderstoodError("without the ANSI rules a sum may overflow without an error")
         text, merge, *needed = _MERGED[function]
         partial = [self._of(f"{each}({column})") for each in needed]
         zero = "0.0D + " if pt.is_floating(kind) and merge == "sum" else ""  # Spark's sum of -0.0 is 0.0

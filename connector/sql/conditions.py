@@ -37,7 +37,7 @@ Schemas = Mapping[str, pa.Schema]
 
 # Operators that cannot fail.
 _TESTS = {COLUMN, LITERAL, *COMPARISONS, "NOT", "AND", "OR", "IS", "IN", "LIKE", "ILIKE"}
-_NOT_FREE = "an outer join gives rows for which it is not true, or fills them with nulls"
+_NOT_FREE = "an outer join keeps rows for which it is false, or fills them with nulls"
 _NOT_ANSI = "it converts values, and this session does not follow the ANSI rules"
 
 
@@ -108,12 +108,12 @@ def _only_reference(
     node: exp.Expr, columns: Sequence[exp.Column], owners: Sequence[Sequence[Reference]]
 ) -> Reference:
     if node.find(exp.Query) is not None:
-        raise NotUnderstoodError("it holds a sub-query")
+        raise NotUnderstoodError("it contains a sub-query")
     if not columns:
         raise NotUnderstoodError("it names no column")
     for column, refs in zip(columns, owners, strict=True):
         if len(refs) != 1:
-            where = "more than one table" if refs else "no single table that it could be handed to"
+            where = "more than one table" if refs else "no table in this FROM"
             raise NotUnderstoodError(f"{shown(column)} is a column of {where}")
     if any(refs[0] != owners[0][0] for refs in owners):
         raise NotUnderstoodError("it compares tables with each other")

@@ -99,7 +99,7 @@ def blocks_of(query: Query) -> list[SelectBlock]:
     selects = [select for select in query.tree.find_all(exp.Select) if id(select) in owners]
     blocks = [SelectBlock(select, by_node) for select in selects]
     if sum(len(block.references) for block in blocks) != len(query.references):
-        raise NotUnderstoodError("a table stands where none was expected")
+        raise NotUnderstoodError("it has a table in an unexpected place")
     return blocks
 
 

@@ -157,7 +157,7 @@ def _scans(
         if is_aggregated(block.select):
             try:
                 if len(block.references) == 1 and not is_complete:
-                    raise NotUnderstoodError("Spark tests a condition first")
+                    raise NotUnderstoodError("Spark must test a condition before")
                 rewriting = AggregateRewriting(query, block.select, reference, table.schema, session)
                 partial, edits, ended = rewriting.result()
             except NotUnderstoodError as error:

@@ -105,7 +105,7 @@ def read_query(text: str, views: Iterable[str], session: Session) -> Query:
     except (SqlglotError, RecursionError, *STUMBLES) as error:
         raise NotUnderstoodError(f"it is not understood: {first_line(error)}") from None
     if not isinstance(tree, exp.Query):
-        raise NotUnderstoodError("it is no query")
+        raise NotUnderstoodError("it is not a query")
     nodes = list(tree.walk())
     references = _references(text, nodes, tokens, views, session)
     if not references:
@@ -117,12 +117,12 @@ def read_query(text: str, views: Iterable[str], session: Session) -> Query:
 
 def _tokens(text: str, session: Session) -> list[Token]:
     if session.unusual is not None:
-        raise NotUnderstoodError(f"{session.unusual} changes how it reads")
+        raise NotUnderstoodError(f"the setting {session.unusual} changes its meaning")
     if "${" in text:
-        raise NotUnderstoodError("it holds a ${variable}")
+        raise NotUnderstoodError("it contains a ${variable}")
     tokens = tokens_of(text)
     if not tokens or tokens[0].token_type not in _BEGINNINGS:
-        raise NotUnderstoodError("it is no query")
+        raise NotUnderstoodError("it is not a query")
     for token in tokens:
         if keyword(token) == "|>":
             raise NotUnderstoodError("it is written with pipes")
