@@ -149,11 +149,11 @@ class PartialAggregates:
 
 
 def _partial_aggregates(text: str) -> PartialAggregates:
-    asked = json.loads(text)
-    values, by = asked.pop("values", []), asked.pop("by", [])
-    every = [*values, *by]
-    is_list_of_texts = isinstance(values, list) and isinstance(by, list) and set(map(type, every)) == {str}
-    if asked or not is_list_of_texts or len(set(every)) < len(every):
+    content = json.loads(text)
+    values, by = content.pop("values", []), content.pop("by", [])
+    texts = [*values, *by]
+    is_list_of_texts = isinstance(values, list) and isinstance(by, list) and set(map(type, texts)) == {str}
+    if content or not is_list_of_texts or len(set(texts)) < len(texts):
         raise ValueError
     return PartialAggregates(tuple(values), tuple(by))
 
@@ -209,8 +209,8 @@ def _option(name: str, form: Form, default: Any, where: Collection[str], shown: 
 class Options:
     """Options as values, made by `parse_options`.
 
-    Options from `feed` on are for reads of changes. Times are seconds since 1970. `own` are the options of a
-    cluster, as texts. `chosen` are the names of options that differ from their default.
+    Options from `feed` on are for reads of changes. Times are seconds since 1970. `cluster_options` are those
+    that only clusters have. `chosen` are the names of options that differ from their default.
     """
 
     store: str = _option("store", some_text, MISSING, _READS + _WRITES, shown=False)
@@ -242,7 +242,7 @@ class Options:
     unchanged_since: int | None = _option("ifUnchangedSince", whole(0, MAX_NUMBER), None, (WRITE,))
     replace_where: str | None = _option("replaceWhere", some_text, None, (WRITE,))
     user_metadata: Mapping[str, str] | None = _option("userMetadata", metadata_of_commit, None, _WRITES)
-    own: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cluster_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     chosen: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
     checkpoint: str | None = _option("checkpointLocation", some_text, None, (STREAM_WRITE,))
     feed: bool = _option("readChangeFeed", flag, False, (FEED, STREAM))
@@ -276,12 +276,11 @@ _WHERE = {option.name: option.where for option in OPTIONS}
 
 
 def parse_options(spark_options: Mapping[str, str]) -> Options:
-    """Parse and check the options that Spark sends. Names may be in any case.
+    """Parse and check the options that Spark sends, with names in any case.
 
-    Raises:
-        InvalidOption: an option is unknown, has an impossible value, or contradicts another option.
+    Raises `InvalidOption` if one is unknown, has an impossible value, or contradicts another option.
     """
-    texts, own = _by_name(spark_options)
+    texts, cluster_options = _by_name(spark_options)
     texts |= _place(texts)
     values, chosen = dict[str, Any](), set[str]()
     for one in fields(Options):
@@ -295,12 +294,12 @@ def parse_options(spark_options: Mapping[str, str]) -> Options:
     for name, needed in _NEEDS:
         if name in texts and needed not in texts:
             raise _refusal(name, f"needs {needed!r}; give both or neither")
-    return Options(**values, own=own, chosen=frozenset(chosen))
+    return Options(**values, cluster_options=cluster_options, chosen=frozenset(chosen))
 
 
 def _by_name(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the known options by name, and the options that only clusters have."""
-    texts, own = dict[str, str](), dict[str, str]()
+    texts, cluster_options = dict[str, str](), dict[str, str]()
     of_cluster = any(is_cluster(text) for name, text in options.items() if name.lower() in _PLACES)
     for key, text in options.items():
         lower = key.lower()
@@ -312,11 +311,11 @@ def _by_name(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]
         elif lower in _FROM_SPARK or lower.startswith(_FROM_SPARK_PREFIXES):
             continue
         elif of_cluster:
-            own[lower] = text
+            cluster_options[lower] = text
         else:
             hint = suggest(lower, _SPELLED.values()) or "; docs/options.md lists the options"
             raise InvalidOption(f"there is no option {brief(key)}{hint}", option=key)
-    return texts, own
+    return texts, cluster_options
 
 
 def _refusal(name: str, why: str) -> InvalidOption:

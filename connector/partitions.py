@@ -93,18 +93,18 @@ def embedded_table(options: Options) -> EmbeddedTable:
 
 def rows_of_task(scan: PartScan, options: Options) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a scan, at most `maxRowsPerTask`; with `taskOrder` the first in that order."""
-    left = MAX_NUMBER if options.task_rows is None else options.task_rows
+    rows_left = MAX_NUMBER if options.task_rows is None else options.task_rows
     if options.task_order is not None:
-        first = FirstRows(options.task_order, left, scan.schema)
+        first = FirstRows(options.task_order, rows_left, scan.schema)
         for rows in scan.batches():
             first.add(rows)
         yield from first.rows().combine_chunks().to_batches(options.batch_rows)
         return
     batches = scan.batches()
-    while left and (rows := next(batches, None)) is not None:
+    while rows_left and (rows := next(batches, None)) is not None:
         if rows.num_rows:
-            yield rows.slice(0, left)
-        left -= min(rows.num_rows, left)
+            yield rows.slice(0, rows_left)
+        rows_left -= min(rows.num_rows, rows_left)
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,9 +114,8 @@ class ElasticScanReader(DataSourceReader):
 
     def _table(self, backend: Backend) -> ReadableTable:
         options = self._options
-        # A cluster does not know its columns: the schema names them, unless there are `columns` or
-        # aggregates. Then the filter or the aggregates may need further columns, whose types are found in
-        # rows.
+        # A cluster does not know its columns, so the schema names them. With `columns` or aggregates it does
+        # not, since the filter or the aggregates may need others: then types are found in rows.
         is_given = not (options.is_embedded or options.columns or options.partial)
         return backend.table(options.table, arrow_schema(self._schema) if is_given else None)
 

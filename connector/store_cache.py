@@ -24,7 +24,7 @@ def open_backend(options: Options, store_id: str | None = None) -> Backend:
     """Open the embedded store, as `open_store`, or the cluster of a read."""
     if options.is_embedded:
         return open_store(options.store, store_id).backend
-    return _open_cluster(options.store, tuple(sorted(options.own.items())))
+    return _open_cluster(options.store, tuple(sorted(options.cluster_options.items())))
 
 
 @lru_cache(_MOST_OPEN)

@@ -185,13 +185,13 @@ def _case(node: Expression) -> Evaluator:
     branches = list(zip(parts[::2], parts[1::2], strict=True))
 
     def evaluate(rows: Rows) -> Datum:
-        left = pa.repeat(True, rows.length)
+        undecided = pa.repeat(True, rows.length)
         result: Datum = pa.nulls(rows.length, node.type)
         for when, then in branches:
-            taken = pc.and_(left, pc.fill_null(rows.array(when(rows, left)), False))
+            taken = pc.and_(undecided, pc.fill_null(rows.array(when(rows, undecided)), False))
             result = pc.if_else(taken, then(rows, taken), result)
-            left = pc.and_not(left, taken)
-        return pc.if_else(left, default(rows, left), result)
+            undecided = pc.and_not(undecided, taken)
+        return pc.if_else(undecided, default(rows, undecided), result)
 
     return evaluate
 

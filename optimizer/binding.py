@@ -185,8 +185,8 @@ class _Conjuncts:
     def residual(self, columns: Sequence[str]) -> Expression | None:
         """Return the parts that may be false although these columns have values of their key sets."""
         known = [self.domains[name] for name in columns if name in self.domains]
-        left = [part for at, part in enumerate(self.parts) if not any(of[at].exact for of in known)]
-        return all_of(left) if left else None
+        unproven = [part for at, part in enumerate(self.parts) if not any(of[at].exact for of in known)]
+        return all_of(unproven) if unproven else None
 
     def text_limiting(self, columns: Sequence[str]) -> str:
         """Return the text of the parts that limit these columns, cut if it is long."""

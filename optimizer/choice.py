@@ -111,10 +111,10 @@ def choose(
     """Return the cheapest way to read the rows that meet a condition.
 
     Args:
-        fragments: the fragments that the scan will read; `statistics` are by their ids. indexes: the complete
-        indexes, each with the number of entries of each run. index: "auto", "none" for a direct scan, "key"
-        for a scan by primary key, or the name of an index to use
-            at any cost.
+        fragments: the fragments that the scan will read; `statistics` are by their ids.
+        indexes: the complete indexes, each with the number of entries of each run.
+        index: "auto", "none" for a direct scan, "key" for a scan by primary key, or the name of an index to
+            use at any cost.
         count: estimates the number of entries in ranges.
         shards: the number of shards with rows.
         key: the condition bound to the primary key.
@@ -256,13 +256,13 @@ def _rows_by_key(
     keys = condition.keys
     assert keys is not None, "a condition that limits no keys reads none by key"
     in_all_slots = isinstance(keys, KeyRanges) and keys.by_slot is None
-    each = keys.count / (1 if in_all_slots else len(condition.slots) or 1)
+    keys_per_slot = keys.count / (1 if in_all_slots else len(condition.slots) or 1)
     seeks = rows = 0.0
     for fragment in fragments:
         known, slots = statistics.get(fragment.id), len(fragment.slots & condition.slots)
         share = UNKNOWN_SELECTIVITY if condition.fixed else 1.0
         if condition.limited is not None and known is not None:
             share *= known.share_of(condition.limited, keys_of_limited)
-        seeks += each * slots
+        seeks += keys_per_slot * slots
         rows += share * fragment.rows * _share_of_slot(fragment) * slots
     return (seeks if condition.fixed == columns else rows), seeks

@@ -142,14 +142,14 @@ class AggregateRewriting:
         name = node.name.lower()
         aggregate = node.find_ancestor(*_AGGREGATES)
         inside = aggregate is not None and not _is_distinct(aggregate)
-        bare, behind = len(node.parts) == 1, node.find_ancestor(exp.Group, exp.Having, exp.Order)
+        bare, clause = len(node.parts) == 1, node.find_ancestor(exp.Group, exp.Having, exp.Order)
         if bare and not inside and name in self._aliases and name not in self._columns:
             return None
         if not is_of(node, self._reference) or name not in self._columns:
             raise NotUnderstoodError(f"{shown(node)} is not a column of the table")
         column: str = self._columns[name]
         meant = self._aliases.get(name, node)
-        if bare and behind is not None and not (isinstance(meant, exp.Column) and meant.name.lower() == name):
+        if bare and clause is not None and not (isinstance(meant, exp.Column) and meant.name.lower() == name):
             if isinstance(node.parent, exp.Ordered):
                 return None  # sorts by the alias
             raise NotUnderstoodError(f"{shown(node)} is a column of the table and an alias")

@@ -210,12 +210,12 @@ class AttachedStore:
         """Run the text in Spark after updating the views that it may mention."""
         (tables, _), name = self._views.look(), f"elasticscan_{uuid.uuid4().hex}"
         mentioned = [view for view in tables if view.lower() in text.lower()]
-        found = insertion(text, {view: tables[view].schema.names for view in mentioned}, name)
-        if found is None:
+        partial_insert = insertion(text, {view: tables[view].schema.names for view in mentioned}, name)
+        if partial_insert is None:
             self._views.make(mentioned)
             with own_errors_raised():
                 return self._spark.sql(text, args)
-        view, columns, new = found
+        view, columns, new = partial_insert
         options = {URL: self._uri, "table": tables[view].name, "partialUpdate": "true"}
         fields = pa.schema([tables[view].schema.field(column) for column in columns])
 

@@ -35,14 +35,16 @@ class TableScan:
     """The read of one reference to a table.
 
     Attributes:
-        columns: the columns to read, in the table's order; None for all. why_all: why all columns are read.
-        filter: a condition that each row must meet, or None. complete: whether `filter` contains all
-        conditions of the SELECT. limit: the number of rows that suffice; None if the query may need all that
-        meet the filter. partial: aggregates that tasks compute over their rows; None if Spark needs the rows.
+        columns: the columns to read, in the table's order; None for all.
+        why_all: why all columns are read.
+        filter: a condition that each row must meet, or None.
+        complete: whether `filter` contains all conditions of the SELECT.
+        limit: the number of rows that suffice; None if the query may need all that meet the filter.
+        partial: aggregates that tasks compute over their rows; None if Spark needs the rows.
         stayed: (condition, why) of conditions that only Spark tests, and of aggregates that it computes.
-        edits: edits of the query's text for a relation of partial rows. ended: edits for a relation that one
-        reader made, which remove ORDER BY … LIMIT n, or GROUP BY; None if
-            Spark needs these clauses anyway.
+        edits: edits of the query's text for a relation of partial rows.
+        ended: edits for a relation that one reader made, which remove ORDER BY … LIMIT n, or GROUP BY; None
+            if Spark needs these clauses anyway.
     """
 
     reference: Reference
@@ -150,9 +152,9 @@ def _scans(
     query: Query, block: SelectBlock, tables: Mapping[str, TableInfo], session: Session
 ) -> Iterator[TableScan]:
     schemas = {reference.table: tables[reference.table].schema for reference in block.references}
-    filters, left, is_complete = push_conditions(query, block, schemas, session)
+    filters, spark_tests, is_complete = push_conditions(query, block, schemas, session)
     for reference in block.references:
-        table, stayed = tables[reference.table], tuple(left[reference])
+        table, stayed = tables[reference.table], tuple(spark_tests[reference])
         limit, partial, edits, ended = None, None, tuple[Edit, ...](), None
         if is_aggregated(block.select):
             try:

@@ -101,10 +101,10 @@ def _creation(reader: StatementReader, tokens: Sequence[Token]) -> Statement | N
     return creation
 
 
-def _is_of_the_store(name: Sequence[str], behind: Iterable[Token]) -> bool:
+def _is_of_the_store(name: Sequence[str], following: Iterable[Token]) -> bool:
     """Return True for a table USING elasticscan, or a plain name without USING."""
     words, depth = list[str](), 0
-    for word in map(keyword, behind):
+    for word in map(keyword, following):
         depth += (word == "(") - (word == ")")
         if not depth and word in _QUERY:
             break
@@ -141,7 +141,7 @@ def insertion(
         tokens = tokens_of(text)
     except NotUnderstoodError:
         return None
-    found = None
+    insert = None
     for at in range(len(tokens)):
         reader = StatementReader(text, tokens, at)
         if not reader.accept("INSERT", "INTO"):
@@ -149,7 +149,7 @@ def insertion(
         try:
             reader.accept("TABLE")
             name = reader.at
-            view, behind = _view_of(reader.name_list("."), tables), reader.at
+            view, after_name = _view_of(reader.name_list("."), tables), reader.at
             by_query = reader.accept("BY", "NAME")
             listed = [] if by_query else reader.names_in_parentheses()
         except NotUnderstoodError:
@@ -160,13 +160,13 @@ def insertion(
         columns = tuple(each for each in tables[view] if each.lower() in lower)
         if not len(listed) == len(columns) < len(tables[view]):
             continue  # all columns are listed, or Spark will report an error
-        if by_query or keyword(tokens[0]) not in _ALONE or found is not None:
+        if by_query or keyword(tokens[0]) not in _ALONE or insert is not None:
             hint = "list the columns" if by_query else "give all columns, or run it by itself"
             raise InvalidCall(
                 f"INSERT INTO {view} might empty columns that it leaves out; {hint}",
                 statement="INSERT",
                 table=view,
             )
-        new = f"{text[: tokens[name].start]}{quoted(relation)} {text[tokens[behind].start :]}"
-        found = view, columns, new
-    return found
+        new = f"{text[: tokens[name].start]}{quoted(relation)} {text[tokens[after_name].start :]}"
+        insert = view, columns, new
+    return insert

@@ -97,7 +97,7 @@ def plan_micro_batch(
     table, slot_count = state.table, state.placement.slot_count
     # At least one column, even if the schema has only columns of the change feed.
     columns = [name for name in columns if name in table.schema.names] or [table.primary_key[0]]
-    asked = ReadRequest(columns, options.filter, options.batch_rows, feed=options.feed)
+    read_request = ReadRequest(columns, options.filter, options.batch_rows, feed=options.feed)
     if first.in_changes:
         # Without a change feed deletes have no rows, so a segment may include them.
         commits = [c for c in state.commits if _has_rows(c, options)]
@@ -107,13 +107,13 @@ def plan_micro_batch(
         kept = {c.number for c in read}
         parts = segments([(c.number, c.number in kept) for c in commits], first, last, slot_count)
         newest = parts[-1].upto if parts else table.oldest_snapshot
-        scan = store.backend.changes.scan(table, state.base, tuple(parts), newest, asked, lease)
+        scan = store.backend.changes.scan(table, state.base, tuple(parts), newest, read_request, lease)
         # Hashing distributes the rows evenly over the slots.
         rows = sum(change_rows(commit, options) for commit in read) * len(scan.slots) / slot_count
         weights = np.full(slot_count, _SHARE)
     else:
         slots = SlotSet.span(first.slot, slot_count if last.in_changes else last.slot)
-        scan = store.backend.changes.scan_snapshot(state, first.commit, slots, asked)
+        scan = store.backend.changes.scan_snapshot(state, first.commit, slots, read_request)
         shares = ((f.rows * len(f.slots & scan.slots), f) for f in state.fragments)
         rows = sum(share / max(f.slots_written, len(f.slots), 1) for share, f in shares)
         weights = slot_bytes(state.fragments, slot_count)

@@ -182,11 +182,11 @@ def cut_slots(counts: Counts, start: int, most: int) -> int:
     with rows, even if that slot has more than `most`.
     """
     sums = np.cumsum(counts[start:])
-    taken = int(np.searchsorted(sums, most, "right"))
-    if not taken or not sums[taken - 1]:
-        taken = int(np.searchsorted(sums, 0, "right")) + 1
-    done = taken >= len(sums) or sums[taken - 1] == sums[-1]
-    return len(counts) if done else start + taken
+    count = int(np.searchsorted(sums, most, "right"))
+    if not count or not sums[count - 1]:
+        count = int(np.searchsorted(sums, 0, "right")) + 1
+    done = count >= len(sums) or sums[count - 1] == sums[-1]
+    return len(counts) if done else start + count
 
 
 def _refusal(why: str) -> ContinuationKeyError:

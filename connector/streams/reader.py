@@ -174,19 +174,19 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         # Commits that made the table have no changes.
         commits = [c for c in state.commits if c.number <= newest and c.kind != "create"]
         check_readable(table, [commit for commit in commits if is_change(commit, options)], options)
-        position, left = start, budget
+        position, rows_left = start, budget
         for commit in commits:
-            if left is not None:
+            if rows_left is not None:
                 slot = start.slot if commit.number == start.commit + 1 else 0
                 rows = self._most_rows(store, table, commit, slot)
-                if rows > left:
+                if rows > rows_left:
                     if position == start:  # the first commit alone exceeds the budget
                         counts = self._rows_by_slot(store, table, commit)
-                        end = cut_slots(counts, slot, left)
+                        end = cut_slots(counts, slot, rows_left)
                         whole = end >= len(counts)
                         position = InChanges(commit.number) if whole else InChanges(commit.number - 1, end)
                     break
-                left -= rows
+                rows_left -= rows
             position = InChanges(commit.number)
         return position
 
