@@ -173,7 +173,7 @@ class FloatAxis(FixedAxis):
         infinite = int.from_bytes(encode_value(pa.scalar(float("inf"), stored))[1:], "big")
         super().__init__(stored, stored.bit_width // 8, 2 * top - 1 - infinite, infinite)
         self.minus_zero = top - 1 - self.first
-        # Of the numbers from -inf to inf, -0.0 has no step; NaN has one more.
+        # -0.0 has no step, and NaN has one: there are as many as from -inf to inf.
         self.not_a_number = self.steps - 1
 
     def key(self, step: int) -> bytes:

@@ -130,7 +130,7 @@ def _decimal_to_float(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _float_to_integer(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Cut towards zero. Spark converts 2.0**63 to the largest long, whose nearest float it is."""
+    """Cut towards zero. Spark converts 2.0**63, the float next to the largest long, to that long."""
     bounds = np.iinfo(target.to_pandas_dtype())
     numbers = np.asarray(values.cast(pa.float64()).fill_null(0.0))
     fits = (np.floor(numbers) <= bounds.max) & (np.ceil(numbers) >= bounds.min)

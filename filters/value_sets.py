@@ -2,8 +2,8 @@
 
 Each node of the condition gets three sets of the column's values: with which the node can be true, false, and
 null, for any values of other columns. NOT swaps the first two. AND and OR take intersections and unions, by
-three-valued logic. An unknown operator can be anything. So `(a = 1 AND b = 2) OR (a = 3 AND c > 4)` gives {1,
-3} for a, without a normal form, which may take exponential time.
+three-valued logic. An unknown operator can be anything. So `(a = 1 AND b = 2) OR (a = 3 AND c > 4)` gives
+{1, 3} for a, without a normal form, which may take exponential time.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class AggregateRewriting:
         return partial, tuple(edits), tuple(whole) if self._groups_are(by) else None
 
     def _groups_are(self, by: Iterable[str]) -> bool:
-        """Return True if the SELECT groups by exactly these columns, and needs groups for nothing else."""
+        """Return True if the SELECT groups by exactly these columns, without DISTINCT or HAVING."""
         parts, group = self._select.args, self._select.args.get("group")
         terms = [] if group is None else group.expressions
         if parts.get("distinct") or parts.get("having") or self._select.find(exp.Distinct):
