@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, pairwise, product
+from itertools import combinations_with_replacement, count, pairwise, product
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +18,7 @@ from elasticscan.topology import (
     Move,
     Phase,
     Placement,
+    SlotSet,
     Tablet,
     initial_placement,
     join_tablets,
@@ -85,6 +86,10 @@ def test_tablets_tile_and_the_epoch_of_a_slot_grows_with_its_changes_and_never_e
                 assert now.epoch > then.epoch
             else:
                 assert now == then
+    for before, after in combinations_with_replacement(looks, 2):
+        changed = {slot for slot in range(SLOTS) if after.changes[slot] > before.changes[slot]}
+        found = after.placement.changed_since(before.placement, SlotSet.span(3, 17))
+        assert {slot for slot in range(SLOTS) if slot in found} == changed & {*range(3, 17)}
 
 
 def test_a_split_is_in_the_middle_unless_reported_otherwise() -> None:
