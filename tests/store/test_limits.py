@@ -155,6 +155,8 @@ def test_a_table_has_a_limit_on_indexes_and_their_columns(
     with pytest.raises(LimitExceeded, match="has 2 indexes, the most"):
         store.table("t").create_index("c", ["v"])
     store.table("t").create_index("b", ["v"])  # it is there
+    with pytest.raises(SchemaMismatch, match=r"'of' of type list.* cannot be indexed"):
+        store.create_table("u", pa.schema([ID, ("of", nested(1))]), ["id"]).create_index("a", ["of"])
 
 
 def test_a_table_has_a_limit_on_tags_and_a_status_has_them(

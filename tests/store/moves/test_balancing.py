@@ -182,9 +182,11 @@ def test_tablets_that_grew_are_split_and_small_neighbours_are_joined_while_enoug
     assert plan_joins(placement, dict.fromkeys(range(1, 9), 200.0), BOUNDS) == ()
 
 
-def test_shards_that_are_about_equal_or_being_emptied_give_and_take_nothing() -> None:
+def test_few_tablets_move_and_shards_that_are_equal_or_being_emptied_give_and_take_nothing() -> None:
     placement, about = initial_placement(16, 8, [1, 2]), {n: 100.0 if n < 5 else 90.0 for n in range(1, 9)}
     assert plan_moves(placement, about, [1, 2], BOUNDS) == plan_moves(placement, about, [1], BOUNDS) == ()
+    nearest = {1: 60.0, 2: 180.0, 3: 260.0, 4: 0.0, 5: 0.0, 6: 0.0}
+    assert plan_moves(initial_placement(12, 6, [1, 2]), nearest, [1, 2], BOUNDS) == (Move(3, 1, 2),)
     placement = initial_placement(16, 8, [1, 2, 3])
     sizes = {t.id: 500.0 if t.shard == 1 else 10.0 for t in placement.tablets}
     assert plan_moves(placement, sizes, [2, 3], BOUNDS) == ()

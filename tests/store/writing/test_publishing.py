@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from elasticscan.metadata import Fragment, StagedFragment
 from elasticscan.storage import MissingFile, ingest, open_disk
 from elasticscan.store import Store
 from elasticscan.store.writing import publishing
+from elasticscan.store.writing.definitions import reserve_table
 from elasticscan.store.writing.publishing import publish
 from tests.storage.faulty_disk import FaultyDisk
 
@@ -101,6 +103,31 @@ def test_a_commit_that_fails_leaves_what_was_staged_and_no_more(
         assert files_of(store) == before
         publishing.remove_staged(other.context, ingest.files_of(staged))
     assert files_of(store) == set()
+
+
+def test_a_write_alongside_moves_without_end_stages_its_rows_again_while_no_one_can_move_them(
+    store: Store,
+) -> None:
+    moves = list[int]()
+
+    def move(point: str) -> None:
+        if point == "keys compared" and len(moves) < 2 * publishing.ATTEMPTS_WITHOUT_LOCK:
+            moves.append(store.move(1, ("s2", "s1")[len(moves) % 2]).number)
+
+    store.context.sync_point = move
+    store.table("t").insert(rows_of(0))
+    assert len(moves) == publishing.ATTEMPTS_WITHOUT_LOCK + 1
+    assert sorted(store.table("t").scan().to_table()["id"].to_pylist()) == list(range(ROWS))
+    assert store.verify() == []
+
+
+def test_writes_that_make_the_same_table_at_once_share_it_and_no_other_table(store: Store) -> None:
+    make = partial(reserve_table, store.context, schema=SCHEMA, primary_key=["id"])
+    first, again, another = make("new"), make("new"), make("another")
+    assert first == again and first.id != another.id
+    assert publish(store.context, first, publishing.stage(store.context, first, rows_of(0).to_batches())) > 0
+    assert publish(store.context, again, publishing.stage(store.context, again, rows_of(1).to_batches())) > 0
+    assert sorted(store.table("new").scan().to_table()["id"].to_pylist()) == list(range(2 * ROWS))
 
 
 @pytest.mark.parametrize("harm", ["collected", "damaged"])
