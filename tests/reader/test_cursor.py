@@ -43,9 +43,12 @@ def placements(draw: st.DrawFn) -> Placement:
 
 
 @checked
-@given(cursor_sets(), placements())
-def test_a_read_asks_one_shard_for_all_that_lives_there(cursors: Cursors, placement: Placement) -> None:
-    read = plan_read(cursors, placement)
+@given(cursor_sets(), placements(), slot_sets())
+def test_a_read_asks_one_shard_for_all_that_lives_there_but_what_was_refused(
+    cursors: Cursors, placement: Placement, refused: SlotSet
+) -> None:
+    read = plan_read(cursors, placement, refused)
+    cursors = restrict(cursors, slots_of(cursors) - refused)
     if read is None:
         assert not cursors
         return

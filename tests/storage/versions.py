@@ -80,6 +80,10 @@ def _number(r: random.Random, n: int) -> Key:
     return (r.choice((n, -n, n << 40, n - (1 << 63), ~n + (1 << 63))),)
 
 
+def _small_number(n: int) -> int:
+    return (n - 9, n - (1 << 31), ~n + (1 << 31))[n % 3]
+
+
 def _decimal(r: random.Random, n: int) -> Key:
     return (decimal.Decimal(r.choice((1, -1)) * n * 10 ** r.choice((0, 9, 20))).scaleb(-10),)
 
@@ -95,7 +99,7 @@ def _day_and_bytes(r: random.Random, n: int) -> Key:
 KEY_KINDS: dict[str, KeyKind] = {
     "int": KeyKind(_number, pa.int64()),
     "string": KeyKind(lambda r, n: (_text(r) + str(n % 3),), pa.string()),
-    "string and int": KeyKind(lambda r, n: (r.choice("ab"), n - 9), pa.string(), pa.int32()),
+    "string and int": KeyKind(lambda r, n: (r.choice("ab"), _small_number(n)), pa.string(), pa.int32()),
     "decimal": KeyKind(_decimal, pa.decimal128(38, 10)),
     "small decimal": KeyKind(lambda r, n: (decimal.Decimal(n - 9).scaleb(-2),), pa.decimal128(9, 2)),
     "timestamp": KeyKind(_time, pa.timestamp("us", "UTC")),

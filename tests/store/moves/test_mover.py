@@ -1,9 +1,10 @@
-"""One move: rounds while much is committed, and a switch whose answer is lost."""
+"""One move: rounds while much is committed, a switch whose answer is lost. Splits and joins in one commit."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.store import Store
+from elasticscan.store.moves.elasticity import split_and_join
 from elasticscan.store.moves.mover import MOST_ROUNDS, SMALL_REST_ROWS, Mover
-from elasticscan.store.moves.owners import enter_moves, owning
+from elasticscan.store.moves.owners import OwnedStep, enter_moves, owner_is_gone, owning
 from elasticscan.topology import Move
 from tests.base.connections import gate_statements
 from tests.base.manual_clock import ManualClock
@@ -101,3 +103,22 @@ def test_a_switch_whose_answer_was_lost_is_not_undone(tmp_path: Path, refused: i
     assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["k"]) == ROWS
     store.close()
     other.close()
+
+
+def test_tablets_are_split_and_joined_at_once_and_what_became_impossible_is_skipped(tmp_path: Path) -> None:
+    with Store.create(tmp_path / "a.store", ["a"], tablets=4, slots=8, upkeep="off") as store:
+        assert split_and_join(store.context, [1, 9], [(3, 4), (2, 9)]) == (1, 1)
+        tablets = [(tablet["id"], tablet["slots"]) for tablet in store.status()["tablets"]]
+        assert tablets == [(5, [0, 1]), (6, [1, 2]), (2, [2, 4]), (7, [4, 8])]
+        assert store.topology_history()[-1].reason == "1 tablets split, 1 pairs of neighbours joined"
+        assert split_and_join(store.context, [5], []) == (0, 0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="a process says there when it started")
+def test_an_owner_is_gone_once_its_operation_ended_or_another_process_has_its_id() -> None:
+    with owning() as owner:
+        place, _, started, token = owner.split(":")
+        mine = OwnedStep("a step", owner, 0.0, 0.0)
+        taken = replace(mine, owner=f"{place}:1:{started}:{token}")
+        assert (owner_is_gone(mine, 1e9), owner_is_gone(taken, 0.0)) == (False, True)
+    assert owner_is_gone(mine, 0.0)
