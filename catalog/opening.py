@@ -169,8 +169,8 @@ def _home_at_server(url: str, clock: Clock | None) -> PostgresHome:
     is_certain = problem is None and "@" not in query and all(map(str.isdecimal, filter(None, ports)))
     if not is_certain or any(hides(url, host) for host in hosts):
         raise InvalidOption(
-            "the URL does not show where its host begins, or has an unknown option; write '/', ':', '@', '?' in "
-            f"a password as %2F, …: {shown(url)}",
+            "the URL does not show where its host begins, or an option is unknown; write '/', ':', '@', '?' "
+            f"in a password as %2F, …: {shown(url)}",
             option="uri",
         ) from (problem and as_cause(problem, url))
     return PostgresHome(address, clock, url)
