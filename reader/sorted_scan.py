@@ -64,9 +64,9 @@ class _Pool:
         """Count the rows that may be returned: those up to the lowest position of the cursors `ahead`."""
         rows = self._rows
         assert rows is not None, "a page was read before"
-        mark = _mark(ahead)
-        if not ahead or mark is None:
-            return 0 if ahead else int(rows.num_rows)
+        if not ahead:
+            return int(rows.num_rows)
+        mark = _mark(ahead) or b""  # lower than each key
         return bisect_right(range(rows.num_rows), mark, key=lambda row: self._key.at(rows, row))
 
     def take(self, count: int, page_bytes: int) -> tuple[pa.RecordBatch, np.ndarray[Any, Any], bytes | None]:
@@ -87,7 +87,7 @@ class _Pool:
 
 def _mark(ahead: Cursors) -> bytes | None:
     """Return the position up to which every slot was read; None if a slot is unread, or no cursor is left."""
-    return min(cursor.position or b"" for cursor in ahead) or None if ahead else None
+    return min((cursor.position or b"" for cursor in ahead), default=b"") or None
 
 
 def drive_sorted(
@@ -97,19 +97,19 @@ def drive_sorted(
 
     The columns of the request must include those of `key`. Memory: about a page for each shard.
     """
-    limits, begin = plan.request, plan.request.cursors
-    pool, pending, reads = _Pool(key), slots_of(begin), 0
+    request = plan.request
+    pool, pending, reads = _Pool(key), slots_of(request.cursors), 0
     coverage = Coverage(plan.slots, pending)
-    mark = _mark(begin)
+    mark = _mark(request.cursors)
     for page in drive(plan, placements, shards, stats, lowest=True):
         ahead, reads = page.after, reads + 1
         pool.add(page)
         while pending:
             ready = pool.ready(ahead)
             # Read each shard about once for a page, and then return what is ready, even if it is less.
-            if ahead and ready < limits.page_rows and reads <= len(plan.base.shards):
+            if ahead and ready < request.page_rows and reads <= len(plan.base.shards):
                 break
-            rows, slots, last = pool.take(min(ready, limits.page_rows), limits.page_bytes)
+            rows, slots, last = pool.take(min(ready, request.page_rows), request.page_bytes)
             mark = last or mark
             if ahead and rows.num_rows == ready:
                 mark = _mark(ahead) or mark

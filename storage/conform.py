@@ -21,6 +21,7 @@ from elasticscan.base.key_encoding import encoded_lengths
 from elasticscan.base.limits import BATCH_ROWS, MAX_KEY_BYTES, MAX_ROW_BYTES
 from elasticscan.metadata import TableInfo, is_widening
 from elasticscan.storage.definition import children
+from elasticscan.storage.lookup import joined
 
 _t = pa.types
 
@@ -223,11 +224,10 @@ def parts_of(
             held.append(part)
             begin, rows, size = begin + part.num_rows, rows + part.num_rows, size + part.nbytes
             if rows == most_rows or size >= most_bytes:
-                whole = pa.concat_batches(held) if len(held) > 1 else part
-                held, rows, size = [], 0, 0
+                whole, held, rows, size = joined(held), [], 0, 0
                 yield whole
     if held:
-        yield pa.concat_batches(held) if len(held) > 1 else held[0]
+        yield joined(held)
 
 
 def _check_sound(column: pa.Array, field: pa.Field) -> None:

@@ -88,10 +88,8 @@ class Versions:
 
     def columns(self, chosen: Array) -> dict[str, pa.Array]:
         """Return columns by name for the chosen `rows`, with their slots, commits and tombstone marks."""
-        rows, system = (
-            taken(self.rows, chosen),
-            {SLOT: self.slots, COMMIT: self.commits, DELETED: self.deleted},
-        )
+        rows = taken(self.rows, chosen)
+        system = {SLOT: self.slots, COMMIT: self.commits, DELETED: self.deleted}
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
         return columns | {name: pa.array(values[chosen]) for name, values in system.items()}
 

@@ -63,8 +63,6 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Event], Phase]] = MappingProxyType(
     }
 )
 
-FINAL: Final = frozenset({Phase.TARGET_SERVES, Phase.UNDONE})
-
 
 @dataclass(frozen=True, slots=True)
 class Move:
@@ -82,7 +80,7 @@ class Move:
 
     @property
     def is_over(self) -> bool:
-        return self.phase in FINAL
+        return self.phase in (Phase.TARGET_SERVES, Phase.UNDONE)
 
     def after(self, event: Event) -> Self:
         """Return the move after an event. The event must be allowed in this phase."""

@@ -126,9 +126,9 @@ class KeptBatches:
         self.cache.use((self._reader, index), batch)
         return batch
 
-    def forget(self, indices: Iterable[int] | None = None) -> None:
-        """Drop these batches, by default all, from the cache."""
-        self.cache.drop([(self._reader, n) for n in (list(self._held) if indices is None else indices)])
+    def forget(self, indices: Iterable[int]) -> None:
+        """Drop these batches from the cache."""
+        self.cache.drop((self._reader, index) for index in indices)
 
 
 class BatchReader:

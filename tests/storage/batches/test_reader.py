@@ -31,7 +31,7 @@ def test_what_stays_are_the_batches_used_last(most: int, uses: list[tuple[int, i
         patch.setattr(reader_module, "MOST_BATCHES", most)
         for number, tens, reader in uses:
             if number == 10:
-                readers[reader].forget()
+                readers[reader].forget(range(10))
                 plain = {key: size for key, size in plain.items() if key[0] != reader}
             else:
                 readers[reader].get(number, lambda _, tens=tens: batch_of(10 * tens))  # type: ignore[misc]
