@@ -38,7 +38,7 @@ def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
         try:
             batch.validate()  # before its nulls are counted
         except (pa.ArrowInvalid, pa.ArrowIndexError) as error:
-            raise SchemaMismatch(f"the rows are no sound Arrow data: {error}") from error
+            raise SchemaMismatch(f"the rows are not valid Arrow data: {error}") from error
         yield batch
     if batch is None:  # an empty batch, so that its columns are checked
         arrays = [pa.nulls(0, kind) for kind in reader.schema.types]
@@ -65,7 +65,7 @@ def _reader(data: Any) -> pa.RecordBatchReader:
         if hasattr(data, "__arrow_c_stream__"):
             return pa.RecordBatchReader.from_stream(data)
     except (pa.ArrowException, ValueError, TypeError) as error:  # also from other libraries' conversions
-        raise SchemaMismatch(f"{a_type(data)} is no stream of rows: {error}") from error
+        raise SchemaMismatch(f"{a_type(data)} is not a stream of rows: {error}") from error
     raise SchemaMismatch(f"cannot write {a_type(data)}: {ROWS_HINT}")
 
 
@@ -241,8 +241,8 @@ def _check_sound(column: pa.Array, field: pa.Field) -> None:
             column.dictionary.validate(full=True)
     except (pa.ArrowInvalid, pa.ArrowIndexError) as error:
         raise SchemaMismatch(
-            f"column {field.name!r} holds values that are no {column.type}: {error}; text that is not UTF-8 "
-            "belongs into a binary column",
+            f"column {field.name!r} has values that are not valid for {column.type}: {error}; write text "
+            "that is not UTF-8 to a binary column",
             column=field.name,
         ) from error
 

@@ -126,7 +126,7 @@ def _check_apart(versions: Versions, table: TableInfo, committed: bool) -> None:
         raise repeated_key(versions.rows, int(order[twice[0]]), versions.primary_key)
     if len(twice):
         raise StoreDamaged(
-            f"table {table.name!r} has rows of the same key and commit twice; run "
+            f"table {table.name!r} has two rows with the same key and commit; run "
             "`elasticscan verify`, and restore a backup if it finds damage",
             table=table.name,
         )

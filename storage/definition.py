@@ -116,7 +116,7 @@ def _check_names(schema: pa.Schema) -> None:
     for field in schema:
         if field.name.lower() in RESERVED or field.name.lower().startswith(QUERY_PREFIX):
             raise SchemaMismatch(
-                f"column name {field.name!r} is taken by the store, like {', '.join(sorted(RESERVED))} and "
+                f"column name {field.name!r} is reserved, like {', '.join(sorted(RESERVED))} and "
                 f"{QUERY_PREFIX}…; rename the column",
                 column=field.name,
             )

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from elasticscan.base.concurrency import cached_property
 from elasticscan.storage.lookup import Mask, Rows
 
-_MOST_JOINED = 64  # up to so many newer rows, the ranges between them are copied; for more, rows are taken
+_MOST_JOINED = 64  # up to so many newer rows, the ranges between them are copied; else single rows
 
 
 @dataclass(frozen=True)

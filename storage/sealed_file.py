@@ -202,8 +202,8 @@ class SealedFile:
 
     def damaged(self, why: object) -> FragmentDamaged:
         return FragmentDamaged(
-            f"file {self._path}{self._label} cannot be read: {why}; `elasticscan verify` tells what else is "
-            f"damaged: {RESTORE}",
+            f"file {self._path}{self._label} cannot be read: {why}; `elasticscan verify` lists all damage: "
+            f"{RESTORE}",
             path=self._path,
         )
 
@@ -346,7 +346,7 @@ def find_seal(disk: Disk, path: str) -> tuple[Manifest, Seal]:
         if more["end"] != digest_of(tail[len(tail) - held :]):
             raise ValueError("its footer has changed since it was written")
     except _UNREADABLE as error:
-        raise FragmentDamaged(f"file {path} is not a whole file of a store: {error}", path=path) from error
+        raise FragmentDamaged(f"file {path} is not a complete file of a store: {error}", path=path) from error
     return manifest, Seal(file.size, len(tail), digest_of(tail))
 
 

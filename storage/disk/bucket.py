@@ -47,14 +47,14 @@ _OUTDATED = frozenset(
 )
 _DENIED = (
     "its credentials may not do this; let them get, put, delete and list objects, and list and abort "
-    "multipart uploads, below the prefix (what may not be listed hides which files are missing)"
+    "multipart uploads, below the prefix (without the right to list, a missing object looks forbidden)"
 )
 _CREDENTIALS = (
     "its credentials are missing, wrong or expired; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY, where this process runs"
 )
 _OTHERWISE = (
-    "look whether it runs; check the bucket, AWS_ENDPOINT_URL (such as http://HOST:9000), AWS_REGION and "
+    "check that it runs; check the bucket, AWS_ENDPOINT_URL (such as http://HOST:9000), AWS_REGION and "
     "AWS_CA_BUNDLE, and try again"
 )
 _TO_DO = dict.fromkeys(("AccessDenied", "403"), _DENIED) | dict.fromkeys(

@@ -238,7 +238,7 @@ class ObjectDisk:
         return Object(self._bucket, self._prefix + path, blocks)
 
     def prefetch(self, paths: Sequence[str]) -> None:
-        """Fetch the ends of objects that are opened next, some at once."""
+        """Fetch the ends of objects that are opened next, in parallel."""
 
         def fetch(path: str) -> None:
             with suppress(MissingFile):  # opening it raises the error

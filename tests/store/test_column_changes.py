@@ -242,7 +242,7 @@ def test_no_column_gets_a_name_of_what_reads_queries_and_files_add(
             partial(table.add_columns, {name: "string"}),
             partial(table.rename_column, "v", name),
         ):
-            with pytest.raises(SchemaMismatch, match="is taken by the store"):
+            with pytest.raises(SchemaMismatch, match="is reserved, like"):
                 call()
     assert [known.name for known in store.tables()] == ["t"]
     assert table.schema == SCHEMA

@@ -84,7 +84,7 @@ def test_a_handle_says_what_it_stands_for(store: Store, trips: Table) -> None:
         ({1: [1]}, "do not go together|unknown: 1"),
         ({}, "missing: id, day, km"),
         ("id", "hand in a pyarrow Table"),
-        (pa.chunked_array([[1]]), "is no stream of rows"),
+        (pa.chunked_array([[1]]), "is not a stream of rows"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(
