@@ -67,11 +67,7 @@ class StagedRun:
     A run belongs to a fragment, lies at the same shard and serves the same slots. So when a tablet leaves,
     its rows and its entries leave in the same step.
 
-    Attributes:
-        index: the index's id.
-        path: its path below the shard's root.
-        rows: the number of its entries; tombstones have none.
-        bytes, tail, digest: see `Seal`.
+    `path` is below the shard's root. `rows` is the number of entries; tombstones have none.
     """
 
     index: int

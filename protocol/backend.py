@@ -108,11 +108,7 @@ class Backend(Protocol):
         """Return a table. `schema` are the columns that the user gave, for stores that have no schema."""
 
     def resume(self, key: str, table: str, filter: str | None) -> PartScan:  # noqa: A002
-        """Return the scan of a sealed key.
-
-        Raises:
-            ContinuationKeyError: the key is not of a read of this table with this filter.
-        """
+        """Return the scan of a sealed key; `ContinuationKeyError` if it read another table or filter."""
 
 
 def of_another_read() -> ContinuationKeyError:

@@ -143,10 +143,8 @@ _FIELDS = [each.name for each in fields(ContinuationKey)]
 class Sealer:
     """Seals and opens keys of one store.
 
-    Args:
-        store_id: the store's id, which is authenticated with every key.
-        secrets: 32-byte secrets by number. The one with the highest number seals and all of them open, so a
-            secret can be replaced while scans run.
+    `secrets` are 32 bytes each, by number. The one with the highest number seals and all of them open, so a
+    secret can be replaced while scans run.
     """
 
     def __init__(self, store_id: str, secrets: Mapping[int, bytes]) -> None:
@@ -220,9 +218,8 @@ def _refusal(why: str) -> ContinuationKeyError:
 class Macs:
     """Message authentication codes of a store. Only the offsets of streams use them.
 
-    Args:
-        secrets: the store's secrets by number. The newest signs and all of them verify, so a secret can be
-            replaced while streams run.
+    The newest of the `secrets` (by number) signs and all of them verify, so a secret can be replaced while
+    streams run.
     """
 
     def __init__(self, secrets: Mapping[int, bytes]) -> None:

@@ -20,7 +20,6 @@ class IndexOrder:
     """Read through a secondary index: the entries to read, and the direction.
 
     Attributes:
-        index: the index's id.
         ranges: the ranges of index keys to read, `[low, high)`, disjoint and ascending.
         descending: read from the highest key to the lowest.
     """
@@ -108,8 +107,6 @@ class PageRequest:
     """A request for one page from one shard: plain values that could be sent over a network.
 
     Attributes:
-        table: the table's id.
-        shard: the shard's id.
         cursors: the slots to read in one pass, each from after its position.
         snapshot: the commit number of the snapshot to read.
         columns: the columns to return, in order.

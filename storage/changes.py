@@ -112,9 +112,6 @@ def read_changes(source: PageSource, request: PageRequest) -> PageRows:
     Returns:
         The request's columns, the type of the change if there is a feed, and the number of the commit. A page
         without rows is the last one.
-
-    Raises:
-        FragmentDamaged: a fragment cannot be read.
     """
     assert request.changes is not None, "the caller has checked that the request has a span"
     page = _ChangePage(source, request, request.changes)

@@ -62,12 +62,7 @@ def key_hashes(keys: Sequence[pa.Array]) -> KeyHashes:
 
 
 class KeyFilter:
-    """The filter of one fragment, built when it is worth it. Threads may share one.
-
-    Args:
-        kept: where the cache keeps it.
-        rows: the number of the fragment's rows.
-    """
+    """The filter of one fragment with `rows` rows, built when it is worth it. Threads may share one."""
 
     def __init__(self, kept: KeptBatches, rows: int) -> None:
         self._kept, self._rows = kept, rows

@@ -69,11 +69,7 @@ def equal_ranges(values: NDArray[Any]) -> Iterator[tuple[int, int]]:
 
 
 def rows_at(reader: FragmentReader, rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
-    """Return rows of a fragment by number, in this order, in some of the reader's columns.
-
-    Raises:
-        FragmentDamaged: the fragment lacks a row, or cannot be read.
-    """
+    """Return rows by number, in this order, in these columns; `FragmentDamaged` if a row is missing."""
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < int(reader.starts[-1]):
         raise reader.damaged("an index refers to a row that it does not have")
     names = list(columns)

@@ -49,8 +49,7 @@ def schema_in_log(table: TableInfo, tombstones: bool) -> pa.Schema:
 def unpack_rows(name: str, schema: pa.Schema, packed: bytes) -> pa.RecordBatch:
     """Return the rows of a commit from the log, whose digest was checked; `schema` is from `schema_in_log`.
 
-    Raises:
-        StoreDamaged: the bytes are not rows of this schema; `name` is that of the table.
+    Raises `StoreDamaged` if the bytes are not rows of this schema; `name` is that of the table.
     """
     try:
         rows = pa.ipc.read_record_batch(pa.py_buffer(packed), schema)

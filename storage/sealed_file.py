@@ -60,12 +60,7 @@ def digest_of(data: Any) -> int:
 
 
 class SealedWriter:
-    """Writes record batches of a schema to a file, and seals it.
-
-    Args:
-        file: the binary file to write to.
-        schema, options: see `pyarrow.ipc.new_file`.
-    """
+    """Writes record batches of a schema to a binary file, and seals it; see `pyarrow.ipc.new_file`."""
 
     def __init__(self, file: Any, schema: pa.Schema, options: ipc.IpcWriteOptions | None = None) -> None:
         self._sink = _Sink(file)

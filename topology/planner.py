@@ -15,10 +15,7 @@ def initial_placement(slots: int, tablets: int, shards: Sequence[int]) -> Placem
     """Return the placement of a new store: tablets 1, 2, ... at epoch 1, a contiguous block for each shard.
 
     Tablets differ by at most one slot, shards by at most one tablet. If there are fewer tablets than
-    shards, the last shards are empty.
-
-    Raises:
-        InvalidOption: `tablets` is not in [1, slots].
+    shards, the last shards are empty. Raises `InvalidOption` unless `tablets` is in [1, slots].
     """
     assert 1 <= slots <= MAX_SLOTS, slots
     assert shards and len(set(shards)) == len(shards), shards
@@ -35,11 +32,7 @@ def initial_placement(slots: int, tablets: int, shards: Sequence[int]) -> Placem
 
 
 def split_tablet(tablet: Tablet, at: int | None, new_ids: tuple[int, int]) -> Change:
-    """Return the change of one tablet into `[start, at)` and `[at, end)`; by default, two halves.
-
-    Raises:
-        InvalidTopologyChange: one of the two would be empty.
-    """
+    """Return the change of one tablet into `[start, at)` and `[at, end)`; by default, two halves."""
     middle = (tablet.start + tablet.end) // 2 if at is None else at
     if not tablet.start < middle < tablet.end:
         raise InvalidCall(
@@ -56,12 +49,9 @@ def split_tablet(tablet: Tablet, at: int | None, new_ids: tuple[int, int]) -> Ch
 
 
 def join_tablets(left: Tablet, right: Tablet, new_id: int) -> Change:
-    """Return the change of two neighbours at one shard into one tablet.
+    """Return the change of two neighbours at one shard, in slot order, into one tablet.
 
     Its epoch is higher than both, so the epoch of every slot grows.
-
-    Raises:
-        InvalidTopologyChange: they are not neighbours in this order, or are at different shards.
     """
     if left.end != right.start or left.shard != right.shard:
         raise InvalidCall(

@@ -35,11 +35,7 @@ class SlotSet:
 
     @classmethod
     def of(cls, ranges: Iterable[Range]) -> SlotSet:
-        """Return the union of ranges `[start, end)`, which may overlap or be empty.
-
-        Raises:
-            ValueError: a range is not within `[0, MAX_SLOTS)`.
-        """
+        """Return the union of ranges, which may overlap or be empty; `ValueError` if beyond `MAX_SLOTS`."""
         ranges, bits = tuple(ranges), 0
         for start, end in ranges:
             if not 0 <= start <= MAX_SLOTS >= end:

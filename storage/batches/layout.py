@@ -145,10 +145,7 @@ def take_rows(
     Memory for the whole batch is reserved. Only the segments that contain values of the rows are read
     into it, and Arrow takes the rows from there. The rest of the memory is never touched.
 
-    Raises:
-        FragmentDamaged: the bytes have changed since they were written.
-        ShardUnavailable: the disk cannot be read.
-        ValueError: a text is not within its column.
+    Raises `ValueError` if a text is not within its column.
     """
     indices = pa.array(rows)
     largest = max((place[1] for column in columns for place in column.buffers if place), default=0)

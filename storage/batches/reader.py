@@ -134,9 +134,7 @@ class KeptBatches:
 class BatchReader:
     """Random access to the record batches of a sealed file, in the columns that `_choose` returns.
 
-    Args:
-        disk, path, seal, label: see `SealedFile`.
-        cache: the cache to share with other readers.
+    `disk`, `path`, `seal` and `label` are as in `SealedFile`; readers may share a `cache`.
     """
 
     def __init__(

@@ -86,11 +86,7 @@ def _client_of(process: int, environment: int) -> Any:
 
 
 class Bucket:
-    """The objects of a bucket.
-
-    Args:
-        name: the name of the bucket.
-        root: the shard's root, for errors; it contains no secret.
+    """The objects of a bucket; `root` is the shard's root, for errors, and contains no secret.
 
     All methods raise `ShardUnavailable`, and `FragmentMissing` if the named object does not exist.
     """

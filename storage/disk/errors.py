@@ -38,12 +38,8 @@ class MissingFile(FragmentDamaged, code=FragmentDamaged.code):
 def disk_error(error: OSError | MemoryError, root: str, path: str | None, writing: bool) -> ElasticScanError:
     """Return the error to raise for an error of a disk.
 
-    Args:
-        error: the error of the operating system.
-        root: the shard's root. After ENOENT this function checks whether the root exists, to tell a missing
-            file from a missing disk.
-        path: the file below the root, or None if the operation was on the root itself.
-        writing: the operation was a write, not a read.
+    `path` is the file below the root, or None if the operation was on the root itself. After ENOENT this
+    function checks whether the root exists, to tell a missing file from a missing disk.
     """
     number = getattr(error, "errno", None)
     if (lack := lack_in(error)) is not None:

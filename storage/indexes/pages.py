@@ -62,9 +62,6 @@ def read_index_page(source: IndexSource, request: PageRequest) -> PageRows:
 
     A page may end between two rows of one index key. If the order is descending, positions are inverted
     order keys. A page without rows may have cursors, which have always advanced. `scanned` counts entries.
-
-    Raises:
-        FragmentDamaged: a fragment or a run cannot be read.
     """
     assert request.order is not None, "the caller has checked that the request has an order"
     return _IndexPage(source, request, request.order).page()
@@ -87,10 +84,7 @@ class DirectedRun:
     ranges and positions mean the same in both directions. A position is an order key, inverted byte by byte
     if descending, and covers all order keys up to it.
 
-    Args:
-        fragment, run: the fragment, and the run.
-        cursors: the slots to read, each from after its position.
-        descending: the direction.
+    `cursors` are the slots to read, each from after its position.
     """
 
     def __init__(self, fragment: Fragment, run: RunReader, cursors: Cursors, descending: bool) -> None:

@@ -97,15 +97,8 @@ def build_runs(
 
     After an error, no run is left. Memory: three times the size of `RUN_ROWS` entries, or of `RUN_BYTES`.
 
-    Args:
-        disk: the disk of the fragment's shard, for the fragment and its runs.
-        table, index: the table of the fragment, and the index.
-        fragment: a complete fragment.
-        origin: the operation that builds.
-
-    Raises:
-        InvalidKey: an entry's key is too long for a continuation key.
-        FragmentDamaged, DiskFull, ShardUnavailable: the fragment or the disk failed.
+    `disk` is that of the fragment's shard, `origin` the operation that builds. Raises `InvalidKey` if an
+    entry's key is too long for a continuation key.
     """
     reader = FragmentReader(disk, fragment.path, run_columns(table, index), fragment.seal, table)
     write = partial(_write_run, disk, table, index, fragment, origin)
