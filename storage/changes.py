@@ -138,7 +138,7 @@ class _ChangePage:
         if page.rows_left <= 0:
             return piece.start
         inputs = self.source.inputs(touching, self.needed, piece.slots)
-        fragments = [one.fragment for one in inputs]
+        fragments = [fragment for fragment, _ in inputs]
         size = sum(fragment.bytes for fragment in fragments)
         row_bytes = max(1, size // max(1, sum(fragment.rows for fragment in fragments)))
         is_mixed = not all(map(bounds.wholly_hold, fragments))  # maybe only few rows are within bounds

@@ -62,7 +62,7 @@ class Overlay:
     def __init__(
         self, large: MergeInput, columns: FragmentReader, others: Sequence[MergeInput], bounds: Bounds
     ) -> None:
-        self._is_older = all(large.fragment.max_commit < one.fragment.min_commit for one in others)
+        self._is_older = all(large.fragment.max_commit < other.fragment.min_commit for other in others)
         self._large, self._reader = large.fragment, large.reader.plain if self._is_older else large.reader
         self._others, self._names, self._bounds = others, large.reader.primary_key, bounds
         self._columns = columns.plain

@@ -52,9 +52,9 @@ def read_listed(source: PageSource, request: PageRequest) -> PageRows:
             slots, keys = listed.slots[asked], listed.keys.take(pa.array(asked))
             found = rows_of_keys(source, slots, keys.columns, request.columns, bounds)
             page.scanned += int(np.count_nonzero(found.versions))
-            there = np.flatnonzero(found.places >= 0)
-            rows = found.rows.append_column(SLOT, pa.array(slots[there]))
-            key_at = keys_of(keys.take(pa.array(there)), keys.schema.names)
+            present = np.flatnonzero(found.places >= 0)
+            rows = found.rows.append_column(SLOT, pa.array(slots[present]))
+            key_at = keys_of(keys.take(pa.array(present)), keys.schema.names)
             if (stop := page.fill(rows, key_at, piece.start)) is not None:
                 return stop
         return None
@@ -100,11 +100,11 @@ def rows_of_keys(
     nothing = np.full(len(slots), -1, dtype=np.int64)
     found = find_newest(sought, fragments, bounds, FoundVersions(nothing, nothing, nothing), source.prefetch)
     numbers, rows, versions = found.fragment_numbers, found.rows, found.fragment_numbers >= 0
-    there, places = np.flatnonzero(versions), np.full(len(numbers), -1, dtype=np.int64)
-    if not len(there):
+    present, places = np.flatnonzero(versions), np.full(len(numbers), -1, dtype=np.int64)
+    if not len(present):
         empty = [pa.array([], source.table.schema.field(name).type) for name in columns]
         return FoundRows(places, pa.RecordBatch.from_arrays(empty, names=list(columns)), versions)
-    numbers, rows, alive = numbers[there], rows[there], np.ones(len(there), dtype=bool)
+    numbers, rows, alive = numbers[present], rows[present], np.ones(len(present), dtype=bool)
     opened = tuple(columns) or source.table.primary_key  # a reader of the keys is already open
 
     def fetch(number: int, at: Indices) -> pa.RecordBatch:
@@ -121,7 +121,7 @@ def rows_of_keys(
     picked = fetch_by_group(numbers, fetch)
     if not alive.all():
         picked = picked.filter(pa.array(alive)) if columns else picked
-    places[there[alive]] = np.arange(np.count_nonzero(alive))
+    places[present[alive]] = np.arange(np.count_nonzero(alive))
     return FoundRows(places, picked, versions)
 
 

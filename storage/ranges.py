@@ -90,7 +90,11 @@ def _extent(searched: MergeInput, slot: int, low: bytes, high: bytes | None) -> 
 
 def _together(inputs: Sequence[MergeInput], gathered: Sequence[Extents], bounds: Bounds) -> Versions:
     by_input = zip(inputs, zip(*gathered, strict=True), strict=True)
-    parts = [InputRows(of, rows) for (of, reader), ends in by_input for rows in _rows_of(reader, ends)]
+    parts = [
+        InputRows(fragment, rows)
+        for (fragment, reader), extents in by_input
+        for rows in _rows_of(reader, extents)
+    ]
     return Versions(parts, inputs[0].reader.primary_key, bounds)
 
 

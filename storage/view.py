@@ -70,8 +70,8 @@ def _parts_of(fragments: Sequence[Fragment], bounds: Bounds) -> Iterator[tuple[S
         by_base.setdefault(base, {}).update(served)
         ranges.append((base, (interval.start, interval.end)))
     layers = {
-        base: Layers(None if base is None else of.pop(base), tuple(of.values()))
-        for base, of in by_base.items()
+        base: Layers(None if base is None else by_id.pop(base), tuple(by_id.values()))
+        for base, by_id in by_base.items()
     }
     for base, neighbours in groupby(ranges, key=itemgetter(0)):
         yield SlotSet.of(ends for _, ends in neighbours), layers[base]
