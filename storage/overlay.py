@@ -67,7 +67,7 @@ class Overlay:
         self._others, self._names, self._bounds = others, large.reader.primary_key, bounds
         self._columns = columns.plain
         self._begins: dict[int, tuple[int, bytes]] = {}
-        self._keys: dict[int, int] = {}
+        self._keys: dict[int, int] = {}  # of batches with newer rows: their digests; 0 without any
         self.batch_count = large.reader.batch_count
         self.fits = bool(self._crowd.max() <= 1)
         self._number = next(_numbers)
@@ -112,19 +112,26 @@ class Overlay:
         return begin
 
     def batch(self, index: int) -> pa.RecordBatch:
-        number = self._number * self.batch_count - index  # unique among overlays, and negative unlike digests
-        newer = self._kept(index, number, lambda: self._merge(index)) if self.touches(index) else None
-        if newer is None or not newer.num_rows:
+        key = self._keys.get(index)
+        if key is None:
+            newer = self._newer(index) if self.touches(index) else None
+            key = self._keys[index] = _digest(index, newer) if newer is not None and newer.num_rows else 0
+        if not key:
             return self._columns.batch(index)
-        key = self._keys.get(index) or self._keys.setdefault(index, _digest(index, newer))
-        return self._kept(index, key, lambda: self._lay_over(index, newer))
+        return self._kept(index, key, lambda: self._lay_over(index, self._newer(index)))
+
+    def _newer(self, index: int) -> pa.RecordBatch:
+        """Return the newer rows of a batch, as long as they are kept without a merge."""
+        number = self._number * self.batch_count - index  # < 0, unique among overlays; digests are not < 0
+        return self._kept(index, number, lambda: self._merge(index))
 
     def _kept(self, index: int, key: int, make: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
         """Return a cached entry of a batch, or make it; only the last few that were used stay cached."""
         overlaid, keys = self._columns.overlaid, self._columns.overlaid_keys.setdefault(index, [])
-        keys[:] = [*(other for other in keys if other != key), key]
-        overlaid.forget(keys[:-_MOST_KEPT])
-        del keys[:-_MOST_KEPT]
+        if keys[-1:] != [key]:
+            keys[:] = [*(other for other in keys if other != key), key]
+            overlaid.forget(keys[:-_MOST_KEPT])
+            del keys[:-_MOST_KEPT]
         return overlaid.get(key, lambda _: make())
 
     def _merge(self, index: int) -> pa.RecordBatch:

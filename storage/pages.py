@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -248,7 +248,7 @@ def _read_slices(
     def key_of(batch: int, numbers: Sequence[int] | NDArray[np.int64], at: int) -> bytes:
         return keys_of(keyed().batch(batch), primary_key)(int(numbers[at]))
 
-    edges = _edges_of(piece.slots)
+    edges = piece.slots.edges
     index, row = (keyed() if piece.low else batches).seek(*piece.start)
     while index < batches.batch_count:
         if skips(index):  # if the page ends before the next batch, the next page skips this one again
@@ -273,12 +273,6 @@ def _read_slices(
         beyond = batches.seek(int(edges[passed]), b"") if passed % 2 == 0 else (0, 0)  # even: before a start
         index, row = max((index + 1, 0), beyond)
     return None
-
-
-@lru_cache(maxsize=256)
-def _edges_of(slots: SlotSet) -> NDArray[np.int64]:
-    """Return `slots.edges`, cached because each page of a scan needs them."""
-    return slots.edges
 
 
 def _rows_within(
