@@ -33,7 +33,7 @@ def until(look: Callable[[], Any], what: str, seconds: float = 240) -> Any:
     while time.monotonic() < end:
         if seen := look():
             return seen
-        time.sleep(0.02)
+        time.sleep(0.05)
     raise TimeoutError(what)
 
 
@@ -145,15 +145,15 @@ def kill(process: int) -> None:
         os.kill(process, signal.SIGKILL)
 
 
-def members(session: int) -> list[int]:
-    """The processes of a session that have not ended."""
+def members(*sessions: int) -> list[int]:
+    """The processes of sessions that have not ended."""
     found = []
     for entry in PROC.iterdir():
         if entry.name.isdigit():
             with suppress(OSError):
                 # id (name) state parent group session ...; the name may hold anything
                 fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                if int(fields[3]) == session and fields[0] not in "ZX":
+                if int(fields[3]) in sessions and fields[0] not in "ZX":
                     found.append(int(entry.name))
     return found
 

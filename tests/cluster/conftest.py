@@ -44,7 +44,7 @@ def tidy(store: Store) -> None:
 
 
 @contextmanager
-def moving(store: Store, seed: int = 1, roots: str | None = None, pause: float = 0.1) -> Iterator[None]:
+def moving(store: Store, seed: int = 1, roots: str | None = None, pause: float = 0.3) -> Iterator[None]:
     """Tablets move, split and join, and shards come and go.
 
     Args:

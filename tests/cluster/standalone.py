@@ -96,7 +96,7 @@ class Cluster:
 
     def executors(self) -> list[int]:
         """The processes of all executors, the oldest first."""
-        found = (each for process in self._started for each in members(process.pid))
+        found = members(*(process.pid for process in self._started))
         return sorted(process for process in found if BACKEND in command(process))
 
     def kill_executor(self) -> None:
