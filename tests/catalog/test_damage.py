@@ -17,7 +17,7 @@ def lived(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("name", [damage.__name__ for damage in (*OF_ROWS, *OF_FILES)])
-@pytest.mark.parametrize("seeds", ranges_of_seeds(8, 12, short=1), ids=str)
+@pytest.mark.parametrize("seeds", ranges_of_seeds(6, 12, short=1), ids=str)
 def test_what_is_read_of_a_damaged_log_is_what_was_written_or_a_typed_error(
     lived: Lived, name: str, seeds: range
 ) -> None:

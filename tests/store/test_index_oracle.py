@@ -308,7 +308,7 @@ def check_seed(template: Path, place: Path, seed: int) -> None:
         shutil.rmtree(place)
 
 
-@pytest.mark.parametrize("seeds", ranges_of_seeds(10, 1, short=1), ids=str)
+@pytest.mark.parametrize("seeds", ranges_of_seeds(6, 1, short=1), ids=str)
 def test_every_access_path_returns_what_duckdb_returns(template: Path, tmp_path: Path, seeds: range) -> None:
     for seed in seeds:
         check_seed(template, tmp_path / f"store{seed}", seed)
