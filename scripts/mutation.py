@@ -6,7 +6,8 @@
 
 `scripts/mutants.json` is the list. A mutant is named by its file, function and operator, the mutated text,
 and its number among equal ones, so it survives edits elsewhere; where the text itself was edited it is
-reported as gone. `--keep` writes the results into the list, and later runs are compared with them.
+reported as gone, and `--draw` draws others in its place. `--keep` writes the results into the list, and later
+runs are compared with them.
 
 Tests run in a copy of the tree, with `PYTHONPATH=typing`, and mutants are written there. Before the mutants
 of a file, its tests must pass, and must fail once the file raises an error of its own: so mutants are
@@ -35,7 +36,10 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator
 
 LIST = Path(__file__).with_name("mutants.json")
-STORE, WRITING, TRANSCRIPTS = "tests/store", "tests/store/writing", "tests/transcripts"
+STORE, WRITING = "tests/store", "tests/store/writing"
+PROGRAMS = "tests/simulation/test_simulation.py::test_a_store_answers_as_the_oracle_whatever_is_done_to_it"
+TARGET_GONE = "tests/store/test_shards_that_leave.py::test_a_mover_whose_target_has_gone_says_so"
+STORY = "tests/transcripts/test_transcripts.py::test_a_store_answers_as_the_transcript_says"
 
 # How many mutants of a folder or file are drawn, and the tests that are nearest to its modules.
 COUNTS = {
@@ -46,29 +50,55 @@ COUNTS = {
     "store/writing": 60,
     "storage/merge.py": 22,
 }
-READING_WRITES = ("merging", "preconditions", "transactions")
+# A pattern `*.txt` means the transcripts of such names.
+MOVES, WRITES = ("contract*.txt", "expand*.txt", "*move*.txt", "shard*.txt"), "write*.txt"
 TESTS = {
     "topology": ["tests/topology"],
     "protocol/keys.py": ["tests/protocol"],
-    "protocol": ["tests/reader/test_cursor.py", "tests/protocol", "tests/reader"],
-    "reader": ["tests/reader", TRANSCRIPTS],
-    "store/moves": [TRANSCRIPTS, "tests/simulation/test_simulation.py"],
-    "store/moves/elasticity.py": [
-        f"{STORE}/test_shards_that_leave.py",
-        "tests/simulation/test_simulation.py",
+    "protocol/cursors.py": ["tests/reader/test_cursor.py", "tests/protocol", "tests/reader"],
+    "protocol/requests.py": ["tests/storage/test_reading.py", "tests/optimizer"],
+    "reader": ["tests/reader", "scan_*.txt", "keys*.txt", "rows*.txt"],
+    "store/moves": [f"{STORE}/moves/test_mover.py", TARGET_GONE, *MOVES, PROGRAMS],
+    "store/moves/balancing.py": [f"{STORE}/moves/test_balancing.py", "keeper*.txt"],
+    "store/moves/elasticity.py": [f"{STORE}/moves/test_mover.py", *MOVES, "keeper*.txt", PROGRAMS],
+    "store/moves/owners.py": [
+        f"{STORE}/moves/test_mover.py",
+        "tests/catalog/test_transactions.py",
+        *MOVES,
+        "keeper*.txt",
+        PROGRAMS,
     ],
-    "store/writing": [f"{WRITING}/test_publishing.py", TRANSCRIPTS],
-    "store/writing/definitions.py": [f"{STORE}/test_limits.py"],
-    "store/writing/indexing.py": [f"{STORE}/test_index_changes.py"],
-    "storage/merge.py": [f"tests/storage/test_{name}.py" for name in ("copying", "overlay", "reading")],
-    "store/writing/loading.py": [f"{WRITING}/test_loading.py", TRANSCRIPTS],
+    "store/writing": [f"{WRITING}/test_publishing.py", f"{WRITING}/test_small_commits.py", WRITES],
+    "store/writing/definitions.py": [
+        f"{STORE}/test_column_changes.py",
+        f"{STORE}/test_limits.py",
+        f"{WRITING}/test_publishing.py",
+        "columns*.txt",
+        "compression.txt",
+    ],
+    "store/writing/indexing.py": [
+        f"{STORE}/test_index_changes.py",
+        f"{STORE}/test_limits.py",
+        f"{WRITING}/test_small_commits.py",
+        "*index*.txt",
+        "write_by_tasks*.txt",
+        PROGRAMS,
+    ],
+    "storage/merge.py": ["tests/storage/test_copying.py", "tests/storage/test_reading.py"],
+    "store/writing/loading.py": [f"{WRITING}/test_loading.py"],
     **{
-        f"store/writing/{name}.py": [f"{WRITING}/test_transactions.py", TRANSCRIPTS]
-        for name in READING_WRITES
+        f"store/writing/{name}.py": [f"{WRITING}/test_transactions.py", WRITES, "restore*.txt"]
+        for name in ("merging", "preconditions", "transactions")
     },
 }
-PYTEST = "-m pytest -q -x -p no:cacheprovider -p pytest_timeout"
+PYTEST = "-m pytest -q -x -p no:cacheprovider -p pytest_timeout --timeout 90 -p unshrunk"
 MARKS = ["-m", "not long and not spark"]
+# Hypothesis need not look for the smallest example that a mutant fails at.
+UNSHRUNK = """
+from hypothesis import Phase, settings
+settings.register_profile("unshrunk", settings.default, phases=[Phase.explicit, Phase.generate])
+settings.load_profile("unshrunk")
+"""
 
 _REPLACED = {
     "ComparisonOperator": "Eq_NotEq NotEq_Eq Lt_LtE Lt_Gt LtE_Lt Gt_GtE Gt_Lt GtE_Gt Is_IsNot IsNot_Is",
@@ -137,8 +167,11 @@ def _text_of(node: Any) -> str:
     return " ".join(" ".join(part.get_code(include_prefix=False) for part in parts).split())[:160]
 
 
-def draw(tree: Path) -> list[Mutant]:
-    """Draw a list, spread evenly over the functions of a folder by how much of each can be mutated."""
+def draw(tree: Path, listed: set[Mutant]) -> list[Mutant]:
+    """Draw a list, spread evenly over the functions of a folder by how much of each can be mutated.
+
+    Those of `listed` that are not gone come first, in their functions and in all.
+    """
     drawn = []
     for folder, count in COUNTS.items():
         of_function = defaultdict[tuple[str, str], list[Mutant]](list)
@@ -147,16 +180,14 @@ def draw(tree: Path) -> list[Mutant]:
             for operator in OPERATORS:
                 for mutant in mutants_of(tree, file, operator):
                     skipped = operator.endswith("NumberReplacer") and int(_hash(mutant), 16) % 2
-                    if not skipped and mutant.text != "strict=True":
+                    if mutant in listed or (not skipped and mutant.text != "strict=True"):
                         of_function[file, mutant.function].append(mutant)
         turns = [
-            ((turn + 0.5) / len(mutants), _hash(mutant), mutant)
+            (mutant not in listed, (turn + 0.5) / len(mutants), _hash(mutant), mutant)
             for mutants in of_function.values()
-            for turn, mutant in enumerate(sorted(mutants, key=_hash))
+            for turn, mutant in enumerate(sorted(mutants, key=lambda one: (one not in listed, _hash(one))))
         ]
-        drawn += sorted(
-            (one for _, _, one in sorted(turns)[:count]), key=lambda one: (one.file, one.function)
-        )
+        drawn += sorted((one for *_, one in sorted(turns)[:count]), key=lambda one: (one.file, one.function))
     return drawn
 
 
@@ -180,6 +211,7 @@ class Runner:
     def __init__(self, tree: Path, copy: Path) -> None:
         ignored = shutil.ignore_patterns(".git", ".venv*", ".peers", ".site", ".hypothesis", "*_cache")
         shutil.copytree(tree, copy, symlinks=True, ignore=ignored)
+        (copy / "unshrunk.py").write_text(UNSHRUNK, encoding="utf-8")
         python = str(tree / ".venv/bin/python")
         self._copy, self._command = copy, [python, *PYTEST.split(), *MARKS]
         # `CI` makes Hypothesis draw the same examples in each run; plugins take half of a second to load.
@@ -210,7 +242,13 @@ class Runner:
 
     def _tests_of(self, file: str) -> list[str]:
         nearest = max((name for name in TESTS if f"{file}/".startswith(f"{name}/")), key=len)
-        return [test for test in TESTS[nearest] if (self._copy / test).exists()]
+        return [test for name in TESTS[nearest] for test in self._named(name)]
+
+    def _named(self, tests: str) -> list[str]:
+        if tests.endswith(".txt"):
+            stories = (self._copy / "tests/transcripts").glob(tests)
+            return [f"{STORY}[{story.stem}]" for story in sorted(stories)]
+        return [tests] if (self._copy / tests.partition("::")[0]).exists() else []
 
     def _run_mutated(self, file: str, source: str) -> tuple[str, str]:
         path, tests = self._copy / file, self._tests_of(file)
@@ -241,6 +279,8 @@ class Runner:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        if "from pytest-timeout" in output:
+            return "timeout", output[-3000:]
         return "killed" if process.returncode else "survived", output[-3000:]
 
 
@@ -268,12 +308,13 @@ def main() -> None:
     parser.add_argument("--tree", type=Path, default=Path(), help="the tree to mutate a copy of")
     parser.add_argument("--only", default="", help="only mutants of files whose path begins so")
     parser.add_argument("--keep", action="store_true", help="write the results into the list")
-    parser.add_argument("--draw", action="store_true", help="draw another list, and run nothing")
+    parser.add_argument("--draw", action="store_true", help="fill up the list, and run nothing")
     options = parser.parse_args()
     tree = options.tree.resolve()
-    everything: list[dict[str, Any]] = (
-        [asdict(one) for one in draw(tree)] if options.draw else json.loads(LIST.read_text(encoding="utf-8"))
-    )
+    everything: list[dict[str, Any]] = json.loads(LIST.read_text(encoding="utf-8"))
+    if options.draw:
+        listed = {_mutant_of(entry): entry for entry in everything}
+        everything = [listed.get(one, asdict(one)) for one in draw(tree, set(listed))]
     mutants = [one for one in everything if one["file"].startswith(options.only)]
     results, proven = list[str](), set[str]()
     os.nice(19)
@@ -284,7 +325,7 @@ def main() -> None:
             if file not in proven and (tree / file).exists():
                 runner.prove(file)
                 proven.add(file)
-            results.append(runner.kill(Mutant(**{name: entry[name] for name in Mutant.__slots__})))
+            results.append(runner.kill(_mutant_of(entry)))
             what = f"{file} {entry['function']} {entry['operator'][5:]}: {entry['text']}"
             print(f"{results[-1]:8} {time.monotonic() - began:5.1f} s  {what[:150]}", flush=True)  # noqa: T201
             if options.keep:
@@ -294,6 +335,10 @@ def main() -> None:
         _write(everything)
     else:
         report(mutants, results)
+
+
+def _mutant_of(entry: dict[str, Any]) -> Mutant:
+    return Mutant(**{name: entry[name] for name in Mutant.__slots__})
 
 
 def _write(everything: list[dict[str, Any]]) -> None:
