@@ -247,7 +247,7 @@ REFUSED: list[Any] = [
     (APPEND, WIDER.remove(0), MERGE, SchemaMismatch, "missing: id"),
     (APPEND, SCHEMA.remove(2).remove(1), PARTIAL | {"table": "u"}, SchemaMismatch, "missing: v"),
     (APPEND, SCHEMA.set(2, pa.field("v", pa.string())), MERGE, SchemaMismatch, "'v' is .*cast it first"),
-    (APPEND, SCHEMA.append(pa.field("_slot", pa.int8())), MERGE, SchemaMismatch, "taken by the store"),
+    (APPEND, SCHEMA.append(pa.field("_slot", pa.int8())), MERGE, SchemaMismatch, "is reserved"),
     (APPEND, SCHEMA.append(pa.field("ID", pa.int64())), {}, SchemaMismatch, "one is repeated"),
     (APPEND, column(VariantType()), {}, SchemaMismatch, "'w' is variant"),
     *[

@@ -111,7 +111,7 @@ def test_rows_that_pandas_filtered_are_written_looked_up_and_deleted(store: Stor
     made.delete(some[["id"]])
     assert made.scan().count() == 1
     twice = pd.DataFrame([[1, 2]], columns=["id", "id"])
-    with pytest.raises(SchemaMismatch, match="no stream of rows: Duplicate column names"):
+    with pytest.raises(SchemaMismatch, match="not a stream of rows: Duplicate column names"):
         made.upsert(twice)
 
 
