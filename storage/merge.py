@@ -228,7 +228,7 @@ def windows(
         begins = [reader.first_row(start, low) for _, reader in inputs]
         fitting = int(rows_before.searchsorted(rows_before[start - first] + most, "right"))
         stop = max(start + 1, int(first) + fitting - 1)
-        while _count(extents := _upto(inputs, begins, stop, held)) > 2 * most and stop > start + 1:
+        while _count(extents := _upto(inputs, begins, stop)) > 2 * most and stop > start + 1:
             stop = max(start + 1, min(piece.slots.ranges[0][1], (start + stop) // 2))
         after: SeekKey = stop, b""
         if _count(extents) > 2 * most:
@@ -255,17 +255,9 @@ def _rows_before(inputs: Sequence[MergeInput], slots: SlotSet) -> Array:
     return np.cumsum(rows)
 
 
-def _upto(
-    inputs: Sequence[MergeInput], begins: Sequence[int], stop: int, held: list[pa.RecordBatch]
-) -> Extents:
-    """Return extents up to a slot; batches that it cuts are read whole, and held: the window needs them."""
-    extents = []
-    for begin, (_, reader) in zip(begins, inputs, strict=True):
-        index, row = reader.seek(stop, b"")
-        if index < reader.batch_count:
-            held.append(reader.batch(index))
-        extents.append((begin, max(begin, int(reader.starts[index]) + row)))
-    return extents
+def _upto(inputs: Sequence[MergeInput], begins: Sequence[int], stop: int) -> Extents:
+    ends = [reader.first_row(stop, b"") for _, reader in inputs]
+    return [(begin, max(begin, end)) for begin, end in zip(begins, ends, strict=True)]
 
 
 def _count(extents: Extents) -> int:
