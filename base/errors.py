@@ -5,14 +5,14 @@
     StartAgain        the same call cannot succeed; a new scan can
     OperatorNeeded    an operator must look at the store or its disks
 
-The first line of a class's docstring says when it is met, the second what to do: docs/errors.md is
+The first line of a class's docstring says when the error is raised, the others what to do: docs/errors.md is
 made of them (`python scripts/errors_page.py`).
 
 The text of an error begins with its code in brackets because Spark keeps only the text of an exception that
 crosses from a Python worker to the driver. Errors carry their details as fields too, and survive pickling.
 
-Where a mount, a permission or a network decides, another machine or user might fare otherwise. Such
-an error ends with the user and the host that met it: of many executors one may lack a mount.
+If an error depends on a mount, a permission or a network, its text ends with the user and the host, because
+another machine or user may not have the problem: for example, one of many executors may lack a mount.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 from elasticscan.base.redaction import redact
 
-# Messages quote filters, names and values, which may be long; one must fit a line of a log.
+# Messages quote filters, names and values, which may be long; a message must fit in a line of a log.
 _MOST, _BEGIN, _END = 4_000, 3_000, 900
 
 # The next step when a catalog or a file is damaged or gone.
@@ -35,7 +35,7 @@ RESTORE = "restore it from a backup, or make a new store of what is left with `e
 class ElasticScanError(Exception):
     """Base of all errors; `fields` holds the details that the message mentions.
 
-    The code of a kind is its name, as ES_NOT_FOUND of `NotFound`, unless it says another one.
+    The code of a class is made of its name (ES_NOT_FOUND for `NotFound`), unless the class gives another one.
     """
 
     code: ClassVar[str] = "ES_ERROR"
@@ -81,8 +81,8 @@ class UsageError(ElasticScanError):
 
 
 class InvalidOption(UsageError):
-    """An argument, option or name that does not exist or has no such value.
-    Write it as the message says; it suggests the nearest name."""
+    """An argument, option or name that does not exist, or a value that is not allowed.
+    Correct it as the message says; it suggests the nearest name."""
 
 
 class LimitExceeded(UsageError):
@@ -97,7 +97,7 @@ class SchemaMismatch(UsageError):
 
 class InvalidCall(UsageError):
     """A call or statement that does not fit its subject: a scan that was read, a placement, a Redis cluster.
-    Do what the message names instead: begin a scan for each reader or after a fork, plan a move again."""
+    Use the alternative in the message: begin a scan for each reader or after a fork, plan a move again."""
 
 
 class FilterError(UsageError, code="ES_INVALID_FILTER"):
@@ -107,22 +107,22 @@ class FilterError(UsageError, code="ES_INVALID_FILTER"):
 
 class ContinuationKeyError(UsageError, code="ES_INVALID_CONTINUATION_KEY"):
     """A page's key or a stream's offset that was altered, cut, or made by another store, stream or secret.
-    Use it as it was returned, at its store; else start a new scan, or the stream with a new checkpoint."""
+    Use the unchanged key at its own store, or start a new scan, or the stream with a new checkpoint."""
 
 
 class NotFound(UsageError):
-    """A store, table, column, index, shard, tablet, topology, snapshot or tag that is not there (`kind`).
-    Use the nearest name, which the message suggests, or look with `status`; of a store, check the path."""
+    """A store, table, column, index, shard, tablet, topology, snapshot or tag that does not exist (`kind`).
+    Use the nearest name, which the message suggests, or see `status`; for a store, check the path."""
 
 
 class AlreadyExists(UsageError):
     """A store, table, index, shard, tag or directory that exists, or an insert of existing keys.
-    Choose another name, or open the existing one; for rows, use `upsert` (the field `keys` has some)."""
+    Choose another name, or open the existing one; for rows, use `upsert` (the field `keys` has examples)."""
 
 
 class ReadOnlyStore(UsageError, code="ES_READ_ONLY", names_its_host=True):
     """A change of a store that was opened for reading, or cannot be written by this user at this host.
-    Open it without `read_only`, or as a user who may write; the message says why it is so."""
+    Open it without `read_only`, or as a user who may write; the message gives the reason."""
 
 
 class TryAgain(ElasticScanError):
@@ -130,43 +130,42 @@ class TryAgain(ElasticScanError):
 
 
 class CatalogUnavailable(TryAgain, names_its_host=True):
-    """A catalog that cannot be reached, or stays locked for longer than calls wait.
-    Try again; check the server, the mount and the network of the host that is named."""
+    """A catalog that cannot be reached, or that is locked for too long.
+    Try again; check the server, the mount and the network of the host in the message."""
 
 
 class CommitUnknown(TryAgain):
-    """A commit whose answer was lost: all of it was done, or nothing.
-    Look at `history` before you repeat it; a write with `txn` is done once however often it is
-    repeated."""
+    """A commit whose answer was lost: it was committed completely, or not at all.
+    Check `history` before you repeat it; a write with `txn` is done once, however often you repeat it."""
 
 
 class OutOfResources(TryAgain, names_its_host=True):
-    """A process or machine without free file handles, memory or threads; the store is well.
+    """A process or machine without free file handles, memory or threads; the store is not affected.
     Raise the limit (`ulimit -n`, `ulimit -u`), or run less at once."""
 
 
 class Busy(TryAgain):
-    """A call that others are in the way of: writes, each time, a move, a build of an index, a collection.
+    """A call that others prevent: repeated writes, a move, a build of an index, a garbage collection.
     Repeat it: nothing was committed. After a killed process, call `create_index` or `move --resume`."""
 
 
 class StartAgain(ElasticScanError):
-    """Scan that cannot go on; a new one can be started."""
+    """Scan that cannot continue; a new one can be started."""
 
 
 class SnapshotExpired(StartAgain):
     """A snapshot, changes (field `kind`: `changes`) or a continuation key (`key`) that are no longer kept.
-    Begin a new scan; longer retention or a tag keeps snapshots, `streamName` what a stream needs."""
+    Begin a new scan; longer retention or a tag keeps snapshots, `streamName` the changes for a stream."""
 
 
 class RowsChanged(StartAgain):
-    """Rows that were written or deleted since they were read; the fields name some, and the `newest` commit.
-    Read them again, and write what follows from that."""
+    """Rows that were changed or deleted since they were read; fields have examples and the `newest` commit.
+    Read them again, and write the new result."""
 
 
 class TableChanged(StartAgain):
-    """A table, index or store (field `kind`) that was dropped, replaced or changed below its reader.
-    Open it and begin again with what is there now."""
+    """A table, index or store (field `kind`) that was dropped, replaced or changed during a read.
+    Open it again, and begin a new scan."""
 
 
 class OperatorNeeded(ElasticScanError):
@@ -179,7 +178,7 @@ class StoreTooNew(OperatorNeeded):
 
 
 class StoreDamaged(OperatorNeeded):
-    """A catalog whose bytes are not what was written.
+    """A catalog with damaged bytes.
     Run `verify`; restore a backup, or `repair OLD NEW`."""
 
 
@@ -190,16 +189,16 @@ class ShardUnavailable(OperatorNeeded, names_its_host=True):
 
 class ShardMismatch(OperatorNeeded, names_its_host=True):
     """A shard and a catalog that do not belong together: another disk, a copy, a catalog that is older.
-    Mount each disk where it belongs, use the newest catalog, or `adopt`, which loses what it lacks."""
+    Mount each disk at its place, use the newest catalog, or `adopt`, which loses the missing commits."""
 
 
 class DiskFull(OperatorNeeded, names_its_host=True):
-    """A disk, bucket or temporary directory without room; nothing was committed.
-    Make room (`gc --orphans 0s`, another `TMPDIR`), and repeat it."""
+    """A disk, bucket or temporary directory without free space; nothing was committed.
+    Free space (`gc --orphans 0s`, another `TMPDIR`), and repeat it."""
 
 
 class FragmentDamaged(OperatorNeeded, names_its_host=True):
-    """A file of rows that is gone, or whose bytes are not what was written.
+    """A file of rows that is missing or damaged.
     Run `verify`; restore a backup, or `repair OLD NEW`."""
 
 

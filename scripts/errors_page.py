@@ -47,9 +47,9 @@ ES_NOT_FOUND {'table': 'trip', 'kind': 'table'}
 [ES_NOT_FOUND] the store has no table 'trip'; did you mean 'trips'?
 ```
 
-Where a mount, a permission or a network decides (¹ below, and a store that is not found), the text ends with
-the user and the host: one of many executors may lack a mount. Spark wraps errors of its Python processes: the
-code is in the last line of the traceback that it shows. The setting
+If an error depends on a mount, a permission or a network (¹ below, and a store that is not found), the text
+ends with the user and the host: one of many executors may lack a mount. Spark wraps errors of its
+Python processes: the code is in the last line of the traceback that it shows. The setting
 `spark.sql.execution.pyspark.udf.hideTraceback.enabled` = `true` hides that traceback. PySpark also logs an
 error with a place in a query as a long line of JSON; after `import pyspark.sql`,
 `logging.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")` disables that.
