@@ -15,8 +15,8 @@ What it promises:
 - **Damage is found.** Each entry's digest covers the digest of the entry before it, and the parts of the
   record in other tables. A reader detects altered, lost and repeated entries and never returns wrong rows.
 - **The log does not go back.** A process that has seen (number, digest) rejects an older copy of the log.
-- **No single clock is trusted.** Times of records never decrease. Leases and retention end by the store's
-  own time (`store_time`), or by the server's clock if the log is at a server.
+- **No single clock is trusted.** Each record's time is later than the one before. Leases and retention end by
+  the store's own time (`store_time`), or by the server's clock if the log is at a server.
 - **A lost answer is not a lost commit.** The log is searched for the commit's id. Only if the server stays
   unreachable, an error is raised: `CommitUnknown` if the commit may be in the log.
 

@@ -30,7 +30,8 @@ class StoreState:
 
     Attributes:
         digest: the log's digest up to `number`; states with equal (number, digest) are equal.
-        layout: the number of the newest record that changed anything but rows.
+        layout: the number of the newest record of any kind but `RowsCommitted`, `TopologyEntered` and
+            `TimeObserved`.
         commit: the number of the newest commit: the newest snapshot. After `adopt`, perhaps a commit that
             only another copy of the store had.
         time: the time of the newest record, in microseconds since the epoch, UTC.

@@ -92,7 +92,9 @@ def scan(
         try:
             print_rows(begun.schema, batches, format_, of, SHOWN_ROWS if is_preview else None)
         finally:
-            if pages is None or begun.key is None:  # else the rest stays readable
+            if (
+                pages is None or begun.key is None
+            ):  # closing would end the lease of the scan that the printed key resumes
                 begun.close()
         if pages is not None and begun.key is not None:
             print_json_line({"continuation_key": begun.key}, stderr=True)

@@ -140,7 +140,7 @@ class PartialRows:
         return cls(asked.by, values, pa.schema(fields))
 
     def columns(self, primary_key: Sequence[str]) -> list[str]:
-        """Return the columns to scan: at least one, to count rows by."""
+        """Return the columns to scan; a column of the key if none is needed, so that rows can be counted."""
         used = [name for value in self.values for name in value.columns]
         return list(dict.fromkeys([*self.by, *used])) or list(primary_key[:1])
 

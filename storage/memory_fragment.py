@@ -110,7 +110,7 @@ class MemoryFragment(Fragment):
 class StagedInMemory(StagedFragment):
     """Staged rows in memory, sorted by (slot, primary key), with the columns of one definition.
 
-    The file is written when the rows are first read as a fragment.
+    Their Arrow file is made, in memory, when the rows are first read as a fragment.
     """
 
     table: TableInfo = field(compare=False, repr=False)
@@ -155,7 +155,9 @@ def joined(staged: Sequence[StagedInMemory]) -> StagedInMemory:
 def memory_runs(
     table: TableInfo, index: IndexInfo, fragment: MemoryFragment
 ) -> tuple[list[IndexRun], list[MemoryFile]]:
-    """Return the runs of an index for a memory fragment, and their files, which the caller must reference.
+    """Return the runs of an index for a memory fragment, and their files.
+
+    The caller must keep the files alive, because the registry of files has only weak references.
 
     Raises:
         LimitExceeded: an entry's key is too long.

@@ -107,7 +107,7 @@ def pack(codes: Sequence[Array]) -> tuple[Array, int]:
 
     Args:
         codes: one array of integers for each column, the most significant first. If their bits do not fit,
-            the widest are replaced by ranks, and then the integers packed so far, too.
+            the widest are replaced by their ranks; if that is not enough, the partly packed integers, too.
 
     Returns:
         The integers, and the number of their lowest bits that hold the last code.

@@ -20,8 +20,8 @@ move. Only `switched` changes the serving shard. It is one transaction of the ca
 cannot leave a state between two phases.
 
 A move begins in `planned`, and `Move.after` makes each change of phase. `transition` in
-`store/moves/owners.py` calls it, and is the only function that stores moves. Moves in a final phase are not
-stored.
+`store/moves/owners.py` calls it, and is the only function that changes the phase of a stored move. Moves in
+a final phase are not stored.
 """
 
 from __future__ import annotations

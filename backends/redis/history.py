@@ -30,7 +30,7 @@ _IN_MEMORY: dict[str, str] = {}  # the newest placement, under the id of each no
 
 
 def record_topology(cluster: ClusterMap, place: str | None) -> Placement:
-    """Enter the placement of a cluster into its history; return the newest before it, else itself.
+    """Append a cluster's placement to its history; return the one recorded before, or else this one.
 
     Args:
         place: a store, by its directory or URL, or `env:NAME` for one that an environment variable holds;
@@ -58,7 +58,7 @@ def record_topology(cluster: ClusterMap, place: str | None) -> Placement:
 
 
 def _enter(nodes: Collection[str], tablets: str, place: str | None) -> str | None:
-    """Append a placement unless it equals the newest of these nodes; return the newest before."""
+    """Append a placement unless it equals the last one of these nodes; return that last one, or None."""
     if place is None:
         before = next((_IN_MEMORY[node] for node in nodes if node in _IN_MEMORY), None)
         _IN_MEMORY.update(dict.fromkeys(nodes, tablets))

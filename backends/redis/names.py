@@ -34,9 +34,9 @@ def _tags(begin: bytes) -> tuple[bytes, ...]:
 
 
 def probe_of(prefix: bytes, slot: int, suffix: bytes) -> bytes:
-    """Return a key of a slot that begins with a prefix, as the rules of access may demand.
+    """Return the name of a key in a slot that begins with a prefix: ACL rules may allow no other names.
 
-    A prefix with a whole hash tag has one slot, and one that ends within a tag is completed.
+    If the prefix has a whole hash tag, its slot is fixed and `slot` is ignored. An open tag is completed.
     """
     head, _, begin = prefix.partition(b"{")
     if b"}" in begin:
@@ -65,7 +65,7 @@ def prefix_of(pattern: bytes) -> bytes:
 
 
 def expression_of(pattern: bytes) -> bytes | None:
-    """Return a pattern as a regular expression; None for a prefix and `*`."""
+    """Return a pattern as a regular expression; None for a plain prefix that `*` follows."""
     if pattern == prefix_of(pattern) + b"*":
         return None
     parts = [_expression_of(token) for token in _TOKEN.finditer(pattern)]

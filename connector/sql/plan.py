@@ -96,7 +96,7 @@ class TableScan:
             )
             lines.append(f"  folded   {', '.join(self.partial.values) or 'rows'}{by}: {rest}")
         if rows_here is not None:
-            lines.append(f"  read     alongside the driver: {rows_here:,} rows")
+            lines.append(f"  read     in the driver: {rows_here:,} rows")
         lines += [f"  stays    {condition}: {why}" for condition, why in self.stayed]
         return "\n".join(lines)
 

@@ -2,7 +2,7 @@
 
     spark.readStream.format("elasticscan").load("/data/my.store/flights")
 
-A process alongside the driver plans each micro-batch: its end, and its tasks, which read like the tasks of a
+A process next to the driver plans each micro-batch: its end, and its tasks, which read like the tasks of a
 batch. The only state of a stream is its offsets (`offsets`) in Spark's checkpoint. A stream continues from
 them, and a repeated micro-batch has the same rows, wherever tablets are. The attributes of the reader only
 save work; tasks get a copy of it.

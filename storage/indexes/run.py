@@ -104,7 +104,7 @@ def build_runs(
     write = partial(_write_run, disk, table, index, fragment, origin)
     staged: list[StagedRun] = []
     try:
-        # `extend` keeps the runs that were written before one fails.
+        # Not a list comprehension: if a run fails, `staged` has the earlier ones to delete.
         staged.extend(write(entries) for entries in _parts(reader, table, index))
     except BaseException:
         for run in staged:

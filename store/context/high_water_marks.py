@@ -148,7 +148,7 @@ class RootMarks:
             written = files_at & active or active - set(local)
             if before == local:
                 self._note_some(local, written, committed)
-            else:  # other shards may be the witnesses of an older catalog
+            else:  # report to all: an older copy of the catalog may have other witnesses
                 self._note({*local, *written}, committed)
 
     def note_pending(self) -> None:
@@ -163,7 +163,7 @@ class RootMarks:
         self._note({*local[:WITNESSES], *some_written, *set(written).difference(local)}, state)
 
     def _note(self, shards: Iterable[int], state: StoreState, touch: bool = False) -> set[int]:
-        """Write newer versions to markers, with `touch` also the same ones; return the shards reached."""
+        """Write markers that are older, with `touch` all of them; return the shards that were reached."""
 
         def reached(shard: int) -> set[int]:
             with suppress(ElasticScanError):
@@ -210,7 +210,7 @@ class RootMarks:
         return compare
 
     def check_newest(self) -> None:
-        """Raise `CatalogOutdated` if a shard has seen a newer commit; free after the first success."""
+        """Raise `ShardMismatch` if a shard has seen a newer commit; does nothing after the first success."""
         # A standby of a database server is behind its primary, so an older catalog proves nothing.
         if not self._compared and not self._catalog.home.is_follower:
             self.read_markers()(self._catalog.state())

@@ -28,11 +28,11 @@ from elasticscan.store.upkeep.planning import Policy, plan_scattered
 
 # A commit adds these bytes to the allowance, in addition to its own size; and the maximum of the allowance.
 COMMIT_BYTES, MOST_BYTES = 2 << 20, 256 << 20
-# If a slot has so many times the fragments of the policy, merges ignore the allowance.
+# If a slot has more than so many times the fragments of the policy, merges ignore the allowance.
 OVERDUE = 2
 # A step that failed, had nothing to do or was too large is tried again after so many commits.
 RETRY_EVERY = 4
-# Dead owners of moves are searched after the first commit and every so many commits.
+# Dead owners of moves are searched after the first commit, and every so many commits after it.
 LOOK_EVERY = 16
 # After so many replaced fragments, at most so many dropped files are deleted, if their grace period is over.
 GARBAGE_EVERY, GARBAGE_FILES = 256, 512

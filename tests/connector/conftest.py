@@ -99,6 +99,6 @@ def small(spark: SparkSession) -> SparkSession:
 
 
 def by_tasks(patch: pytest.MonkeyPatch) -> None:
-    """Nothing is read alongside the driver, but limits and aggregates still reach the tasks."""
+    """Nothing is read in the driver, but limits and aggregates still reach the tasks."""
     for most in ("FEW_ROWS", "FEW_BYTES", "MOST_FOLDED"):
         patch.setattr(driver_reads, most, -1)

@@ -69,7 +69,7 @@ class Query:
         return reader
 
     def started(self) -> ElasticScanStreamReader:
-        """The reader alongside the driver; a new one repeats the batch that was not finished."""
+        """The reader in the driver; a new one repeats the batch that was not finished."""
         if self.reader is None:
             self.reader = self.made()
             if self.available_now:

@@ -233,7 +233,7 @@ def test_explain_shows_limits_and_what_is_read_alongside_the_driver(
         "  filter   a >= 0",
         "  limit    3 in the order of a DESC",
     ]
-    assert catalog.explain(text).splitlines()[2:-2] == [*shown, "  read     alongside the driver: 3 rows"]
+    assert catalog.explain(text).splitlines()[2:-2] == [*shown, "  read     in the driver: 3 rows"]
     assert catalog.explain(text).splitlines()[-1] == "SELECT id FROM `tiny#1` AS `tiny` WHERE a >= 0"
     by_tasks(monkeypatch)
     assert catalog.explain(text).splitlines()[2:-2] == shown
@@ -287,7 +287,7 @@ def test_rows_that_fragments_count_are_not_read(
 ) -> None:
     catalog = made(spark, tmp_path, shop.table("wide").scan().to_table().cast(WIDE))
     monkeypatch.setattr(driver_reads, "MOST_FOLDED", -1)
-    text, known = "SELECT count(*) AS n FROM t", "  read     alongside the driver: 1 rows"
+    text, known = "SELECT count(*) AS n FROM t", "  read     in the driver: 1 rows"
     assert known in catalog.explain(text)
     assert catalog.sql(text).collect() == catalog.sql(f"{text} WHERE id > -1").collect()
     for read in (f"{text} WHERE id >= 0", "SELECT count(*), max(id) FROM t"):

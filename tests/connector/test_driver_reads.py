@@ -1,4 +1,4 @@
-"""Reads alongside the driver: which they are, without Spark; `test_sql_spark.py` is about what they give."""
+"""Reads in the driver: which they are, without Spark; `test_sql_spark.py` is about what they give."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def query_plan(text: str) -> str:
     names = [f"{scan.reference.table}#{number}" for number, scan in enumerate(plan.scans, 1)]
     ended = plan.rewritten(names, [True] * len(names))
     if ended != plan.rewritten(names, [False] * len(names)):
-        shown += f"\nalongside the driver: {ended}"
+        shown += f"\nin the driver: {ended}"
     return shown.removeprefix("snapshot 1\n\n")
 
 

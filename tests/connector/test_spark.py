@@ -139,7 +139,7 @@ def test_every_type_goes_through_spark_and_back_unchanged(spark: SparkSession, s
         }
         known = " AND ".join(text.format(names[kind]) for kind, text in conditions.items())
         assert frame.where(known).count() == 1
-        # What is read alongside the driver is the same.
+        # What is read in the driver is the same.
         with setting(spark, "spark.sql.session.timeZone", "Asia/Tokyo"):
             here = attach(spark, store.uri, "typed_").sql("SELECT * FROM typed_types WHERE id < 3")
             assert "LocalTableScan" in here._jdf.queryExecution().toString()

@@ -1,7 +1,7 @@
 """`sql` of an attached store gives what Spark gives over Parquet files with the same rows.
 
 Random queries (`sql_queries.py`) and those at the beginning of `plans.txt` are run three times: over Parquet,
-over relations that tasks read, and over rows that are read alongside the driver.
+over relations that tasks read, and over rows that are read in the driver.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def answer(frame: DataFrame, ordered: bool = False) -> tuple[list[Any], list[Any
 def check_both_ways(asked: str, catalog: AttachedStore, parquet: SparkSession) -> None:
     ordered = re.search(r" ORDER BY [^()]* LIMIT [^()]*$", asked) is not None
     expected = answer(parquet.sql(asked), ordered)
-    assert answer(catalog.sql(asked), ordered) == expected, f"alongside the driver: {asked}"
+    assert answer(catalog.sql(asked), ordered) == expected, f"in the driver: {asked}"
     with pytest.MonkeyPatch.context() as patch:
         by_tasks(patch)
         assert answer(catalog.sql(asked), ordered) == expected, f"by tasks: {asked}"
