@@ -92,9 +92,8 @@ def scan(
         try:
             print_rows(begun.schema, batches, format_, of, SHOWN_ROWS if is_preview else None)
         finally:
-            if (
-                pages is None or begun.key is None
-            ):  # closing would end the lease of the scan that the printed key resumes
+            # The printed key resumes the scan, whose lease `close` would end.
+            if pages is None or begun.key is None:
                 begun.close()
         if pages is not None and begun.key is not None:
             print_json_line({"continuation_key": begun.key}, stderr=True)

@@ -167,9 +167,7 @@ def find_newest(
     newest_first = sorted(range(len(fragments)), key=lambda number: -fragments[number].max_commit)
     for nth, number in enumerate(newest_first):
         fragment = fragments[number]
-        if (
-            nth and nth % _OPENED_AT_ONCE == 1
-        ):  # the first fragment is opened alone, because it may have all keys
+        if nth and nth % _OPENED_AT_ONCE == 1:  # the first one is opened alone: it may have all keys
             prefetch([fragments[number] for number in newest_first[nth : nth + _OPENED_AT_ONCE]])
         if not bounds.touch(fragment):
             continue

@@ -14,10 +14,10 @@ epoch             a number that grows whenever the owner or the bounds of a tabl
                   split get the next number; a join gets a number above both. So the epoch of a slot
                   never decreases.
 topology          a numbered placement. A published topology never changes.
-topology history  the topologies of the store's retention, written by the transactions that change the placement. The newest one stays
-                  unpublished while a plan moves tablets, so a plan adds one topology, however many
-                  tablets it moves. A scan starts from the newest published topology, its base topology,
-                  and stores only the number of it.
+topology history  the topologies of the store's retention, written by the transactions that change the
+                  placement. The newest one stays unpublished while a plan moves tablets, so a plan adds one
+                  topology, however many tablets it moves. A scan starts from the newest published topology,
+                  its base topology, and stores only its number.
 
 A scan that runs while tablets move returns every row exactly once because of three invariants. Other layers
 keep them:

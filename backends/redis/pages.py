@@ -257,7 +257,7 @@ class _SlotPage:
         page_rows, page_bytes, schema = self.request.page_rows, self.request.page_bytes, self.space.schema
         batches, kept, at, rows, size = list[pa.RecordBatch](), [np.empty(0, np.uint16)], 0, 0, 0
         while at < len(names) and rows < page_rows and size < page_bytes:
-            # As many keys as should fit, by the size of earlier rows; at most twice those of an exchange before.
+            # As many keys as should fit, by the size of earlier rows; at most twice an earlier exchange.
             fitting = int(min(CHUNK_BYTES, page_bytes - size) / max(progress.row_bytes, 1.0))
             chunk = min(max(1, min(fitting, progress.chunk)), page_rows - rows, len(names) - at)
             batch, slots = self._fetch(names.slice(at, chunk))

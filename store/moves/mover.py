@@ -26,9 +26,8 @@ from elasticscan.store.moves.owners import transition
 from elasticscan.store.writing.indexing import with_runs
 from elasticscan.topology import Event, Move, Tablet
 
-SMALL_REST_ROWS = (
-    20_000  # the switch copies about so many while writers wait; after MOST_ROUNDS, all that are left
-)
+# The switch copies about so many rows while writers wait; after `MOST_ROUNDS`, all that are left.
+SMALL_REST_ROWS = 20_000
 MOST_ROUNDS = 6
 # Pauses between attempts to undo a move while the catalog is unreachable.
 UNDO_WAITS_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0)
