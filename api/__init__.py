@@ -18,9 +18,9 @@ Page          a part of a scan: `rows`, and the `key` from which `Store.resume` 
 errors        every error, sorted by the action to take: `from elasticscan.errors import TryAgain`.
 
 For Spark there is nothing to import: `spark.read.format("elasticscan").load("tour.store/trips")`; for SQL
-over a store's tables, `elasticscan.connector.attach`. What else lies below `elasticscan` is not for users.
+over a store's tables, use `elasticscan.connector.attach`. Other modules of `elasticscan` are not for users.
 
-Names are imported at first use: Arrow and SQL take most of the time.
+Names are imported at first use, because Arrow and SQL need most of the time.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _CLUSTERS = ("redis", "rediss", "valkey", "valkeys")
 
 
 def is_cluster(uri: object) -> bool:
-    """Return whether a URI, or the variable that it names, is that of a Redis or Valkey cluster."""
+    """Return whether a URI, or the URI in the variable that it names, is of a Redis or Valkey cluster."""
     if not isinstance(uri, str):
         return False
     if uri.startswith("env:"):
@@ -31,11 +31,11 @@ def is_cluster(uri: object) -> bool:
 
 
 def open_cluster(uri: str, **options: Any) -> ClusterStore:
-    """Open a cluster for reads, whose nodes are looked up at once.
+    """Open a cluster for reads, and connect to its nodes.
 
     Args:
-        uri: `redis://user:password@host:port,host:port/table`, the table only if you like; `rediss` for TLS.
-        options: as the options of Spark; those of tables are defaults of `ClusterStore.table`.
+        uri: `redis://user:password@host:port,host:port/table`, where the table is optional; `rediss` for TLS.
+        options: the options of Spark; options of tables are defaults of `ClusterStore.table`.
 
     Raises:
         InvalidOption: the URI or an option is wrong, or the extra `redis` is not installed.

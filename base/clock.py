@@ -1,4 +1,4 @@
-"""Time, behind one narrow protocol, so that tests can turn it by hand.
+"""Time, behind one narrow protocol, so that tests can set it.
 
 Leases, retention and grace periods ask a `Clock` and never the `time` module.
 """
@@ -17,7 +17,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 class Clock(Protocol):
-    """A clock, as far as the rest of the project may see one."""
+    """The interface of clocks."""
 
     def now(self) -> float:
         """Return seconds since the epoch, UTC. May step back when the machine's clock is set."""

@@ -1,8 +1,8 @@
-"""Work on several items at a time, properties that are computed once, and locks of modules.
+"""Parallel work on several items, properties that are computed once, and locks of modules.
 
-A forked child has only the thread that forked, but the memory of all: a lock that another thread held stays
-locked. An open store is opened again in the child, with new locks. Locks that a module keeps for the whole
-process, such as a cache's, are made again here.
+A forked child has only the thread that forked, but the memory of all threads: a lock of another thread stays
+locked forever. An open store is opened again in the child, with new locks. Locks of a module for the whole
+process, for example of a cache, are replaced by `renewed_in_child`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def parallel(work: Callable[[Item], Made], items: Sequence[Item], threads: int) 
             return [work(item) for item in items]
         try:
             results = pool.map(work, items)
-        except RuntimeError as error:  # items that have begun are awaited when the pool is closed
+        except RuntimeError as error:  # closing the pool waits for running items
             raise OutOfResources(
                 "no more threads can be started; allow more (`ulimit -u`)", what="threads"
             ) from error
@@ -41,7 +41,7 @@ def parallel(work: Callable[[Item], Made], items: Sequence[Item], threads: int) 
 
 
 def renewed_in_child(make: Callable[[], T]) -> Callable[[], T]:
-    """Return a function that gives a module's lock or semaphore; a forked child makes another one."""
+    """Return a function that returns a module's lock or semaphore; a forked child makes a new one."""
     kept = [make()]
 
     def renew() -> None:
@@ -52,10 +52,10 @@ def renewed_in_child(make: Callable[[], T]) -> Callable[[], T]:
 
 
 class cached_property(Generic[T]):
-    """A cached property without the lock that `functools` has in Python 3.11 for all instances together.
+    """A cached property without the lock of `functools`, which all instances share in Python 3.11.
 
-    With that, threads would wait for each other's files. Where two threads ask at once, both may compute;
-    they get the same result.
+    With that lock, threads would wait for each other's files. If two threads read the property at the same
+    time, both may compute it; they get the same result.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:

@@ -11,15 +11,15 @@ from threading import Event, Thread
 
 @contextmanager
 def locked(handle: int, seconds: float, too_late: Callable[[], Exception]) -> Iterator[None]:
-    """Hold the lock of an open file, which is closed in the end.
+    """Lock an open file during a block; unlock and close it at the end.
 
-    The lock is released by name, not by closing: a child that was forked meanwhile has the file open, too.
+    The unlocking is explicit, because a child that was forked meanwhile has the file open, too.
 
     Args:
-        seconds: for how long to wait for others; then the error of `too_late` is raised.
+        seconds: the longest wait for other processes; then the error of `too_late` is raised.
 
     Raises:
-        OSError: the file system knows no locks.
+        OSError: the file system does not support locks.
     """
     process = os.getpid()
     try:
@@ -30,14 +30,14 @@ def locked(handle: int, seconds: float, too_late: Callable[[], Exception]) -> It
                 raise too_late() from None
         yield
     finally:
-        if os.getpid() == process:  # a child leaves its parent's lock alone
+        if os.getpid() == process:  # a forked child must not release its parent's lock
             with suppress(OSError):
                 fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
 
 
 def _waited(handle: int, seconds: float) -> bool:
-    """Wait in the system's queue, where each gets its turn: in a thread, since that wait has no end."""
+    """Wait in the system's fair queue: in a thread, because that wait has no time limit."""
     own, is_late = os.dup(handle), Event()
 
     def wait() -> None:

@@ -101,7 +101,7 @@ def raw_values(column: pa.Array, dtype: Any, per_row: int = 1) -> NDArray[Any]:
     """Return the values without a copy, `per_row` numbers each; nulls have arbitrary numbers."""
     item = np.dtype(dtype).itemsize * per_row
     values = np.frombuffer(column.buffers()[1], dtype, len(column) * per_row, column.offset * item)
-    values.setflags(write=False)  # Arrow's memory is shared with all holders of the column.
+    values.setflags(write=False)  # Others may share Arrow's memory of this column.
     return values
 
 
@@ -134,7 +134,7 @@ def _finish(running: Words, lengths: Words | np.uint32) -> Words:
 
 
 def _fold_bytes(data: Bytes, starts: Longs, lengths: Longs, running: Words) -> Words:
-    """Fold in byte strings, each of which begins and ends somewhere in `data`."""
+    """Mix in byte strings, which are ranges of `data`."""
     rows, length = len(lengths), int(lengths[0])
     if rows < _FEW_ROWS:
         places = zip(starts.tolist(), (starts + lengths).tolist(), running.tolist(), strict=True)
@@ -208,9 +208,9 @@ def _bytes_of(block: pa.Array) -> tuple[Bytes, Longs, Longs]:
 
 
 def _bytes_of_integers(block: pa.Array) -> tuple[Bytes, Longs, Longs]:
-    """Return decimals of over 18 digits as the bytes of `BigInteger.toByteArray`.
+    """Return decimals of more than 18 digits as the bytes of `BigInteger.toByteArray`.
 
-    These are big-endian, and as few as hold value and sign: 127 is `7f`, 128 is `00 80`, -128 is `80`.
+    These are big-endian, with the fewest bytes for value and sign: 127 is `7f`, 128 is `00 80`, -128 is `80`.
     """
     halves = raw_values(block, np.int64, 2).reshape(-1, 2)
     negative = halves[:, 1] >> 63
@@ -224,7 +224,7 @@ def _bytes_of_integers(block: pa.Array) -> tuple[Bytes, Longs, Longs]:
 
 
 def _words_of(block: pa.Array) -> Sequence[Words]:
-    """Return the numbers as which plain values hash: one of 32 bits, or the low and the high half of 64."""
+    """Return plain values as the numbers to hash: one of 32 bits, or the low and the high half of 64."""
     kind = block.type
     if pt.is_decimal128(kind):
         quarters = raw_values(block, np.uint32, 4)

@@ -1,19 +1,19 @@
 """Values as bytes whose plain comparison is the order of the values.
 
-There are two kinds of keys. A **primary key** is never null; `encode_row` gives it, and a scan's positions
-are made of it. A **value key** is of any scalar type that has an order, with nulls; indexes and statistics
-use it, and `encode_value` gives it. Both are the concatenation of their columns, and no key is a prefix of
-another one of the same columns. A value key puts one byte before each column: 0x00 for a null, which has
-nothing more, or 0x01. The values are:
+There are two kinds of keys. A **primary key** is never null; `encode_row` returns it, and a scan's positions
+consist of such keys. A **value key** is of any scalar type with an order, and may be null; `encode_value`
+returns it, for indexes and statistics. Both are the concatenation of their columns, and no key is a prefix of
+another key of the same columns. A value key has one byte before each column: 0x00 for a null, without further
+bytes, or 0x01. The values are:
 
     bool                       1 byte, 0 or 1
     int8 .. int64              big-endian at natural width, sign bit flipped
-    dates, times, timestamps   as the int32 or int64 that they are, likewise
+    dates, times, timestamps   as their int32 or int64, in the same form
     decimal128                 the unscaled value, 16 bytes big-endian, sign bit flipped
-    fixed_size_binary          the bytes as they are: the type knows their number
+    fixed_size_binary          the unchanged bytes: the type defines their number
     string, binary             the (UTF-8) bytes with 0x00 written as 0x00 0xFF, then 0x00 0x00
 
-and of value keys only (as also `date64`, `time32` and `time64`):
+and in value keys only (which also have `date64`, `time32` and `time64`):
 
     uint8 .. uint64            big-endian at natural width
     float16, float32, float64  IEEE 754 bits, big-endian (float16 as float32); the sign bit is flipped, or
@@ -21,8 +21,8 @@ and of value keys only (as also `date64`, `time32` and `time64`):
 
 Nulls thus come first, NaN equals itself and is above all numbers, -0.0 equals 0.0, and strings compare by
 their UTF-8 bytes: Spark's ascending order. Keys that begin with the same values lie between that prefix and
-its `successor`. A key with all bits inverted sorts in reverse. The escaped zero is that of FoundationDB's
-tuple layer, the flipped sign that of MyRocks' keys.
+its `successor`. A key with all bits inverted sorts in reverse. The escaped zero is from FoundationDB's
+tuple layer, the flipped sign from MyRocks' keys.
 """
 
 from __future__ import annotations
@@ -202,10 +202,10 @@ def inverted(key: bytes) -> bytes:
 
 
 def sort_codes(column: pa.Array) -> NDArray[Any]:
-    """Return integers that are ordered, and equal, as the values of a key column; made for `numpy.lexsort`.
+    """Return integers with the order and equality of a key column's values, for `numpy.lexsort`.
 
-    They compare within this one column only. Integers, dates, timestamps and decimals that fit 64 bits
-    come without a copy, the other types as dense ranks.
+    They can be compared only within this column. Integers, dates, timestamps and decimals that fit 64 bits
+    are returned without a copy, other types as dense ranks.
 
     Raises `SchemaMismatch` for a null.
     """
@@ -228,9 +228,9 @@ def sort_codes(column: pa.Array) -> NDArray[Any]:
 
 
 def value_sort_codes(column: pa.Array) -> list[NDArray[Any]]:
-    """Return one or two arrays, the most significant first, that are ordered and equal as value keys are.
+    """Return one or two arrays with the order and equality of value keys, the most significant first.
 
-    They compare within this column only; made for `numpy.lexsort` and for finding equal neighbours.
+    They can be compared only within this column; for `numpy.lexsort` and for finding equal neighbours.
     """
     column = _without_views(column)
     codes: list[NDArray[Any]] = []
@@ -238,7 +238,7 @@ def value_sort_codes(column: pa.Array) -> list[NDArray[Any]]:
         codes.append(column.is_valid().to_numpy(zero_copy_only=False))
         if column.null_count == len(column):
             return codes
-        # Nulls take the value of any other row, so that the kernels below see no nulls.
+        # Replace nulls by the value of any other row, because the kernels below do not accept nulls.
         column = pc.coalesce(column, column[pc.index(column.is_valid(), True).as_py()])
     if column.type.id in _FLOATS:
         codes.append(float_codes(column.cast(pa.float64()).to_numpy() + 0.0))  # -0.0 + 0.0 is 0.0
@@ -258,14 +258,14 @@ def float_codes(values: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def floats_of(codes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the floats of such integers."""
+    """Return the floats of integers from `float_codes`."""
     return (codes ^ ((codes >> 63) & np.int64(_TOP_BIT - 1))).view(np.float64)
 
 
 def encoded_lengths(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
-    """Count how many bytes the values of each row take at most when they are encoded; a null takes none.
+    """Return an upper bound of the encoded bytes of each row's values; a null has none.
 
-    A value key has one byte more for each column.
+    A value key has one more byte for each column.
     """
     lengths = np.zeros(len(columns[0]), dtype=np.int64)
     for column in map(_without_views, columns):
@@ -285,9 +285,9 @@ def encoded_lengths(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
 def index_hash(columns: Sequence[pa.Array]) -> NDArray[np.int32]:
     """Compute Spark's hash of every row's values: equal keys have equal hashes.
 
-    Types that Spark lacks are hashed as the types of the same values.
+    Types that Spark lacks are hashed as a Spark type with the same values.
     """
-    # Far years need not fit microseconds, nor an uint64 an int64: bits are hashed as they are.
+    # Casts are unsafe, because far years may not fit microseconds, nor an uint64 an int64; any bits will do.
     hashed = [
         pa.int64() if pa.types.is_timestamp(c.type) else _OTHERS.get(c.type.id, c.type) for c in columns
     ]
@@ -295,22 +295,22 @@ def index_hash(columns: Sequence[pa.Array]) -> NDArray[np.int32]:
 
 
 def can_be_sought(kind: pa.DataType) -> bool:
-    """Return whether `place_of` finds value keys in columns of a type: numbers in Arrow's buffers."""
+    """Return whether `place_of` supports columns of a type: numbers in Arrow's buffers."""
     return kind.id in _NUMBERS
 
 
 def place_of(column: pa.Array, key: bytes) -> tuple[int, int]:
-    """Return [begin, end) of the rows of an ascending column in which a key with further columns may lie.
+    """Return the range [begin, end) of rows of an ascending column that may contain a key of several columns.
 
-    Rows before `begin` are below the key and those from `end` on above it; those between have the value that
-    the key begins with. A key that has no more than that value lies before all of them.
+    Rows before `begin` are below the key, and rows from `end` on are above it; rows in the range have the
+    first value of the key. The range is empty if the key has only this value, which sorts before these rows.
     """
     nulls: int = column.null_count
     if key[:1] != VALUES:
         if key >= END:
             return len(column), len(column)
         return 0, nulls if len(key) > 1 else 0
-    if nulls == len(column):  # it may have no values
+    if nulls == len(column):  # there may be no values
         return nulls, nulls
     numbers = _NUMBERS[column.type.id]
     width, values = numbers.itemsize, raw_values(column, numbers)[nulls:]

@@ -1,4 +1,4 @@
-"""The error for a process that has too many open files or no memory, which says nothing about the store."""
+"""The error for a process that has too many open files or no memory; the store itself is not affected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FILES = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 def lack_in(error: Exception) -> OutOfResources | None:
-    """Return the error to raise instead of one of the system for want of files or memory, or None."""
+    """Return the error for a system error about missing file handles or memory; None for other errors."""
     if isinstance(error, OSError) and error.errno in _FILES:
         return _lack("files", "too many files are open", "`ulimit -n 65536`")
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):

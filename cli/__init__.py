@@ -2,11 +2,11 @@
 
 - Without options a command prints text and tables, on a terminal with a spinner. With `--json` it prints
   one JSON document, or one JSON object a line for rows. `status --json` is exactly `Store.status()`.
-- The message of an error goes to stderr with its `[ES_...]` code (as a JSON object with `--json`), and the
-  exit code says what to do:
+- The message of an error is printed on stderr with its `[ES_...]` code (as a JSON object with `--json`). The
+  exit code tells what to do:
 
       0  done
-      1  an unforeseen error, with its traceback
+      1  an unexpected error, with its traceback
       2  correct the call                            (`UsageError`, and options that do not parse)
       3  the same call may succeed later             (`TryAgain`)
       4  start a new scan                            (`StartAgain`)
@@ -25,8 +25,8 @@ topology     expand, contract, rebalance, move, split, join, topologies
 maintenance  keep, compact, gc, backup, restore, adopt, verify, repair, rotate-secret
 
 `typer` and `rich` are an extra (`pip install 'elasticscan[cli]'`), so they are imported when `main` runs. The
-commands use `import elasticscan`, whose names load Arrow's and SQL's packages at the first use: `--help` and
-the completion of a shell do not wait for them.
+commands use `import elasticscan`, whose names load Arrow's and SQL's packages at their first use, so that
+`--help` and the completion of a shell are fast.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def warn(text: str, style: str = "") -> None:
 
 
 def take_json(words: list[str]) -> list[str]:
-    """Return the words of a command line without `--json`, which holds for the command from now on."""
+    """Return the words of a command line without `--json`; note whether it was there, for `is_json`."""
     end = words.index("--") if "--" in words else len(words)
     _JSON.set("--json" in words[:end])
     return [word for at, word in enumerate(words) if at >= end or word != "--json"]
@@ -67,7 +67,7 @@ def answer(value: Any, text: RenderableType) -> None:
 
 
 def answer_rows(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], none: str = "none") -> None:
-    """Print rows as JSON, or the values of `keys` as a table, or the text `none` where there are no rows."""
+    """Print rows as JSON, or the values of `keys` as a table, or the text `none` if there are no rows."""
     answer(rows, listing(keys, cells(rows, keys)) if rows else none)
 
 
@@ -99,7 +99,7 @@ def show_rows(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def _text(value: Any) -> str:
-    """Escape control characters: a value must not steer the terminal."""
+    """Escape control characters, so that a value cannot control the terminal."""
     text = str(json_value(value) if isinstance(value, bytes) else value)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
@@ -116,7 +116,7 @@ def report_error(error: ElasticScanError) -> int:
 
 
 def progress(title: str) -> Status:
-    """Show on stderr, if it is a terminal, what is being done while the block runs."""
+    """Show a title with a spinner on stderr, if it is a terminal, while the block runs."""
     return console(stderr=True).status(title)
 
 

@@ -1,20 +1,20 @@
-"""The page that shows a store while it lives: `elasticscan ui STORE`.
+"""The page that shows the current state of a store: `elasticscan ui STORE`.
 
-- **It shows what `status` says**: the slot map, and a table for each section of `Store.status()`. The same
-  sections are printed by the command line.
-- **It only reads**, and holds nothing: the store is opened for a moment, at most once a second, however many
-  pages are open. Where no page is open, nothing is read.
-- **It stays.** A store that goes away, or is damaged, is a message on the page, which goes on when the store
-  is back.
+- **It shows the content of `Store.status()`**: the slot map, and a table for each section. The command line
+  prints the same sections.
+- **It only reads**, and keeps no resources: the store is opened for a moment, at most once a second, for any
+  number of open pages. If no page is open, nothing is read.
+- **It stays available.** If a store is missing or damaged, the page shows a message, and continues when the
+  store is back.
 - **It is for this machine.** The server listens on loopback by default, and refuses requests for another
   host name (DNS rebinding). It has one route, which changes nothing, and shows no password.
-- **Text is text.** The page has no script, a timer of the browser loads it again, and its policy (CSP) runs
-  none and loads nothing from elsewhere; all names are escaped.
+- **Text is text.** The page has no script; a timer of the browser loads it again. Its policy (CSP) allows no
+  script and no content from elsewhere; all names are escaped.
 
 sections  the sections of a status, as titles and cells
 server    the page as HTML, its headers, and the host names that are answered
 
-It leaves out: passwords and TLS (put a proxy in front of it that has both).
+It has no passwords and no TLS: use a proxy that has both.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Redis and Valkey clusters, read while slots move between their masters.
 
 names         names of keys: slots, a key for each slot, patterns
-cluster_map   placements, from what nodes say
+cluster_map   placements, from the answers of nodes
 values        values as rows; columns, from a sample of keys
-pages         the rule: which commands read a page, and what their answers say
-connections   commands out, answers in
-history       placements that were seen, as topologies
+pages         the rule: the commands that read a page, and the meaning of their answers
+connections   sending of commands, and reading of answers
+history       observed placements, as topologies
 options       options and URLs
-scan          a scan, as the embedded store's, with its placements and shards
-store         a cluster and its tables, which Spark and the terminal read, too
+scan          a scan with the interface of the embedded store, with its placements and shards
+store         a cluster and its tables, for Python, Spark and the command line
 
-All but `connections`, `history` and what is built on them is pure: it runs against a simulated cluster, too.
+The first four and `options` are pure: tests run `pages` against a simulated cluster.
 """
 
 from elasticscan.backends.redis.store import ClusterStore

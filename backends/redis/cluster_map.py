@@ -1,7 +1,7 @@
-"""Placements of a cluster, read from what its nodes say in `CLUSTER NODES`. Pure.
+"""Placements of a cluster, parsed from the answers of its nodes to `CLUSTER NODES`. Pure.
 
-Each node has a view of its own of which master serves which slots. Any view may be old: it only chooses where
-a page is read, and the server that is asked refuses slots that it does not serve.
+Each node has its own view of the master of each slot. A view may be old, which is safe: it only chooses where
+a page is read, and a server refuses slots that it does not serve.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ UNSERVED = 0  # the shard of slots that no node serves
 
 @dataclass(frozen=True, slots=True)
 class ClusterMap:
-    """A placement, with the nodes that its shards are.
+    """A placement, with the nodes that are its shards.
 
     Attributes:
-        addresses, ids: of the masters by the number of their shard; an id is for the life of a node.
+        addresses, ids: of the masters, by the number of their shard; a node's id never changes.
         members: the ids of all nodes, replicas included.
     """
 
@@ -45,18 +45,18 @@ def is_same_cluster(members: Collection[str], before: Collection[str]) -> bool:
 
 
 def parse_map(text: str, asked: Address, shards: dict[str, int]) -> ClusterMap:
-    """Return the placement by the answer of `CLUSTER NODES` from one node.
+    """Return the placement in a node's answer to `CLUSTER NODES`.
 
     A line is `id ip:port@bus[,host] flags master ping pong epoch link slot slot …`; a slot is a number, a
-    range, or in brackets one that is being moved, which its owner still serves.
+    range, or, in brackets, a slot that is being moved, which its owner still serves.
 
     Args:
         text: the answer.
-        asked: the address at which the node was asked.
-        shards: the numbers of shards by node id; masters that are new are entered.
+        asked: the address of the node that answered.
+        shards: the numbers of shards by node id; new masters are added.
 
     Raises:
-        ValueError: it is no such answer.
+        ValueError: the text has another form.
     """
     owners, members = np.full(SLOTS, UNSERVED), set[str]()
     addresses, ids = dict[int, Address](), dict[int, str]()

@@ -1,7 +1,7 @@
-"""Connections to the nodes of a cluster: commands out, answers in, and placements. All I/O is here.
+"""Connections to the nodes of a cluster, which send commands and read answers. All I/O is here.
 
 A connection that fails, or takes longer than `timeout`, is closed, and the slots of its requests count as
-refused. The next pass reads the placement again, and asks the masters that serve them then.
+refused. The next pass reads the placement again, and asks the masters that serve these slots now.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNREACHABLE = (RedisError, OSError)
 
 
 class Connections:
-    """The nodes of one cluster. Safe to share among threads; a forked child connects again."""
+    """Connections to the nodes of one cluster. Threads may share them; a forked child connects again."""
 
     def __init__(self, options: ClusterOptions) -> None:
         self.options = options
@@ -56,7 +56,7 @@ class Connections:
             pool.disconnect()
 
     def exchange(self, address: Address, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
-        """Send commands to a node and return their answers, errors among them.
+        """Send commands to a node and return their answers, which may be errors.
 
         Raises:
             OSError, RedisError: the node cannot be reached, or did not answer in time.
@@ -68,17 +68,17 @@ class Connections:
             pool = self._pools.setdefault(address, ConnectionPool(host=host, port=port, **self._how))
         connection: Any = pool.get_connection()
         try:
-            packed = map(pack_command, commands)  # type: ignore[arg-type]  # its stub says one-tuples
+            packed = map(pack_command, commands)  # type: ignore[arg-type]  # the stub has one-tuples
             connection.send_packed_command([b"".join(packed)])
             return _read_answers(connection._parser, len(commands))
         except BaseException:
-            connection.disconnect()  # answers that were not read must not be taken for others
+            connection.disconnect()  # so that a later request does not read the remaining answers
             raise
         finally:
             pool.release(connection)
 
     def try_exchange(self, address: Address, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
-        """Return the answers as `exchange` does; an error for each where the node cannot be reached."""
+        """Return the answers as `exchange` does. If the node cannot be reached, each answer is the error."""
         try:
             return self.exchange(address, commands)
         except UNREACHABLE as error:
@@ -93,13 +93,13 @@ class Connections:
         return {slot: n for slot, n in zip(asked, counts, strict=True) if isinstance(n, int) and n}
 
     def read_map(self) -> ClusterMap:
-        """Read the placement from a node, each time from another one: a view may be old.
+        """Read the placement from a node, each time from another node, because a view may be old.
 
-        A node that left may be in another cluster by now, at its old address: nodes of the cluster that was
-        there before are preferred. Each scan checks its own.
+        A node that left the cluster may belong to another cluster now, at its old address. So nodes of the
+        known cluster are preferred. Each scan also checks that its cluster is the one with which it began.
 
         Raises:
-            ShardUnavailable, InvalidOption: no node answers, or one refuses to, or is in no cluster.
+            ShardUnavailable, InvalidOption: no node answers, or a node refuses, or is in no cluster.
         """
         asked = tuple(dict.fromkeys((*self._known, *self.options.seeds)))
         found: ClusterMap | None = None
@@ -129,7 +129,7 @@ class Connections:
             return self.map
 
     def check_masters(self) -> None:
-        """Raise `ShardUnavailable` where no master answers at the address that it announces."""
+        """Raise `ShardUnavailable` if no master answers at the address that it announces."""
         addresses = self.map.addresses.values()
         for address in addresses:
             (answer,) = self.try_exchange(address, [(b"PING",)])
@@ -139,7 +139,7 @@ class Connections:
 
 
 def _read_answers(parser: Any, count: int) -> list[Any]:
-    """Read answers in bulk: the client library would call ten Python functions for each."""
+    """Read answers in bulk, because the client library calls ten Python functions for each answer."""
     answers: list[Any] = []
     while len(answers) < count:
         answers.extend(iter(partial(parser._reader.gets, False), NOT_ENOUGH_DATA))

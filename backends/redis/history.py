@@ -1,10 +1,10 @@
 """The topology history of a cluster: each placement that a driver saw, as a numbered topology.
 
-A cluster keeps none. A read compares where slots are now with the newest topology before it: slots that are
-where they were are base-shard scans, others virtual scans. Rows are the same either way.
+A cluster keeps no history. A read compares the placement with the newest earlier topology: slots that have
+not moved become base-shard scans, others virtual scans. The rows are the same in both cases.
 
-Clusters may share a history. A cluster has no name, so its topologies are kept under the id of one of its
-nodes, and are those under the id of any node that it has now.
+Clusters may share a history. A cluster has no name, so its topologies are stored under the id of one of its
+nodes, and found by the ids of all its present nodes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _IN_MEMORY: dict[str, str] = {}  # the newest placement, under the id of each no
 
 
 def record_topology(cluster: ClusterMap, place: str | None) -> Placement:
-    """Append a cluster's placement to its history; return the one recorded before, or else this one.
+    """Append the placement of a cluster to its history. Return the newest earlier one, or itself if first.
 
     Args:
         place: a store, by its directory or URL, or `env:NAME` for one that an environment variable holds;
@@ -67,7 +67,7 @@ def _enter(nodes: Collection[str], tablets: str, place: str | None) -> str | Non
         with suppress(AlreadyExists):
             store.create_table(_TABLE, _COLUMNS, ["cluster", "number"])
         table, these = store.table(_TABLE), {"nodes": list(nodes)}
-        while True:  # each time that it fails another driver has entered what it saw
+        while True:  # an insert fails only if another driver inserted a placement meanwhile
             scan = table.scan(None, "cluster IN :nodes", parameters=these, order_by="number DESC", limit=1)
             (newest,) = scan.to_table().to_pylist() or [{"cluster": min(nodes), "number": 0, "tablets": None}]
             if tablets == newest["tablets"]:

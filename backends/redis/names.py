@@ -1,4 +1,4 @@
-"""Names of keys: their hash slots, keys for any slot, and patterns as Redis writes them."""
+"""Names of keys: their hash slots, keys for any slot, and patterns in the syntax of Redis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def slot_of(key: bytes) -> int:
 
 @lru_cache(maxsize=8)
 def _tags(begin: bytes) -> tuple[bytes, ...]:
-    """Return a hash tag for each slot that begins with `begin`."""
+    """Return, for each slot, a hash tag that begins with `begin`."""
     found: dict[int, bytes] = {}
     for number in count():
         tag = begin + b"%d" % number
@@ -34,9 +34,9 @@ def _tags(begin: bytes) -> tuple[bytes, ...]:
 
 
 def probe_of(prefix: bytes, slot: int, suffix: bytes) -> bytes:
-    """Return the name of a key in a slot that begins with a prefix: ACL rules may allow no other names.
+    """Return a key of a slot that begins with a prefix, because access rules may allow only such keys.
 
-    If the prefix has a whole hash tag, its slot is fixed and `slot` is ignored. An open tag is completed.
+    A prefix with a whole hash tag has only one slot; a prefix that ends within a tag is completed.
     """
     head, _, begin = prefix.partition(b"{")
     if b"}" in begin:
@@ -45,7 +45,7 @@ def probe_of(prefix: bytes, slot: int, suffix: bytes) -> bytes:
 
 
 def slots_of_prefix(prefix: bytes) -> SlotSet:
-    """Return the slots that can hold keys with a prefix: one where a hash tag is part of it."""
+    """Return the slots that can have keys with a prefix: one slot if the prefix has a hash tag, else all."""
     _, _, begin = prefix.partition(b"{")
     tag, whole, _ = begin.partition(b"}")
     if not whole:
@@ -75,7 +75,7 @@ def expression_of(pattern: bytes) -> bytes | None:
 def _expression_of(token: re.Match[bytes]) -> bytes:
     """Return the expression of a character or of a class in brackets.
 
-    As in Redis a range may be written backwards, and a class without an end goes to the end of the pattern.
+    As in Redis, a range may be in reverse order, and a class without `]` ends with the pattern.
     """
     text, members = token[0], token["members"]
     if members is None:

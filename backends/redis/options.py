@@ -18,9 +18,9 @@ from elasticscan.base.redaction import shown
 from elasticscan.base.suggestions import suggest
 from elasticscan.store import resolve
 
-# A sample is a hash whose fields are not known: all of them, or some if it has very many.
+# A sample is a hash with unknown fields: all fields are read, or the first ones if there are very many.
 Kind = Literal["hash", "string", "json", "sample"]
-KINDS: tuple[Kind, ...] = ("hash", "string", "json")  # that users choose
+KINDS: tuple[Kind, ...] = ("hash", "string", "json")  # the kinds that users choose
 MODES = ("PERMISSIVE", "FAILFAST")
 _PORT = 6379
 _PLACE = r"(\[[^][@/?#,]+\]|[^][:@/?#,]+)(?::([0-9]{1,5}))?"
@@ -34,12 +34,12 @@ class ClusterOptions:
     """The way to reach a cluster.
 
     Attributes:
-        seeds: nodes that are asked for the others.
+        seeds: addresses of nodes that are asked for all other nodes.
         timeout: seconds that a connection or an answer may take.
         slot_timeout: seconds that a slot may stay refused.
         address_map: the address to use for each address that a node announces.
-        key_secret: what seals continuation keys; None for keys that anyone who holds them can read.
-        topology_history: a store that keeps each placement that a driver saw; None for memory.
+        key_secret: seals continuation keys; without it, anyone who has a key can read it.
+        topology_history: a store for the placements that drivers read; None for the process's memory.
     """
 
     seeds: tuple[Address, ...]
@@ -58,7 +58,7 @@ class ClusterOptions:
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """The keys that are a table, and the form of their values. Plain values only."""
+    """The keys of a table, and the form of their values. All fields are plain values."""
 
     keys_pattern: str = "*"
     key_column: str = "key"
@@ -85,7 +85,7 @@ def _address(text: str) -> Address:
 
 
 def _place(text: str) -> str:
-    """Refuse a URI whose secrets Spark would show in plans; `env:NAME` is resolved where it is opened."""
+    """Refuse a URI with secrets, which Spark would show in plans. `env:NAME` is resolved at its opening."""
     if shown(text) != text:
         raise InvalidOption(
             "topologyHistory must not hold a password; set a variable to the URL, and give env:NAME",
@@ -118,7 +118,7 @@ _FORMS: dict[str, tuple[Callable[[str], Any], str]] = {
 def read_options(given: Mapping[str, Any], *kinds: type) -> list[dict[str, Any]]:
     """Parse options into the fields of each of the dataclasses `kinds`.
 
-    Values may be texts; None is an option that was not given. Raises `InvalidOption`.
+    Values may be texts; None means that the option is not set. Raises `InvalidOption`.
     """
     known = {_plain(each.name): (at, each) for at, kind in enumerate(kinds) for each in fields(kind)}
     known = {name: found for name, found in known.items() if name not in ("seeds", "tls")}
@@ -149,7 +149,7 @@ def split_uri(uri: str) -> tuple[dict[str, Any], str]:
     Raises `InvalidOption`.
     """
     found = _URL.fullmatch(resolve(uri))
-    if found is None:  # what it holds is not shown: it may be a password
+    if found is None:  # the error does not quote the URL, which may have a password
         raise InvalidOption(
             "the URL must be redis://user:password@host:port,host:port/table; percent-encode the password",
             option="url",

@@ -3,22 +3,22 @@
 The rule, for slots at one master:
 
 1. **Names.** For each slot one transaction: a guard, the count of its keys, and their names. The guard is an
-   EXISTS of a key that does not exist and hashes to the slot. `GETKEYSINSLOT` itself answers for any slot,
-   from whatever lies at the server; but a transaction with a keyed command is refused with MOVED where the
-   server does not serve the slot, and with ASK or TRYAGAIN where the slot is being moved away. So the names
-   and the statement "the whole slot is here" are one atomic step at the only server that knows.
-2. **Values**, in chunks bounded in bytes. A key that answers ASK is read at the target of the move. An error
-   that may pass (`_WAITS`) refuses the whole slot: its rows of this page are dropped, and its position stays.
-   Others (WRONGTYPE, a missing permission) end the scan. A nil is a key that is gone, and only that; but at
-   the target of a move it may also be back: a nil there refuses the slot.
-3. **Positions** are key names: names are sorted, so a position means the same at every master.
+   EXISTS of a key that does not exist and hashes to the slot. `GETKEYSINSLOT` alone answers for any slot,
+   with the keys that are at the server. But a transaction with a keyed command is refused with MOVED if the
+   server does not serve the slot, and with ASK or TRYAGAIN if the slot is being moved away. So one atomic
+   step reads the names and proves that the whole slot is at this server.
+2. **Values**, in chunks bounded in bytes. If a key answers ASK, it is read at the target of the move. A
+   temporary error (`_WAITS`) refuses the whole slot: its rows are dropped, and its position stays. Other
+   errors (WRONGTYPE, a missing permission) end the scan. A nil at the master means that the key was
+   deleted. A nil at the target of a move may also mean that the key moved back, so it refuses the slot.
+3. **Positions** are key names. Names are sorted, so a position means the same at every master.
 
 A slot that answered ASK is read *open* in the next pass: names at the source, names at the target, names and
-guard at the source again. Keys go one way, and the source deletes a key only when the target has it, so a key
-that exists throughout is in the first list or in the second. If the third list has a name that the first
-lacks, the direction was turned, and the slot waits on.
+guard at the source again. Keys move in one direction, and the source deletes a key only when the target has
+it, so a key that exists throughout is in the first or in the second list. If the third list has a name that
+is not in the first, the direction was reversed, and the slot is read again later.
 
-Commands go out by an `Exchange`, so the same code runs against servers and against a simulated cluster.
+Commands are sent by an `Exchange`, so the same code runs against servers and against a simulated cluster.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, merge
 from elasticscan.topology import SlotSet
 
 PAGE_SLOTS = 256
-NAMES_AT_ONCE = 4_096  # of a slot, before it is known to have more
-FIRST_CHUNK, MOST_CHUNK = 4, 16_384  # keys of one exchange of values
+NAMES_AT_ONCE = 4_096  # names of a slot in the first request
+FIRST_CHUNK, MOST_CHUNK = 4, 16_384  # keys in one exchange of values; it at most doubles each time
 CHUNK_BYTES = 4 << 20
 ACL = (
     "+get +hmget +hscan +exists +pttl +multi +exec +asking +ping +cluster|getkeysinslot "
@@ -69,12 +69,12 @@ ACL = (
 
 Command: TypeAlias = tuple[bytes, ...]
 Answers: TypeAlias = list[Any]
-# Sends commands to a server together; errors come back as values.
+# Sends several commands to a server, and returns their answers; errors are returned as values.
 Exchange: TypeAlias = Callable[[Address, Sequence[Command]], Answers]
 Slots: TypeAlias = NDArray[np.uint16]
 
 _WAITS = (AskError, TryAgainError, ClusterDownError, BusyLoadingError, MasterDownError, ReadOnlyError)
-_NOT_THERE = (None, 0, -2)  # answers of GET, EXISTS and PTTL for a key that does not exist
+_NOT_THERE = (None, 0, -2)  # the answers of GET, EXISTS and PTTL for a missing key
 NO_NAMES = pa.table({"slot": pa.array([], pa.uint16()), "name": pa.array([], pa.binary())})
 _MULTI, _EXEC, _ASKING = (b"MULTI",), (b"EXEC",), (b"ASKING",)
 
@@ -85,9 +85,9 @@ class SlotProgress:
 
     Attributes:
         rest: the names that the last page did not read, each with its slot.
-        refusals: how often slots were refused since they were last read, and the last error of each.
-        row_bytes: the mean size of a row, as far as it is known.
-        chunk: how many keys the next exchange of values may have.
+        refusals: by slot, the number of refusals since it was last read, and the last error.
+        row_bytes: the mean size of a row; 0 before the first row.
+        chunk: the maximum number of keys in the next exchange of values.
     """
 
     rest: pa.Table = field(default_factory=lambda: NO_NAMES)
@@ -113,19 +113,19 @@ def read_page(
     if opened is None:
         page.list_names()
     else:
-        page.positions = {opened: page.positions[opened]}  # on a page of its own
+        page.positions = {opened: page.positions[opened]}  # an open slot has a page for itself
         page.list_open_slot(opened)
     return page.read()
 
 
 def _first_slots(cursors: Cursors) -> dict[int, bytes | None]:
-    """Return up to `PAGE_SLOTS` slots with their positions, slots that were begun first."""
-    found: dict[int, bytes | None] = {}
+    """Return up to `PAGE_SLOTS` slots with their positions; partly read slots are first."""
+    positions: dict[int, bytes | None] = {}
     for cursor in sorted(cursors, key=lambda cursor: cursor.position is None):
         for start, end in cursor.slots:
-            some = range(start, min(end, start + PAGE_SLOTS - len(found)))
-            found |= dict.fromkeys(some, cursor.position)
-    return found
+            chosen = range(start, min(end, start + PAGE_SLOTS - len(positions)))
+            positions |= dict.fromkeys(chosen, cursor.position)
+    return positions
 
 
 def guarded(probe: bytes, *commands: Command) -> list[Command]:
@@ -142,7 +142,7 @@ def results_of(answers: Answers) -> list[Any] | Exception:
 
 
 def _each(width: int, answers: Answers, before: int = 0) -> list[Any]:
-    """Return the answer of each key, to one command or a guarded transaction; None for a deleted key."""
+    """Return the answer for each key, to one command or a guarded transaction; None for a deleted key."""
     if width == 1:
         return answers[before :: 1 + before]
     starts = range(before, len(answers), before + width)
@@ -166,11 +166,11 @@ def _in_either(here: list[bytes], there: list[bytes]) -> list[bytes]:
 
 @dataclass(slots=True)
 class _SlotPage:
-    """A page that is being read.
+    """A page while it is read.
 
     Attributes:
         positions: the slots that it may read, with their positions.
-        found: the names of the slots that were listed, unfiltered.
+        found: the listed names of slots, unfiltered.
         refused: the slots that were not read.
     """
 
@@ -194,10 +194,10 @@ class _SlotPage:
         self.found[slot] = names if position is None else [name for name in names if name > position]
 
     def list_names(self) -> None:
-        """List the names of the page's slots, all in one exchange, and one slot that has many in another."""
+        """List the names of the page's slots in one exchange, and of at most one large slot in another."""
         known = set(self.progress.rest["slot"].unique().to_pylist())
         large = self._list([slot for slot in self.positions if slot not in known], NAMES_AT_ONCE)
-        for slot in large[1:]:  # a page has one at most: its names may take much memory
+        for slot in large[1:]:  # a page has at most one large slot, whose names may need much memory
             del self.positions[slot]
         if self._list(large[:1], self.space.options.max_slot_keys):
             raise self._too_large(large[0])
@@ -216,9 +216,9 @@ class _SlotPage:
         return large
 
     def list_open_slot(self, slot: int) -> None:
-        """List the names of a slot that is half moved: at its source, its target, and its source again."""
+        """List the names of a slot during its move: at its source, its target, and its source again."""
         here, guard = self._names_at(slot, self.home)
-        if not _is_ask(guard):  # the move has ended, or was taken back
+        if not _is_ask(guard):  # the move has ended, or was reversed
             return self.enter(slot, guard)
         there, _ = self._names_at(slot, guard.node_addr)
         again, last = self._names_at(slot, self.home)
@@ -257,14 +257,14 @@ class _SlotPage:
         page_rows, page_bytes, schema = self.request.page_rows, self.request.page_bytes, self.space.schema
         batches, kept, at, rows, size = list[pa.RecordBatch](), [np.empty(0, np.uint16)], 0, 0, 0
         while at < len(names) and rows < page_rows and size < page_bytes:
-            # As many keys as should fit, by the size of earlier rows; at most twice an earlier exchange.
+            # As many keys as fit by the mean size of rows, and at most twice as many as in the last exchange.
             fitting = int(min(CHUNK_BYTES, page_bytes - size) / max(progress.row_bytes, 1.0))
             chunk = min(max(1, min(fitting, progress.chunk)), page_rows - rows, len(names) - at)
             batch, slots = self._fetch(names.slice(at, chunk))
             at, rows, size = at + chunk, rows + batch.num_rows, size + batch.nbytes
             batches.append(batch)
             kept.append(slots)
-            if batch.num_rows:  # keys that were gone say nothing
+            if batch.num_rows:  # deleted keys say nothing about the size of rows
                 progress.row_bytes = max(batch.nbytes / batch.num_rows, progress.row_bytes / 2)
                 progress.chunk = min(max(2 * chunk, progress.chunk), MOST_CHUNK)
         left = self._keep_rest(names, at)
@@ -281,7 +281,7 @@ class _SlotPage:
         return PageRows(batch, pa.array(slots), merge(after), len(slots), refused=refused)
 
     def _names(self) -> pa.Table:
-        """Return the names to read with their slots: those left by the last page, then by slot and name."""
+        """Return names to read and their slots: first the rest of the last page, then by slot and name."""
         counts = [len(listed) for listed in self.found.values()]
         slots = np.repeat(np.fromiter(self.found, np.uint16, len(counts)), counts)
         names = pa.array([*chain.from_iterable(self.found.values())], pa.binary())
@@ -305,8 +305,8 @@ class _SlotPage:
         listed = names.to_pylist()
         commands = space.commands(listed, columns)
         values = self._read_each(commands, slots)
-        # A hash without any of the fields may be no key. One transaction each asks again, and whether the key
-        # is there: it may be set meanwhile.
+        # If a hash has none of the fields, its key may not exist. One transaction for each such key reads the
+        # fields again and checks that the key exists, because the key may have been set meanwhile.
         unsure = [
             at for at, each in enumerate(values) if isinstance(each, list) and each.count(None) == len(each)
         ]
@@ -322,10 +322,10 @@ class _SlotPage:
         return (rows, slots) if there.all() else (rows.filter(pa.array(there)), slots[there])
 
     def _read_each(self, commands: Sequence[Command], slots: Slots, width: int = 1) -> list[Any]:
-        """Return the answer of each key to `width` commands; None for deleted keys and refused slots.
+        """Return the answer for each key to `width` commands; None for deleted keys and refused slots.
 
-        A key that was moved away since its name was listed is read at its new master. If it is not there
-        either, it was deleted or moved back: its slot is refused, and the next list of names decides.
+        A key that moved after its name was listed is read at its new master. If it is missing there, too, it
+        was deleted or moved back: its slot is refused, and its names are listed again.
         """
         answers = _each(width, self.exchange(self.home, commands))
         failed = [at for at, answer in enumerate(answers) if isinstance(answer, Exception)]
@@ -350,7 +350,7 @@ class _SlotPage:
 
 
 def unexpected(error: Exception) -> ElasticScanError:
-    """Return the error of the product for an answer that cannot be waited for."""
+    """Return the error of elasticscan for an answer that waiting cannot change."""
     if isinstance(error, NoPermissionError):
         return ShardUnavailable(
             f"the user lacks a permission ({error}); grant it: ACL SETUSER name {ACL} %R~<table>:*", acl=ACL

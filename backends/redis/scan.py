@@ -1,4 +1,4 @@
-"""Scans of a table in a cluster: placements by its nodes' views, pages by its masters."""
+"""Scans of a table in a cluster: placements from the views of nodes, pages from masters."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from elasticscan.backends.redis.store import ClusterTable
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
-_TORN_LOOKS = 4
-_FEWEST_REFUSALS = 5  # before time counts
+_TORN_CHECKS = 4
+_FEWEST_REFUSALS = 5  # before the time limit begins
 _GUARANTEE = "each key that exists throughout exactly once, any other at most once; no snapshot"
 
 
@@ -37,31 +37,31 @@ class ClusterShards:
     def __init__(
         self, connections: Connections, space: KeySpace, members: Collection[str] | None = None
     ) -> None:
-        """Read keys; `members` are the nodes that the scan began with, None where it begins now."""
+        """Read keys; `members` are the nodes at the beginning of the scan, None for a new scan."""
         self._connections, self._space, self._map = connections, space, connections.map
         self._members = self._map.members if members is None else members
         self.progress = SlotProgress()
         self._pause = _SHORTEST_PAUSE
-        self._late: dict[int, float] = {}  # when slots were refused for the fifth time in a row
+        self._late: dict[int, float] = {}  # the time of each slot's fifth refusal in a row
 
     def read(self) -> Placement:
-        """Return the placement by a node's view of the cluster."""
+        """Read the placement from a node."""
         self._map = self._connections.read_map()
         if not is_same_cluster(self._map.members, self._members):
             raise TableChanged("the cluster was replaced by another one; begin another scan")
         return self._map.placement
 
     def current(self) -> Placement:
-        """Return the placement that planned the page: servers refuse slots in the page itself."""
+        """Return the placement that planned the page; servers refuse moved slots within the page."""
         return self._map.placement
 
     def recent(self, looked: Placement | None) -> Placement:
         """Read the placement at the beginning of each pass through the remaining slots."""
         if looked is None:
-            if self.progress.refusals:  # all slots that are left were refused in the pass before
+            if self.progress.refusals:  # all remaining slots were refused in the last pass
                 time.sleep(self._pause)
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-            with suppress(ShardUnavailable):  # no node answers just now: pages will find out, and wait
+            with suppress(ShardUnavailable):  # if no node answers, the next pages are refused and wait
                 self.read()
         return self._map.placement
 
@@ -110,12 +110,12 @@ class ClusterShards:
             )
 
     def torn_slots(self, slots: SlotSet) -> SlotSet:
-        """Return the slots with keys at masters that do not serve them, where no client sees them.
+        """Return the torn slots, which have keys at masters that do not serve them.
 
-        A failover during a move key by key leaves such keys. A slot is torn if it is not being moved and has
-        such keys in several checks in a row.
+        A failover during a move may leave such keys, which no client can read. A slot is torn if it is not
+        being moved and has such keys in several checks in a row.
         """
-        for number in range(_TORN_LOOKS):
+        for number in range(_TORN_CHECKS):
             time.sleep(_LONGEST_PAUSE if number else 0)
             cluster = self._connections.read_map()
             astray = set[int]()
@@ -135,10 +135,10 @@ class ClusterShards:
 
 
 class ClusterScan(PagedScan):
-    """A scan that gives each key that exists throughout exactly once, in pages."""
+    """A scan that returns each key that exists throughout exactly once, in pages."""
 
     def __init__(self, table: ClusterTable, state: ContinuationKey, members: Collection[str]) -> None:
-        """Begin a scan, or go on with one; `members` are the nodes that the cluster had when it began."""
+        """Begin or resume a scan; `members` are the nodes of the cluster when the scan began."""
         super().__init__(table.name, state)
         self.table, self._members = table, members
         self._predicate = None if state.filter is None else Predicate.parse(state.filter, table.schema)
@@ -150,7 +150,7 @@ class ClusterScan(PagedScan):
 
     def parts(self, slots: Sequence[SlotSet]) -> list[str]:
         """Return a key of this scan for each set of slots, one for each task."""
-        return [self._seal(self.standing.restrict_to(some)) for some in slots]
+        return [self._seal(self.standing.restrict_to(part)) for part in slots]
 
     def explain(self) -> dict[str, Any]:
         """Return the columns, filter, slots and the guarantee of this scan."""
@@ -167,7 +167,7 @@ class ClusterScan(PagedScan):
         return self.table.store.sealer.seal(state)
 
     def _read(self, columns: tuple[str, ...]) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
-        """Yield rows with the state of the scan after them. Torn slots are searched before the last ones."""
+        """Yield rows with the state of the scan after them. Before the last page, check for torn slots."""
         state, predicate, table = self.standing, self._predicate, self.table
         if not state.cursors:
             return

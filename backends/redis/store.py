@@ -1,4 +1,4 @@
-"""A cluster as a store: its tables are groups of keys, and nothing of it can be changed here."""
+"""A cluster as a read-only store, whose tables are groups of keys."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from elasticscan.protocol import (
 from elasticscan.store import Store, Table, columns_of, whole_number
 from elasticscan.topology import SlotSet
 
-_MOST_KEYS = 10_000  # that a condition names
-_KEY_BYTES = 1_000  # about what a value takes, to weigh slots
+_MOST_KEYS = 10_000  # if a condition names more keys, all slots are read
+_KEY_BYTES = 1_000  # assumed size of a value, for the weights of slots
 
 
 class ReadOnly:
-    """Base of a class that lacks methods of the embedded store: they raise `InvalidCall`."""
+    """Base of classes without some methods of the embedded store; calls of these raise `InvalidCall`."""
 
     _embedded: ClassVar[type]
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("_") or not hasattr(self._embedded, name):  # other libraries look for names
+        if name.startswith("_") or not hasattr(self._embedded, name):  # other libraries try `hasattr`
             raise AttributeError(f"a Redis or Valkey cluster has no {name!r}", name=name)
         raise InvalidCall(
             f"{name}() is not supported for a Redis or Valkey cluster, which is only read", name=name
@@ -53,7 +53,7 @@ class ReadOnly:
 
 
 class ClusterStore(ReadOnly):
-    """A Redis or Valkey cluster. It can be read, and nothing of it can be changed."""
+    """A Redis or Valkey cluster, for reads only."""
 
     _embedded = Store
     identity = ""
@@ -64,7 +64,7 @@ class ClusterStore(ReadOnly):
         of_cluster, self._of_tables = read_options(given, ClusterOptions, TableOptions)
         self.options = ClusterOptions(**of_uri | of_cluster)
         self.connections = Connections(self.options)
-        # Without a secret of the user's, anyone who holds a key can read and forge it.
+        # Without `key_secret`, anyone who has a continuation key can read and forge it.
         secret = hashlib.sha256((self.options.key_secret or "").encode()).digest()
         self.sealer = Sealer("cluster", {1: secret})
 
@@ -81,8 +81,8 @@ class ClusterStore(ReadOnly):
         """Return the keys `name:*` as a table.
 
         Args:
-            name: what the keys begin with; the URI's table by default.
-            schema: the columns of values, and the key's if it is not text; read from some keys by default.
+            name: the beginning of the keys; the URI's table by default.
+            schema: the columns of values, and of the key if it is not text; by default, from a sample.
             options: fields of `TableOptions`: `model`, `keys_pattern`, `key_column`, `ttl_column`, …
 
         Raises:
@@ -106,11 +106,11 @@ class ClusterStore(ReadOnly):
         """Resume a scan after the page of a key.
 
         Args:
-            key: of a page; its scan refuses another cluster when it reads.
-            table, filter: what a task reads, where it is one; checked against the key.
+            key: of a page; the scan fails if it reads another cluster.
+            table, filter: the table and filter of a task, compared with the key; None outside of tasks.
 
         Raises:
-            ContinuationKeyError: it is no key of such a scan.
+            ContinuationKeyError: the key is not of a scan of a cluster.
         """
         state = self.sealer.open(key, time.time())
         try:
@@ -155,7 +155,7 @@ class ClusterTable(ReadOnly):
             self.keys = replace(self.keys, start=start)
 
     def _infer_fields(self) -> list[pa.Field]:
-        """Return the columns of the first values that a scan meets."""
+        """Return the columns of the first values of a scan."""
         options, is_hash = self.options, self.options.model == "hash"
         if options.model == "string":
             return [pa.field("value", pa.string())]
@@ -211,7 +211,7 @@ class ClusterTable(ReadOnly):
         return ClusterScan(self, state, members)
 
     def _slots_of(self, predicate: Predicate) -> SlotSet:
-        """Return the slots of the keys that a filter names one by one; all where it does not."""
+        """Return the slots of the keys that a filter names; all slots if it does not name keys."""
         field, start = self.schema.field(0), self.keys.start
         named = single_values(value_set(predicate.condition, field).keys, field.type, _MOST_KEYS)
         if named is None or field.type not in (pa.string(), pa.binary()):  # others have several texts
@@ -220,7 +220,7 @@ class ClusterTable(ReadOnly):
         return slot_set(slot_of(start + value) for value in values if value is not None)
 
     def keys_for(self, predicate: Predicate | None) -> KeySpace:
-        """Return the keys to read: names that a filter rules out need no values."""
+        """Return the keys to read, without names that a filter excludes."""
         if predicate is None:
             return self.keys
         parts = map(Predicate, parts_of(predicate.condition))
@@ -240,7 +240,7 @@ class ClusterTable(ReadOnly):
 
 
 def _with_key(columns: Iterable[pa.Field], options: TableOptions) -> pa.Schema:
-    """Return the columns with the key's first, and the time to live last."""
+    """Return the columns, with the key first and the time to live last."""
     named = {field.name: field.with_nullable(True) for field in columns}
     key = named.pop(options.key_column, pa.field(options.key_column, pa.string()))
     if options.ttl_column is not None:

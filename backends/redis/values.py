@@ -1,7 +1,7 @@
 """Values of keys as rows: hashes, strings, and strings that hold JSON; and columns, from a sample. Pure.
 
-The answers for many keys become one Arrow column per field. A text that does not fit its column's type, or
-an object that does not fit its columns, is null in the mode PERMISSIVE, and an error in FAILFAST.
+The answers for many keys become one Arrow column per field. If a text does not fit its column's type, or
+an object its columns, the value is null in the mode PERMISSIVE, and an error in FAILFAST.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from elasticscan.filters import Predicate
 
 SAMPLED_FIELDS = 1_000
 _FAR = (1 << 31) - 1
-_GONE = -2  # what PTTL answers where there is no key
+_GONE = -2  # the answer of PTTL for a missing key
 _TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us"))
-# What a column of floats would change: a plus, leading zeros, more than 15 digits, or codes such as 12e4.
+# Texts that conversion to float would change: a plus, leading zeros, more than 15 digits, codes such as 12e4.
 _NOT_FLOAT = r"^(?:\+|-0$|-?0[0-9]|-?[0-9]{16,}$|-?[0-9]+[eE][0-9]+$)"
 
 
 @dataclass(frozen=True, slots=True)
 class KeySpace:
-    """The keys of a table: which they are, and how their values become rows.
+    """The keys of a table, and the conversion of their values to rows.
 
     Attributes:
         options: of the table.
-        fields: the columns: the key's, those of all values, and the time to live if it was asked for.
-        start: the beginning of names that the key's column leaves out.
-        conditions: parts of the scan's filter that the key's column alone decides.
-        probe_end: the end of the names of probes, which no key has.
+        fields: the columns: the key, the columns of values, and the time to live if it was requested.
+        start: the beginning of names, which the key's column omits.
+        conditions: parts of the scan's filter that depend only on the key's column.
+        probe_end: the end of the names of probes, a random text that no key has.
     """
 
     options: TableOptions
@@ -63,7 +63,7 @@ class KeySpace:
         return probe_of(self.prefix, slot, self.probe_end)
 
     def select(self, names: pa.Table) -> pa.Table:
-        """Return the names of keys of the table that meet its conditions."""
+        """Return the names that belong to the table and meet the conditions."""
         expression = expression_of(self.options.keys_pattern.encode())
         matches = pc.starts_with if expression is None else pc.match_substring_regex
         names = names.filter(matches(names.column("name"), expression or self.prefix))
@@ -132,7 +132,7 @@ class KeySpace:
         )
 
     def keys(self, names: pa.Array) -> pa.Array:
-        """Return the key's column. Raises `SchemaMismatch` where a name does not fit its type."""
+        """Return the key's column. Raises `SchemaMismatch` if a name does not fit its type."""
         kind = self.fields.field(self.key).type
         keys = pc.binary_slice(names, len(self.start), _FAR)  # without an end, Arrow 26 fails
         try:
@@ -148,10 +148,10 @@ class KeySpace:
         return self._read(column, texts, kind, partial(_cast, kind=kind))
 
     def _objects(self, columns: Sequence[str], texts: pa.Array) -> list[pa.Array]:
-        """Read a JSON object from each text; return its fields.
+        """Parse a JSON object from each text; return its fields.
 
-        Each text has to be an object, for it is parsed as the field of an object of its own: so it makes one
-        row, and never takes that of another.
+        Arrow parses each text as the field of an enclosing object. If the text is itself an object, it makes
+        exactly one row, so other texts are refused first.
         """
         kind = pa.struct(self.schema(columns))
         schema = pa.schema([pa.field("value", kind)])
@@ -171,12 +171,12 @@ class KeySpace:
     def _read(
         self, column: str, texts: pa.Array, kind: pa.DataType, read: Callable[[pa.Array], pa.Array]
     ) -> pa.Array:
-        """Read texts in as few parts as possible; a single one that cannot be read is null, or an error."""
+        """Read texts in as few parts as possible. A single text that cannot be read is null, or an error."""
         if not len(texts):
             return pa.nulls(0, kind)
         try:
             return read(texts)
-        except (ValueError, NotImplementedError, RecursionError) as error:  # those of Arrow among them
+        except (ValueError, NotImplementedError, RecursionError) as error:  # Arrow's errors are subclasses
             if len(texts) > 1:
                 half = len(texts) // 2
                 parts = (texts[:half], texts[half:])
@@ -195,7 +195,7 @@ def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def fields_of_hashes(values: list[list[bytes]], typed: bool) -> list[pa.Field]:
-    """Return a column for each field: text, or if `typed` a type that holds all."""
+    """Return a column for each field: text, or, if `typed`, the first type that fits all values."""
     texts: dict[str, list[str]] = defaultdict(list)
     for value in values:
         for name, text in zip(value[::2], value[1::2], strict=True):
@@ -205,7 +205,7 @@ def fields_of_hashes(values: list[list[bytes]], typed: bool) -> list[pa.Field]:
 
 
 def _kind_of(texts: pa.Array, candidates: Sequence[pa.DataType]) -> pa.DataType:
-    """Return the first type that holds all texts as they are written, else text."""
+    """Return the first type that represents all texts without a change, else text."""
     for kind in candidates:
         with suppress(pa.ArrowInvalid):
             values = texts.cast(kind)
@@ -221,12 +221,12 @@ def _kind_of(texts: pa.Array, candidates: Sequence[pa.DataType]) -> pa.DataType:
 
 
 def fields_of_objects(values: list[bytes], typed: bool) -> list[pa.Field]:
-    """Return a column for each field of JSON objects, likewise.
+    """Return a column for each field of JSON objects, with types as in `fields_of_hashes`.
 
     Raises:
-        SchemaMismatch: the values are no objects, or have fields of several types.
+        SchemaMismatch: the values are not objects, or a field has several types.
     """
-    # Arrow ends the process on texts that are all null.
+    # Texts that are all `null` would make Arrow end the process.
     text = b"\n".join(value for value in values if value.lstrip().startswith(b"{"))
     parse: Any = pa.json.ParseOptions(newlines_in_values=True)
     try:
