@@ -95,7 +95,7 @@ def can_be_encoded(kind: pa.DataType) -> bool:
 def encode_row(columns: Sequence[pa.Array], row: int) -> bytes:
     """Return the primary key of row `row`, `0 <= row < len(columns[0])`; quick enough to bisect with.
 
-    None of its values is null. The types are those that `check_key_type` accepts.
+    No value is null. `check_key_type` accepts the types.
 
     >>> encode_row([pa.array([5], pa.int16()), pa.array(["a"])], 0).hex()
     '8005610000'
