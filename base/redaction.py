@@ -36,11 +36,15 @@ _LINE = re.compile(rf"^(?=(?>.*?{_DRIVER}).*@)([^:\n]*:).*", re.MULTILINE)
 # What begins with a driver or user:password@host, or has several pairs as in "host=db key=x".
 _UNPARSED = re.compile(rf"{_DRIVER}|[^\s:/@]*:[^@]*@|\s*[\w.\-]+\s*=.*[\s;&][\w.\-]+\s*=", re.DOTALL)
 _USER = re.compile(r"(?<!\S)([^\s:]*+:)(?!//)\S*@\S*")
-_PAIR = re.compile(  # not after a slash: `/token=1/` is the directory of a partition
-    r"(?<![\w.\-/])(?=[\w.\-]*(?i:passw|passphrase|pwd|secret|token|credential|signature|"
+_NAME = (
+    r"(?=[\w.\-]*(?i:passw|passphrase|pwd|secret|token|credential|signature|"
     r"(?:access|account|api|auth|client|encryption|master|private|shared|signing|ssl|storage)[_.\-]?key))"
-    r"([\w.\-]++\s*+=)(?:\s*\\*['\"][^\n]*|\s*+(?:\\.|\S)+)"
+    r"([\w.\-]++"
 )
+# Not after a slash: `/token=1/` is the directory of a partition.
+_PAIR = re.compile(rf"(?<![\w.\-/]){_NAME}\s*+=)(?:\s*\\*['\"][^\n]*|\s*+(?:\\.|\S)+)")
+# Outside of a URL's parameters a value may contain blanks, so it ends with its line.
+_REST = re.compile(rf"(?<![\w.\-/?&]){_NAME}=)(?!\*{{3}}(?:\W|$))\S[^\n]*")
 
 
 def shown(uri: object) -> str:
@@ -60,7 +64,7 @@ def shown(uri: object) -> str:
     place, mark, query = rest.partition("?")
     found = _PLACE.fullmatch(place)
     # An unquoted `/` or `?` in a password looks like the beginning of the path or of the parameters.
-    if found is None or ("@" in found[3] + query and ":" in place):
+    if found is None or _PAIR.search(place) or ("@" in found[3] + query and ":" in place):
         return f"{scheme}://{HIDDEN}"
     user = "" if found[1] is None else f"{found[1]}:{HIDDEN}@" if found[2] else f"{found[1]}@"
     return f"{scheme}://{user}{found[3]}{mark}{_VALUE.sub(_AFTER, query)}"
@@ -74,7 +78,7 @@ def redact(value: Any, levels: int = 16) -> Any:
     if isinstance(value, (dict, list, tuple)) and not levels:
         value = brief(value)
     if isinstance(value, str):
-        text = _URI.sub(lambda found: shown(found[0]), _LINE.sub(_AFTER, value))
+        text = _URI.sub(lambda found: shown(found[0]), _REST.sub(_AFTER, _LINE.sub(_AFTER, value)))
         return printable(_PAIR.sub(_AFTER, _USER.sub(_AFTER, text)))
     if isinstance(value, dict):
         return {redact(key, levels - 1): redact(item, levels - 1) for key, item in value.items()}

@@ -16,7 +16,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Interrupted(CatalogUnavailable):
+class Interrupted(CatalogUnavailable, code=CatalogUnavailable.code):
     """A transaction was lost without any change, so the caller may repeat all of it."""
 
 
@@ -117,7 +117,7 @@ def retry_interrupted(work: Callable[P, T]) -> Callable[P, T]:
                 if in_transaction():
                     raise
                 if is_last:
-                    raise CatalogUnavailable(str(error)) from error
+                    raise CatalogUnavailable(error.message) from error
         raise AssertionError("there is always another attempt")
 
     return working

@@ -24,6 +24,18 @@ from elasticscan.base.errors import (
 from elasticscan.base.resources import lack_in
 
 
+def kinds_of(kind: type[ElasticScanError]) -> list[type[ElasticScanError]]:
+    return [kind, *(each for direct in kind.__subclasses__() for each in kinds_of(direct))]
+
+
+def test_an_error_of_any_module_has_a_code_that_is_documented() -> None:
+    assert elasticscan.Store, "it imports the modules that have errors of their own"
+    documented = {each.code for each in vars(errors).values() if hasattr(each, "code")}
+    internal = [each for each in kinds_of(ElasticScanError) if each.__module__.startswith("elasticscan.")]
+    assert len(internal) > len(documented)
+    assert {each.code for each in internal} == documented
+
+
 @pytest.mark.parametrize(
     "kind", [each for each in vars(errors).values() if getattr(each, "names_its_host", False)]
 )

@@ -100,6 +100,20 @@ def test_uris_stay_readable_without_their_secrets() -> None:
         assert said.endswith(f" nor {uri}: refused; ask ann") or "token" in uri
 
 
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "postgresql+psycopg://h/db;password=first hunter2",
+        "postgresql+psycopg://h/db password=first hunter2",
+        "mssql+pyodbc://h/db?odbc_connect=x;PWD=first hunter2",
+        "sqlserver://h;database=d;pwd=hunter2",
+        "password=first hunter2",
+    ],
+)
+def test_a_password_with_blanks_after_a_url_is_hidden_to_its_end(uri: str) -> None:
+    assert "hunter2" not in shown(uri) + redact(uri) + redact(f"cannot open {uri}: refused")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "part", ["a:", "pg:x ", "token", "x=", "a://b ", "pwd='", "a:b:c ", "\\", "@", ".", "x"]
