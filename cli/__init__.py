@@ -1,9 +1,9 @@
 """The command line of a store, for people and for scripts.
 
-- Without options a command prints text and tables, on a terminal with a spinner. With `--json` it prints
-  one JSON document, or one JSON object a line for rows. `status --json` is exactly `Store.status()`.
-- The message of an error is printed on stderr with its `[ES_...]` code (as a JSON object with `--json`). The
-  exit code tells what to do:
+- A command prints text and tables, and shows a spinner on a terminal. With `--json` it prints one JSON
+  document, or one JSON object per line for rows. `status --json` prints exactly `Store.status()`.
+- An error is printed on stderr with its `[ES_...]` code, with `--json` as a JSON object. The exit code shows
+  what to do:
 
       0  done
       1  an unexpected error, with its traceback
@@ -12,7 +12,7 @@
       4  start a new scan                            (`StartAgain`)
       5  the store or its disks need an operator     (`OperatorNeeded`, damage that `verify` found)
 
-- Memory is bounded by the page, not by the table.
+- The size of a page limits the memory, not the size of the table.
 
 app          registers the commands; exit codes of errors
 options      options that several commands share
@@ -24,9 +24,9 @@ rows         scan, changes, count, get, aggregate, sql, explain
 topology     expand, contract, rebalance, move, split, join, topologies
 maintenance  keep, compact, gc, backup, restore, adopt, verify, repair, rotate-secret
 
-`typer` and `rich` are an extra (`pip install 'elasticscan[cli]'`), so they are imported when `main` runs. The
-commands use `import elasticscan`, whose names load Arrow's and SQL's packages at their first use, so that
-`--help` and the completion of a shell are fast.
+`typer` and `rich` belong to an extra (`pip install 'elasticscan[cli]'`), so they are imported when `main`
+runs. `import elasticscan` loads the packages for Arrow and SQL when their names are first used, so that
+`--help` and shell completion are fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands by name, and the exit codes of errors."""
+"""Registration of the commands; errors become exit codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elasticscan.base.errors import ElasticScanError, InvalidOption
 from elasticscan.cli import files, maintenance, rows, store, table, topology
 from elasticscan.cli.output import is_json, report_error, take_json
 
-# The error of options that do not parse, of the click that typer brings along.
+# The error for options that do not parse. It comes from the copy of click inside typer.
 ParseError = cast("type[Exception]", typer.BadParameter.__base__)
 
 
@@ -22,7 +22,7 @@ JSON = "With --json it prints JSON, for scripts."
 
 
 class Commands(TyperGroup):
-    """A group that reports errors of all its commands, with their exit codes."""
+    """A group that reports the errors of all its commands and exits with their codes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, take_json(args))
@@ -30,7 +30,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
-            sys.stdout.flush()  # a reader that has gone is found here, not when Python ends
+            sys.stdout.flush()  # fails here, not at Python's exit, if the reader has ended
             return result
         except ElasticScanError as error:
             raise typer.Exit(report_error(error)) from error
@@ -62,7 +62,7 @@ def _options(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Options of all commands."""
+    """Define the options that come before a command."""
 
 
 COMMANDS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {

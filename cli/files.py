@@ -1,4 +1,4 @@
-"""load and export: files into a table, and rows of a snapshot as files."""
+"""load and export: from files to a table, and from a snapshot to files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Sources = Annotated[
     list[str],
     argument(
         "SOURCE...",
-        "Files, directories, patterns in quotes, or addresses as s3://bucket/in/: CSV, JSON lines, "
+        "Files, directories, patterns in quotes, or URLs such as s3://bucket/in/: CSV, JSON lines, "
         "Parquet, Arrow, ORC.",
     ),
 ]
@@ -38,27 +38,27 @@ def load(
     uri: Uri,
     table: Table,
     source: Sources,
-    primary_key: Annotated[Texts, option("A,B", "Makes the table if it is missing, with this key.")] = None,
-    shard_key: Annotated[Texts, option("A", "The prefix of the key that decides a row's slot.")] = None,
+    primary_key: Annotated[Texts, option("A,B", "Create the table with this key if it is missing.")] = None,
+    shard_key: Annotated[
+        Texts, option("A", "The first columns of the key; they decide a row's slot.")
+    ] = None,
     compression: Annotated[
-        str | None, option(None, "Of a table that is made: lz4, zstd or none (the default).")
+        str | None, option(None, "For a new table: lz4, zstd or none (the default).")
     ] = None,
-    overwrite: Annotated[bool, switch("--overwrite", "Replace all rows by these.")] = False,
-    insert: Annotated[bool, switch("--insert", "Refuse rows whose primary keys are there already.")] = False,
-    null: Annotated[
-        Texts, option("TEXT", "CSV: a text for null, besides empty fields without quotes.")
-    ] = None,
+    overwrite: Annotated[bool, switch("--overwrite", "Replace all rows of the table.")] = False,
+    insert: Annotated[bool, switch("--insert", "Refuse rows whose primary keys exist.")] = False,
+    null: Annotated[Texts, option("TEXT", "CSV: a text for null, like empty fields without quotes.")] = None,
     type_: Annotated[
         Texts, option("NAME=TYPE", "The Arrow type of a column of a new table.", "--type")
     ] = None,
-    delimiter: Annotated[str, option("CHARACTER", r"CSV: between fields; \t for a tab.")] = ",",
-    column_names: Annotated[Texts, option("A,B", "CSV without a header: its columns.")] = None,
-    job: Annotated[str | None, option("NAME", "A commit for each file; called again, it goes on.")] = None,
+    delimiter: Annotated[str, option("CHARACTER", r"CSV: the text between fields; \t for a tab.")] = ",",
+    column_names: Annotated[Texts, option("A,B", "CSV without a header: the names of its columns.")] = None,
+    job: Annotated[str | None, option("NAME", "Make a commit per file; a repeated call continues.")] = None,
     format_: Annotated[str | None, option(None, "csv, json, parquet, arrow or orc.", "--format")] = None,
     if_unchanged_since: Since = None,
     user_metadata: UserMetadata = None,
 ) -> None:
-    """Load files into a table: one commit, all or nothing; or, as a job, a commit for each file.
+    """Load files into a table in one commit, all or nothing; with --job, in one commit per file.
 
     Example: elasticscan load trips.store trips 'in/**/*.parquet' --primary-key id --job 2026-06
     """
@@ -92,14 +92,14 @@ def export(
     uri: Uri,
     table: Table,
     path: Annotated[
-        str, argument("PATH", "A new .parquet, .csv or .arrow; or an empty directory, or s3://bucket/out.")
+        str, argument("PATH", "A new .parquet, .csv or .arrow file, an empty directory, or s3://bucket/out.")
     ],
     columns: Columns = None,
     filter: Filter = None,  # noqa: A002 - the word users know
     snapshot: Snapshot = None,
-    compression: Annotated[str, option(None, "Of Parquet: zstd, snappy, lz4, gzip or none.")] = "zstd",
+    compression: Annotated[str, option(None, "For Parquet: zstd, snappy, lz4, gzip or none.")] = "zstd",
 ) -> None:
-    """Write the rows of a snapshot to a file, or as Parquet files with _SUCCESS to a directory.
+    """Write the rows of a snapshot to a file, or to Parquet files and _SUCCESS in a directory.
 
     Example: elasticscan export trips.store trips s3://bucket/out --filter "city = 'Oslo'"
     """

@@ -26,12 +26,12 @@ DAMAGE_FOUND = PROBLEMS_MET = 5
 
 def keep(
     uri: Uri,
-    once: Annotated[bool, switch("--once", "Do the pending work, and end.")] = False,
+    once: Annotated[bool, switch("--once", "Do the pending work, then exit.")] = False,
     every: Annotated[
-        str, option("TIME", "How long to wait when no work is pending, as in 10s or 5m.")
+        str, option("TIME", "How long to wait when no work is pending, such as 10s or 5m.")
     ] = "10s",
 ) -> None:
-    """Maintain a store that others write to, until stopped: merge, split, join, move, collect garbage.
+    """Maintain a store while others write, until stopped: merge, split, join, move, collect garbage.
 
     Example: elasticscan keep trips.store --once
     """
@@ -40,7 +40,7 @@ def keep(
         while True:
             try:
                 done = asdict(store.keep())
-            except TryAgain as error:  # a catalog that is out of reach may be back in the next round
+            except TryAgain as error:  # the next round may reach the catalog again
                 if once:
                     raise
                 done = {"problems": [str(error)]}
@@ -61,7 +61,7 @@ def keep(
 
 @contextmanager
 def until_stopped() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end a block; unfinished steps are undone."""
+    """End the block on Ctrl-C or SIGTERM; unfinished steps are undone."""
 
     def stop(_number: int, _frame: Any) -> None:
         raise KeyboardInterrupt
@@ -84,19 +84,20 @@ def compact(uri: Uri, table: AnyTable = None) -> None:
 def gc(
     uri: Uri,
     grace: Annotated[
-        str, option("TIME", "Spare files that were needed so recently, as in 30m or 2h.")
+        str, option("TIME", "Keep files that were needed within this time, such as 30m or 2h.")
     ] = f"{GC_GRACE_SECONDS // 3_600}h",
     dry_run: Annotated[
-        bool, switch("--dry-run", "Remove nothing; list what would go or stay, and why.")
+        bool, switch("--dry-run", "Remove nothing; list which files would be removed or kept, and why.")
     ] = False,
     orphans: Annotated[
-        str, option("TIME", "Spare files that the catalog does not know for so long.")
+        str, option("TIME", "Keep files that the catalog does not know for this time.")
     ] = f"{ORPHAN_SECONDS // 86_400}d",
     share: Annotated[
-        float, option(None, "Most of a shard's files that may go though the catalog never knew them.")
+        float,
+        option(None, "The largest part of a shard's files, 0 to 1, to remove as unknown."),
     ] = GC_SHARE,
 ) -> None:
-    """Remove files that are not needed any more.
+    """Remove files that are no longer needed.
 
     Example: elasticscan gc trips.store --dry-run
     """
@@ -118,9 +119,9 @@ def gc(
 
 def backup(
     uri: Uri,
-    target: Annotated[str, argument("TARGET", "A new place for it: a directory or a URI.")],
+    target: Annotated[str, argument("TARGET", "A new directory or URI for the backup.")],
 ) -> None:
-    """Copy a whole store as of now, with all snapshots that it keeps.
+    """Copy the current state of a store, with all snapshots that it keeps.
 
     Example: elasticscan backup trips.store /mnt/backups/monday
     """
@@ -131,23 +132,23 @@ def backup(
 
 
 def restore(
-    source: Annotated[str, argument("BACKUP", "The place of a backup.")],
-    uri: Annotated[str, argument("URI", "Where the new store is made.")],
+    source: Annotated[str, argument("BACKUP", "The directory or URI of a backup.")],
+    uri: Annotated[str, argument("URI", "The directory or URI of the new store.")],
     root: Annotated[
-        Texts, option("SHARD=ROOT", "A shard's root; else in the store's directory.", "--root")
+        Texts, option("SHARD=ROOT", "A shard's root; by default in the store's directory.", "--root")
     ] = None,
 ) -> None:
-    """Make a store of a backup.
+    """Create a store from a backup.
 
     Example: elasticscan restore /mnt/backups/monday restored.store
     """
     with elasticscan.Store.from_backup(source, uri, pairs_of(root, "--root")) as store:
         snapshot = store.status()["snapshot"]
-    answer({"store": shown(uri), "snapshot": snapshot}, f"{shown(uri)} holds snapshot {snapshot}.")
+    answer({"store": shown(uri), "snapshot": snapshot}, f"{shown(uri)} contains snapshot {snapshot}.")
 
 
 def adopt(uri: Uri) -> None:
-    """Make this catalog the owner of its shards: after its backup was put back, or of a copied store."""
+    """Make this catalog the owner of its shards, after restoring its backup or copying the store."""
     with elasticscan.open(uri) as store:
         adopted = store.adopt()
     had, reached = adopted.commits
@@ -158,11 +159,11 @@ def adopt(uri: Uri) -> None:
 
 
 def verify(uri: Uri) -> None:
-    """Read every file; exit code 5 if one is damaged, with its rows, slots and commits."""
+    """Read every file and report damaged ones with their rows, slots and commits; then exit with 5."""
     with elasticscan.open(uri) as store:
         damaged = store.verify()
     if is_json() or not damaged:
-        answer({"damaged": [asdict(each) for each in damaged]}, "Every file is as it was written.")
+        answer({"damaged": [asdict(each) for each in damaged]}, "Every file is intact.")
     else:
         for each in damaged:
             warn(str(each), "red")
@@ -172,12 +173,12 @@ def verify(uri: Uri) -> None:
 
 def repair(
     uri: Uri,
-    into: Annotated[str, argument("INTO", "Where the new store is made.")],
+    into: Annotated[str, argument("INTO", "The directory or URI of the new store.")],
     root: Annotated[
-        Texts, option("ROOT", "A shard's root; those in the store's directory by default.", "--root")
+        Texts, option("ROOT", "A shard's root; by default those in the store's directory.", "--root")
     ] = None,
 ) -> None:
-    """Make a new store from a damaged one's files, which are only read; exit code 5 if something is lost.
+    """Create a new store from the files of a damaged one, without changing it; exit with 5 if rows are lost.
 
     Example: elasticscan repair damaged.store repaired.store
     """
@@ -196,12 +197,12 @@ def repair(
 def rotate_secret(
     uri: Uri,
     revoke: Annotated[
-        bool, switch("--revoke", "End all keys and streams' checkpoints, where the old secret leaked.")
+        bool, switch("--revoke", "Also invalidate all keys and checkpoints of streams, if a secret leaked.")
     ] = False,
 ) -> None:
-    """Replace the secrets of continuation keys and of streams' offsets; those in use stay valid."""
+    """Replace the secrets of continuation keys and stream offsets; existing keys and offsets stay valid."""
     with elasticscan.open(uri) as store:
         number = store.rotate_secret(revoke=revoke)
-    ended = "earlier keys have ended" if revoke else "earlier keys still open"
+    ended = "earlier keys are invalid" if revoke else "earlier keys stay valid"
     text = f"Keys are sealed with secret {number} from now on; {ended}."
     answer({"secret": number, "revoked": revoke}, text)

@@ -17,7 +17,7 @@ from elasticscan.base.errors import ElasticScanError, OperatorNeeded, StartAgain
 from elasticscan.base.formatting import json_text, json_value
 from elasticscan.ui import cells
 
-# Without a terminal there is no width to respect; a table is then better wide than wrapped.
+# The width without a terminal: lines of a table should not be wrapped then.
 PIPE_WIDTH = 240
 _JSON = ContextVar("json", default=False)
 EXIT_CODES: Mapping[type[ElasticScanError], int] = {
@@ -29,7 +29,7 @@ EXIT_CODES: Mapping[type[ElasticScanError], int] = {
 
 
 def console(stderr: bool = False) -> Console:
-    """Make a console for one use, so that it follows a redirected stdout."""
+    """Return a new console for each use, so that it follows a redirected stdout."""
     made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not made.is_terminal:
         made.width = PIPE_WIDTH
@@ -47,7 +47,7 @@ def warn(text: str, style: str = "") -> None:
 
 
 def take_json(words: list[str]) -> list[str]:
-    """Return the words of a command line without `--json`; note whether it was there, for `is_json`."""
+    """Return the words of a command line without `--json`; `is_json` then returns whether it was there."""
     end = words.index("--") if "--" in words else len(words)
     _JSON.set("--json" in words[:end])
     return [word for at, word in enumerate(words) if at >= end or word != "--json"]
@@ -59,7 +59,7 @@ def is_json() -> bool:
 
 
 def answer(value: Any, text: RenderableType) -> None:
-    """Print the outcome of a command: the value as JSON, or the text."""
+    """Print the result of a command: the value as JSON, or the text."""
     if is_json():
         print(json_text(value, indent=2))
     else:
@@ -87,7 +87,7 @@ def listing(titles: Sequence[str], rows: Sequence[Sequence[int | str]]) -> Table
 
 
 def show_rows(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Print rows of a table or a query; returns how many."""
+    """Print rows of a table or a query, and return their number."""
     shown = Table(header_style="bold", row_styles=("", "dim"))
     for field in schema:
         is_number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
@@ -116,7 +116,7 @@ def report_error(error: ElasticScanError) -> int:
 
 
 def progress(title: str) -> Status:
-    """Show a title with a spinner on stderr, if it is a terminal, while the block runs."""
+    """Show a title with a spinner on stderr while the block runs, if stderr is a terminal."""
     return console(stderr=True).status(title)
 
 

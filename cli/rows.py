@@ -1,4 +1,4 @@
-"""scan, changes, count, get, aggregate, sql, explain: rows to the terminal or to stdout."""
+"""scan, changes, count, get, aggregate, sql, explain: print rows on the terminal or to stdout."""
 
 from __future__ import annotations
 
@@ -34,37 +34,37 @@ from elasticscan.cli.options import (
 from elasticscan.cli.output import answer, counted, is_json, listing, print_json_line, say, show_rows
 from elasticscan.ui import cells
 
-# The rows that are shown when no option says how many.
+# The number of rows that are shown by default.
 SHOWN_ROWS = 20
 
 Format = Annotated[
     Literal["csv", "json"] | None,
-    option(None, "To stdout, all rows; a table of the first rows by default.", "--format"),
+    option(None, "Print all rows in this format; by default a table of the first.", "--format"),
 ]
 
 
 def scan(
     uri: Uri,
-    table: Annotated[str, argument("TABLE", "A cluster's URL may name it.")] = "",
+    table: Annotated[str, argument("TABLE", "The table; the URL of a cluster may contain it.")] = "",
     columns: Columns = None,
     filter: Filter = None,  # noqa: A002 - the word users know
     snapshot: Snapshot = None,
     index: IndexChoice = None,
     order_by: OrderBy = None,
-    limit: Annotated[int | None, option(None, "Return so many rows and no more.")] = None,
-    page_rows: Annotated[int | None, option(None, "The most rows of a page.")] = None,
+    limit: Annotated[int | None, option(None, "Return at most this number of rows.")] = None,
+    page_rows: Annotated[int | None, option(None, "The largest number of rows in a page.")] = None,
     pages: Annotated[
-        int | None, option(None, "Stop after so many; the key of the rest goes to stderr.", min=1)
+        int | None, option(None, "Stop after this number; stderr gets the key to continue.", min=1)
     ] = None,
-    key: Annotated[str | None, option("KEY", "Continue where a scan stopped; without a TABLE.")] = None,
-    option: Annotated[Texts, option("NAME=TEXT", "Of a Redis or Valkey cluster, as model=json.")] = None,
+    key: Annotated[str | None, option("KEY", "Continue a stopped scan; name no TABLE.")] = None,
+    option: Annotated[Texts, option("NAME=TEXT", "Option of a cluster's table: model=json.")] = None,
     format_: Format = None,
 ) -> None:
     """Read every row of a snapshot exactly once, while tablets move.
 
-    Of a Redis or Valkey cluster (redis://host:7000/person) each key that exists throughout. Rows go to the
-    terminal as a table (the first 20 by default), or to stdout as one JSON object a line or as CSV; `export`
-    writes files. A scan stops at any page and goes on elsewhere by its key, also after moves.
+    From a Redis or Valkey cluster (redis://host:7000/person): each key that exists during the whole scan.
+    Prints a table (by default 20 rows); --json and --format print all rows, one per line. `export` writes
+    files. A scan can stop after any page and continue by its key, also elsewhere and after moves.
 
     Example: elasticscan scan trips.store trips --filter 'km > 9' --columns id,km --format csv
     """
@@ -80,7 +80,7 @@ def scan(
     given = {name: value for name, value in settings.items() if value is not None}
     if key is not None and (table or given):
         raise InvalidOption(
-            "--key goes on with a scan as it was begun; leave out what it was", option="--key"
+            "--key continues a scan with its own settings; leave out TABLE and the settings", option="--key"
         )
     is_preview = limit is None and pages is None and format_ is None and not is_json()
     if is_preview and key is None:
@@ -92,7 +92,7 @@ def scan(
         try:
             print_rows(begun.schema, batches, format_, of, SHOWN_ROWS if is_preview else None)
         finally:
-            # The printed key resumes the scan, whose lease `close` would end.
+            # `close` would end the scan's lease, which the printed key needs.
             if pages is None or begun.key is None:
                 begun.close()
         if pages is not None and begun.key is not None:
@@ -103,16 +103,16 @@ def changes(
     uri: Uri,
     table: Table,
     after: Annotated[
-        str | None, option(None, "The commit, tag or time after which to begin; all that is kept else.")
+        str | None, option(None, "Begin after this commit, tag or time; by default with the oldest.")
     ] = None,
-    upto: Annotated[str | None, option(None, "The last commit, tag or time; else the newest.")] = None,
+    upto: Annotated[str | None, option(None, "The last commit, tag or time; by default the newest.")] = None,
     columns: Columns = None,
     filter: Filter = None,  # noqa: A002 - the word users know
     format_: Format = None,
 ) -> None:
     """Read the changes of commits: each insert, update and delete exactly once, while tablets move.
 
-    Rows have the columns _change_type, _commit_version and _commit_timestamp besides the table's own.
+    Rows have the table's columns and _change_type, _commit_version and _commit_timestamp.
 
     Example: elasticscan changes trips.store trips --after 2026-03-01T12:00Z --json
     """
@@ -151,7 +151,7 @@ def count(
     filter: Filter = None,  # noqa: A002 - the word users know
     snapshot: Snapshot = None,
 ) -> None:
-    """Count the rows of a snapshot, or of a condition.
+    """Count the rows of a snapshot, or those that meet a condition.
 
     Example: elasticscan count trips.store trips --filter "city = 'Oslo'"
     """
@@ -174,14 +174,13 @@ def _opened(uri: str, options: list[str] | None = None) -> Any:
 def get(
     uri: Uri,
     table: Table,
-    keys: Annotated[list[str], argument("KEY...", "Of several columns: 5,mon as in CSV. Before -5: --")],
+    keys: Annotated[list[str], argument("KEY...", "Keys; 5,mon for several columns. Put -- before -5.")],
     columns: Columns = None,
     snapshot: Snapshot = None,
 ) -> None:
     """Read the rows of primary keys, in the order of the keys.
 
-    Rows go to the terminal as a table, or to stdout as one JSON object a line. A key that is not there has
-    no row.
+    Prints a table, or with --json one object per line. A key that does not exist has no row.
 
     Example: elasticscan get trips.store trips 7 9
     """
@@ -192,7 +191,7 @@ def get(
 
 
 def keys_of(texts: Sequence[str], table: elasticscan.Table) -> pa.Table:
-    """Parse keys as they are typed, of several columns as a line of CSV."""
+    """Parse keys from the command line; a key of several columns is a line of CSV."""
     fields = pa.schema([table.schema.field(name) for name in table.primary_key])
     try:
         rows = [[text] if len(fields) == 1 else next(csv.reader([text]), []) for text in texts]
@@ -215,10 +214,9 @@ def aggregate(
     filter: Filter = None,  # noqa: A002 - the word users know
     snapshot: Snapshot = None,
 ) -> None:
-    """Compute count, sum, min, max and avg of a snapshot's rows, by group.
+    """Compute count, sum, min, max and avg of the rows of a snapshot, by group.
 
-    Each row counts once, while tablets move; types and results are Spark's. Groups are in the order of their
-    columns.
+    Each row counts once, while tablets move. Types and results are those of Spark. Groups are sorted.
 
     Example: elasticscan aggregate trips.store trips 'count(*)' 'avg(km) AS km' --by city
     """
@@ -233,12 +231,12 @@ def aggregate(
 def sql(
     uri: Uri,
     query: Annotated[str, argument("QUERY", "A SELECT of DuckDB's SQL, in quotes.")],
-    limit: Annotated[int | None, option(None, "Print so many rows of the result.", min=0)] = None,
+    limit: Annotated[int | None, option(None, "Print at most this number of rows.", min=0)] = None,
 ) -> None:
     """Query the tables of a store with DuckDB: all of them at one snapshot, each row once.
 
-    Every table that the query names is read as a whole, a page at a time; conditions are DuckDB's. For few
-    rows of a large table, scan, get and aggregate use its indexes. Needs pip install 'elasticscan\\[sql]'.
+    Every table that the query names is read completely, page by page. For few rows of a large table, use
+    scan, get and aggregate, which use its indexes. Needs pip install 'elasticscan\\[sql]'.
 
     Example: elasticscan sql trips.store 'SELECT city, count(*) FROM trips GROUP BY ALL'
     """
@@ -254,15 +252,15 @@ def sql(
         try:
             if [each.type for each in duckdb.extract_statements(query)] != [duckdb.StatementType.SELECT]:
                 raise InvalidOption("sql takes one SELECT; update, delete, load and export do the rest")
-            found = database.sql(query)
-            reader = (found if limit is None else found.limit(limit)).to_arrow_reader(SHOWN_ROWS * 1_000)
+            result = database.sql(query)
+            reader = (result if limit is None else result.limit(limit)).to_arrow_reader(SHOWN_ROWS * 1_000)
             print_rows(reader.schema, reader, None, "of the result", SHOWN_ROWS if limit is None else None)
         except duckdb.Error as error:
             raise InvalidOption(f"DuckDB: {error}", option="QUERY") from error
 
 
 class _AtSnapshot:
-    """A table at a snapshot as an Arrow stream; each reference of a query gets a scan of its own."""
+    """A table at a snapshot as an Arrow stream; each reference in a query starts a new scan."""
 
     def __init__(self, table: elasticscan.Table, snapshot: int) -> None:
         self._table, self._snapshot = table, snapshot
@@ -279,9 +277,9 @@ def explain(
     snapshot: Snapshot = None,
     index: IndexChoice = None,
     order_by: OrderBy = None,
-    analyze: Annotated[bool, switch("--analyze", "Run the scan, and compare the estimates with it.")] = False,
+    analyze: Annotated[bool, switch("--analyze", "Run the scan, and print the counted rows, too.")] = False,
 ) -> None:
-    """Explain how a scan would read, where, and why.
+    """Explain which access path a scan would choose and why, and from which shards it would read.
 
     Example: elasticscan explain trips.store trips --filter 'id < 10' --analyze
     """

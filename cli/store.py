@@ -23,15 +23,15 @@ PORT = 8765
 def create(
     uri: Uri,
     shard: Annotated[
-        list[str], option("NAME[=ROOT]", "A shard, with its storage root or without.", "--shard")
+        list[str], option("NAME[=ROOT]", "A shard, optionally with its storage root.", "--shard")
     ],
-    tablets: Annotated[int, option(None, "Tablets to start with.")] = DEFAULT_TABLETS,
-    slots: Annotated[int, option(None, "Hash buckets, fixed for ever.")] = DEFAULT_SLOTS,
+    tablets: Annotated[int, option(None, "Number of tablets.")] = DEFAULT_TABLETS,
+    slots: Annotated[int, option(None, "Number of hash buckets; cannot be changed later.")] = DEFAULT_SLOTS,
     retention: Annotated[
-        str, option("TIME", "How long snapshots stay readable, as in 7d, 12h or 30m.")
+        str, option("TIME", "How long snapshots stay readable, such as 7d, 12h or 30m.")
     ] = "7d",
 ) -> None:
-    """Make a store.
+    """Create a store.
 
     Example: elasticscan create trips.store --shard s1=/mnt/a --shard s2=/mnt/b --retention 30d
     """
@@ -44,10 +44,10 @@ def create(
 def status(
     uri: Uri,
     tablets: Annotated[
-        bool, switch("--tablets", "Only the tablets: the ids that move, split and join take.")
+        bool, switch("--tablets", "Show only the tablets, with their ids for move, split and join.")
     ] = False,
 ) -> None:
-    """Show shards, tables, moves, streams and leases; or tablets, of which neighbours can be joined."""
+    """Show shards, tables, moves, streams and leases, or the tablets; neighbours there can be joined."""
     with elasticscan.open(uri) as store:
         state = store.status()
     if tablets:
@@ -70,29 +70,27 @@ def tables(uri: Uri) -> None:
     """List the tables and their columns."""
     with elasticscan.open(uri) as store:
         figures = {table["name"]: table for table in store.status()["tables"]}
-        found = [
+        rows = [
             {
                 "name": table.name,
                 "primary_key": list(table.primary_key),
                 "shard_key": list(table.shard_key),
                 "columns": {field.name: str(field.type) for field in table.schema},
-                **{of: figures[table.name][of] for of in ("compression", "rows", "rows_exact", "bytes")},
+                **{key: figures[table.name][key] for key in ("compression", "rows", "rows_exact", "bytes")},
             }
             for table in store.tables()
             if table.name in figures
         ]
     keys = "name", "rows", "bytes", "compression", "primary_key", "columns"
-    answer_rows(found, keys, "no tables yet; `elasticscan load` makes one")
+    answer_rows(rows, keys, "no tables yet; `elasticscan load` makes one")
 
 
 def ui(
     uri: Uri,
-    host: Annotated[
-        str, option("ADDRESS", "Where to listen; beyond this machine there is no password.")
-    ] = "127.0.0.1",
-    port: Annotated[int, option(None, "0 for any that is free.", min=0, max=65_535)] = PORT,
+    host: Annotated[str, option("ADDRESS", "Where to listen; visitors need no password.")] = "127.0.0.1",
+    port: Annotated[int, option(None, "The port; 0 for any free port.", min=0, max=65_535)] = PORT,
 ) -> None:
-    """Serve a page for a browser that shows a store while it changes; reads only, until stopped.
+    """Serve a page for a browser that shows a store while it changes, until stopped; changes nothing.
 
     Example: elasticscan ui trips.store --port 0
     """

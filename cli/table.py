@@ -38,9 +38,9 @@ indexes = typer.Typer(name="index", no_args_is_help=True, help="Secondary indexe
 def drop(
     uri: Uri,
     table: Table,
-    yes: Annotated[bool, switch("--yes", "Needed: the table's rows are gone then.")] = False,
+    yes: Annotated[bool, switch("--yes", "Required, because all rows are lost.")] = False,
 ) -> None:
-    """Drop a table with its rows and its history; a later gc removes its files."""
+    """Drop a table with its rows and history; a later gc removes its files."""
     with elasticscan.open(uri) as store:
         handle = store.table(table)
         if not yes:
@@ -60,14 +60,14 @@ def update(
     if_unchanged_since: Since = None,
     user_metadata: UserMetadata = None,
 ) -> None:
-    """Give columns new values in the rows that meet a condition: one commit, all or nothing.
+    """Set columns to new values in the rows that meet a condition: one commit, all or nothing.
 
     Example: elasticscan update trips.store trips --set 'km=km * 2' --where 'id = 7'
     """
-    values, said = pairs_of(new, "--set"), pairs_of(user_metadata, "--user-metadata")
+    values, texts = pairs_of(new, "--set"), pairs_of(user_metadata, "--user-metadata")
     with elasticscan.open(uri) as store:
         commit = store.table(table).update(
-            values, where, if_unchanged_since=if_unchanged_since, user_metadata=said
+            values, where, if_unchanged_since=if_unchanged_since, user_metadata=texts
         )
     value = {"table": table, "rows": commit.rows, "commit": commit}
     answer(value, f"{counted(commit.rows, 'row')} of {table} updated as commit {commit}.")
@@ -76,22 +76,22 @@ def update(
 def delete(
     uri: Uri,
     table: Table,
-    key: Annotated[Texts, option("KEY", "A key; of several columns: 5,mon")] = None,
-    where: Annotated[str | None, option("SQL", 'A condition in place of keys; "true" for all rows.')] = None,
+    key: Annotated[Texts, option("KEY", "A key; 5,mon for a key of several columns.")] = None,
+    where: Annotated[str | None, option("SQL", 'A condition instead of keys; "true" for all rows.')] = None,
     if_unchanged_since: Since = None,
     user_metadata: UserMetadata = None,
 ) -> None:
-    """Delete rows that meet a condition, or that have keys: one commit, all or nothing.
+    """Delete the rows of keys, or the rows that meet a condition: one commit, all or nothing.
 
     Example: elasticscan delete trips.store trips --key 7 --key 9
     """
     if bool(key) == (where is not None):
         raise InvalidOption("delete takes either --key or --where", option="--where")
-    said = pairs_of(user_metadata, "--user-metadata")
+    texts = pairs_of(user_metadata, "--user-metadata")
     with elasticscan.open(uri) as store:
         handle = store.table(table)
         keys = keys_of(key, handle) if key else None
-        commit = handle.delete(keys, where=where, if_unchanged_since=if_unchanged_since, user_metadata=said)
+        commit = handle.delete(keys, where=where, if_unchanged_since=if_unchanged_since, user_metadata=texts)
     noun, which = ("row", "") if where is not None else ("key", ", whether there was a row or not")
     text = f"{counted(commit.rows, noun)} of {table} deleted as commit {commit}{which}."
     answer({"table": table, f"{noun}s": commit.rows, "commit": commit}, text)
@@ -101,15 +101,16 @@ def delete(
 
 
 def add_column(uri: Uri, table: Table, name: Name, kind: Kind) -> None:
-    """Add a column to a table, while others write, scan and move; existing rows are null in it.
+    """Add a column to a table, while others write, scan and move; existing rows get nulls.
 
-    Nested types and decimals are added in Python, with Table.add_columns.
+    For nested types and decimals use Table.add_columns in Python.
 
     Example: elasticscan add-column trips.store trips note string
     """
     with elasticscan.open(uri) as store:
         made = str(store.table(table).add_columns({name: kind}).field(name).type)
-    answer({"table": table, "column": name, "type": made}, f"Column {name} of {table} is there, {made}.")
+    text = f"Column {name} of {table} is added, with type {made}."
+    answer({"table": table, "column": name, "type": made}, text)
 
 
 def drop_column(uri: Uri, table: Table, name: Name) -> None:
@@ -132,9 +133,9 @@ def rename_column(
 
 
 def widen_column(uri: Uri, table: Table, name: Name, kind: Kind) -> None:
-    """Give a column of a table a wider type of the same kind: int32 to int64, float to double.
+    """Change the type of a column to a wider type of the same kind: int32 to int64, float to double.
 
-    Decimals are widened in Python, with Table.widen_column.
+    For decimals use Table.widen_column in Python.
 
     Example: elasticscan widen-column trips.store trips stops int64
     """
@@ -148,7 +149,7 @@ def set_compression(
     table: Table,
     form: Annotated[str, argument("FORM", "none, lz4 or zstd.")],
 ) -> None:
-    """Set how a table's files are compressed from now on; compact rewrites existing files.
+    """Set the compression of a table's new files; compact rewrites existing files.
 
     Example: elasticscan set-compression trips.store trips zstd
     """
@@ -161,7 +162,7 @@ def set_compression(
 
 
 def history(uri: Uri, table: Table, limit: Limit = None) -> None:
-    """List a table's commits, oldest first: each is a snapshot that a scan takes.
+    """List a table's commits, oldest first; each is a snapshot that a scan can read.
 
     Example: elasticscan history trips.store trips --limit 10
     """
@@ -174,10 +175,10 @@ def restore_table(
     uri: Uri,
     table: Table,
     to: Annotated[
-        str, option(None, "A commit number, a tag, or a time with its zone, as 2026-03-01T12:00Z.", "--to")
+        str, option(None, "A commit number, a tag, or a time with a zone, such as 2026-03-01T12:00Z.", "--to")
     ],
 ) -> None:
-    """Restore a table to a snapshot, by a new commit.
+    """Restore the rows of a snapshot in a new commit.
 
     Example: elasticscan restore-table trips.store trips --to 2026-03-01T12:00Z
     """
@@ -190,7 +191,7 @@ def restore_table(
 def set_retention(
     uri: Uri,
     table: Table,
-    period: Annotated[str, argument("PERIOD", "As in 12h or 7d; `store` for the store's own.")],
+    period: Annotated[str, argument("PERIOD", "Such as 12h or 7d; `store` for the setting of the store.")],
 ) -> None:
     """Set how long snapshots and changes of a table stay readable without a tag or a lease.
 
@@ -198,7 +199,7 @@ def set_retention(
     """
     with elasticscan.open(uri) as store:
         store.table(table).set_retention(None if period == "store" else period)
-    kept = "as long as the store says" if period == "store" else f"for {period}"
+    kept = "for the retention of the store" if period == "store" else f"for {period}"
     answer({"table": table, "retention": period}, f"Snapshots and changes of {table} are kept {kept}.")
 
 
@@ -215,7 +216,7 @@ def create_tag(uri: Uri, table: Table, name: Name, snapshot: Snapshot = None) ->
 
 @tags.command("drop")
 def drop_tag(uri: Uri, table: Table, name: Name) -> None:
-    """Drop a tag; its snapshot stays for as long as retention and leases keep it."""
+    """Drop a tag; its snapshot stays as long as retention or leases keep it."""
     with elasticscan.open(uri) as store:
         store.table(table).drop_tag(name)
     answer({"table": table, "dropped": name}, f"Tag {name} of {table} dropped.")
@@ -225,9 +226,9 @@ def drop_tag(uri: Uri, table: Table, name: Name) -> None:
 def list_tags(uri: Uri, table: Table) -> None:
     """List a table's tags, the oldest snapshot first."""
     with elasticscan.open(uri) as store:
-        found = [asdict(tag) for tag in store.table(table).tags()]
+        rows = [asdict(tag) for tag in store.table(table).tags()]
     none = "no tags yet; `elasticscan tag create` makes one"
-    answer_rows(found, ("name", "snapshot", "created_at"), none)
+    answer_rows(rows, ("name", "snapshot", "created_at"), none)
 
 
 # Indexes
@@ -238,15 +239,15 @@ def create_index(
     uri: Uri,
     table: Table,
     name: Name,
-    columns: Annotated[list[str], option("A,B", "What to index, the most significant first.", "--columns")],
+    columns: Annotated[list[str], option("A,B", "The indexed columns, in sort order.", "--columns")],
     kind: Annotated[
-        str, option(None, "sorted (equality, ranges, order) or hash (equality alone).")
+        str, option(None, "sorted (equality, ranges, order) or hash (only equality).")
     ] = "sorted",
-    include: Annotated[Texts, option("C,D", "More columns to carry, so that rows need no fetching.")] = None,
+    include: Annotated[Texts, option("C,D", "More columns to store, so that no rows are fetched.")] = None,
 ) -> None:
-    """Make an index, while others write, scan and move.
+    """Create an index, while others write, scan and move.
 
-    Scans do not use the index of a build that was stopped; the same command continues it.
+    If the build is stopped, scans do not use the index; the same command continues the build.
 
     Example: elasticscan index create trips.store trips by_city --columns city
     """
@@ -257,7 +258,7 @@ def create_index(
 
 @indexes.command("drop")
 def drop_index(uri: Uri, table: Table, name: Name) -> None:
-    """Remove an index; scans that read it have to start again."""
+    """Drop an index; scans that read it must start again."""
     with elasticscan.open(uri) as store:
         store.table(table).drop_index(name)
     text = f"Index {name} of {table} dropped; `elasticscan gc` frees its files."
@@ -266,15 +267,15 @@ def drop_index(uri: Uri, table: Table, name: Name) -> None:
 
 @indexes.command("list")
 def list_indexes(uri: Uri, table: AnyTable = None) -> None:
-    """List indexes, with their bytes on disk."""
+    """List indexes with their sizes on disk."""
     with elasticscan.open(uri) as store:
         if table is not None:
             store.table(table)  # raises for a wrong name
         tables = store.status()["tables"]
-    found = [
-        {"table": of["name"], **index}
-        for of in tables
-        if table in (None, of["name"])
-        for index in of["indexes"]
+    rows = [
+        {"table": each["name"], **index}
+        for each in tables
+        if table in (None, each["name"])
+        for index in each["indexes"]
     ]
-    answer_rows(found, INDEXES, "no indexes yet; `elasticscan index create` makes one")
+    answer_rows(rows, INDEXES, "no indexes yet; `elasticscan index create` makes one")

@@ -18,14 +18,14 @@ from elasticscan.cli.output import answer, answer_rows, is_json, print_json_line
 from elasticscan.topology import SlotMap, Topology
 
 _WATCH_SECONDS = 0.5
-TABLET = "A tablet's id, as `status --tablets` lists it."
+TABLET = "A tablet's id; `status --tablets` lists them."
 
 
 def expand(
     uri: Uri,
     shard: Annotated[list[str], argument("NAME[=ROOT]...", "Shards to add.")],
 ) -> None:
-    """Add shards that are not there yet, and move the fewest tablets that balance.
+    """Add missing shards, and move the fewest tablets that balance the shards.
 
     Example: elasticscan expand trips.store s3=/mnt/c
     """
@@ -54,15 +54,15 @@ def rebalance(uri: Uri) -> None:
 def move(
     uri: Uri,
     tablet: Annotated[int | None, argument("TABLET", TABLET)] = None,
-    shard: Annotated[str | None, argument("SHARD", "Its new shard.")] = None,
-    resume: Annotated[bool, switch("--resume", "Finish the moves of processes that died.")] = False,
+    shard: Annotated[str | None, argument("SHARD", "The new shard of the tablet.")] = None,
+    resume: Annotated[bool, switch("--resume", "Finish moves whose processes died.")] = False,
 ) -> None:
-    """Move one tablet, or finish the moves of processes that died.
+    """Move one tablet, or finish moves whose processes died.
 
     Example: elasticscan move trips.store 5 s2
     """
     if resume == (tablet is not None) or (tablet is None) != (shard is None):
-        raise InvalidOption("name a TABLET and a SHARD, or --resume and neither", option="--resume")
+        raise InvalidOption("name a TABLET and a SHARD, or only --resume", option="--resume")
     with elasticscan.open(uri) as store, progress("moving"):
         if tablet is not None and shard is not None:
             return _report(store.move(tablet, shard))
@@ -73,9 +73,9 @@ def move(
 def split(
     uri: Uri,
     tablet: Annotated[int, argument("TABLET", TABLET)],
-    at: Annotated[int | None, option(None, "The right half's first slot; the middle by default.")] = None,
+    at: Annotated[int | None, option(None, "The right half's first slot; by default the middle.")] = None,
 ) -> None:
-    """Cut a tablet in two; copies nothing.
+    """Split a tablet into two, without copying files.
 
     Example: elasticscan split trips.store 5
     """
@@ -88,7 +88,7 @@ def join(
     left: Annotated[int, argument("LEFT", TABLET)],
     right: Annotated[int, argument("RIGHT", "The id of its right neighbour.")],
 ) -> None:
-    """Join two neighbouring tablets of one shard; copies nothing.
+    """Join two neighbouring tablets of one shard, without copying files.
 
     Example: elasticscan join trips.store 5 6
     """
@@ -100,16 +100,13 @@ def topologies(
     uri: Uri,
     limit: Limit = None,
     svg: Annotated[
-        Path | None, option("FILE", "Draw them: slots across, time down; up to 1,000, 100 by default.")
+        Path | None, option("FILE", "Draw them: slots across, time down; 100 by default, 1,000 at most.")
     ] = None,
-    watch: Annotated[
-        bool, switch("--watch", "Of a cluster: print each change that is seen, until Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, switch("--watch", "For a cluster: print each change, until Ctrl-C.")] = False,
 ) -> None:
-    """List the topologies that are kept, oldest first; the last may be of a plan that still moves tablets.
+    """List the kept topologies, oldest first; while tablets move, the last one is not yet complete.
 
-    Of a Redis or Valkey cluster, which keeps none, the present one with its slots; with --watch also those
-    that follow.
+    A Redis or Valkey cluster keeps none: prints the current one, with --watch also later ones.
 
     Example: elasticscan topologies trips.store --svg slots.svg
     """
@@ -138,7 +135,7 @@ def topologies(
 
 
 def _of_cluster(uri: str, most: int | None) -> Iterator[Topology]:
-    """Yield the placement of a cluster, then each that differs from the one before."""
+    """Yield the current topology of a cluster, then each changed one."""
     before, number = None, 0
     with open_cluster(uri) as store:
         while True:
@@ -165,7 +162,7 @@ def _report(topology: Any, before: int = 0) -> None:
     """Print the topology, and whether it changed."""
     text = f"Topology {topology.number}: {topology.reason}"
     if topology.number == before:
-        text = "The shards are there and balanced; nothing moved."
+        text = "The shards exist and are balanced; nothing moved."
     answer(_value(topology.entry, dict(topology.entry.tablets)), text)
 
 
