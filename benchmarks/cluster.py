@@ -1,8 +1,8 @@
-"""A scan by two workers of one core each alongside one of `local[2]`, by turns in one run.
+"""A scan by two workers of one core each, compared with one of `local[2]`, in turns in one run.
 
     PYTHONPATH=. python benchmarks/cluster.py [--rows 5000000] [--rounds 7]
 
-It starts a master, workers and two drivers of its own, all on this machine; the catalog is SQLite's.
+It starts its own master, workers and two drivers on this machine; the catalog is in SQLite.
 """
 
 from __future__ import annotations

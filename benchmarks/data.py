@@ -1,8 +1,8 @@
 """Rows for benchmarks: an int64 key, an int64, a double, a string and a timestamp, generated.
 
 `batches` has ordinary rows: integers below a million, doubles of four decimals, 1,000 short texts, times in
-whole seconds. `random_batches` has random bits in the same columns. No format can compress these, so a
-comparison with Parquet on them flatters formats that do not compress.
+whole seconds. `random_batches` has random bits in the same columns. No format can compress these, so formats
+without compression look better than they are in a comparison with Parquet.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCHEMA = pa.schema(
     ]
 )
 CHUNK = 1_000_000
-KEYS = 1_000_000  # column k of `batches` is uniform below this
+KEYS = 1_000_000  # column k of `batches` has uniform values below this
 RANDOM_KEYS = 1 << 40  # the same of `random_batches`
 _WORDS = pa.array([f"{word} {number}" for number in range(250) for word in ("oslo", "lima", "pune", "quito")])
 _FIRST_SECOND = 1_767_225_600  # 2026-01-01T00:00Z
@@ -64,7 +64,7 @@ def random_batches(rows: int) -> Iterator[pa.RecordBatch]:
 
 
 def _chunks(rows: int) -> Iterator[tuple[int, int, np.random.Generator]]:
-    """Return the first row and the number of rows of each chunk, with a generator seeded by the former."""
+    """Yield the first row and the number of rows of each chunk, with a generator seeded by the first row."""
     for start in range(0, rows, CHUNK):
         yield start, min(CHUNK, rows - start), np.random.default_rng(start)
 

@@ -1,12 +1,12 @@
-"""Times of a page, a plan and a commit whose catalog's server is some milliseconds away.
+"""Times of a page, a plan and a commit if the catalog's server is some milliseconds away.
 
     python benchmarks/far_catalog.py [MILLISECONDS] [WRITERS]
 
-It starts a PostgreSQL server of its own, and a line to it which holds back all that is sent, both ways, for
-half of the time. With 0 milliseconds there is no line, and scans are set against those of a store whose
-catalog is in SQLite, by turns. Commits a second are those of one writer, and of several processes, each with
-its own table. Alongside them stands what a commit takes of the processors, in the writers and in the server:
-their sum bounds a machine's commits a second, whatever waits for whatever.
+It starts its own PostgreSQL server, and a proxy that delays all data in each direction by half of the time.
+With 0 milliseconds there is no proxy, and scans are compared in turns with those of a store whose catalog is
+in SQLite. Commits a second are measured for one writer, and for several processes, each with its own table.
+The processor time of a commit, in the writers and in the server, is printed next to them: their sum limits
+the commits a second of a machine.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def rows(first: int, count: int) -> pa.Table:
 
 
 def carry(source: socket, target: socket, seconds: float) -> None:
-    """Carry what is sent, each piece when its time has come."""
+    """Forward data from one socket to the other, each piece after the delay."""
     pieces: deque[tuple[float, bytes]] = deque()
     there = threading.Condition()
 
@@ -132,7 +132,7 @@ def commits_a_second(uri: str, writers: int, server: int, seconds: float = 5.0) 
 
 
 def compare_scans(uri: str, place: str, count: int, text_bytes: int) -> None:
-    """Scan equal stores by turns: with their catalog at a server, and in SQLite."""
+    """Scan equal stores in turns, with the catalog at a server and in SQLite."""
     ids = pa.array(range(count), pa.int64())
     texts = pc.utf8_lpad(ids.cast(pa.string()), text_bytes, "0")
     rows_there = pa.table({"k": ids, "v": ids, "s": texts})

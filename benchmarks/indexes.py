@@ -1,4 +1,4 @@
-"""Secondary indexes: selective queries alongside DuckDB and Spark's Parquet, builds, choices, moves."""
+"""Secondary indexes: selective queries compared with DuckDB and Spark's Parquet, builds, choices, moves."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_index(store: Store) -> None:
 
 
 def bench_build(results: Results, store: Store, rows: int) -> None:
-    """Measure building an index of a table that is there already."""
+    """Measure building an index of an existing table."""
     took = []
     for _ in range(2):
         if any(index.name == "bench" for index in store.table("t").indexes()):
@@ -62,7 +62,7 @@ def bench_writes(results: Results, work: Path, rows: int) -> None:
 
 
 def bench_selective(results: Results, store: Store, parquet: Path, rows: int, rounds: int) -> None:
-    """0.1 % of the rows by an indexed column, in Python, alongside DuckDB over Parquet."""
+    """Measure a read of 0.1 % of the rows by an index in Python, compared with DuckDB over Parquet."""
     where = fraction(0.001)
     duck = duckdb.connect()
 
@@ -93,7 +93,7 @@ def bench_point(results: Results, work: Path, rows: int) -> None:
 
 
 def bench_choice(results: Results, store: Store, rows: int) -> None:
-    """Whether the path that is chosen is about the best: 40 queries, selectivities 0.0001 to 1."""
+    """Compare the chosen access path with the best one: 40 queries, selectivities 0.0001 to 1."""
     worst, sum_best, sum_chosen, where_worst = 0.0, 0.0, 0.0, ""
     columns: list[list[str] | None] = [None, ["id", "k"], ["v"], ["s", "ts"]]
     for number in range(GRID):
@@ -120,7 +120,7 @@ def bench_choice(results: Results, store: Store, rows: int) -> None:
 
 
 def bench_virtual(results: Results, work: Path, rows: int) -> None:
-    """Measure a tenth of a table through an index, after 32 tablets moved, and after one."""
+    """Measure a read of a tenth of a table through an index, after 32 tablets moved, and after one."""
 
     store = Store.create(work / "virtual", ["s1", "s2"], tablets=64)
     store.create_table("t", SCHEMA, ["id"])
@@ -129,7 +129,7 @@ def bench_virtual(results: Results, work: Path, rows: int) -> None:
     home = [tablet.id for tablet in store.context.placement().tablets if tablet.shard == 1]
 
     def scan_with_moves(moved: int) -> float:
-        """Begin a scan, move tablets to s2, and time what is left of it; then put them back."""
+        """Begin a scan, move tablets to s2, and time the rest of the scan; then move them back."""
         scan = iter(store.table("t").scan(filter=fraction(0.1), index="by_k", page_rows=20_000))
         next(scan)
         for tablet in home[:moved]:
@@ -152,7 +152,7 @@ def bench_virtual(results: Results, work: Path, rows: int) -> None:
 def bench_spark_selective(
     results: Results, spark: Any, place: Path, parquet: str, rows: int, rounds: int, wanted: float
 ) -> None:
-    """0.1 % through Spark: the index alongside Spark's Parquet scan with the same filter."""
+    """Compare a read of 0.1 % by an index with Spark's Parquet scan with the same filter."""
     where = fraction(0.001)
 
     def noop(frame: Any) -> None:
@@ -174,7 +174,7 @@ def bench_spark_selective(
 def bench_sql_average(
     results: Results, spark: Any, place: Path, ceiling: Callable[[], Any], rounds: int
 ) -> None:
-    """`SELECT avg(v)` through the catalog's SQL, alongside the ceiling of a source with that column."""
+    """Compare `SELECT avg(v)` through the catalog's SQL with the ceiling of a source with that column."""
     from elasticscan.connector import attach  # noqa: PLC0415 - Spark is not needed for the others
 
     catalog = attach(spark, str(place))
@@ -191,7 +191,7 @@ def bench_sql_average(
 
 
 def bench_indexes(results: Results, work: Path, store: Store, parquet: Path, rows: int, rounds: int) -> None:
-    """All that needs no Spark."""
+    """Run all parts that need no Spark."""
     bench_build(results, store, rows)
     with_index(store)
     bench_selective(results, store, parquet, rows, rounds)

@@ -1,4 +1,4 @@
-"""Reads by primary key: one and many at once, in Python and through Spark; an index over unequal runs."""
+"""Reads of one and of many primary keys, in Python and through Spark; an index over unequal runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL_RUNS, SMALL_ROWS = 40, 500
 
 
 def bench_get(results: Results, store: Store, rows: int) -> None:
-    """Rows by key among all of the benchmark's."""
+    """Measure reads of rows by key in the largest table."""
     table, chance = store.table("t"), np.random.default_rng(7)
     assert table.get([0, rows - 1, rows]).num_rows == 2
 
@@ -37,7 +37,7 @@ def bench_get(results: Results, store: Store, rows: int) -> None:
 
 
 def bench_key_scans(results: Results, store: Store, rows: int) -> None:
-    """Measure a scan of one key, of a thousand, and of a short range, alongside one that reads all slots."""
+    """Measure a scan of one key, of a thousand, and of a short range, compared with one of all slots."""
     table, chance = store.table("t"), np.random.default_rng(8)
 
     def one() -> None:
@@ -56,7 +56,7 @@ def bench_key_scans(results: Results, store: Store, rows: int) -> None:
 
 
 def bench_unequal_runs(results: Results, work: Path) -> None:
-    """Measure a whole index over one large run and forty small ones, alongside the same rows compacted."""
+    """Measure an index over one large run and forty small ones, compared with the same rows compacted."""
     place = work / "unequal"
     store = Store.create(place, ["s1"])
     table = store.create_table("t", SCHEMA, ["id"])
@@ -80,7 +80,7 @@ def bench_unequal_runs(results: Results, work: Path) -> None:
 
 
 def bench_spark_key(results: Results, spark: Any, place: Path) -> None:
-    """One key through Spark, alongside a read of a table without rows: by the option `filter`, and in SQL."""
+    """Compare a read of one key through Spark, by `filter` and in SQL, with a read of an empty table."""
     with Store.open(place) as store:
         if all(table.name != "nothing" for table in store.tables()):
             store.create_table("nothing", SCHEMA, ["id"])

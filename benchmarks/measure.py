@@ -1,4 +1,4 @@
-"""Timing by turns, and the table of results."""
+"""Timing in turns, and the table of results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def processor_seconds(work: Callable[[], object]) -> float:
-    """Of all threads: wall time would show who else uses the machine."""
+    """Return the processor time of all threads; wall time would depend on other work on the machine."""
     started = time.process_time()
     work()
     return time.process_time() - started
@@ -40,9 +40,9 @@ def family_seconds(ancestor: int) -> float:
 
 
 def by_turns(rounds: int, warmups: int = 1, **works: Callable[[], object]) -> dict[str, float]:
-    """Median seconds of each, measured A B C, A B C, …: drift of the machine hits all alike.
+    """Return the median seconds of each task, run as A B C, A B C, …: changes of load affect all equally.
 
-    The first rounds warm up and are not counted: a JVM needs several.
+    The first rounds are not counted: a JVM needs several to warm up.
     """
     times: dict[str, list[float]] = {name: [] for name in works}
     for round_number in range(warmups + rounds):
@@ -55,7 +55,7 @@ def by_turns(rounds: int, warmups: int = 1, **works: Callable[[], object]) -> di
 
 @dataclass
 class Results:
-    """Ratios with what is wanted of them."""
+    """Measured ratios with their wanted values."""
 
     rows: list[tuple[str, str, str, bool]] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""A process that moves tablets all the time: `python mover.py STORE BYTES_PER_SECOND`."""
+"""A process that moves tablets continuously: `python mover.py STORE BYTES_PER_SECOND`."""
 
 from __future__ import annotations
 

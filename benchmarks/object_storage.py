@@ -2,8 +2,8 @@
 
     python benchmarks/object_storage.py [MILLIONS OF ROWS]
 
-It starts an S3 server of its own on loopback, behind a line that counts. Each figure is of a new process. A
-scan is set against one of the same rows in directories: processor time, by turns.
+It starts its own S3 server on loopback, behind a proxy that counts. Each figure is from a new process. The
+processor time of a scan is compared in turns with a scan of the same rows in directories.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def fill(place: Path, roots: dict[str, str] | list[str], millions: float) -> Non
 
 
 def child(place: str, what: str) -> None:
-    """Do one thing in this process; print its result, processor time and memory."""
+    """Run one operation in this process; print its result, processor time and memory."""
     with Store.open(place, upkeep="off") as store:
         before, began = peak_mb(), time.process_time()
         result = WORK[what](store.table("t"))

@@ -1,6 +1,6 @@
-"""Four of the works of `peers.py` as bars: a group for each, a bar for each engine that has it.
+"""Four tasks of `peers.py` as bars: a group for each task, a bar for each engine that supports it.
 
-Each group has a scale of its own, from nothing to its slowest.
+Each group has its own scale, from zero to its slowest engine.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 from elasticscan.base.drawing import COLOURS, picture, words
 
 OURS = "elasticscan"
-# Engines of other kinds: a Redis has no scan but one key after the other, which would hide all other bars.
+# Engines of other kinds are not drawn: Redis scans key by key, and its long bar would make all others tiny.
 LEFT_OUT = ("Spark: ", "Redis")
-# Reading all, finding few, changing some, and works at which other engines are quicker.
+# A full read, a selective read, a change of a few rows, and tasks at which other engines are faster.
 WORKS = {
     "full scan": "all rows",
     "filter, 0.1 %": "one row of a thousand, by a condition",
@@ -25,7 +25,7 @@ GROUP = LEFT + WIDTH + 90
 
 
 def drawn(figures: Mapping[str, Mapping[str, Any]]) -> str:
-    """Draw the groups in two columns as an SVG; of engines that have tables, in Python."""
+    """Draw the groups in two columns as an SVG, for engines with tables, used from Python."""
     works = {
         work: {
             engine: float(seconds)

@@ -1,8 +1,8 @@
-"""Stores that are compared, each used as its own users would: what `peers.py` asks of all of them.
+"""The stores that `peers.py` compares, each used as its own users would use it.
 
-Every engine keeps the same rows (`data.py`, and `g`, their number modulo 100), has what indexes its users
-would make for the work, and gives rows as an Arrow table wherever its driver can. What one cannot do it
-does not have.
+Every engine stores the same rows (`data.py`, and `g`, their number modulo 100), has the indexes that its
+users would create for the tasks, and returns rows as an Arrow table if its driver can. An engine has no
+method for a task that it does not support.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Keys = Sequence[int]
 
 
 def rows(first: int, last: int) -> Iterator[pa.RecordBatch]:
-    """Rows `[first, last)`; both are multiples of a million, or all are within one."""
+    """Return rows `[first, last)`; both are multiples of a million, or in the same million."""
     for batch in data.random_batches(last):
         start = batch.column("id")[0].as_py()
         if start + batch.num_rows > first:
@@ -81,7 +81,7 @@ class ElasticScan:
         return self.table.get([key])
 
     def pages(self, size: int) -> Iterator[pa.RecordBatch]:
-        """Each page is read by a scan that knows the key of the page before, and nothing else."""
+        """Read each page by a new scan that is resumed from the key of the page before."""
         key = None
         while True:
             scan = self.table.scan(page_rows=size) if key is None else self.store.resume(key)
@@ -107,7 +107,7 @@ class ElasticScan:
 
 
 class AskedInSql:
-    """The work of an engine that is asked in SQL."""
+    """The tasks of an engine with SQL."""
 
     def asked(self, query: str) -> pa.Table:
         raise NotImplementedError
@@ -129,7 +129,7 @@ class AskedInSql:
 
 
 class ScannedInSql(AskedInSql):
-    """All rows come to the process that asks."""
+    """An engine with SQL whose full scan returns all rows to the calling process."""
 
     def scan(self) -> pa.Table:
         return self.asked("SELECT * FROM t")
@@ -139,10 +139,10 @@ class ScannedInSql(AskedInSql):
 
 
 class PagedInSql(ScannedInSql):
-    """Pages by the primary key, which is an index."""
+    """An engine that reads pages by an index of the primary key."""
 
     def pages(self, size: int) -> Iterator[pa.RecordBatch]:
-        """By the primary key; a page knows the last one of the page before."""
+        """Read each page after the last primary key of the page before."""
         last = -1
         while True:
             page = self.asked(f"SELECT * FROM t WHERE id > {last} ORDER BY id LIMIT {size}")
@@ -183,7 +183,7 @@ class DuckDb(PagedInSql):
 
 
 class Delta(ScannedInSql):
-    """Through delta-rs, the library of those who use Delta without Spark."""
+    """Delta through delta-rs, the library for Delta without Spark."""
 
     name = "Delta (delta-rs)"
 
@@ -205,7 +205,7 @@ class Delta(ScannedInSql):
         self.begun = self.delta.DeltaTable(self.uri).version()
 
     def asked(self, query: str) -> pa.Table:
-        """delta-rs's own SQL."""
+        """Run a query in delta-rs's own SQL."""
         builder = self.delta.QueryBuilder().register("t", self.delta.DeltaTable(self.uri))
         return pa.table(builder.execute(query).read_all())
 
@@ -227,7 +227,7 @@ class Delta(ScannedInSql):
 
 
 class Iceberg:
-    """Through PyIceberg, with its SQL catalog in SQLite."""
+    """Iceberg through PyIceberg, with its SQL catalog in SQLite."""
 
     name = "Iceberg (PyIceberg)"
 
@@ -318,7 +318,7 @@ class Lance:
         return self.dataset.to_table(filter=f"id = {key}")
 
     def pages(self, size: int) -> Iterator[pa.RecordBatch]:
-        """By the number of a row in one version."""
+        """Read each page by the numbers of its rows in one version."""
         version, first = self.dataset.version, 0
         while True:
             page = self.lance.dataset(self.place, version=version).to_table(limit=size, offset=first)
@@ -338,7 +338,7 @@ class Lance:
 
 
 class Postgres(PagedInSql):
-    """A server of its own with its defaults, which flushes what it commits; read through its Arrow driver."""
+    """A new PostgreSQL server with default settings, which flushes commits; read through its Arrow driver."""
 
     name = "PostgreSQL (ADBC)"
 
@@ -405,7 +405,7 @@ class Postgres(PagedInSql):
 
 
 class Redis:
-    """A server of its own; a row is a packed value of its key, which is what takes it least."""
+    """A new Redis server; each row is one packed value at its key, the form that takes the least memory."""
 
     name = "Redis"
 
@@ -420,7 +420,7 @@ class Redis:
             stdout=subprocess.DEVNULL,
             cwd=place,
         )
-        self.client = redis.Redis(unix_socket_path=str(socket), socket_timeout=None)  # a save takes its time
+        self.client = redis.Redis(unix_socket_path=str(socket), socket_timeout=None)  # a save takes long
         _soon(self.client.ping)
 
     def load(self, batches: Iterator[pa.RecordBatch]) -> None:
@@ -447,7 +447,7 @@ class Redis:
         return pa.Table.from_batches([self._rows([key])])
 
     def pages(self, size: int) -> Iterator[pa.RecordBatch]:
-        """SCAN, which promises each key at least once."""
+        """Read pages by SCAN, which returns each key at least once."""
         cursor = 0
         while True:
             cursor, keys = self.client.scan(cursor, count=size)
@@ -457,7 +457,7 @@ class Redis:
 
     def size(self) -> int:
         while self.client.info("persistence")["rdb_bgsave_in_progress"]:
-            time.sleep(0.1)  # a save of its own, which after a large load takes a while
+            time.sleep(0.1)  # the server saves by itself, which takes long after a large load
         self.client.save()
         return bytes_of(self.place)
 
@@ -467,7 +467,7 @@ class Redis:
 
 
 def _plain(column: pa.Array) -> list[Any]:
-    """Values that pack as they are: times as microseconds."""
+    """Return values that can be packed directly: times as microseconds."""
     return (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
 
 

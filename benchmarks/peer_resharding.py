@@ -1,8 +1,7 @@
-"""Scans while rows move from shard to shard: how many they lose, and how many they give twice.
+"""Scans while rows move between shards: how many rows they lose, and how many they return twice.
 
-elasticscan alongside what programs do that shard a database by themselves: two schemas of PostgreSQL, rows
-moved from one to the other in one transaction, and a reader that goes through one after the other, page by
-page.
+elasticscan is compared with a program that shards a database itself: it has two schemas of PostgreSQL, moves
+rows from one to the other in one transaction, and reads one schema after the other, page by page.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from peer_engines import ElasticScan, Postgres, rows
 from elasticscan.errors import TryAgain, UsageError
 
 ROWS, PAGE, TABLETS, SCANS = 200_000, 2_000, 64, 3
-Outcome = tuple[int, int, int, float]  # rows lost, rows given twice, moves, seconds of a scan at the median
+Outcome = tuple[int, int, int, float]  # rows lost, rows returned twice, moves, median seconds of a scan
 
 
 def counted(pages: Callable[[], Iterator[pa.RecordBatch]], move: Callable[[random.Random], None]) -> Outcome:
-    """Return the mistakes of a few scans while tablets move."""
+    """Return the lost and repeated rows of a few scans while tablets move."""
     ended, moves = threading.Event(), 0
 
     def go_on() -> None:
@@ -62,7 +61,7 @@ def elasticscan(place: Path) -> Outcome:
 
     def move(chance: random.Random) -> None:
         tablets = [tablet["id"] for tablet in engine.store.status()["tablets"]]
-        with suppress(TryAgain, UsageError):  # it lies there already
+        with suppress(TryAgain, UsageError):  # it is already at this shard
             engine.store.move(chance.choice(tablets), chance.choice(shards))
 
     try:

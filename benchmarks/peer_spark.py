@@ -1,6 +1,6 @@
 """Spark as an engine of `peers.py`: its own Parquet files, and elasticscan through `attach`.
 
-What a query gives comes to the driver as Arrow; a full scan, one column and a stream go nowhere (`noop`).
+Results of queries come to the driver as Arrow; a full scan, one column and a stream are discarded (`noop`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from elasticscan.connector import attach
 
 
 class _Spark(AskedInSql):
-    """The queries; `frame` is one over `t`."""
+    """Queries of a DataFrame `frame`, which is also the view `t`."""
 
     spark: SparkSession
 
@@ -76,7 +76,7 @@ class SparkElasticScan(_Spark):
 
 
 class SparkParquet(_Spark):
-    """Files as PySpark's users have them: written by Arrow, a million rows each."""
+    """Typical files of PySpark's users: written by Arrow, a million rows each."""
 
     name = "Spark: Parquet"
 

@@ -1,11 +1,11 @@
-"""elasticscan alongside the stores that its users know: the same rows, the same work, by turns, one machine.
+"""elasticscan compared with stores that its users know: the same rows and tasks, in turns, on one machine.
 
     make peers                                         a million rows, all engines
     make peers ARGUMENTS='--rows 10000000 --engines elasticscan DuckDB Lance'
 
-Each answer is compared with what it has to be; an engine that fails or answers otherwise says so in its cell.
-Times are medians of rounds in which all engines do one work after another. Prints a table; `--into` names a
-directory for the figures (`peers.json`) and the bars of the README (`peers-bars.svg`).
+Each answer is compared with the expected one; the cell of an engine that fails or is wrong says so.
+Times are medians of rounds; in a round each engine in turn does the same task. Prints a table; `--into` names
+a directory for the figures (`peers.json`) and the bars of the README (`peers-bars.svg`).
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Answer = tuple[int, int]  # how many rows, and the sum of their keys
 
 
 class WrongAnswerError(Exception):
-    """An engine's answer is not what it has to be."""
+    """An engine's answer differs from the expected one."""
 
 
 class Expected:
-    """The answers, from the rows themselves."""
+    """The expected answers, computed from the generated rows."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -72,7 +72,7 @@ def summed(answer: pa.Table | pa.RecordBatch) -> Answer:
 
 
 def changed_rows(count: int, round_number: int) -> pa.Table:
-    """Return a hundredth of the rows, spread over all, with other values."""
+    """Return every hundredth row, with new values."""
     ids = np.arange(round_number % 100, count, 100)
     chance = np.random.default_rng(round_number)
     values = {
@@ -92,7 +92,7 @@ def small_commit(count: int, number: int) -> pa.Table:
 
 
 class Works:
-    """What is asked of each engine, by name; each raises `WrongAnswerError`."""
+    """The tasks of each engine, by name; each raises `WrongAnswerError`."""
 
     def __init__(self, count: int) -> None:
         self.expected, self.count = Expected(count), count
@@ -144,13 +144,13 @@ def check(answer: Any, expected: Any) -> None:
 
 
 class Table:
-    """The figures, work by engine: seconds, bytes or texts."""
+    """The figures by task and engine: seconds, bytes or texts."""
 
     def __init__(self) -> None:
         self.figures: Figures = {}
 
     def time(self, work: str, name: str, do: Callable[[], object], times: list[float] | None = None) -> None:
-        """Time a task; with `times` of earlier runs, their median."""
+        """Time a task; return the median of this time and the `times` of earlier runs."""
         counted = [] if times is None else times
 
         def timed() -> float:
@@ -160,7 +160,7 @@ class Table:
         self.enter(work, name, timed)
 
     def enter(self, work: str, name: str, measured: Callable[[], float]) -> None:
-        """Enter a figure; what fails is entered with its reason, and not tried again."""
+        """Add a figure. If the task fails, add the reason, and do not try it again."""
         cells = self.figures.setdefault(work, {})
         if isinstance(cells.get(name), str):
             return
@@ -194,7 +194,7 @@ def by_turns(table: Table, engines: list[Any], rounds: int, work: str, do: Calla
 
 
 def small_commits(table: Table, works: Works, engines: list[Any]) -> None:
-    """Measure up to a thousand of each engine by turns; the mean includes maintenance."""
+    """Measure up to a thousand commits of each engine in turns; the mean includes maintenance."""
     took: dict[str, list[float]] = {engine.name: [] for engine in engines}
     for number in range(COMMITS):
         for engine in engines:
@@ -255,7 +255,7 @@ def markdown(figures: Figures) -> Iterator[str]:
 
 
 def write(place: Path, count: int, figures: Figures) -> None:
-    """Write the figures, and some of them as bars."""
+    """Write the figures as JSON, and the bars of some of them."""
     place.mkdir(parents=True, exist_ok=True)
     message = json.dumps({"rows": count, "figures": figures}, indent=1)
     (place / "peers.json").write_text(message + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Lines over a count as SVG, both axes logarithmic."""
+"""Line charts over a count as SVG; both axes are logarithmic."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Points = Sequence[Mapping[str, float]]
 def plotted(
     points: Points, along: str, lines: Mapping[str, str], caption: str, lowest: float, ticks: Sequence[float]
 ) -> str:
-    """Draw an SVG with a line for each figure; one may be missing at some of the points.
+    """Draw an SVG with a line for each figure; a figure may be missing at some of the points.
 
     Args:
-        points: the figures, with what they are over.
-        along: the figure that the others are over.
-        lines: the names of the others, with texts for people.
-        caption: what it shows.
-        lowest: where the vertical axis begins.
-        ticks: what is written alongside it.
+        points: the figures at each point, by name.
+        along: the name of the figure on the horizontal axis.
+        lines: the names of the drawn figures, with their labels.
+        caption: the title.
+        lowest: the lowest value of the vertical axis.
+        ticks: the labels of the vertical axis.
     """
     highest = max(point[name] for point in points for name in lines if name in point)
     low = math.log10(lowest)

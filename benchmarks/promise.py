@@ -1,12 +1,12 @@
-"""The cost of the promise: looks at the placement, leases, coverage, sealing and checksums of a scan.
+"""The cost of the promise: placement checks, leases, coverage, sealing and checksums of a scan.
 
 python benchmarks/promise.py [--rows 10000000] [--rounds 7] [--spark]
 
-Processor time of the thread that scans: two columns are summed, and the key of every page is sealed, as of
-a scan that may be stopped anywhere. The first scan of an open store proves the files that it reads, later
-ones what is not kept of them. Spark takes several times as long for the same rows, and a task seals one key:
-with --spark the same parts are timed in its planner and tasks, as shares of the processor time of all of its
-processes for a scan of all columns.
+The figures are processor time of the thread that scans. It sums two columns, and seals the key of every page,
+as in a scan that may stop at any page. The first scan of an open store verifies the files that it reads;
+later ones verify only blocks that are not in memory any more. Spark takes several times as long for the same
+rows, and a task seals one key: with --spark the same parts are timed in its planner and tasks, as shares of
+the processor time of all of its processes for a scan of all columns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from elasticscan.storage import sealed_file
 from elasticscan.store import Store
 from elasticscan.store.context import leases, sealing, shards
 
-# Functions and methods of each part, by where they are made.
+# Functions and methods of each part, by the module or class that defines them.
 PARTS: dict[str, list[tuple[Any, list[str]]]] = {
     "looks": [
         (shards.CatalogPlacements, ["current"]),  # before a page and after it
@@ -46,7 +46,7 @@ PARTS: dict[str, list[tuple[Any, list[str]]]] = {
     "checksums": [(sealed_file.SealedFile, ["_prove"])],
 }
 SPENT: Counter[str] = Counter()
-INSIDE: list[str] = []  # the part that is being timed: what it calls is part of it
+INSIDE: list[str] = []  # the part that is being timed; calls within it are not timed again
 
 
 def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,7 +65,7 @@ def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plant() -> None:
-    """Put clocks around the functions, under whatever names they were imported."""
+    """Wrap the functions with timers, in every module that imported them."""
     ours = [module for name, module in sys.modules.items() if name.startswith("elasticscan.")]
     for part, places in PARTS.items():
         for owner, names in places:
@@ -77,7 +77,7 @@ def plant() -> None:
 
 
 def one_scan(store: Store) -> tuple[int, float]:
-    """Scan once: how many pages, and how long."""
+    """Scan once; return the number of pages and the time."""
     pages, began = 0, time.thread_time()
     for page in store.table("t").scan(["k", "v"]):
         for values in page.rows.columns:
@@ -87,7 +87,7 @@ def one_scan(store: Store) -> tuple[int, float]:
 
 
 def in_spark(store: Path, times: Path, rounds: int) -> tuple[float, str]:
-    """Parts in a hundred of a scan through Spark, together and each, at the median."""
+    """Return the median percentages of a Spark scan's time, for all parts together and for each."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     os.environ["ELASTICSCAN_PROMISE_TIMES"] = str(times)
     from spark_promised import PromisedSource  # noqa: PLC0415 - Spark is for those who ask for it

@@ -1,12 +1,12 @@
-"""Scans of a Redis or Valkey cluster alongside the readers that its users have, by turns in one run.
+"""Scans of a Redis or Valkey cluster compared with other readers, in turns in one run.
 
     PYTHONPATH=. python benchmarks/redis_clusters.py [--rows 200000] [--rounds 5] [--server redis,valkey]
                                                      [--only rates,spark,slot,losses]
 
-The cluster is this program's own: three masters, and one without slots. The other readers use the client
-library of elasticscan, and fill the same Arrow table: one in the manner of spark-redis, with three
-partitions, one after the other; and SCAN, which walks each master once and reads values there, so that slots
-are not looked at: an upper bound. While slots move, a client that follows redirects reads values.
+This program starts the cluster: three masters, and one without slots. The other readers use the same client
+library as elasticscan, and fill the same Arrow table. One works like spark-redis, with three partitions, one
+after the other. The other runs SCAN once at each master and reads the values there, without checking slots:
+an upper bound of the speed. While slots move, values are read by a client that follows redirects.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def load(cluster: ServerCluster, keys: Iterable[str]) -> None:
 
 @contextmanager
 def resharding(cluster: ServerCluster, keys: list[str], seed: int = 0) -> Iterator[list[int]]:
-    """Slots of some keys move key by key without pause for the length of a block; gives the moved slots.
+    """Move the slots of some keys, key by key and without pause, during a block; yield the moved slots.
 
-    As in `redis-cli --cluster reshard` a batch has one target, and the next one begins when all masters
-    agree: they decide by epochs who serves a slot, and learn the epochs of others within a second.
+    As in `redis-cli --cluster reshard`, a batch has one target, and the next one begins when all masters
+    agree: they decide by epochs which node serves a slot, and learn the epochs of others within a second.
     """
     chance, stop, moved = random.Random(seed), Event(), list[int]()
     slots = sorted({key_slot(key.encode()) for key in keys})
@@ -90,7 +90,7 @@ def resharding(cluster: ServerCluster, keys: list[str], seed: int = 0) -> Iterat
 
 
 def table_of(rows: Iterable[tuple[bytes, Fields | None]]) -> pa.Table:
-    """Return what could be read as a table: refused reads are left out."""
+    """Return a table of the values that could be read, without refused reads."""
     found = [(key[7:], fields[b"name"], fields[b"age"]) for key, fields in rows if fields]
     columns = [pa.array(column).cast(pa.string()) for column in zip(*found, strict=True)]
     return pa.table(columns, SCHEMA.names).cast(SCHEMA)
@@ -101,7 +101,7 @@ def as_spark_redis(cluster: ServerCluster) -> pa.Table:
 
 
 def by_scan(cluster: ServerCluster) -> pa.Table:
-    """Walk each master, and read the values that it has."""
+    """Run SCAN at each master, and read the values there."""
     keys, values = list[bytes](), list[list[bytes]]()
     for server in cluster.masters:
         with connected(server.port) as connection:
@@ -113,7 +113,7 @@ def by_scan(cluster: ServerCluster) -> pa.Table:
 
 
 def by_scan_with_redirects(cluster: ServerCluster) -> pa.Table:
-    """Walk each master, and read values wherever they are: what cluster clients' `scan_iter` does."""
+    """Run SCAN at each master, and follow redirects to the values, like `scan_iter` of cluster clients."""
     rows, client = list[tuple[bytes, Fields]](), RedisCluster(host="127.0.0.1", port=cluster.masters[0].port)
     for server in cluster.masters:
         with connected(server.port) as connection:
@@ -135,7 +135,7 @@ def scan(store: elasticscan.Store, table: str = "person") -> pa.Table:
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
-    """Count what is sent by this process, one for each pipeline."""
+    """Count the round trips of this process, one for each pipeline."""
     sends, send = [0], Connection.send_packed_command
 
     def count(self: Connection, *given: object, **named: object) -> None:
@@ -190,7 +190,7 @@ def bench_spark(
 def bench_large_slot(results: Results, store: elasticscan.Store, cluster: ServerCluster) -> None:
     """Measure the longest command of a scan over a slot with many keys, by the server's own clock.
 
-    That clock counts while others have the processor, so it is the least of some scans.
+    That clock also runs while other processes have the processor, so the minimum of several scans is used.
     """
     load(cluster, (f"big:{{t}}{number}" for number in range(LARGE_SLOT)))
     longest = []
@@ -205,7 +205,7 @@ def bench_large_slot(results: Results, store: elasticscan.Store, cluster: Server
 
 
 def bench_losses(store: elasticscan.Store, cluster: ServerCluster, rows: int) -> None:
-    """Print what each reader loses and repeats while slots move."""
+    """Print how many keys each reader loses and repeats while slots move."""
     readers: dict[str, Callable[[], pa.Table]] = {
         "elasticscan": partial(scan, store),
         "in the manner of spark-redis": partial(as_spark_redis, cluster),

@@ -1,4 +1,4 @@
-"""`make bench`: every figure as a ratio within this run, with what is wanted of it.
+"""`make bench`: every figure as a ratio within this run, with its wanted value.
 
 python benchmarks/run.py [--rows 10000000] [--rounds 3] [--only spark,python,load,memory,key]
                          [--memory-rows 100000000] [--keep DIR]
@@ -50,7 +50,7 @@ MOVER_BYTES_PER_SECOND = 32 << 20
 
 
 def bench_load(results: Results, source: Path, work: Path, rows: int, rounds: int) -> None:
-    """Bulk load from Parquet, alongside pyarrow writing Parquet sorted the same way."""
+    """Measure a bulk load from Parquet, compared with pyarrow writing Parquet sorted the same way."""
 
     def load() -> None:
         make_store(work / "load", parquet_reader(source)).close()
@@ -98,7 +98,7 @@ def bench_python(results: Results, store: Store, rows: int, rounds: int) -> None
 
 
 def bench_page_in_larger_table(results: Results, work: Path, store: Store, rows: int) -> None:
-    """Measure a page in a table ten times smaller, alongside one in the full table."""
+    """Compare a page of a table that is ten times smaller with a page of the full table."""
     small = make_store(work / "small", pa.RecordBatchReader.from_batches(SCHEMA, batches(rows // 10)))
 
     def page_cost(of: Store) -> float:
@@ -158,7 +158,7 @@ def start_spark(work: Path) -> Any:
 
 @contextmanager
 def moving(store: Path) -> Iterator[list[int]]:
-    """Tablets move all the time while the block runs; the list gets how many did."""
+    """Move tablets continuously during a block; the yielded list gets the number of moves."""
     command = [sys.executable, str(HERE / "mover.py"), str(store), str(MOVER_BYTES_PER_SECOND)]
     counted: list[int] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -209,7 +209,7 @@ def bench_spark(results: Results, work: Path, place: Path, rows: int, rounds: in
 
 
 def bench_spark_moving(results: Results, place: Path, elastic: Any, rounds: int) -> None:
-    """Measure the same scan quiet and while tablets move, by turns."""
+    """Measure the same scan without and with moves of tablets, in turns."""
     quiet, busy, moves = [], [], 0
     for _ in range(rounds):
         quiet.append(seconds(elastic()))
@@ -217,7 +217,7 @@ def bench_spark_moving(results: Results, place: Path, elastic: Any, rounds: int)
             time.sleep(0.2)
             busy.append(seconds(elastic()))
         moves += counted[0]
-        with Store.open(place) as store:  # settle again, so that the next quiet scan is one
+        with Store.open(place) as store:  # wait for the end of moves, so that none runs during the next scan
             store.rebalance()
             store.compact()
             store.collect_garbage(grace_seconds=0)
@@ -264,7 +264,7 @@ def main() -> int:
             bench_page_in_larger_table(results, Path(temporary), store, options.rows)
         if "key" in only:
             bench_key(results, Path(temporary))
-        if "promise" in only:  # before others start a JVM, which keeps the environment of its start
+        if "promise" in only:  # first, because a JVM that others start would keep its environment
             bench_promise(results, place, Path(temporary), options.rounds)
         if "sql" in only:
             spark = start_spark(work)

@@ -1,15 +1,15 @@
-"""What a store costs that has many of something: figures over counts, and plots.
+"""The cost of stores with many rows, tablets, shards, commits and so on: figures over counts, and plots.
 
     python benchmarks/scale.py PART … [--most N] [--work DIR] [--figures FILE] [--plots docs]
 
-Parts: rows, tablets, shards, topologies, commits, tasks; lived and scattered are commits to 4,096 tablets, in
-order and in the worst one. In server (with PYTHONPATH=.) the catalog is at a PostgreSQL server; beyond 10,000
-commits all but the last 500 have no rows there, since it is the history that is measured. Each part prints a
-JSON for each count; with `--figures` they are added to a file, of which `--plots` alone draws. Times are
-those of the processor, of all threads, in milliseconds: wall time would show who else uses the machine.
+Parts: rows, tablets, shards, topologies, commits, tasks; "lived" and "scattered" are commits to 4,096
+tablets, in the usual order and in the worst one. In "server" (with PYTHONPATH=.) the catalog is in
+PostgreSQL; beyond 10,000 commits only the last 500 have rows, since the length of the history is measured.
+Each part prints JSON for each count; `--figures` adds it to a file, from which `--plots` draws. Times are
+milliseconds of processor time of all threads: wall time would depend on other work on the machine.
 
-Commits are made ten seconds after each other by a clock that is turned, so that retention and grace pass as
-in a store that lives: 100,000 of them take eleven days and a half.
+Commits are ten seconds apart by a clock that the program sets, so retention and grace periods end as in a
+real store: 100,000 commits take eleven and a half days of this clock.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Figures = dict[str, float]
 
 
 class TurnedClock:
-    """A clock that begins some time ago, and goes on when it is turned."""
+    """A clock that begins in the past, and advances only when the program sets it."""
 
     def __init__(self, ahead_seconds: float) -> None:
         self._now = time.time() - ahead_seconds
@@ -67,7 +67,7 @@ class TurnedClock:
 
 
 def milliseconds(work: Callable[[], object], times: int = 5) -> float:
-    """Return the median of some times, after one that warms up."""
+    """Return the median of several times, after one call that warms up."""
     work()
     return statistics.median(processor_seconds(work) for _ in range(times)) * 1e3
 
@@ -99,11 +99,10 @@ def made(
     scattered: bool = True,
     server: str | None = None,
 ) -> Store:
-    """Make a store with an empty table.
+    """Make a store with an empty table; its catalog is in its directory, or at a server.
 
-    Where tablets are scattered, neighbours lie at different shards and have different epochs, the worst case;
-    else each shard's follow one another, as `Store.create` places them. Its catalog is in its directory, or
-    at a server.
+    Scattered tablets are the worst case: neighbours are at different shards and have different epochs.
+    Otherwise each shard has a contiguous range of tablets, as `Store.create` places them.
     """
     place = server or str(work)
     location, names = Location.of(place), [f"s{number}" for number in range(1, shards + 1)]
@@ -125,7 +124,7 @@ def made(
 
 
 def catalog_bytes(work: Path) -> dict[str, int]:
-    """Bytes of each table of the catalog, with its indexes."""
+    """Return the bytes of each table of the catalog, with its indexes."""
     with closing(sqlite3.connect(f"file:{work}/catalog.db?mode=ro", uri=True)) as database:
         sizes = "SELECT tbl_name, sum(pgsize - unused) FROM dbstat JOIN sqlite_schema USING (name)"
         query = f"{sizes} GROUP BY tbl_name"
@@ -142,7 +141,7 @@ def first_page(store: Store) -> int:
 
 
 def planned(store: Store, **options: str) -> list[Any]:
-    """Return the partitions of a Spark scan, as the driver makes them."""
+    """Return the partitions of a Spark scan, as the driver plans them."""
     source = ElasticScanSource({"store": store.uri, "table": "t", **options})
     return list(source.reader(source.schema()).partitions())
 
@@ -343,7 +342,7 @@ def _enter_without_rows(store: Store, clock: TurnedClock, commits: int) -> None:
 
 
 def _server_mb(uri: str) -> Figures:
-    """Sizes of a database, of the entries with their indexes, and of all that went to the server's log."""
+    """Return the sizes of a database, its entries with their indexes, and the server's write-ahead log."""
     query = (
         "SELECT pg_database_size(current_database()), pg_total_relation_size('log'), "
         "pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')"
@@ -387,7 +386,7 @@ def tasks_part(work: Path, most: int) -> Iterator[Figures]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part, and how it is drawn: the figures, and what is said of them."""
+    """A part, and how it is drawn: the figures and their labels."""
 
     measured: Callable[[Path, int], Iterator[Figures]]
     along: str

@@ -1,4 +1,4 @@
-"""A store that many use at once: writers side by side, writes of many tasks, a stream alongside readers.
+"""A store with many users: parallel writers, writes of many tasks, readers during a stream.
 
 `python shared_store.py STORE FIRST SECONDS`: one of the writers; it prints how many commits it made.
 """
@@ -46,9 +46,9 @@ def _commits(uri: str, writers: int, first: int) -> int:
 
 
 def bench_many_tasks(results: Results, spark: Any, work: Path) -> None:
-    """Measure a count after three writes of 200 tasks, against the same rows compacted."""
+    """Measure a count after three writes of 200 tasks, compared with the same rows compacted."""
     with loaded(work / "tasks", LOADED) as store:
-        _counted(store, spark)  # a JVM begins slowly
+        _counted(store, spark)  # warm up the JVM
         for number in range(3):
             ids = spark.range(0, TASKS * TASK_ROWS, 1, TASKS).selectExpr(
                 f"id + {number * TASKS * TASK_ROWS // 2} AS id", "id % 1000 AS k", "rand() AS v"
@@ -64,7 +64,7 @@ def bench_many_tasks(results: Results, spark: Any, work: Path) -> None:
 
 
 def _counted(store: Store, spark: Any) -> dict[str, float]:
-    """Seconds of the first count() since a change and of later ones, in Python and through Spark."""
+    """Return the seconds of the first count() after a change and of later ones, in Python and in Spark."""
 
     def by_spark() -> None:
         spark.read.format("elasticscan").load(f"{store.uri}/t").count()
@@ -84,7 +84,7 @@ def _counted(store: Store, spark: Any) -> dict[str, float]:
 def bench_first_scans(results: Results, work: Path, rows: int) -> None:
     """Measure the first scan after each of some commits, and the best of three later ones.
 
-    The reader has the store open for itself, as one in another process.
+    The reader opens the store again, as another process would.
     """
     with loaded(work / f"first-{rows}", rows) as store, Store.open(work / f"first-{rows}") as reader:
 
@@ -108,10 +108,10 @@ def bench_first_scans(results: Results, work: Path, rows: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What reads alongside a stream cost in one range of its commits; times in milliseconds.
+    """The cost of reads during a stream, in one range of its commits; times in milliseconds.
 
     Attributes:
-        scan, point: medians of processor time, as ratios to those of a store without a stream, by turns.
+        scan, point: medians of processor time, as ratios to those of a store without a stream, in turns.
         resident_mb: memory of the reading process.
     """
 
@@ -127,7 +127,7 @@ class Curve:
 
 
 def bench_readers_and_a_stream(results: Results, spark: Any, work: Path, commits: int) -> None:
-    """Measure scans and point queries alongside a stream that makes so many commits, one after the other."""
+    """Measure scans and point queries while a stream makes this number of commits, one after the other."""
     with (
         open_files_limited(256),
         loaded(work / "stream", LOADED) as store,
@@ -158,7 +158,7 @@ def bench_readers_and_a_stream(results: Results, spark: Any, work: Path, commits
 
 
 def _sampled(store: Store, quiet: Store, commits: int) -> Iterator[Curve]:
-    """Read both stores by turns, in ranges of the commits that are made meanwhile."""
+    """Read both stores in turns; group the times by ranges of the commits made at the same time."""
     begin = store.status()["snapshot"]
     reads = [(of, how) for how in ({}, {"filter": "k = 5"}) for of in (store, quiet)]
     done, span = 0, 0

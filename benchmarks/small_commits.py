@@ -1,6 +1,6 @@
-"""A store that is written in small pieces: what reads, commits and disks cost after so many commits.
+"""The cost of reads and commits, and the disk space, after many small commits.
 
-All maintenance is that of the writing process after its commits, and 256 open files are allowed.
+Only the writing process runs upkeep, after its commits. 256 open files are allowed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def rows_of(ids: np.ndarray[Any, Any], seed: int) -> pa.Table:
 
 
 def loaded(place: Path, rows: int, upkeep: str = "auto") -> Store:
-    """Make a store with so many rows, written at once, and an index."""
+    """Make a store with this number of rows, written in one commit, and an index."""
     Store.create(place, ["s1", "s2"]).close()
     store = Store.open(place, upkeep=upkeep)
     table = store.create_table("t", SCHEMA, ["id"])
@@ -56,7 +56,7 @@ def loaded(place: Path, rows: int, upkeep: str = "auto") -> Store:
 
 
 def write_small(store: Store, number: int) -> None:
-    """One commit: half updates, half new rows."""
+    """Make one commit: half updates, half new rows."""
     chance = np.random.default_rng(number)
     updated = chance.choice(LOADED, COMMIT_ROWS // 2, replace=False)
     new = LOADED + number * COMMIT_ROWS + np.arange(COMMIT_ROWS // 2)
@@ -64,17 +64,17 @@ def write_small(store: Store, number: int) -> None:
 
 
 def scanned(store: Store, **how: Any) -> int:
-    """Scan the table; return how many pages there were."""
+    """Scan the table; return the number of pages."""
     return sum(1 for _ in store.table("t").scan(**how))
 
 
 def scan_seconds(store: Store, **how: Any) -> float:
-    """Return the best of three, as of an undisturbed scan."""
+    """Return the shortest time of three scans, the one least disturbed by other work."""
     return min(seconds(lambda: scanned(store, **how)) for _ in range(3))
 
 
 def bench_small_commits(results: Results, work: Path, commits: int) -> None:
-    """Measure reads and commits after so many small commits, against a store that was loaded at once."""
+    """Measure reads and commits after many small commits, compared with a store loaded in one commit."""
     with open_files_limited(OPEN_FILES), loaded(work / "small", LOADED) as store:
         took: list[float] = []
         curve: list[dict[str, float]] = []
@@ -121,7 +121,7 @@ def bytes_of(place: Path) -> int:
 
 
 def bench_upkeep_price(results: Results, work: Path, commits: int) -> None:
-    """Small commits with upkeep after them and without it, by turns."""
+    """Compare small commits with upkeep after them and without it, in turns."""
     with loaded(work / "kept", LOADED) as kept, loaded(work / "plain", LOADED, "off") as plain:
         number = iter(range(1 << 30))
 
@@ -152,7 +152,7 @@ def bench_updates(results: Results, work: Path, rows: int) -> None:
 
 
 def bench_moves(results: Results, work: Path, rows: int) -> None:
-    """Measure reads after moves of tablets, with the maintenance that follows them by itself."""
+    """Measure reads after moves of tablets, with automatic upkeep."""
     with loaded(work / "moves", rows) as store:
         table, thousandth = store.table("t"), LOADED // 10 // 1_000
         reads: dict[str, Callable[[], object]] = {

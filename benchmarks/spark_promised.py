@@ -1,4 +1,4 @@
-"""elasticscan's own source, with clocks around what keeps its promise: see `promise.py`."""
+"""elasticscan's source with timers around the functions that keep its promise: see `promise.py`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from pyspark.sql.types import StructType
 
 from elasticscan.connector import ElasticScanSource
 
-# The directory that processes of Spark leave their times in.
+# The directory to which Spark's processes write their times.
 PLACE = "ELASTICSCAN_PROMISE_TIMES"
 _plant_once = cache(promise.plant)
 
 
 @contextmanager
 def _noted() -> Iterator[None]:
-    """Leaves behind, as a file, what the parts took of this thread, and the thread in all."""
+    """Write a file with the processor time of the parts in this thread, and of the whole thread."""
     _plant_once()
     promise.SPENT.clear()
     began = time.thread_time()

@@ -11,8 +11,8 @@ from elasticscan.connector import register
 
 
 def start_spark(**more: str) -> SparkSession:
-    """Start it with more settings, dots written as two underscores."""
-    # Spark looks for sources with the Python that this names; a setting of the session is too late.
+    """Start a session with more settings; a dot in a name is written as two underscores."""
+    # Spark finds data sources with this Python; a setting of the session would be too late.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {
         "spark.ui.enabled": "false",

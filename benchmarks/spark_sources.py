@@ -1,4 +1,4 @@
-"""What a Python source could reach at best: one prepared batch, again and again."""
+"""The ceiling of a Python source: it returns one prepared batch repeatedly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 BATCH = 65_536
-PREPARED: pa.RecordBatch | None = None  # set before the session starts; travels with the class
+PREPARED: pa.RecordBatch | None = None  # set before the session starts; pickled with the class
 
 
 class CeilingSource(DataSource):
@@ -55,7 +55,7 @@ class CeilingReader(DataSourceReader):
 
 
 class CeilingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are numbers of rows; it has nothing to look up and nothing to keep."""
+    """A reader whose offsets are numbers of rows; it reads and stores nothing."""
 
     def __init__(self, batch: pa.RecordBatch, rows: int, size: int, partitions: int) -> None:
         self._batch, self._rows, self._size, self._partitions = batch, rows, size, partitions

@@ -1,8 +1,8 @@
-"""Queries of `catalog.sql` alongside Spark's Parquet, by turns.
+"""Queries of `catalog.sql` compared with Spark's Parquet, in turns.
 
 python benchmarks/sql_queries.py [--rows 10000000] [--rounds 7] [--only TEXT] [--plain] [--ceiling]
 
-Wall time, since a query is waited for; on a machine with other work the ratios of medians still hold roughly.
+Times are wall time, since users wait for a query; the ratios of medians roughly hold on a busy machine, too.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ DIMENSION_ROWS, AFTER = 100_000, "query after a limit"
 
 @dataclass(frozen=True)
 class Query:
-    """A query, how many times as fast as over Parquet it is to be, and whether its rows stay in the JVM.
+    """A query, its wanted speed as a multiple of Parquet's, and whether its rows stay in the JVM.
 
-    `share` is how many of the rows are in the answer, with these `columns`.
+    `share` is the fraction of the rows in the answer, which has these `columns`.
     """
 
     text: str
@@ -65,7 +65,7 @@ QUERIES = {
         "SELECT d.name, sum(t.k), count(*) FROM t JOIN d ON t.g = d.id GROUP BY d.name"
     ),
     "join by 100,000 numbers": Query("SELECT d.name, sum(t.v) FROM t JOIN d ON t.h = d.id GROUP BY d.name"),
-    # Each row has a key of its own, so rows are joined as they are.
+    # Each row has its own key, so no row can be aggregated before the join.
     "join by the key": Query("SELECT d.name, sum(t.k) FROM t JOIN d ON t.id = d.id GROUP BY d.name"),
     "top 10 by an index": Query("SELECT * FROM t ORDER BY v DESC LIMIT 10", 10),
     "top 10 without an index": Query("SELECT * FROM t ORDER BY k DESC, id LIMIT 10"),
@@ -126,7 +126,7 @@ def make_tables(place: Path, count: int) -> None:
 
 
 def seconds(query: Callable[[str], DataFrame], asked: Query) -> float:
-    """From the text to the answer, which is what a user waits for."""
+    """Return the seconds from the text of a query to its answer, as a user waits for it."""
     start = time.perf_counter()
     rows = query(asked.text)
     if asked.stays:
@@ -137,7 +137,7 @@ def seconds(query: Callable[[str], DataFrame], asked: Query) -> float:
 
 
 def ceiling_seconds(spark: Any, rows: int, columns: Sequence[str]) -> float:
-    """Return the seconds of a Python source that only hands so many rows to Spark."""
+    """Return the seconds of a Python source that only returns this number of rows to Spark."""
     start = time.perf_counter()
     options = {"rows": rows, "columns": ",".join(columns), "partitions": 2}
     spark.read.format("ceiling").options(**options).load().write.format("noop").mode("overwrite").save()
@@ -147,9 +147,10 @@ def ceiling_seconds(spark: Any, rows: int, columns: Sequence[str]) -> float:
 def queried(
     spark: Any, place: Path, rounds: int, only: str = "", plain: bool = False, ceiling_of: int = 0
 ) -> Iterator[tuple[str, Query, Times]]:
-    """Each query with its times, as soon as it is measured; the first round warms up.
+    """Yield each query with its times when it is measured; the first round warms up.
 
-    With `ceiling_of`, the rows of the table, answers that stay in the JVM are handed over by themselves, too.
+    With `ceiling_of`, the number of rows of the table, it also measures the ceiling of answers that stay in
+    the JVM.
     """
     catalog = attach(spark, str(place / "store"))
     other = spark.newSession()
@@ -172,7 +173,7 @@ def queried(
 
 
 def after_a_limit(spark: Any, place: Path, rounds: int) -> tuple[float, float]:
-    """Medians of a query that tasks answer, after itself and after a LIMIT that tasks give."""
+    """Return the median times of a query that tasks answer, after itself and after a LIMIT from tasks."""
     catalog = attach(spark, str(place / "store"))
     read, limit = (
         Query("SELECT id, k FROM t WHERE v < 0.05", stays=True),

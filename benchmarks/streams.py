@@ -1,4 +1,4 @@
-"""Streams: what a micro-batch costs, how fast a stream catches up, how soon a commit is seen."""
+"""Streams: the cost of a micro-batch, the speed of catching up, the latency of a commit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from elasticscan.store import Store
 SMALL = 1_000  # rows of a commit, and of a micro-batch that is little more than overhead
 COUNTED, SKIPPED = 12, 3  # micro-batches of a query; its first ones load classes and connect
 LARGE = 500_000
-NEW_KEYS = 1 << 40  # beyond all that the tables begin with
+NEW_KEYS = 1 << 40  # above all keys of the initial rows
 COMMITS = 40
 
 
@@ -41,7 +41,7 @@ class Streams:
         return frame.writeStream.option("checkpointLocation", str(checkpoint))
 
     def run(self, source: str, **options: Any) -> list[Any]:
-        """Read all that there is; the progress of every micro-batch."""
+        """Read all available rows; return the progress of every micro-batch."""
         writer = self.writer(self.reading(source, **options)).format("noop")
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
@@ -49,7 +49,7 @@ class Streams:
 
 
 def new_rows(first: int, count: int) -> pa.RecordBatch:
-    """Rows with new keys, other columns as in the tables."""
+    """Return rows with new keys; the other columns are as in the tables."""
     rows = next(batches(SMALL)).slice(0, count)
     keys = pa.array(np.arange(NEW_KEYS + first, NEW_KEYS + first + count))
     return rows.set_column(0, SCHEMA.field("id"), keys)
@@ -66,7 +66,7 @@ def small_store(place: Path, rows: int, commits: int) -> Store:
 
 
 def bench_overhead(results: Results, streams: Streams, work: Path, rows: int) -> None:
-    """Micro-batches of one small commit each, alongside those of a source that has nothing to do."""
+    """Compare micro-batches of one small commit each with those of a source that does nothing."""
     with small_store(work / "small-commits", rows, COUNTED + SKIPPED) as store:
         elastic = partial(
             streams.run,
@@ -100,7 +100,7 @@ def bench_overhead(results: Results, streams: Streams, work: Path, rows: int) ->
 
 
 def bench_catch_up(results: Results, streams: Streams, place: Path, rows: int, rounds: int) -> None:
-    """Measure a whole table in micro-batches, alongside a source that has nothing to do."""
+    """Measure a whole table in micro-batches, compared with a source that does nothing."""
 
     def stream(source: str, **options: Any) -> Callable[[], None]:
         def run() -> None:
@@ -148,7 +148,7 @@ def following(streams: Streams, store: Store) -> Iterator[dict[int, float]]:
 
 
 def bench_latency(results: Results, streams: Streams, work: Path, rows: int) -> None:
-    """From the return of a small write to the end of the micro-batch with its rows, at random times."""
+    """Measure the time from the return of a small write to the end of its micro-batch, at random times."""
     chance = random.Random(7)
     written: dict[int, float] = {}
     with small_store(work / "followed", rows, 0) as store, following(streams, store) as seen:

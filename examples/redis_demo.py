@@ -2,10 +2,10 @@
 
     make demo-redis     or, with all flights and a picture: ARGUMENTS="--rows 336776 --svg FILE"
 
-Flights are hashes in a cluster of three masters and an empty one, which this program starts on this machine.
-`redis-cli --cluster reshard` moves slots between random masters without pause, while two readers read all of
-it: Spark with `format("elasticscan")`, and a reader in the manner of spark-redis. What they got is compared
-with the source, value by value. The exit code is 1 unless Spark got each flight once.
+The flights are hashes in a cluster of three masters and an empty one, which this program starts on this
+machine. `redis-cli --cluster reshard` moves slots between random masters without pause, while two readers
+read all flights: Spark with `format("elasticscan")`, and a reader that works like spark-redis. Their rows are
+compared with the source, value by value. The exit code is 1 unless Spark got each flight once.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def connected(port: int) -> Iterator[Connection]:
 
 
 def ask(connection: Connection, commands: Sequence[Command]) -> list[Any]:
-    """Send commands in one pipeline; an error is an answer."""
+    """Send commands in one pipeline; return errors as answers."""
     connection.send_packed_command(connection.pack_commands(commands))  # type: ignore[no-untyped-call]
     answers: list[Any] = []
     for _ in commands:
@@ -80,7 +80,7 @@ def walk(connection: Connection, pattern: str) -> Iterator[list[bytes]]:
 
 
 def hashes(connection: Connection, keys: Sequence[bytes]) -> Iterator[tuple[bytes, Fields | None]]:
-    """Yield keys with their fields; None where the server refuses them, because their slot has moved."""
+    """Yield keys with their fields; None if the server refuses a key because its slot has moved."""
     for start in range(0, len(keys), AT_ONCE):
         some = keys[start : start + AT_ONCE]
         for key, answer in zip(some, ask(connection, [("HGETALL", key) for key in some]), strict=True):
@@ -91,7 +91,7 @@ def hashes(connection: Connection, keys: Sequence[bytes]) -> Iterator[tuple[byte
 def in_the_manner_of_spark_redis(port: int, pattern: str) -> Iterator[tuple[bytes, Fields | None]]:
     """Read the placement once, then all partitions of slots, and follow no redirects.
 
-    Each partition walks the whole nodes of its slots by SCAN, and keeps the keys of its slots.
+    Each partition runs SCAN over all keys of the nodes with its slots, and keeps the keys of its slots.
     """
     with connected(port) as connection:
         (placed,) = ask(connection, [("CLUSTER", "SLOTS")])
@@ -111,13 +111,13 @@ def in_the_manner_of_spark_redis(port: int, pattern: str) -> Iterator[tuple[byte
 
 
 def program(*names: str) -> str:
-    """Return the path of a program that has one of these names; exits where there is none."""
+    """Return the path of a program with one of these names; exit if there is none."""
     found = next((path for name in names if (path := shutil.which(name))), None)
     return found or sys.exit(LACKING.format(" or ".join(names)))
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that are free together with the ports, 10,000 higher, of the cluster's bus."""
+    """Return free ports whose bus ports, 10,000 higher, are free, too."""
     found: list[int] = []
     while len(found) < count:
         port = random.randrange(21_000, 30_000)
@@ -130,7 +130,7 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(slots=True)
 class Cluster:
-    """Servers of the demo's own, and how slots move among them."""
+    """The demo's own servers, and the moves of slots between them."""
 
     cli: str
     ports: list[int]
@@ -147,17 +147,17 @@ class Cluster:
             return ask(connection, [command])[0]
 
     def form(self) -> None:
-        """Make it a cluster, in which the last server has no slots."""
+        """Connect the servers to a cluster; the last one has no slots."""
         addresses = [f"127.0.0.1:{port}" for port in self.ports]
         for step in (["create", *addresses[:MASTERS]], ["add-node", addresses[-1], addresses[0]]):
-            until = time.monotonic() + 30  # servers start, and learn of each other
+            until = time.monotonic() + 30  # time for servers to start and to find each other
             while not self.run(*step):
                 if time.monotonic() > until:
                     sys.exit("redis-cli could not make a cluster; run the demo again")
                 time.sleep(0.2)
 
     def look(self, reason: str) -> None:
-        """Keep where the slots are now."""
+        """Read and store the current placement of the slots."""
         placed = self.ask(self.ports[0], "CLUSTER", "SLOTS")
         tablets = sorted((first, last + 1, self.ports.index(node[1]) + 1) for first, last, node, *_ in placed)
         placement = Placement.of(Tablet(at, *tablet, 0) for at, tablet in enumerate(tablets, start=1))
@@ -166,7 +166,7 @@ class Cluster:
 
     @contextmanager
     def resharding(self) -> Iterator[None]:
-        """Move slots between random masters without pause, for the length of a block."""
+        """Move slots between random masters without pause, during a block."""
         stop = threading.Event()
         ids = {port: self.ask(port, "CLUSTER", "MYID").decode() for port in self.ports}
 
@@ -191,7 +191,7 @@ class Cluster:
 
 @contextmanager
 def servers(binary: str, cli: str, place: Path) -> Iterator[Cluster]:
-    """Start a cluster without persistence, and stop its servers at the end."""
+    """Start a cluster without persistence, and stop its servers after the block."""
     cluster, running = Cluster(cli, free_ports(MASTERS + 1)), list[subprocess.Popen[bytes]]()
     try:
         for port in cluster.ports:
@@ -209,7 +209,7 @@ def servers(binary: str, cli: str, place: Path) -> Iterator[Cluster]:
 
 
 def load(port: int, rows: pa.Table) -> None:
-    """Write each row as a hash; a null is a field that the hash lacks."""
+    """Write each row as a hash; the hash has no field for a null."""
     with closing(redis.RedisCluster(host="127.0.0.1", port=port)) as client:
         for start in range(0, rows.num_rows, 10_000):
             pipe = client.pipeline()  # type: ignore[no-untyped-call]
@@ -243,7 +243,7 @@ def main() -> int:
         first, columns = cluster.ports[0], ", ".join(f"{name} string" for name in source.schema.names)
         reader = spark.read.format("elasticscan").schema(columns).option("numPartitions", 2)
         frame = reader.load(f"redis://127.0.0.1:{first}/flight")
-        frame.limit(1).collect()  # what starts workers is not measured
+        frame.limit(1).collect()  # the start of workers is not measured
         with cluster.resharding():
             started = time.monotonic()
             exact = frame.toArrow()

@@ -1,17 +1,17 @@
-"""Measure how many mutants of the core the nearest tests kill.
+"""Measure how many mutants of the core are killed by the tests next to them.
 
     python -m venv /tmp/mutation && /tmp/mutation/bin/pip install cosmic-ray==8.7.0
     /tmp/mutation/bin/python scripts/mutation.py                    this tree, up to half an hour
     /tmp/mutation/bin/python scripts/mutation.py --tree ../other    another tree, by the list of this one
 
-`scripts/mutants.json` is the list. A mutant is named by its file, function and operator, the mutated text,
-and its number among equal ones, so it survives edits elsewhere; where the text itself was edited it is
-reported as gone, and `--draw` draws others in its place. `--keep` writes the results into the list, and later
+`scripts/mutants.json` is the list. A mutant is identified by its file, function and operator, the mutated
+text, and its number among equal ones, so edits elsewhere do not affect it. If the text itself was edited, the
+mutant is reported as gone, and `--draw` replaces it. `--keep` writes the results into the list, and later
 runs are compared with them.
 
-Tests run in a copy of the tree, with `PYTHONPATH=typing`, and mutants are written there. Before the mutants
-of a file, its tests must pass, and must fail once the file raises an error of its own: so mutants are
-really loaded.
+Mutants are written to a copy of the tree, where the tests run with `PYTHONPATH=typing`. Before the mutants of
+a file, its tests must pass, and must fail when an error is added to the file: this proves that the copy is
+loaded.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PROGRAMS = "tests/simulation/test_simulation.py::test_a_store_answers_as_the_ora
 TARGET_GONE = "tests/store/test_shards_that_leave.py::test_a_mover_whose_target_has_gone_says_so"
 STORY = "tests/transcripts/test_transcripts.py::test_a_store_answers_as_the_transcript_says"
 
-# How many mutants of a folder or file are drawn, and the tests that are nearest to its modules.
+# How many mutants of a folder or file are drawn, and the tests of its modules.
 COUNTS = {
     "topology": 40,
     "protocol": 32,
@@ -93,7 +93,7 @@ TESTS = {
 }
 PYTEST = "-m pytest -q -x -p no:cacheprovider -p pytest_timeout --timeout 90 -p unshrunk"
 MARKS = ["-m", "not long and not spark"]
-# Hypothesis need not look for the smallest example that a mutant fails at.
+# Hypothesis need not search for the smallest failing example of a mutant.
 UNSHRUNK = """
 from hypothesis import Phase, settings
 settings.register_profile("unshrunk", settings.default, phases=[Phase.explicit, Phase.generate])
@@ -111,7 +111,7 @@ _SIMPLE = (
 )
 OPERATORS = [f"core/Replace{name}_{pair}" for name, pairs in _REPLACED.items() for pair in pairs.split()]
 OPERATORS += [f"core/{name}" for name in _SIMPLE.split(" ")]
-# Tests cannot notice types, and need not notice texts of errors and checks of invariants.
+# No mutants here: tests cannot detect types, and need not detect texts of errors and checks of invariants.
 _LEFT_OUT = {"param", "parameters", "annassign", "raise_stmt", "assert_stmt", "decorator", "import_from"}
 _LOADED = "this mutant is loaded"
 
@@ -128,7 +128,7 @@ class Mutant:
 
 
 def mutants_of(tree: Path, file: str, operator: str) -> dict[Mutant, int]:
-    """List all mutants of a file by one operator, each with the number that cosmic-ray gives it."""
+    """List all mutants of a file by one operator, each with its number in cosmic-ray."""
     found, numbers, occurrence = dict[Mutant, int](), Counter[tuple[str, str]](), 0
     for node in _nodes((tree / file).read_text(encoding="utf-8")):
         for _ in get_operator(operator)().mutation_positions(node):
@@ -146,7 +146,7 @@ def _nodes(source: str) -> list[Any]:
 
 
 def _function_of(node: Any) -> str | None:
-    """Name the function around a node; None outside of functions, and in what is left out."""
+    """Return the function around a node; None outside of functions, and in code without mutants."""
     names = list[str]()
     while (parent := node.parent) is not None:
         if parent.type in _LEFT_OUT or node.type in _LEFT_OUT:
@@ -168,9 +168,9 @@ def _text_of(node: Any) -> str:
 
 
 def draw(tree: Path, listed: set[Mutant]) -> list[Mutant]:
-    """Draw a list, spread evenly over the functions of a folder by how much of each can be mutated.
+    """Draw mutants of a folder; each function gets a share that depends on its number of possible mutants.
 
-    Those of `listed` that are not gone come first, in their functions and in all.
+    Mutants of `listed` that still exist come first, in their functions and in the result.
     """
     drawn = []
     for folder, count in COUNTS.items():
@@ -218,12 +218,12 @@ class Runner:
         fixed = {"PYTHONPATH": str(copy / "typing"), "CI": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         self._environment = {**os.environ, **fixed}
         self._seconds = dict[str, float]()  # that tests take without a mutant
-        # Python would take bytecode of the same second and length for that of a mutant, but for its hash.
+        # Bytecode is checked by a hash of its source: a mutant may have the original's time and length.
         bytecode = [python, "-m", "compileall", "-q", "-f", "--invalidation-mode", "checked-hash", str(copy)]
         subprocess.run(bytecode, check=False)
 
     def prove(self, file: str) -> None:
-        """Exit unless the tests of a file pass without a mutant, and fail with an error that is put in."""
+        """Exit unless the tests of a file pass without a mutant, and fail with an added error."""
         tests, began = self._tests_of(file), time.monotonic()
         if " ".join(tests) not in self._seconds:
             result, output = self._run(tests, 600)
@@ -236,7 +236,7 @@ class Runner:
             raise SystemExit(f"mutants of {file} are not loaded by {tests}: {result}\n{output}")
 
     def kill(self, mutant: Mutant) -> str:
-        """Run the tests on a mutant: killed, timeout, survived, or gone."""
+        """Run the tests on a mutant; return "killed", "timeout", "survived" or "gone"."""
         mutated = find(self._copy, mutant)
         return "gone" if mutated is None else self._run_mutated(mutant.file, mutated)[0]
 
@@ -285,7 +285,7 @@ class Runner:
 
 
 def report(mutants: list[dict[str, Any]], results: list[str]) -> None:
-    """Print how many were killed by folder, and the rates now and then of those with a kept result."""
+    """Print the killed mutants by folder, and compare the rates of those that have an earlier result."""
     print(f"{'':17} killed timeout survived gone    rate | of those kept: now, then")  # noqa: T201
     for folder in [*COUNTS, ""]:
         pairs = zip(mutants, results, strict=True)

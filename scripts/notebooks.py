@@ -1,9 +1,9 @@
-"""Runs notebooks and writes what comes out into them; with --check, says what comes out otherwise.
+"""Run notebooks and write their outputs into them; with --check, print the outputs that differ.
 
     python scripts/notebooks.py [--check] docs/notebooks/*.ipynb
 
-Cells run one after the other in one Python, as a kernel would run them. Text is compared, pictures are not; a
-cell with the tag `varies` shows what no two runs have in common.
+Cells run one after the other in one Python process, as in a kernel. Text is compared, pictures are not; a
+cell with the tag `varies` has an output that differs in each run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 
 def run(notebook: dict[str, Any]) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Each cell of code, with the outputs that it has now."""
+    """Run the cells of code; yield each with its new outputs."""
     names: dict[str, Any] = {"__name__": "__main__"}
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for number, cell in enumerate(code, 1):

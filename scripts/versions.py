@@ -1,14 +1,13 @@
-"""Tries elasticscan with every Python that it allows, and with the oldest and newest packages.
+"""Test elasticscan with every Python version that it allows, and with the oldest and newest packages.
 
 python versions.py [DIRECTORY]
 
-For each Python 3.11, 3.12 and 3.13 that is found (`python3.12` on the PATH, or whatever the variable
-PYTHON312 names) two environments are made in the directory (default: .venv-versions): "lowest" has
-the lowest version that pyproject.toml allows of each package that it names, "newest" those of
-requirements.txt. The same wheel is installed into each, and the tests run that need no Spark: of the lower
+For each Python 3.11, 3.12 and 3.13 that is found (`python3.12` on the PATH, or the path in the variable
+PYTHON312) two environments are created in the directory (default: .venv-versions): "lowest" has the lowest
+versions that pyproject.toml allows of the packages that it names, "newest" has the versions of
+requirements.txt. The same wheel is installed into each. The tests that need no Spark run: of the lower
 layers, of Redis and Valkey clusters (simulated ones, and servers), of commands, threads and forks, and of
-what a store does when something is damaged, torn, lost or not to be written. A Python that is not there is
-skipped, and that is said.
+stores with damaged, torn, lost or read-only files. Missing Python versions are reported and skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MINORS = (11, 12, 13)
-# Besides what users install: what runs the tests, and the tools that read scans in their threads.
+# Packages for tests only: the test runner, and libraries that read scans in their own threads.
 TESTED_WITH = (
     "pytest",
     "pytest-timeout",
@@ -47,7 +46,7 @@ TESTS = (
     *("tests/cli/test_app.py", "tests/cli/test_scan.py"),
     *("tests/processes/test_foreign_threads.py", "tests/processes/test_forks.py"),
 )
-# Of these the tests that take long are left out.
+# The tests marked `long` in these files are left out.
 TESTS_OF_TRUST = (
     *("tests/simulation/test_simulation.py", "tests/store/test_verifying.py"),
     *(
@@ -87,12 +86,12 @@ def bounds() -> dict[str, str]:
         if bound is None:
             raise SystemExit(f"pyproject.toml gives {requirement!r} no lower bound")
         found[bound[1]] = bound[2]
-    found["psycopg-binary"] = found["psycopg"]  # what its extra `binary` is
+    found["psycopg-binary"] = found["psycopg"]  # the package of its extra `binary`
     return found
 
 
 def packages(kind: str) -> list[str]:
-    """Return the requirements; a package that is not pinned yet is installed in its newest version."""
+    """Return the requirements; the newest version is used of a package that is not pinned yet."""
     pinned = pins()
     tools = [f"{name}=={pinned[name]}" if name in pinned else name for name in TESTED_WITH]
     if kind == "lowest":
@@ -102,7 +101,7 @@ def packages(kind: str) -> list[str]:
 
 
 def interpreter(minor: int) -> str | None:
-    """Return a Python of that version: a named one must be right, one on the PATH may be missing."""
+    """Return the path of a Python version; None if it is missing on the PATH. A named one must exist."""
     named = os.environ.get(f"PYTHON3{minor}")
     found = shutil.which(named or f"python3.{minor}")
     right = f"import sys; sys.exit(sys.version_info[:2] != (3, {minor}))"
@@ -114,7 +113,7 @@ def interpreter(minor: int) -> str | None:
 
 
 class Environment:
-    """A virtual environment, made with uv where that is there."""
+    """A virtual environment, created with uv if that is installed."""
 
     def __init__(self, python: str, directory: Path) -> None:
         self.python = directory / "bin" / "python"
@@ -130,7 +129,7 @@ class Environment:
         run(*self._pip, *what)
 
     def passes(self) -> bool:
-        """Run the tests; their output is shown as it comes."""
+        """Run the tests and show their output; return whether they passed."""
         left_out = [f"--ignore={path}" for path in NOT_WITHOUT_SPARK]
         parts = (("not spark", [*left_out, *TESTS]), ("not spark and not long", TESTS_OF_TRUST))
         command = [self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m"]
