@@ -1,4 +1,4 @@
-"""Run programs by their seeds; where one fails, print the fewest steps that do.
+"""Run programs by their seeds; if one fails, print the fewest steps that still fail.
 
 python -m tests.simulation 0-99                       each seed's own style
 python -m tests.simulation --style keepers 17 40-60   a style, or several
@@ -42,7 +42,7 @@ def main() -> int:
         programs = LogPrograms(place) if options.log else stack.enter_context(Programs(place))
         runs = list(product(options.style or [None], seeds))
         for style, seed in runs:
-            sys.stderr.write(f"{style or ''} {seed}\n")  # for the case that the process ends with it
+            sys.stderr.write(f"{style or ''} {seed}\n")  # printed first, because the process may crash
             faulthandler.dump_traceback_later(HANGS_AFTER_SECONDS, exit=True)
             found = programs.explain(seed, style)
             if found is not None:

@@ -1,4 +1,4 @@
-"""What must hold of a whole store when a program ends."""
+"""The rules that hold for a whole store at the end of a program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_ROUNDS = 12  # of the last keeper, until nothing is pending
 
 
 def check_end(world: World) -> None:
-    """Nothing moves any more: every scan ends, and every snapshot, index, change and file is right."""
+    """Check, without further moves, that scans end and snapshots, indexes, changes and files are right."""
     world.noise_left = 0
     for scan in list(world.scans):
         for _ in range(scan.most_pages + 4 * len(world.store.context.shard_names())):
@@ -44,7 +44,7 @@ def check_end(world: World) -> None:
 
 
 def check_tables(world: World) -> None:
-    """Every table at snapshots that are kept, through every index, and its changes."""
+    """Check every table at its existing snapshots, through every index, and its changes."""
     kept_from, newest = world.clock.now() - world.store.context.known.retention_seconds, world.newest_commit()
     commits = [(number, at) for table in world.tables.values() for number, at, _ in table.history]
     promised = max((number for number, at in commits if at <= kept_from), default=0)
@@ -65,14 +65,14 @@ def check_tables(world: World) -> None:
 
 
 def check_status(world: World, newest: int) -> None:
-    """The rows that a status tells are never too few, and just so many where it says so."""
+    """Check that the row counts of `status` are upper bounds, and exact where it says so."""
     for described in world.store.status()["tables"]:
         rows = len(world.tables[described["name"]].at(newest))
         assert described["rows"] == rows if described["rows_exact"] else described["rows"] >= rows
 
 
 def _check_files(world: World) -> None:
-    """What a fragment serves lives at its shard, and its file is what was written."""
+    """Check that the slots of each fragment are at its shard, and that its file is unchanged."""
     tx = world.store.context.catalog.newest()
     placement = tx.state.placement
     for found in tx.state.fragments():
@@ -81,7 +81,7 @@ def _check_files(world: World) -> None:
 
 
 def _check_index(world: World, table: TableOracle, index: IndexInfo, snapshot: int) -> None:
-    """Every row is found through every index, in its order."""
+    """Check that every row is found through every index, in its order."""
     rows, handle = table.where(snapshot, always), world.store.table(table.name)
     if index.kind == "hash":
         values = {name: world.some_value(table, name) for name in index.columns}
@@ -111,7 +111,7 @@ def _check_index(world: World, table: TableOracle, index: IndexInfo, snapshot: i
 
 
 def _keep_until_nothing_is_due(world: World) -> None:
-    world.clock.advance(SILENT_SECONDS + 1)  # what was taken for dead elsewhere is
+    world.clock.advance(SILENT_SECONDS + 1)  # so that silent owners on other machines count as dead
     for _ in range(MOST_ROUNDS):
         kept = keep(world.store.context, world.policy)
         assert kept.problems == []
@@ -130,7 +130,7 @@ def _keep_until_nothing_is_due(world: World) -> None:
 
 
 def _check_nothing_is_left_over(world: World) -> None:
-    for _ in range(2):  # what the first one marks, the second one removes
+    for _ in range(2):  # the first run marks files, the second one removes them
         world.store.collect_garbage(grace_seconds=0, orphan_seconds=0, share=1.0)
     context = world.store.context
     expected = context.catalog.newest().state.known_paths()

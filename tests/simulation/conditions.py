@@ -1,4 +1,4 @@
-"""Random conditions: SQL text alongside a plain function that says for a row what the text must mean."""
+"""Random conditions: SQL text, and a plain function that computes the expected result for a row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def rank(value: Any) -> Any:
-    """Something that compares as values do: NaN equals itself and is above all, texts by their bytes."""
+    """A key with the order of values: NaN equals itself and is above all others, texts sort by bytes."""
     if isinstance(value, int | float | Decimal):
         return (math.isnan(value), 0.0 if math.isnan(value) else value)
     return value.encode() if isinstance(value, str) else value
@@ -36,7 +36,7 @@ def always(_row: Values) -> bool:
 
 
 def order_of(columns: Sequence[str]) -> Callable[[Values], Any]:
-    """What sorts rows by columns: nulls come first."""
+    """A function that returns a sort key of rows by columns: nulls come first."""
     return lambda row: [(row[c] is not None, None if row[c] is None else rank(row[c])) for c in columns]
 
 

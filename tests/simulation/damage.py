@@ -1,8 +1,8 @@
-"""Stores that faults befall: one that lived a little, steps that examine it, and what must hold of it.
+"""Stores for faults: one with some history, steps that examine it, and the rules that must hold.
 
-Each step on a damaged store gives right rows or a typed error. Where `verify` finds nothing everything must
-be right; where a scan of everything fails, `verify` must say so. No file that the intact catalog refers to
-may be removed or changed, unless another one took its place.
+Each step on a damaged store returns right rows or raises a typed error. If `verify` finds nothing, everything
+must be right; if a full scan fails, `verify` must report damage. No file that the intact catalog refers to
+may be removed or changed, unless another one replaced it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WEIGHTS = {
 
 
 def make_large(world: World) -> None:
-    """Let the world have rows and pages of files of many segments, and no one come between."""
+    """Set up the world for files with many segments, and without steps of others."""
     world.keys, world.long_texts, world.noise_left = {"one": MANY_KEYS, "two": 120}, True, 0
     world.versions = MANY_KEYS
     world.page_rows, world.page_bytes = [100, 1_000, 65_536], [16 << 20]
@@ -101,14 +101,14 @@ def status(world: World) -> None:
 
 @step
 def verify(world: World) -> None:
-    # A catalog that was open before it was damaged is read from what its connection remembers.
+    # A catalog that was open before the damage is read from its connection's cached pages.
     if world.store.verify() == [] and world.fault is not None and world.fault.lasting:
         _check_everything(world, "although verify found nothing")
 
 
 @step
 def repair(world: World) -> None:
-    """A store is made of the files: no row of it was never written, no key is there twice."""
+    """Repair the store from its files: every row must have been written, and no key exists twice."""
     with tempfile.TemporaryDirectory(dir=world.place.parent) as directory:
         into = Path(directory) / "new"
         report = repair_store(world.place, into, disks=world.disk_of)
@@ -141,7 +141,7 @@ def _opened_again(world: World) -> Iterator[None]:
 
 
 def _check_everything(world: World, why: str) -> None:
-    """Every table at every snapshot, through every path, and every change; with a store opened again."""
+    """Check every table at every snapshot by every access path, and every change, in a reopened store."""
     try:
         with _opened_again(world):
             check_tables(world)
@@ -151,7 +151,7 @@ def _check_everything(world: World, why: str) -> None:
 
 @step
 def check_whole(world: World) -> None:
-    """Where a direct scan of everything fails, verify says so; where it does not, rows are right."""
+    """Check that `verify` reports damage if a direct full scan fails, and that rows are right otherwise."""
     failed = [table.name for table in world.tables.values() if not _reads(world, table.name)]
     if world.fault is not None and not world.fault.lasting:
         return
@@ -163,7 +163,7 @@ def check_whole(world: World) -> None:
 
 
 def _reads(world: World, name: str) -> bool:
-    """Whether a table can be read; then its rows are right."""
+    """Return whether a table can be read; if so, check its rows."""
     table = world.tables[name]
     try:
         with _opened_again(world):
@@ -177,7 +177,7 @@ def _reads(world: World, name: str) -> bool:
 
 
 def check_damaged_end(world: World) -> None:
-    """Scans end right or with an error, damage is found, live files are there, and what heals is right."""
+    """Check that scans end right or with an error, damage is found, live files exist, and healing works."""
     while world.scans:
         world.examine("finish a scan", lambda: advance(world, world.scans[0]))
     world.make("check_whole")

@@ -1,4 +1,4 @@
-"""Steps that move tablets, and split and join them, and let shards come and go."""
+"""Steps that move, split and join tablets, and add and remove shards."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ POINTS = ("copying", "copied", "caught_up", "switching", "target_serves")
 
 
 class MoverStoppedError(Exception):
-    """What a test raises in a mover to make its move fail or its process seem dead."""
+    """Raised in a mover to make its move fail, or its process seem dead."""
 
 
 def _tablets(world: World) -> list[Tablet]:
-    """Those that no live mover is at."""
+    """The tablets that no live mover is moving."""
     moving = {plan.tablet for plan in world.under_way}
     return [t for t in world.store.context.placement().tablets if t.id not in moving]
 
@@ -55,7 +55,7 @@ def move_and_return(world: World) -> None:
 
 @step
 def suspended_move(world: World) -> None:
-    """A move that others come between at each point; it may fail, or its process may die."""
+    """Move a tablet, with steps of others at each point; the move may fail, or its process may die."""
     chosen = _some_move(world)
     if chosen is None:
         return
@@ -77,7 +77,7 @@ def suspended_move(world: World) -> None:
     owner = DEAD_OWNER if fate == "dies" else new_owner()
     with world.store.context.catalog.writing() as tx:
         if move_of(tx, tablet.id) is not None:
-            return  # left behind by a process that died: a matter of `resume_moves`
+            return  # left by a dead process; the step `resume_moves` finishes it
         enter_moves(tx, [plan], owner)
     carrier = Mover(world.store.context, owner, plan, sync_point)
     if fate == "dies":
@@ -124,7 +124,7 @@ def expand(world: World) -> None:
     if len(taken) >= 5:
         return
     world.new_shards += 1
-    # Names of removed shards come back; their ids never do.
+    # Names of removed shards are used again; their ids never are.
     free = next(name for name in ("s1", "s2", "s3", "s4", "s5", "s6") if name not in taken)
     if context.location.directory is not None:
         world.store.expand([free])

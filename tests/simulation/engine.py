@@ -1,9 +1,9 @@
-"""The engine of random programs: how one seed makes a list of steps, plays it, and plays some of them again.
+"""The engine of random programs: it makes a list of steps from a seed, runs it, and reruns parts of it.
 
-    engine.run(seed)         raises an error where a rule did not hold
-    engine.explain(seed)     makes the shortest program that still fails, in words
+    engine.run(seed)         raises an error if a rule does not hold
+    engine.explain(seed)     describes the shortest program that still fails
 
-A step has the state of the generator from which it draws, so it can be played where others are left out.
+A step stores the state of the generator from which it draws, so it can be played without the others.
 `tests/simulation/programs.py` has the programs of stores, `tests/catalog/programs.py` those of logs.
 """
 
@@ -27,9 +27,9 @@ class Step:
     """A step of a program; the last one, "end", checks everything.
 
     Attributes:
-        state: of the generator from which it draws.
+        state: the state of the generator from which it draws.
         seconds: the clock before it.
-        quiet: no one is let in during it.
+        quiet: whether no steps of others are made during it.
     """
 
     name: str
@@ -39,11 +39,11 @@ class Step:
 
 
 class Played(Protocol):
-    """What programs are played in.
+    """The interface of the worlds in which programs are played.
 
     Attributes:
-        random: from which steps draw.
-        trace: the steps that were made, for people.
+        random: the generator from which steps draw.
+        trace: descriptions of the steps so far.
         outcomes: how many steps ended well, and with which errors.
     """
 
@@ -59,7 +59,7 @@ class Engine(ABC, Generic[W]):
     """Runs programs by their seeds.
 
     Attributes:
-        outcomes: of the steps of all programs.
+        outcomes: the outcomes of the steps of all programs.
     """
 
     options: ClassVar[str] = ""  # of `python -m tests.simulation`
@@ -104,7 +104,7 @@ class Engine(ABC, Generic[W]):
                 self.make_step(world, step)
 
     def explain(self, seed: int, style: str | None = None) -> str | None:
-        """Run a program; where it fails, say by which steps it does, and by how few. None where it passes."""
+        """Run a program. Describe the fewest steps that still fail, and all steps; None if it passes."""
         steps = list[Step]()
         error = self._failure(seed, style, None, steps)
         if error is None:
@@ -136,7 +136,7 @@ class Engine(ABC, Generic[W]):
 
 
 def shrunk(steps: Sequence[Step], fails: Callable[[Sequence[Step]], bool]) -> list[Step]:
-    """Leave out steps as long as the others fail, halves first (delta debugging), then those let in."""
+    """Remove steps while the rest still fails: halves first (delta debugging), then steps of others."""
     left, size = list(steps), len(steps) // 2
     while size:
         at = 0

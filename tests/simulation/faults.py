@@ -1,8 +1,8 @@
-"""Faults as steps: what may befall a store, each drawn in detail.
+"""Faults of stores as steps, with details that are drawn.
 
-A fault is a function of a world, registered by `@fault`, that does something to the files, the disks or the
-catalog and returns what it did. From then on each step ends with right rows or a typed error, and no file
-that the catalog refers to may be removed. After a fault that returns None everything must be exact.
+A fault is a function of a world, registered by `@fault`, that damages the files, the disks or the catalog and
+returns the damage. After it each step ends with right rows or a typed error, and no file that the catalog
+refers to may be removed. After a fault that returns None everything must be exact.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Damage:
     """Damage that was done.
 
     Attributes:
-        what: for people.
-        files: those that were removed or changed by it.
-        heal: makes all as it was, where that can be.
+        what: a description.
+        files: the removed or changed files.
+        heal: undoes the damage, if that is possible.
     """
 
     what: str
@@ -55,12 +55,12 @@ class Fault:
     """A kind of fault.
 
     Attributes:
-        when: before the store is opened, while it is open, or either; or after its processes were killed:
-            the files of the catalog are then as they were at that moment.
-        lasting: whether what was damaged stays so, so that `verify` has to find it.
-        writes: how many writes come just before, at most.
-        unflushed: disks acknowledge what is not flushed.
-        without, often: steps that show nothing after this fault, and those that show most.
+        when: before the store is opened, while it is open, or either; or after its processes were killed,
+            with the files of the catalog at that moment.
+        lasting: whether the damage stays, so that `verify` has to find it.
+        writes: the largest number of writes just before.
+        unflushed: whether disks acknowledge writes without flushing them.
+        without, often: steps that find nothing after this fault, and steps that find most.
         catalog: whether the catalog is damaged, so that commits may be lost.
     """
 
@@ -103,7 +103,7 @@ def _befall(world: World, known: Fault) -> None:
 
 
 def _check_refused(world: World) -> None:
-    """The roots know of later commits: no one is told that there are none, and nothing is written."""
+    """Check that the store is refused, because its roots know of later commits; nothing is written."""
     for table in world.tables.values():
         handle, some = world.store.table(table.name), table.keys([*table.before(table.newest)][:1])
         with pytest.raises(ShardMismatch):
@@ -140,7 +140,7 @@ def some_large_fragment(world: World) -> Found:
 
 
 def files_below(place: Path) -> dict[FileKey, Path]:
-    """Every file of the shards of a store. Names are random: a seed is to choose the same file each time."""
+    """Every file of a store's shards, by size, because names are random: a seed chooses the same file."""
     files = [path for path in (place / "shards").rglob("*") if path.is_file()]
     found = {}
     for path in sorted(files, key=lambda path: (path.stat().st_size, path)):
@@ -192,7 +192,7 @@ def flipped_bit(content: bytearray, rng: random.Random) -> object:
 
 @edit()
 def footer_bit(content: bytearray, rng: random.Random) -> object:
-    """In what Arrow looks at first, behind the manifest."""
+    """Flip a bit in Arrow's footer, behind the manifest."""
     footer = int.from_bytes(content[-10:-6], "little")
     return _flip(content, len(content) - 1 - rng.randrange(footer + 10), rng)
 
@@ -222,7 +222,7 @@ def longer_file(content: bytearray, rng: random.Random) -> object:
 
 @edit()
 def misplaced_block(content: bytearray, rng: random.Random) -> object:
-    """Two segments of a file changed places: every byte is one of ours."""
+    """Exchange two segments of a file: every byte is one of ours."""
     step = SEGMENT_BYTES if len(content) > 2 * SEGMENT_BYTES else 512
     first, second = (rng.randrange(len(content) // step) * step for _ in range(2))
     one, other = content[first : first + step], content[second : second + step]
@@ -295,7 +295,7 @@ def root_gone(world: World) -> Damage:
 
 @fault()
 def root_empty(world: World) -> Damage:
-    """As when a disk is not mounted: what is written goes into the directory below."""
+    """Empty a root, as if a disk is not mounted: writes go into the directory below."""
     damage, root = _root_away(world, "empty")
     root.mkdir()
     damage.heal = None
@@ -325,7 +325,7 @@ def failing_disk(world: World) -> Damage:
 
 @fault(lasting=False, often=("write", "compact", "move"))
 def read_only_disk(world: World) -> Damage:
-    """As where a file system is mounted without writes after an error: reads go on."""
+    """Refuse writes, as a file system that is mounted read-only after an error; reads work."""
     name, disk = _some_disk(world)
     disk.raise_always = {"create", "write", "finish", "delete", "rename"}
     return Damage(f"{name} takes no writes", heal=disk.raise_always.clear)
@@ -333,7 +333,7 @@ def read_only_disk(world: World) -> Damage:
 
 @fault(lasting=False, often=("write", "compact", "move"))
 def full_disk(world: World) -> Damage:
-    """From now on, or after some bytes more."""
+    """Fill the disk, now or after some more bytes."""
     name, disk = _some_disk(world)
     disk.full_after = disk.written + world.random.choice([0, 3_000, 100_000])
     return Damage(f"{name} is full", heal=lambda: setattr(disk, "full_after", None))
@@ -362,7 +362,7 @@ def bits_read_wrong_once(world: World) -> Damage:
 
 @fault()
 def stale_file(world: World) -> Damage:
-    """Another file's content is read, whole or in part."""
+    """Return another file's content for reads, completely or in part."""
     (name, path), file = some_file(world)
     content, length = some_file(world)[1].read_bytes(), file.stat().st_size
     stale = world.disks[name].stale
@@ -374,14 +374,14 @@ def stale_file(world: World) -> Damage:
 def mount_vanishes(world: World) -> Damage:
     name, disk = _some_disk(world)
     disk.vanished = world.random.choice(["gone", "empty"])
-    # What is written into the directory below is not there when the mount comes back.
+    # Files written into the directory below are not visible when the mount comes back.
     heal = (lambda: setattr(disk, "vanished", None)) if disk.vanished == "gone" else None
     return Damage(f"{name} vanishes: {disk.vanished}", heal=heal)
 
 
 @fault(when="while open", writes=3, unflushed=True)
 def power_cut(world: World) -> Damage:
-    """Of what was written since the store was opened, files are lost that were acknowledged."""
+    """Lose acknowledged files that were written since the store was opened."""
     name, disk = _some_disk(world)
     return Damage(f"{name} lost {disk.cut_power(world.random.choice(['gone', 'zeros', 'short']))}")
 
@@ -395,13 +395,13 @@ def torn_writes(world: World) -> Damage:
 
 @fault()
 def clock_jumps(world: World) -> None:
-    """What is kept for a time may end; nothing else may change."""
+    """Move the clock: leases and retention may end; nothing else may change."""
     world.clock.advance(world.random.choice([3_600, 2 * 86_400, 30 * 86_400]))
 
 
 @fault(when="while open", lasting=False, often=("write", "move", "compact"))
 def lost_connections(world: World) -> Damage:
-    """Some statements on the catalog get no answer, after they were carried out or before."""
+    """Lose connections: some statements on the catalog get no answer, before or after they were executed."""
     first, rng = world.random.randint(1, 60), world.random
     done, count = rng.random() < 0.5, rng.choice([1, 3, 40])
     left = range(first, first + (1 if done else count))
@@ -419,7 +419,7 @@ def lost_connections(world: World) -> Damage:
     return Damage(what, heal=lambda: [end() for end in ends])
 
 
-# The catalog. A connection that was open before goes on with the pages that it remembers.
+# The catalog. A connection that was open before may still use cached pages.
 
 _NO_REPLACING = ("compact", "move")
 
@@ -457,13 +457,13 @@ def catalog_cut(world: World) -> Damage:
 
 
 def catalog_files(place: Path) -> dict[str, bytes]:
-    """The files of a catalog, by how their names end."""
+    """The files of a catalog, by the suffixes of their names."""
     files = {end: place / f"{CATALOG}{end}" for end in ("", "-wal", "-shm")}
     return {end: path.read_bytes() for end, path in files.items() if path.exists()}
 
 
 def put_catalog(place: Path, files: Mapping[str, bytes]) -> None:
-    """Put files where the catalog's are: the database's own file stays, or it would be a copy's."""
+    """Replace the catalog's files. The database's own file is overwritten, or it would count as a copy."""
     _write_in_place(place / CATALOG, files[""])
     for end in ("-wal", "-shm"):
         path = place / f"{CATALOG}{end}"
@@ -474,7 +474,7 @@ def put_catalog(place: Path, files: Mapping[str, bytes]) -> None:
 
 @fault(when="killed", writes=3)
 def killed(world: World) -> None:
-    """All that was acknowledged is there, whatever the log's index is, memory that processes share."""
+    """Kill both processes: all acknowledged commits exist, whatever the log's index (shared memory) has."""
     index = world.place / f"{CATALOG}-shm"
     if index.exists():
         content, noise = index.read_bytes(), world.random.randbytes(32_768)
@@ -483,7 +483,7 @@ def killed(world: World) -> None:
 
 @fault(when="killed", writes=3, without=_NO_REPLACING, catalog=True)
 def torn_log(world: World) -> Damage:
-    """The log was cut, or blocks whose space was given were never written, or bits flipped; or it is gone."""
+    """Cut the log, leave allocated blocks unwritten, flip bits, or remove the log."""
     path, rng = world.place / f"{CATALOG}-wal", world.random
     if not path.exists() or rng.random() < 0.2:
         path.unlink(missing_ok=True)
@@ -513,7 +513,7 @@ def _catalog_file(world: World) -> Path:
 
 
 def _write_in_place(path: Path, content: bytes | bytearray) -> None:
-    """A process may have it open: the same file, not another one under its name."""
+    """Overwrite the file itself, not another file under its name: a process may have it open."""
     with path.open("r+b") as file:
         file.write(content)
         file.truncate(len(content))

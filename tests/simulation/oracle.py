@@ -1,4 +1,4 @@
-"""What a store must answer: a dictionary of the rows of each snapshot, by table."""
+"""The expected answers of a store: a dictionary of the rows of each snapshot, by table."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Rows = dict[Key, Row]
 
 
 class TableOracle:
-    """What a table held after each of its commits.
+    """The rows of a table after each of its commits.
 
-    Rows are kept with a value for each column that there ever was.
+    A stored row has a value for each column that ever existed.
 
     Attributes:
-        places: where the columns that are left have their values in a row that is kept.
+        places: the positions of the current columns' values in a stored row.
         definitions: of each definition of the table, by its number, its schema and places.
         history: (commit, time, rows by primary key), oldest first. Rows of a commit are never changed.
         given_up: rows of commits that were lost with the catalog.
@@ -53,7 +53,7 @@ class TableOracle:
 
     @property
     def added(self) -> list[str]:
-        """The columns that came after the table was made."""
+        """The columns that were added to the table."""
         return list(self.schema.names[len(TABLES[self.name][0]) :])
 
     @property
@@ -84,11 +84,11 @@ class TableOracle:
         return kept
 
     def before(self, number: int) -> Rows:
-        """All that is kept of the rows before a commit; commits that were let in are there already."""
+        """The rows before a commit; commits of others in the meantime are already included."""
         return next(rows for commit, _, rows in reversed(self.history) if commit < number)
 
     def ever(self) -> set[Row]:
-        """Every version of a row that there ever was, as the newest definition has it."""
+        """Every version of every row so far, with the columns of the newest definition."""
         kept = [*(rows for _, _, rows in self.history), *self.given_up]
         return {comparable(row) for rows in kept for row in self._as(rows, self.places).values()}
 
@@ -115,7 +115,7 @@ class TableOracle:
         return frozenset[Key]().union(*some)
 
     def at(self, snapshot: int, definition: int | None = None) -> Rows:
-        """Rows as the newest definition has them, or another: with nulls in columns that came after them."""
+        """Rows with the columns of the newest or another definition; later columns are null."""
         rows = next(rows for number, _, rows in reversed(self.history) if number <= snapshot)
         return self._as(rows, self.places if definition is None else self.definitions[definition][1])
 
@@ -126,7 +126,7 @@ class TableOracle:
         }
 
     def where(self, snapshot: int, means: Means) -> list[Values]:
-        """The rows of a snapshot of which a condition is true."""
+        """The rows of a snapshot for which a condition is true."""
         rows = [dict(zip(self.schema.names, row, strict=True)) for row in self.at(snapshot).values()]
         return [row for row in rows if means(row) is True]
 

@@ -1,7 +1,7 @@
-"""Programs of stores: how one seed makes the world of a program, and the steps that are played in it.
+"""Programs of stores: makes the world of a program, and the steps played in it, from a seed.
 
 with Programs(directory) as programs:
-    programs.run(seed)                   raises an error where a rule did not hold
+    programs.run(seed)                   raises an error if a rule does not hold
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ VARIANTS = 4  # of the lives of stores that faults befall
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A store that was made once, what it answers, and digests of the files that its catalog refers to."""
+    """A store that was made once, its expected answers, and digests of the files of its catalog."""
 
     place: Path
     tables: dict[str, TableOracle]
@@ -59,7 +59,7 @@ class Life:
 
 
 class Programs(Engine[World]):
-    """Programs of stores. Makes these quickly (copies of some that were made once, not flushed)."""
+    """Programs of stores. To save time, stores are copies of prepared ones, and are not flushed."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -95,14 +95,14 @@ class Programs(Engine[World]):
         return copied_store(self.directory / f"template{retention}", place, ManualClock(START))
 
     def _leave_what_the_dead_leave(self, patch: pytest.MonkeyPatch) -> None:
-        """A process that dies discards nothing, undoes nothing, and leaves its steps entered."""
+        """Skip clean-up in a process that dies: it undoes nothing, and its steps stay entered."""
         work = AfterCommit._work
 
         def unless_dying(act: Callable[..., Any]) -> Callable[..., Any]:
             return lambda *args: None if isinstance(sys.exc_info()[1], Killed) else act(*args)
 
         def work_alone(after: AfterCommit, *left: Any) -> None:
-            """The commit is not written down yet, so no one else may commit."""
+            """Run the upkeep without steps of others: the oracle does not know the commit yet."""
             with nullcontext() if self._world is None else self._world.alone():
                 work(after, *left)
 
@@ -137,7 +137,7 @@ class Programs(Engine[World]):
         world.noise = noise
 
     def _begin(self, stack: ExitStack, place: Path, rng: random.Random, style: str) -> World:
-        """A world of a new store, in which a few rows meet the borders of files, runs and rounds."""
+        """A world with a new store, whose limits are so small that a few rows fill files, runs and rounds."""
         uri, clock = self.make(place, rng.choice([0, 60])), ManualClock(START)
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         set_small_limits(patch, rng)
@@ -149,7 +149,7 @@ class Programs(Engine[World]):
         return world
 
     def _begin_damaged(self, stack: ExitStack, place: Path, rng: random.Random, style: str) -> World:
-        """A world of a store that lived a little, whose disks may fail."""
+        """A world with a store that has some history, and disks that may fail."""
         life, fault = self.life(rng.randrange(VARIANTS)), FAULTS[style]
         copied_store(life.place, place, ManualClock(START))
         set_large_limits(stack.enter_context(pytest.MonkeyPatch.context()), rng, rng.random() < 0.7)
@@ -184,12 +184,12 @@ class Programs(Engine[World]):
         return world
 
     def make_lives(self) -> None:
-        """Make all stores that faults befall."""
+        """Make all stores for programs with faults."""
         for variant in range(VARIANTS):
             self.life(variant)
 
     def life(self, variant: int) -> Life:
-        """A store that lived a little, of which programs with faults take copies."""
+        """A store with some history, which programs with faults copy."""
         if variant not in self._lives:
             place, rng = self.directory / f"life{variant}", random.Random(variant)
             self.create(place, ["s1", "s2"], 3_600)
@@ -204,7 +204,7 @@ class Programs(Engine[World]):
         return self._lives[variant]
 
     def _point(self, name: str) -> None:
-        """Let others in wherever another process could come between two steps."""
+        """Call the world at each point where another process could act between two steps."""
         if self._world is not None:
             self._world.let_others_in()
             if name == "runs built":
@@ -236,14 +236,14 @@ def _drawn(world: World, style: str) -> Iterator[Step]:
 
 
 class NoThreads(ThreadPoolExecutor):
-    """As where the system has no more threads: work is done in turn, so that a seed gives one schedule."""
+    """A pool on a system without threads: work is done in turn, so that a seed gives one schedule."""
 
     def submit(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError("can't start new thread")
 
 
 def set_small_limits(patch: pytest.MonkeyPatch, rng: random.Random) -> None:
-    """Let a few rows meet the borders of files, runs, batches and rounds of a page."""
+    """Set limits so small that a few rows fill files, runs, batches and rounds of a page."""
     rows = rng.choice([2, 5, 65_536])
     patch.setattr(fragment_writer, "BATCH_ROWS", rows)
     patch.setattr(copying, "BATCH_ROWS", rows)
@@ -258,7 +258,7 @@ def set_small_limits(patch: pytest.MonkeyPatch, rng: random.Random) -> None:
 
 
 def set_large_limits(patch: pytest.MonkeyPatch, rng: random.Random, in_files: bool) -> None:
-    """Let files have several batches of many rows, and names that the seed decides."""
+    """Set limits so that files have several batches of many rows, and names that the seed decides."""
     names = random.Random(rng.random())
     patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128)))
     patch.setattr(fragment_writer, "BATCH_ROWS", 300)
@@ -270,7 +270,7 @@ def set_large_limits(patch: pytest.MonkeyPatch, rng: random.Random, in_files: bo
 def fast_store(
     uri: Path | str, clock: ManualClock, sync_point: Callable[[str], None] = lambda _: None, **more: Any
 ) -> Store:
-    """A store whose catalog does not wait for the disk: no one pulls the plug on a test."""
+    """A store whose catalog does not wait for the disk: tests do not lose power."""
     store = Store.open(uri, clock=clock, upkeep="off", **more)
     store.context.sync_point = sync_point
     if isinstance(store.context.catalog.home, SqliteHome):

@@ -1,4 +1,4 @@
-"""Steps that read: pages of scans under way, rows by their keys, tags and changes."""
+"""Steps that read: pages of scans in progress, rows by their keys, tags and changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.simulation.writing import some_snapshot
 
 @step
 def get(world: World) -> None:
-    """Rows by their keys, while others are let in."""
+    """Read rows by their keys, with steps of others in between."""
     table = world.some_table()
     oldest, newest = world.oldest_kept(table), world.newest_commit()
     snapshot = world.random.choice([newest, world.random.randint(oldest, newest)])
@@ -102,7 +102,7 @@ def _scanned_snapshot(world: World, table: TableOracle, newest: int) -> int:
 
 
 def _kept_seconds(world: World, table: TableOracle, snapshot: int) -> float:
-    """For how long retention still keeps a snapshot."""
+    """The seconds for which retention still keeps a snapshot."""
     context = world.store.context
     tx = context.catalog.newest()
     retention = context.retention_of(world.store.table(table.name).definition)
@@ -151,7 +151,7 @@ def _some_condition(world: World, table: TableOracle, index: str) -> Condition:
 
 
 def _resume(world: World, key: str, got: list[Row], *must: Any) -> None:
-    """Go on from a key, in another object."""
+    """Resume a scan from a key, in another object."""
     opened = world.store.context.sealer.open(key)
     read_only = world.random.random() < 0.5
     context = world.store.context
@@ -172,7 +172,7 @@ def advance_one(world: World) -> None:
 
 @step
 def read_only_page(world: World) -> None:
-    """A page of a scan that writes nothing, while writers wait."""
+    """Read a page of a scan that writes nothing, while writers wait."""
     fresh = world.clock.now() - LEASE_SECONDS / 2
     scans = [scan for scan in world.scans if scan.read_only and scan.opened_at > fresh]
     if scans:
@@ -180,7 +180,7 @@ def read_only_page(world: World) -> None:
 
 
 def advance(world: World, scan: ReadScan) -> None:
-    """Read one page. Only a scan whose lease has ended may be told that its snapshot is gone."""
+    """Read one page. Only a scan whose lease has ended may fail because its snapshot is gone."""
     if scan not in world.scans:
         return
     there, before = scan.index not in world.dropped, scan.scan.stats.pages
@@ -191,7 +191,7 @@ def advance(world: World, scan: ReadScan) -> None:
         _forget(world, scan)
         return
     except InvalidCall:
-        return  # it is in the middle of a page, and this was let in
+        return  # this is a nested step in the middle of a page of this scan
     except ElasticScanError:
         _forget(world, scan)
         scan.check(ended=False)
@@ -214,7 +214,7 @@ def advance(world: World, scan: ReadScan) -> None:
 
 
 def _note_lease(world: World, lease: str) -> None:
-    """A scan that looks at its lease renews it, unless another one of the same key just did."""
+    """A scan that checks its lease renews it, unless another scan with the same key just did."""
     least = world.clock.now() + FRESH_LEASE * LEASE_SECONDS
     world.lease_ends[lease] = max(world.lease_ends.get(lease, 0.0), least)
 
@@ -234,7 +234,7 @@ def _check_ended(world: World, scan: ReadScan, error: Exception) -> None:
 
 @step
 def hand_over(world: World) -> None:
-    """A scan goes on elsewhere, from the key that it has now or from one of long ago."""
+    """Resume a scan in the other process, from its current key or from an old one."""
     if not world.scans:
         return
     scan = world.random.choice(world.scans)
@@ -253,7 +253,7 @@ def hand_over(world: World) -> None:
 
 @contextmanager
 def closed(world: World) -> Iterator[None]:
-    """End both processes for a while. Scans under way go on from their keys in the next ones."""
+    """End both processes for a while. Scans in progress are resumed from their keys in the next ones."""
     suspended = [(scan.scan.key, scan) for scan in world.scans if scan.scan._reader is None]
     world.scans.clear()
     world.end()
@@ -273,7 +273,7 @@ def reopen(world: World) -> None:
 
 @step
 def wait(world: World) -> None:
-    """Long enough for leases of scans that stand still to end, or not quite."""
+    """Wait until leases of inactive scans end, or slightly less."""
     world.clock.advance(world.random.choice([LEASE_SECONDS / 2 - 100, LEASE_SECONDS + 1]))
 
 
@@ -301,7 +301,7 @@ def drop_tag(world: World) -> None:
 
 @step
 def read_tag(world: World) -> None:
-    """All rows of a tag's snapshot, while others are let in, who may drop it."""
+    """Read all rows of a tag's snapshot; steps of others in between may drop the tag."""
     some = [(table, name) for table in world.tables.values() for name in table.tags]
     if some:
         table, name = world.random.choice(some)
@@ -322,7 +322,7 @@ def check_tag(world: World, table: TableOracle, name: str, page_rows: int) -> No
 
 @step
 def read_changes(world: World) -> None:
-    """What happened between two snapshots leads from the rows of one to those of the other."""
+    """Check that the changes between two snapshots lead from the rows of one to those of the other."""
     table, began = world.some_table(), world.clock.now()
     after, upto = sorted((some_snapshot(world, table), some_snapshot(world, table)))
     try:
@@ -332,7 +332,7 @@ def read_changes(world: World) -> None:
 
 
 def check_changes(world: World, table: TableOracle, oldest: int, newest: int) -> None:
-    """The change feed has every change with all columns that there are now."""
+    """Check that the change feed has every change, with all current columns."""
     before, after = (
         {key: comparable(row) for key, row in table.at(number).items()} for number in (oldest, newest)
     )

@@ -27,7 +27,7 @@ TABLES: dict[str, tuple[pa.Schema, list[str], list[str]]] = {
     "two": (TWO, ["a", "b"], ["a"]),
 }
 
-# The values that a column has, besides nulls.
+# The values of a column, except nulls.
 DOMAINS: dict[str, dict[str, list[Any]]] = {
     "one": {
         "id": [0, 3, 10, 50],
@@ -58,7 +58,7 @@ DEFINITIONS: dict[str, dict[str, Definition]] = {
         "hash_k": (["k"], "hash", ["v"]),
     },
 }
-# The types of columns that come later, and their values besides nulls.
+# The types of columns that are added later, and their values except nulls.
 ADDED_KINDS: dict[pa.DataType, list[Any]] = {
     pa.int32(): [0, 1, -7],
     pa.string(): ["", "a", "äö"],
@@ -67,7 +67,7 @@ ADDED_KINDS: dict[pa.DataType, list[Any]] = {
     pa.large_binary(): [b"", b"\0x"],
 }
 MOST_COLUMNS = 8
-# The types of columns that are changed, each with the one that it is widened to.
+# The types of columns that are changed, each with its wider type.
 WIDER: dict[pa.DataType, pa.DataType | None] = {
     pa.int8(): pa.int32(),
     pa.int32(): pa.int64(),
@@ -94,11 +94,11 @@ class Style:
 
     Attributes:
         weights: how often each step is made.
-        is_mixture: a program likes some steps, never makes others, and is more or less disturbed.
-        is_merged: nearly all scans go through indexes, and their rows leave in one order.
+        is_mixture: each program has its own weights (some are 0), and its own probability of others' steps.
+        is_merged: nearly all scans go through indexes, and return rows in one order.
         is_by_key: conditions are on primary keys.
-        changes_columns: columns are changed, so scans read older snapshots, and backups are lived on.
-        is_kept: keepers have bounds, at which the store must be in the end.
+        changes_columns: columns change, so scans read older snapshots, and programs continue in backups.
+        is_kept: keepers have bounds, which the store must meet at the end.
     """
 
     weights: Mapping[str, int]
@@ -109,7 +109,7 @@ class Style:
     is_kept: bool = False
 
 
-# The steps, and how often each is made: on rows and tablets, and on indexes and columns as well.
+# The weights of steps: on rows and tablets, and also on indexes and columns.
 # fmt: off
 WEIGHTS = {
     "write": 10, "overwrite": 1, "delete": 4, "start_scan": 6, "advance_one": 16, "hand_over": 3,
@@ -119,7 +119,7 @@ WEIGHTS = {
 ALL_WEIGHTS = WEIGHTS | {"create_index": 5, "drop_index": 1, "build_on": 1, "add_column": 3}
 BY_KEY, CHECKING, KEEPERS, CHANGING = "by key", "writes that check", "keepers", "columns change"
 KEPT_CHANGING, MERGES, PAST = "kept columns change", "merges of some", "the past"
-# Some programs look into a corner where few rules meet; a mixture likes what chance likes.
+# Some styles test a corner with few rules; a mixture has random weights.
 STYLES: dict[str, Style] = {
     "mixture": Style(ALL_WEIGHTS, is_mixture=True),
     "another mixture": Style(ALL_WEIGHTS, is_mixture=True),
@@ -159,7 +159,7 @@ STYLES: dict[str, Style] = {
         "start_scan": 3, "advance_one": 8,
     }),
 }
-# Those that only programs have that name them, so that the programs of seeds stay what they are.
+# Styles that only run by name, so that the programs of existing seeds stay the same.
 STYLES_BY_NAME: dict[str, Style] = {
     MERGES: Style({
         "write": 14, "delete": 8, "overwrite": 1, "create_index": 2, "start_scan": 5, "advance_one": 8,

@@ -25,8 +25,8 @@ from tests.simulation.tables import BY_KEY, CHANGING, CHECKING, KEEPERS, KEPT_CH
 
 ROOT = Path(__file__).parents[2]
 FAULT_SEEDS = "ELASTICSCAN_FAULT_SEEDS"
-# Of each style: how many programs are run, how many in one test, how many tests are not `long`.
-# None is that of the seed: one of those without a name of their own.
+# For each style: the number of programs, the number in one test, and the number of tests that are not `long`.
+# None: the seed chooses one of the common styles.
 RUNS: dict[str | None, tuple[int, int, int]] = {
     None: (20, 1, 1),
     BY_KEY: (6, 3, 0),
@@ -61,7 +61,7 @@ def test_a_store_answers_as_the_oracle_whatever_is_done_to_it(
 
 
 def _programs_with_faults() -> Iterator[Any]:
-    """Some drawn from all faults, and one of each, several in one process."""
+    """Programs with random faults, and one for each fault; several run in one process."""
     if os.environ.get(FAULT_SEEDS):
         yield pytest.param([FAULTY], os.environ[FAULT_SEEDS])
         return
@@ -105,7 +105,7 @@ def test_programs_are_exact_with_a_catalog_at_a_server(
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_program_that_fails_is_cut_down_to_the_steps_that_matter(seed: int) -> None:
-    """A step that matters stays; one that is noise goes, and so do steps that are made by others in it."""
+    """A step that causes the failure stays; other steps, and nested steps of others, are removed."""
     chance = Random(seed)
     steps = [Step(name, None) for name in "abcdefghijklmnop"]
     needed = set(chance.sample([step.name for step in steps], 3))

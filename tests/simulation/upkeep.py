@@ -29,7 +29,7 @@ def compact(world: World) -> None:
 
 @step
 def flush(world: World) -> None:
-    """Let rows in the log become files; in between, others may change what is flushed."""
+    """Flush rows of the log to files; in between, others may change these rows."""
     store, table = world.some_store, world.store.table(world.some_table().name).definition.id
     world.attempt(lambda: compaction.flush(store.context, table))
 
@@ -63,7 +63,7 @@ def collect_garbage(world: World) -> None:
 
 @step
 def keep(world: World) -> None:
-    """A round of a keeper, which may be killed in it, or be taken for dead and go on."""
+    """Run a round of a keeper, which may be killed, or be considered dead and continue."""
     fate = Fate(
         world.random.choice(["ends", "dies", "dies", "is silent"]), world.random.randint(1, 6), world.depth
     )
@@ -72,7 +72,7 @@ def keep(world: World) -> None:
     world.keepers.append(fate)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            # An owner on a machine whose processes no one here can see.
+            # An owner on another machine, whose processes are not visible here.
             elsewhere = f"elsewhere:1:0:{world.versions, len(world.keepers)}"
             named = (lambda: nullcontext(elsewhere)) if fate.what == "is silent" else owning
             patch.setattr(executor, "owning", named)
@@ -80,7 +80,7 @@ def keep(world: World) -> None:
     except Killed:
         pass
     else:
-        # Another keeper may remove what a merge reads, which a third has replaced more than the grace ago.
+        # Another keeper may remove files of this merge if a third one replaced them before the grace period.
         outlasted = world.collections > collections or world.clock.now() - began > GC_GRACE_SECONDS
         assert not kept.problems or outlasted, kept.problems
     finally:
@@ -89,7 +89,7 @@ def keep(world: World) -> None:
 
 @step
 def back_up(world: World) -> None:
-    """A backup while others are let in, and what a store that is made of it holds."""
+    """Make a backup with steps of others in between, and check the store that is restored from it."""
     if world.backups_made >= 3 or world.backing_up:
         return
     world.backups_made += 1
@@ -132,7 +132,7 @@ def _check_copy(copy: Store, table: TableOracle, newest: int) -> None:
 
 
 def _live_on(world: World, copy: Store, table: TableOracle, newest: int) -> None:
-    """In a copy a name is given to another column, and older rows come back."""
+    """Continue in a copy: give a dropped name to another column, and restore older rows."""
     handle = copy.table(table.name)
     number, added = handle.definition.definition, handle.schema.names[len(TABLES[table.name][0]) :]
     to = world.random.randint(handle.definition.oldest_snapshot, newest)
@@ -149,7 +149,7 @@ def _live_on(world: World, copy: Store, table: TableOracle, newest: int) -> None
 
 
 def place_for(world: World, name: str) -> Path:
-    """A place next to the store's."""
+    """A place next to the store."""
     place = world.store.context.location.directory
     assert place is not None
     return place.with_name(f"{place.name}-{name}")

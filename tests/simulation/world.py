@@ -1,8 +1,8 @@
-"""The world of a program: a store as two processes have it, what it must answer, and who is let in when.
+"""The world of a program: a store open in two processes, its expected answers, and steps of others.
 
-Steps are functions of a world, registered by `@step` under their own names. All that they draw comes from the
-world's generator. Wherever the store would let another process in it calls `let_others_in`, and there other
-steps are made, nested up to three deep.
+Steps are functions of a world, registered by `@step` under their own names. They draw only from the world's
+generator. At each point where another process could act, the store calls `let_others_in`, which makes steps
+of other processes, nested up to three deep.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
     from tests.simulation.faults import Damage, Fault
     from tests.storage.faulty_disk import FaultyDisk
 
-# Later than any file is made, so that garbage collection without grace takes every file it may.
+# Later than the time of any file, so that garbage collection without grace removes every file that it may.
 START = 4_000_000_000.0
 DEAD_OWNER = f"{machine()}:{(1 << 22) + 1}:0:0"  # no process can have this id
 
 
 class Killed(BaseException):
-    """The process that does this died here; so no one catches it by name."""
+    """The process died at this point; no code catches this error by its name."""
 
 
 @dataclass(slots=True)
 class ReadScan:
-    """A scan of the program: what it returned, and what it must have returned at its end.
+    """A scan of the program: the rows that it returned, and the rows that it must have returned at its end.
 
     Attributes:
-        what: the scan, for people.
-        ordered: the rows in the order in which they must come, if there is one.
-        most_pages: how many pages it may need when nothing moves any more.
+        what: a description of the scan.
+        ordered: the expected rows in their order, if the scan has an order.
+        most_pages: how many more pages it may need after the last move.
         read_only: its pages never write to the catalog while its lease is fresh.
         marks: (a key, rows returned until then).
     """
@@ -70,7 +70,7 @@ class ReadScan:
     marks: list[tuple[str, int]] = field(default_factory=list)
 
     def check(self, ended: bool) -> None:
-        """What it returned are its rows in their order; all of them, if it has ended."""
+        """Check that the returned rows are right and in order, and complete if the scan has ended."""
         lost, more = self.expected - Counter(self.got), Counter(self.got) - self.expected
         assert not more and not (ended and lost), f"{self.what}: lost {lost}, too many {more}"
         if self.ordered is not None:
@@ -79,7 +79,7 @@ class ReadScan:
 
 @dataclass(slots=True)
 class Fate:
-    """What becomes of a keeper, after so many points, of those at its depth of nesting."""
+    """The end of a keeper after a number of points at its depth of nesting."""
 
     what: str
     points: int
@@ -87,7 +87,7 @@ class Fate:
 
 
 def some_policy(chance: random.Random) -> Policy:
-    """Bounds that a few rows break, and that can be kept with files of a few kilobytes."""
+    """An upkeep policy whose bounds a few rows exceed, and which can be met with files of a few kilobytes."""
     return Policy(
         slot_fragments=chance.choice([3, 3, 4, 6]),
         history_fragments=chance.choice([3, 5]),
@@ -108,21 +108,21 @@ class World:
     """A store while a program runs.
 
     Attributes:
-        stores: one store as this process and another one have it; none where it cannot be opened.
-        tables: what each table must answer.
-        scans: those under way.
-        disks: by the name of their root, where faults may befall them.
+        stores: the store as opened by this process and by another one; empty if it cannot be opened.
+        tables: the expected answers of each table.
+        scans: the scans in progress.
+        disks: by the name of their root, if they may have faults.
         live: digests of the files that the catalog referred to, by (name of the root, path).
         older_catalog: files of the catalog before all steps.
-        lease_ends: of each scan's lease, until when it keeps a snapshot.
+        lease_ends: when each scan's lease ends.
         under_way: moves whose movers live.
-        style: of the program.
-        builders: of index builds under way, innermost last: runs until the builder dies; None for never.
-        dropped: ids of indexes.
-        keepers: those at work, innermost last.
-        noise: how likely others come where they may; `noise_left` is how often they still do.
-        damage: what a `fault` has done. From then on each step ends well or with a typed error.
-        trace: the steps that were made, nested ones indented.
+        style: the style of the program.
+        builders: for each index build in progress, innermost last, the runs until its builder dies, or None.
+        dropped: ids of dropped indexes.
+        keepers: the keepers at work, innermost last.
+        noise: the probability of others' steps at a point; `noise_left` limits their number.
+        damage: the result of a `fault`. After it each step ends well or with a typed error.
+        trace: the steps so far, nested ones indented.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class World:
         self.keepers: list[Fate] = []
         self.versions = 0  # rows written in all
         self.collections = self.new_shards = self.tags_made = self.backups_made = 0
-        self.backups: list[tuple[BackedUp, Path]] = []  # those that were not removed, with their places
+        self.backups: list[tuple[BackedUp, Path]] = []  # existing backups, with their places
         self.backing_up = False
         self.damage: Damage | None = None
         self.fault: Fault | None = None
@@ -155,7 +155,7 @@ class World:
         self.trace, self.outcomes = ["begin"], Counter[str]()
         self.depth = 0
         self.writers_wait = False  # inside the switch of a move: the catalog is locked
-        # Draws of its own, so that a seed's other draws are what they would be without compression.
+        # A separate generator, so that compression does not change a seed's other draws.
         self.forms = copy(rng)
         for name in TABLES:
             self.pack_otherwise(name)
@@ -182,12 +182,12 @@ class World:
 
     @property
     def store(self) -> Store:
-        """The store as this process has it."""
+        """The store of this process."""
         return self.stores[0]
 
     @property
     def some_store(self) -> Store:
-        """The store as this process has it, or another one."""
+        """The store of this process, or of the other one."""
         return self.random.choice(self.stores)
 
     def end(self) -> None:
@@ -205,7 +205,7 @@ class World:
         self.examine(name, lambda: STEPS[name](self))
 
     def examine(self, name: str, act: Callable[[], object]) -> None:
-        """Do what may end with a typed error where the store is damaged."""
+        """Run an operation that may end with a typed error if the store is damaged."""
         self.trace.append(f"{'    ' * self.depth}{name}")
         at = len(self.trace) - 1
         try:
@@ -221,7 +221,7 @@ class World:
             self.outcomes[name] += 1
 
     def say(self, what: object) -> None:
-        """Say for people what the step at work does."""
+        """Add a description of the current step to the trace."""
         self.trace[-1] += f": {what}"
 
     def some_step(self) -> str:
@@ -230,7 +230,7 @@ class World:
         return self.random.choices(list(self.weights), list(self.weights.values()))[0]
 
     def let_others_in(self, noise: float | None = None) -> None:
-        """Make steps of others, perhaps; then it may be the end of the keeper that is at work."""
+        """Make steps of others with some probability; then the current keeper may die."""
         self._make_steps_of_others(noise)
         fate = self.keepers[-1] if self.keepers else None
         if fate is None or fate.depth != self.depth or fate.what == "ends":
@@ -256,7 +256,7 @@ class World:
             self.depth -= 1
 
     def die_if_it_is_time(self) -> None:
-        """End the life of an index's builder."""
+        """Kill an index's builder if its number of runs is reached."""
         life = self.builders[-1] if self.builders else None
         if life is not None:
             if life <= 1:
@@ -265,7 +265,7 @@ class World:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Let no one in."""
+        """Prevent steps of others during a block."""
         noise, self.noise_left = self.noise_left, 0
         try:
             yield
@@ -273,9 +273,9 @@ class World:
             self.noise_left = noise
 
     def attempt(self, operation: Callable[[], int], is_leased: bool = False) -> int | None:
-        """Do what may be refused only if its files were collected as garbage meanwhile.
+        """Run an operation that may be refused only if garbage collection removed its files meanwhile.
 
-        What needs an older snapshot has a lease on it, and may also be refused once that ran out.
+        An operation on an older snapshot has a lease on it, and may also be refused after the lease ended.
         """
         collections, began = self.collections, self.clock.now()
         try:
@@ -288,7 +288,7 @@ class World:
         except TryAgain as error:
             if self.damage is not None:
                 raise
-            # A write by condition gives up where others came before it each time.
+            # A write by condition is refused if others have written before each of its attempts.
             if "keys" not in error.fields and self.collections == collections:
                 raise AssertionError("refused for no reason") from error
             return None
@@ -333,11 +333,11 @@ class World:
         return self.store.table(table.name).definition.oldest_snapshot
 
     def pack_otherwise(self, name: str) -> None:
-        """Give the next files of a table a form; those that are there keep theirs, side by side."""
+        """Set the compression of a table's next files; existing files keep theirs."""
         self.store.table(name).set_compression(self.forms.choice(["none", "lz4", "zstd"]))
 
     def note(self, table: TableOracle, number: int, rows: Rows, touched: Iterable[Key]) -> None:
-        """Enter a commit. One that is made after the catalog lost some takes their place."""
+        """Add a commit to the oracle. After the catalog lost commits, a new one replaces them."""
         while self.fault is not None and self.fault.catalog and table.newest >= number:
             table.given_up.append(table.history.pop()[2])
         table.note(number, self.clock.now(), rows, touched)
