@@ -1,13 +1,12 @@
-"""Damage of each kind to a log in SQLite: one log that lived, one oracle, and damages to its rows and files.
+"""Damage of each kind to a log in SQLite: a log with history, an oracle, and damage to its rows and files.
 
-A program of `programs` makes the log: two checkpoints, a tail, a lease; and its files (the database, its
-write-ahead log and the index of that) are kept as they are after each of the last records, which is what a
-`kill -9` leaves there. A process may know the newest state, an older one, or none. Then something is altered.
-All that is read afterwards is what was written, or a typed error says why not; if the damage says so, a
-check of everything finds it; and where the files have all that was acknowledged nothing fails, and the log
-goes on.
+A program of `programs` makes the log with two checkpoints, a tail and a lease. Its files (the database, the
+write-ahead log and the index of that) are copied after each of the last records, as a `kill -9` would leave
+them. A process may know the newest state, an older one, or none. Then a copy is damaged. Every later read
+returns what was written, or raises a typed error. If the damage requires it, a full check finds it. If the
+files still have all acknowledged records, nothing fails, and appends work.
 
-A damage is a function of the log and a generator, which alters the copy and says what must come of it.
+A damage is a function of the log and a generator. It changes the copy and returns the required outcome.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ KEYS = {"number", "id", "app_id", "part", "table_id"}
 TYPED = (StoreDamaged, ShardMismatch, StoreTooNew, SnapshotExpired)
 REFUSED = (apsw.ConstraintError, apsw.MismatchError)  # by SQLite: no row can be like that
 PAGE, WAL_HEAD = 4_096, 32
-FRAME = 24 + PAGE  # of the write-ahead log, behind its own head
+FRAME = 24 + PAGE  # of the write-ahead log, after its header
 ENDS = ("", "-wal", "-shm")  # of the names of a log's files
 
 Content = dict[str, bytes]
 
 
 class Must(Enum):
-    """What must come of a damage, besides that nothing wrong is read."""
+    """The required outcome of a damage; in each case no wrong value may be read."""
 
     NOTHING = auto()
     BE_FOUND = auto()  # by a check of everything
@@ -87,10 +86,10 @@ def checkpoint(path: Path, kind: str) -> None:
 
 
 class Lived:
-    """A log that lived, and what its readers see of it.
+    """A log with history, and the states that its readers may see.
 
     Attributes:
-        path: of the copy that is damaged; `log` is as the process has it that meets the damage.
+        path: the copy that is damaged; `log` is the log of the process that reads the damaged copy.
         moments: the files after each of the last records; `early` is before all checkpoints.
         states: pictures of its states, by their numbers.
         known: the number of the state that the process knows; -1 for none.
@@ -117,7 +116,7 @@ class Lived:
         if is_trimmed:
             world.observer.drop_payloads((world.history[-1][0].time + 1) / 1e6)
         while world.newest < 50:
-            if world.newest in (40, 45):  # it begins again, and older rounds lie behind
+            if world.newest in (40, 45):  # the log starts again; frames of older rounds follow
                 checkpoint(sound, "RESTART")
             world.live(world.newest + 1)
             self.moments.append(Moment(world.newest, files_at(sound)))
@@ -144,7 +143,7 @@ class Lived:
         return scratch.read_bytes()
 
     def befall(self, damage: Damage, seed: int) -> None:
-        """Let a damage befall a copy, and check all that is read then."""
+        """Damage a copy, and check everything that is read from it."""
         draw = Random(seed)
         knows = draw.choice(("the newest", "an older one", "none"))
         older = draw.choice((self.early, draw.choice(self.moments)))
@@ -172,11 +171,11 @@ class Lived:
             expected = self.seen[name]
             if (
                 name.startswith(("rows", "values")) and must is not Must.BE_WHOLE
-            ):  # what is missing is looked for again, or left out
+            ):  # missing values are looked up again, or left out
                 expected = {number: expected[number] for number in there}
             if name == "topologies":  # the oldest may have been forgotten
                 expected = expected[len(expected) - len(there) :]
-            if name in ("entries", "leases"):  # as many as the database leads to; a lost lease has ended
+            if name in ("entries", "leases"):  # as many as the database finds; a lost lease has ended
                 expected = [entry for entry in expected if entry in there]
             assert there == expected, name
         if must is Must.BE_FOUND:
@@ -200,7 +199,7 @@ class Lived:
         self.log.check_whole()
 
     def _readings(self, log: Catalog, typed: tuple[type[Exception], ...]) -> Iterator[tuple[str, Any]]:
-        """Each thing that is read, as far as it can be: by name."""
+        """Yield the values that can be read, by name."""
         with suppress(*typed):
             log.follow()
         asked: dict[str, Callable[[], Any]] = {
@@ -231,7 +230,7 @@ def _columns(path: Path) -> list[tuple[str, str]]:
 
 
 def _altered(draw: Random, value: Any) -> Any:
-    """A value with one bit flipped, or one of another type, as a flipped bit in a row's header gives."""
+    """A value with one bit flipped, or of another type, as after a flipped bit in a row's header."""
     if value is None or draw.random() < 0.15:
         return draw.choice((b"\x00\x01", "text", 2.5, -1, 0))
     if isinstance(value, int):
@@ -244,7 +243,7 @@ def _altered(draw: Random, value: Any) -> Any:
 
 
 def altered_value(lived: Lived, draw: Random) -> Must:
-    """In any column; statistics, and the number and fold of a checkpoint, change nothing."""
+    """Change a value in any column; statistics, and a checkpoint's number and fold, have no effect."""
     table, column = draw.choice(_columns(lived.path))
     some = " WHERE part != 'statistics'" if table == "payload" else ""
     with closing(apsw.Connection(str(lived.path))) as connection:
@@ -263,7 +262,7 @@ def altered_value(lived: Lived, draw: Random) -> Must:
 
 
 def lost_row(lived: Lived, draw: Random) -> Must:
-    table = draw.choice(TABLES[:-1])  # a lost lease is one that ended
+    table = draw.choice(TABLES[:-1])  # a lost lease counts as ended
     with closing(apsw.Connection(str(lived.path))) as connection, suppress(*REFUSED):
         rows = [row for (row,) in connection.execute(f"SELECT rowid FROM {table} ORDER BY 1")]
         lost = draw.choice((draw.choice(rows), rows[-1]))
@@ -272,7 +271,7 @@ def lost_row(lived: Lived, draw: Random) -> Must:
 
 
 def exchanged_rows(lived: Lived, draw: Random) -> Must:
-    """Two rows of a table, or two parts of one name, change places, or one has the place of both."""
+    """Exchange two rows of a table, or two parts of one name, or replace one by a copy of the other."""
     table, alike = draw.choice((*TABLES, "payload", "payload")), draw.random() < 0.7
     names = [name for of, name in _columns(lived.path) if of == table and name not in KEYS]
     with closing(apsw.Connection(str(lived.path))) as connection, suppress(*REFUSED), connection:
@@ -289,7 +288,7 @@ def exchanged_rows(lived: Lived, draw: Random) -> Must:
 
 
 def older_row(lived: Lived, draw: Random) -> Must:
-    """A row as it was a while ago, in its own place."""
+    """Replace a row by its older version."""
     older = lived.path.with_name("older.db")
     put(older, {"": lived.whole_database(draw.choice(lived.moments))})
     with closing(apsw.Connection(str(lived.path))) as connection:
@@ -306,7 +305,7 @@ def older_row(lived: Lived, draw: Random) -> Must:
 
 
 def damaged_statistics(lived: Lived, draw: Random) -> Must:
-    """Those of one record are left out, and no others."""
+    """Damage statistics: those of one record are left out, and no others."""
     files = [file for name, values in lived.seen.items() if name.startswith("values") for file in values]
     number = draw.choice(files or [0]) // MAX_FILES
     altered = "UPDATE payload SET bytes = x'00' WHERE part = 'statistics' AND number = ?"
@@ -320,7 +319,7 @@ def damaged_statistics(lived: Lived, draw: Random) -> Must:
 
 
 def damaged_checkpoint(lived: Lived, draw: Random) -> Must:
-    """The other one leads to the state, also where values were dropped."""
+    """Damage a checkpoint: the other one leads to the state, even if values were dropped."""
     with closing(apsw.Connection(str(lived.path))) as connection:
         (one, content), (_, other) = draw.sample(
             list(connection.execute("SELECT number, bytes FROM checkpoint")), 2
@@ -340,7 +339,7 @@ def checkpoints_of_another_log(lived: Lived, draw: Random) -> Must:
             connection.execute("INSERT INTO checkpoint SELECT * FROM another.checkpoint")
     with closing(lived.opened().home) as home:
         assert checkpoints.newest_state(home) is None
-        with suppress(StoreDamaged):  # where values were dropped
+        with suppress(StoreDamaged):  # if values were dropped
             assert picture(Catalog(home).follow()) == lived.states[lived.newest]
     lived.log.home.close()
     put(lived.path, lived.sound)
@@ -348,7 +347,7 @@ def checkpoints_of_another_log(lived: Lived, draw: Random) -> Must:
 
 
 def lost_index_entry(lived: Lived, draw: Random) -> Must:
-    """Of a commit of an application; no digest covers the database's own indexes."""
+    """Lose the index entry of an application's commit; no digest covers the database's own indexes."""
     lived.log.home.close()
     checkpoint(lived.path, "TRUNCATE")
     with closing(apsw.Connection(str(lived.path))) as connection:
@@ -366,7 +365,7 @@ def lost_index_entry(lived: Lived, draw: Random) -> Must:
 
 
 def flipped_bits(lived: Lived, draw: Random) -> Must:
-    """Anywhere in the database, or in its write-ahead log."""
+    """Flip bits anywhere in the database or in its write-ahead log."""
     files = draw.choice((lived.sound, lived.moments[-1].files))
     end = draw.choice([end for end in ("", "-wal") if files.get(end)])
     content = bytearray(files[end])
@@ -377,7 +376,7 @@ def flipped_bits(lived: Lived, draw: Random) -> Must:
 
 
 def older_copy(lived: Lived, draw: Random) -> Must:
-    """To which others may have appended since; then the newest is put back."""
+    """Restore an older copy, and append to it or not; then restore the newest one."""
     older = draw.choice(lived.moments[:-1])
     put(lived.path, {"": lived.whole_database(older)})
     with closing(lived.opened().home) as home:
@@ -393,7 +392,7 @@ def older_copy(lived: Lived, draw: Random) -> Must:
 
 
 def _valid_frames(wal: bytes) -> int:
-    """The number of frames up to the last commit of the present round; older rounds lie behind it."""
+    """The number of frames up to the last commit of the current round; older rounds follow it."""
     salts, last = wal[16:24], 0
     for number in range((len(wal) - WAL_HEAD) // FRAME):
         head = wal[WAL_HEAD + number * FRAME :][:24]
@@ -405,7 +404,7 @@ def _valid_frames(wal: bytes) -> int:
 
 
 def cut_wal(lived: Lived, draw: Random) -> Must:
-    """At the end of a frame, within one, or within the head."""
+    """Cut the write-ahead log at the end of a frame, within one, or within the header."""
     files = lived.moments[-1].files
     wal, frames = files["-wal"], _valid_frames(files["-wal"])
     frame = WAL_HEAD + FRAME * draw.randint(0, frames)
@@ -416,9 +415,9 @@ def cut_wal(lived: Lived, draw: Random) -> Must:
 
 
 def other_files(lived: Lived, draw: Random) -> Must:
-    """Next to the database: its log and the index of that are gone, or of another record, of any round.
+    """Remove or exchange the database's write-ahead log and its index; others are of any record and round.
 
-    The index alone is memory that processes share, not kept for later ones.
+    The index alone is shared memory of the processes; later processes do not use it.
     """
     one, other = draw.choice((lived.moments[-1], draw.choice(lived.moments))), draw.choice(lived.moments)
     log = draw.choice((one, one, other)).files["-wal"]
@@ -431,7 +430,7 @@ def other_files(lived: Lived, draw: Random) -> Must:
 
 
 def torn_checkpoint(lived: Lived, draw: Random) -> Must:
-    """Some pages of the database are written, wholly or in part; the write-ahead log has them, or is lost."""
+    """Write some pages of the database, wholly or in part; the write-ahead log has them, or is lost."""
     moment = lived.moments[-1]
     old, new, pages = moment.files[""], lived.whole_database(moment), list[bytes]()
     share = draw.choice([0.1, 0.5, 0.9])
@@ -461,7 +460,7 @@ DAMAGES = {damage.__name__: damage for damage in (*OF_ROWS, *RARE, *OF_FILES)}
 
 
 def befall_some(directory: Path, seed: int, name: str) -> None:
-    """Make a log, and let a damage befall copies of it."""
+    """Make a log, and damage copies of it."""
     lived = Lived(directory, seed, is_trimmed=seed % 2 == 0)
     for number in range(1 if DAMAGES[name] in RARE else 25):
         lived.befall(DAMAGES[name], 100 * seed + number)

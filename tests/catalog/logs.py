@@ -1,4 +1,4 @@
-"""Logs without a catalog: their homes, which may have faults, their beginning, and appends to them."""
+"""Logs without a catalog: their databases, which may have faults, their first records, and appends."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def begin(home: LogHome, record: StoreCreated = CREATED) -> Catalog:
 
 
 def append(log: Catalog, what: Append = TIME, content: str | None = None) -> int:
-    """Append a record, once the state as of the head allows it; a small commit at once, where that is so.
+    """Append a record if the state at the head allows it; a small commit in one statement if possible.
 
-    The commit that an application has made under the same version is returned in its place.
+    If an application has already made a commit under the same version, that commit is returned.
     """
     is_small = isinstance(what.record, RowsCommitted) and what.rows is not None and what.app is None
     inline = log.append_inline(lambda _: what) if is_small else None
@@ -58,11 +58,11 @@ def entries(home: LogHome, first: int = 0, last: int = 1 << 60) -> list[LogEntry
 
 
 class KilledProcess(Exception):
-    """Ends what a process does, at one point of it."""
+    """Raised to end a process at one point."""
 
 
 class _Faults:
-    """A home whose next transactions that write have faults."""
+    """A database whose next writing transactions have faults."""
 
     faults: tuple[str, ...] = ()
 
@@ -85,14 +85,14 @@ class _Faults:
             raise CommitUnknown("the line was cut during a commit")
 
     def fill_disk(self, is_full: bool) -> None:
-        """Let the database grow no more, or again."""
+        """Stop the database from growing, or let it grow again."""
 
     def advance(self, seconds: float) -> None:
         """Move the clock."""
 
 
 class FileHome(_Faults, SqliteHome):
-    """A file, which may have a statement of its own for small commits, as a server has."""
+    """A database in a file, which may append small commits in one statement, as a server does."""
 
     @classmethod
     def opened(cls, path: Path, draw: Random) -> FileHome:
@@ -131,7 +131,7 @@ class ServerHome(_Faults, PostgresHome):
         fault = self._next_fault()
         self._fail(fault == KILLED, fault == NOT_DONE)
         answer = super().append_inline(values)
-        if answer is None:  # a transaction comes next
+        if answer is None:  # the caller uses a transaction next
             self.faults = (fault,)
         else:
             self._fail(fault == DONE_AND_KILLED, fault == ANSWER_LOST)

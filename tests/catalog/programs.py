@@ -1,17 +1,17 @@
-"""Random programs on a real log, compared with a plain model of what its tables hold.
+"""Random programs on a real log, compared with a plain model of the rows of its tables.
 
-Several `Catalog` objects, each with a clock of its own, share a database, and some are behind. Records are
-staged from the state that one of them knows, and appended at once or some steps later, by any of them: so
-what `checks` refuses is what came in between. What takes rows from files or the log is staged from the newest
-state, as under the log's lock. A record that is staged from the newest state must be accepted.
-Faults are steps, which befall the next append: writers are killed before and after they commit, lose their
-answers, and find their disk full.
+Several `Catalog` objects, each with its own clock, share a database, and some know an older state. Records
+are staged from the state that one of them knows, and appended immediately or some steps later, by any of
+them: `checks` may refuse only records with a conflict in between. Records that take rows from files or the
+log are staged from the newest state, as under the log's lock. A record of the newest state must be accepted.
+Faults are steps that affect the next append: a writer is killed before or after its commit, loses the answer,
+or finds the disk full.
 
-The model knows all versions of each key, with the numbers of their commits; files are lists of versions by
-their paths. After each step the fold of all records, the state of a checkpoint with its tail, and those of
-all logs must be one; and each snapshot that is kept must hold in fragments and memory what the model has, at
-the shards where the slots live, no version twice. Commits, topologies, leases and horizons are found as the
-model has them.
+The model has all versions of each key, with the numbers of their commits; files are lists of versions by
+their paths. After each step the fold of all records, the state of a checkpoint with its tail, and the states
+of all logs must be equal. Each readable snapshot must have the model's rows in fragments and memory, at the
+shards where the slots are, and no version twice. Commits, topologies, leases and horizons must equal the
+model's.
 
 `python -m tests.simulation --log SEED` prints the fewest steps that still fail.
 """
@@ -121,7 +121,7 @@ FAULTS = (KILLED, DONE_AND_KILLED, NOT_DONE, ANSWER_LOST, FULL)
 
 
 class Version(NamedTuple):
-    """A version of a row; no value where it was deleted. In files, number 0 is that of the file's record."""
+    """A version of a row; None if deleted. In files, number 0 means the number of the file's record."""
 
     key: int
     number: int
@@ -143,7 +143,7 @@ def visible(versions: Iterable[Version], overwrites: Iterable[int], snapshot: in
 
 
 def needed(versions: Iterable[Version], table: TableState) -> list[Version]:
-    """The versions that snapshots from the horizon on can read, as a flush or a compaction keeps them."""
+    """The versions that snapshots from the horizon on can read; a flush or a compaction keeps these."""
     horizon = table.info.oldest_snapshot
     first = max((number for number in table.overwrites if number <= horizon), default=0)
     kept: list[Version] = []
@@ -165,7 +165,7 @@ def unpack(packed: bytes, number: int) -> list[Version]:
 
 
 def picture(state: StoreState) -> bytes:
-    """All of a state, in a form that is the same for equal states."""
+    """A complete state as a value that is the same for equal states."""
     return pack_value(state)
 
 
@@ -175,7 +175,7 @@ def slots_of(versions: Iterable[Version]) -> SlotSet:
 
 @dataclass
 class Model:
-    """All that was committed to a table."""
+    """All commits to a table."""
 
     horizon: int
     created: int
@@ -187,7 +187,7 @@ class Model:
 
 
 class Made(NamedTuple):
-    """A record that is to be appended, and what it brings apart from that."""
+    """A record to be appended, and the values that it adds."""
 
     append: Append
     versions: tuple[Version, ...] = ()
@@ -196,7 +196,7 @@ class Made(NamedTuple):
 
 
 class GivenUp(Exception):
-    """Ends a transaction of which nothing is to be left."""
+    """Raised to roll a transaction back."""
 
 
 class World:
@@ -206,11 +206,11 @@ class World:
         self, place: Path | str, seed: int, style: str | None = None, line: SeveredLine | None = None
     ) -> None:
         self.line = line  # to the server
-        self.draw = self.random = Random(seed)  # as engines name it
+        self.draw = self.random = Random(seed)  # the engine's name for it
         self.weights = WEIGHTS | STYLES[style]
         self.trace, self.outcomes = ["begin"], Counter[str]()
-        self.is_done = True  # whether the step at work found something to do
-        self.fault = ""  # that befalls the next attempt
+        self.is_done = True  # whether the current step changed anything
+        self.fault = ""  # the fault of the next attempt
         self.models: dict[int, Model] = {}
         self.dropped: dict[int, Model] = {}
         self.forgotten = set[str]()
@@ -257,7 +257,7 @@ class World:
     # Steps
 
     def drawn(self, count: int) -> Iterator[Step]:
-        """Draw steps, of which so many do something, each after the one before was played."""
+        """Draw steps, each after the one before was played, until `count` of them changed anything."""
         while count:
             (name,) = self.draw.choices([*self.weights], [*self.weights.values()])
             yield Step(name, self.draw.getstate())
@@ -265,7 +265,7 @@ class World:
         yield Step("end", self.draw.getstate())
 
     def live(self, upto: int) -> None:
-        """Make steps up to a number of the log, and check nothing."""
+        """Make steps up to a number of the log, without checks."""
         while self.newest < upto:
             for step in itertools.islice(self.drawn(1), 1):
                 self._make(step.name)
@@ -292,7 +292,7 @@ class World:
         self.trace[-1] += f": {what}"
 
     def pend(self, at: int) -> None:
-        """Append what was made a while ago."""
+        """Append a record that was made earlier."""
         self.is_done = bool(self.pending)
         if self.pending:
             self._append(*self.pending.pop(self.draw.randrange(len(self.pending))), at)
@@ -313,7 +313,7 @@ class World:
             log.write_checkpoint()
 
     def drop(self, at: int) -> None:
-        """Drop what checkpoints cover, if these are old enough."""
+        """Drop the records that checkpoints cover, if these are old enough."""
         upto = self.draw.choice((self.history[-1][0].time, self.draw.choice(self.history)[0].time)) + 1
         newest = max((n for (n,) in self.observer.home.execute("SELECT number FROM checkpoint")), default=-1)
         times = {entry.number: entry.time for entry, _ in self.history}
@@ -324,7 +324,7 @@ class World:
         self.logs[at].home.advance(self.draw.choice((1.0, 5_000.0, 300_000.0)))
 
     def break_next(self, at: int) -> None:
-        """Let a fault befall the next append, or the next change of a lease."""
+        """Set a fault of the next append, or of the next change of a lease."""
         self.fault = self.draw.choice(FAULTS)
 
     def forget_topologies(self, at: int) -> None:
@@ -334,7 +334,7 @@ class World:
             forget_topologies(tx, self.oldest_topology)
 
     def lease(self, at: int) -> None:
-        """Take a lease of a snapshot, renew or end one; of a lost answer it is known what it did."""
+        """Take, renew or end a lease; the model knows the effect even if the answer is lost."""
         log, seconds, name = (self.logs[at], self.draw.choice((60.0, 4_000.0, 1e8)), self.draw.choice("lmn"))
         table = self.draw.choice([*self.state.tables.values()]) if self.state.tables else None
         how = self.draw.choice(("take", "take", "renew", "renew", "remove", "end")) if table else "end"
@@ -371,7 +371,7 @@ class World:
             assert how == "take" and self._is_gone(table, snapshot)
 
     def _end_leases(self, tx: Tx, left: dict[str, tuple[Hold, int]]) -> None:
-        """What is over is forgotten, and what ends far too late is cut, once the time is beyond doubt."""
+        """When the time is certain, remove expired leases, and shorten those that end far too late."""
         over = [name for name, (_, until) in left.items() if until < micros(tx.times.expiry)]
         most = micros(tx.now + STREAM_LEASE_SECONDS + TRUSTED_JUMP_SECONDS)
         assert tx.end_expired_leases() == len(over)
@@ -381,7 +381,7 @@ class World:
             left[name] = hold, until if until == ENDLESS else min(until, most)
 
     def _is_gone(self, table: TableState | None, snapshot: int) -> type[Exception] | None:
-        """How it is refused to read a snapshot."""
+        """The error that a read of a snapshot must raise; None if it can be read."""
         assert table is not None
         model = self.models[table.info.id]
         if not model.created <= snapshot <= self.state.commit:
@@ -389,7 +389,7 @@ class World:
         return SnapshotExpired if snapshot < model.horizon else None
 
     def transact(self, at: int) -> None:
-        """Append several records at once, or none of them."""
+        """Append several records in one transaction, or none of them."""
         log, made, gives_up = self.logs[at], list[Made](), self.draw.random() < 0.5
         with suppress(GivenUp), log.appending() as tx:
             for _ in range(self.draw.randrange(1, 5)):
@@ -430,7 +430,7 @@ class World:
         return Made(Append(made)) if isinstance(made, Record) else made
 
     def _attempt(self, at: int, work: Callable[[], Any]) -> tuple[str, Any]:
-        """Do what the pending fault may befall; returns what came of it, and the answer."""
+        """Run an operation with the pending fault; return the outcome and the answer."""
         log, fault, answer = self.logs[at], self.fault, None
         self.fault, outcome = "", "done"
         if self.line is not None and fault in (NOT_DONE, ANSWER_LOST):
@@ -480,7 +480,7 @@ class World:
             assert number == made[0] and not is_other
 
     def _note(self, made: Made, entry: LogEntry) -> None:
-        """Do in the model what a record that was accepted says."""
+        """Apply an accepted record to the model."""
         record, number = made.append.record, entry.number
         if is_commit(record):
             self.newest_commit = number
@@ -596,7 +596,7 @@ class World:
     _commit_inline, _commit_files = partialmethod(_commit, True), partialmethod(_commit, False)
 
     def _file(self, table: TableState, shard: int, slots: SlotSet, versions: list[Version]) -> StagedFragment:
-        """Stage a file with some versions; numbers of 0 are its record's."""
+        """Stage a file with some versions; number 0 means its record's number."""
         path = f"{next(self.names)}.arrow"
         self.files[shard, path] = versions
         self.statistics[shard, path] = self.draw.choice((b"", path.encode()))
@@ -643,7 +643,7 @@ class World:
         return FragmentsReplaced(table.info.id, operation, changes)
 
     def _in(self, fragment: Fragment, slots: SlotSet) -> list[Version]:
-        """The versions that a fragment serves, of some slots, with their numbers."""
+        """The versions that a fragment serves for some slots, with their numbers."""
         return [
             version._replace(number=version.number or fragment.min_commit)
             for version in self.files[fragment.shard, fragment.path]
@@ -659,7 +659,7 @@ class World:
         if not taken:
             return None
         versions = needed(itertools.chain.from_iterable(self._in(each, slots) for each in taken), table)
-        if taken is there and not table.memory:  # so nothing else can have what a tombstone deletes
+        if taken is there and not table.memory:  # so no other file can have rows that a tombstone deletes
             horizon = table.info.oldest_snapshot
             newer = {version.key for version in versions if version.number > horizon}
             versions = [v for v in versions if v.value is not None or v.number > horizon or v.key in newer]
@@ -720,7 +720,7 @@ class World:
         return TagChanged(table.info.id, self.draw.choice("xy"), snapshot)
 
     def _index(self, state: StoreState, table: Any) -> Record | None:
-        """Take an index, new or under way, one step further."""
+        """Create an index, add runs to one, or make it ready."""
         index = next(iter(table.indexes), None)
         if index is None or (len(table.indexes) < 2 and self.draw.random() < 0.2):
             number = state.newest_ids.get("index", 0) + 1
@@ -758,7 +758,7 @@ class World:
         return SecretChanged(number, self.draw.choice((None, secret)))
 
     def _condemn(self, state: StoreState, table: Any) -> Record | None:
-        """Condemn files that no record names, or what is condemned no more."""
+        """Condemn files that no record names, or take condemned files back."""
         if state.condemned and self.draw.random() < 0.5:
             return FilesCondemned(tuple(sorted(state.condemned)), lifted=True)
         known = {path for model in (*self.models.values(), *self.dropped.values()) for path in model.files}
@@ -784,7 +784,7 @@ class World:
     # What must hold
 
     def catch_up(self) -> list[LogEntry]:
-        """Read the entries that came, beside the logs: values are dropped later on."""
+        """Read the new entries directly, not by the logs, because values are dropped later."""
         came = entries(self.observer.home, self.newest + 1 if self.history else 0)
         for entry in came:
             asked = {"number": entry.number, "part": "value"}
@@ -829,7 +829,7 @@ class World:
             assert model.files - self.forgotten == {file.path for file in state.dropped[number].files}
 
     def _check_history(self, tx: Tx) -> None:
-        """Commits and topologies are found by their numbers and times, and leases as they were taken."""
+        """Check that commits and topologies are found by number and time, and that leases are right."""
         draw, commits = self.random, [entry for entry, record in self.history if is_commit(record)]
         moment = draw.choice(self.history)[0].time + draw.choice((-1, 0, 1))
         before = [entry.number for entry in commits if entry.time <= moment]
@@ -866,7 +866,7 @@ class World:
         if refused is not NotFound:
             upto = max(number for number in numbers if number <= snapshot)
             assert tx.newest_upto(table, snapshot).number == upto
-        # The oldest snapshot that retention, a lease or a tag asks for, or the commit that made its rows.
+        # The oldest snapshot that retention, a lease or a tag keeps, or the commit that wrote its rows.
         lasting = [hold for hold, until in self.leases.values() if until >= micros(tx.times.expiry)]
         held = [*model.tags.values(), *(hold.snapshot for hold in lasting if hold.table == table)]
         needed = min([tx.newest_commit_at(tx.times.expiry - seconds), *held])
@@ -946,7 +946,7 @@ STYLES: dict[str | None, dict[str, int]] = {
 
 
 class LogPrograms(Engine[World]):
-    """Programs of logs, in files of a directory, or at a server behind a line that breaks."""
+    """Programs of logs, in files of a directory, or at a server behind a proxy that breaks connections."""
 
     options = "--log "
 

@@ -1,4 +1,4 @@
-"""Connections to a server: lost, silent, few for many threads, refused, and across a fork.
+"""Connections to a server: lost, silent, shared by many threads, refused, and across a fork.
 
 `tests/store/test_server.py` breaks them under stores, and `test_passwords.py` looks for secrets in errors.
 """
@@ -113,7 +113,7 @@ def test_a_log_is_made_once_or_not_at_all_wherever_its_connection_breaks(
 
 
 def test_an_append_that_arrives_after_its_repetition_is_refused(log: Catalog, other: PostgresHome) -> None:
-    """The head is locked, so an append waits at the server; its writer loses the connection meanwhile."""
+    """The head is locked, so an append waits at the server; then its writer loses the connection."""
     ended = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
         WHERE wait_event_type = 'Lock' AND datname = current_database()"""
     with psycopg.connect(other._address) as locks, ThreadPoolExecutor(1) as writer:
@@ -129,7 +129,7 @@ def test_an_append_that_arrives_after_its_repetition_is_refused(log: Catalog, ot
 def test_a_commit_is_on_the_disk_where_the_database_does_not_wait_for_it(
     log: Catalog, postgres: Server, database: str
 ) -> None:
-    """Such a server keeps what it acknowledged in memory, for up to three times `wal_writer_delay`."""
+    """Such a server holds acknowledged commits in memory for up to three times `wal_writer_delay`."""
     settings = ("SYSTEM", "wal_writer_delay = '10s'"), (f"DATABASE {database}", "synchronous_commit = off")
     with ExitStack() as undone:
         for what, setting in settings:
@@ -179,7 +179,7 @@ def test_a_writer_that_stands_still_holds_the_lock_no_longer_than_a_limit(
     def stand_still() -> None:
         with Catalog(home).appending() as tx:
             tx.append(TIME)
-            numbers.append(append(other))  # it waits until the server ends the one that is silent
+            numbers.append(append(other))  # it waits until the server ends the silent connection
 
     with pytest.raises(Interrupted):
         stand_still()

@@ -1,6 +1,6 @@
 """Damage of each kind to a log in SQLite (`damage.py`).
 
-Set ELASTICSCAN_SEEDS to one seed, or to a range such as 0-999, to let others befall it.
+Set ELASTICSCAN_SEEDS to one seed, or to a range such as 0-999, to run others.
 """
 
 from __future__ import annotations

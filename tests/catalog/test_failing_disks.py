@@ -1,7 +1,7 @@
-"""Logs whose disk fails below SQLite, call by call: what was acknowledged is there, the rest is an error.
+"""Logs whose disk fails below SQLite, call by call: acknowledged commits stay, other calls raise errors.
 
-Reads, writes, flushes and changes of length of the log's files meet EIO, or a disk without room, once or for
-as long as a step takes. SQLite may report it as damage.
+Reads, writes, flushes and changes of length of the log's files fail with EIO or ENOSPC, once or during a
+whole step. SQLite may report this as damage.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STEPS = 30
 
 @pytest.fixture(scope="module")
 def failing_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library that is put before the C library of a process."""
+    """The library that replaces functions of the C library in a process."""
     compiler = shutil.which("cc")
     if compiler is None or sys.platform != "linux":
         pytest.skip("calls of SQLite are made to fail on Linux, where there is a C compiler")
@@ -58,7 +58,7 @@ def test_a_disk_that_fails_loses_no_commit_and_is_no_damage(
 
 
 def run(path: Path, seed: int) -> tuple[int, set[str]]:
-    """Run one program; returns how many calls failed, and the codes of the errors that were raised."""
+    """Run one program; return the number of failed calls, and the codes of the errors."""
     draw, failing, failures, codes = Random(seed), ctypes.CDLL(None), 0, set[str]()
     log = begin(SqliteHome(path))
     there = {0}
@@ -100,7 +100,7 @@ def run(path: Path, seed: int) -> tuple[int, set[str]]:
 
 
 def numbers_after_crash(path: Path) -> set[int]:
-    """The numbers that are found if all processes end now, without the write-ahead log's index."""
+    """The commit numbers in the files without the write-ahead log's index, as if all processes ended now."""
     copy = path.with_name("crashed.db")
     for end in ("", "-wal", "-shm"):
         Path(f"{copy}{end}").unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""A log that was written once: its records give the state that they gave then.
+"""A log that was written once: its records must still fold to the same state.
 
-A change of the fold gives the same records another state, so checkpoints of before it must not be used any
-more: it makes the next `FOLD_VERSION`. A record whose form changes makes the next format of its kind, and the
-old form stays readable. While nothing was released, `python -m tests.catalog.test_golden` writes the log
-anew instead.
+If the fold changes, the same records give another state, so older checkpoints must not be used any more:
+raise `FOLD_VERSION`. If the form of a record changes, raise the format of its kind, and keep the old form
+readable. Before the first release, run `python -m tests.catalog.test_golden` instead, which writes the log
+again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SEED, RECORDS = 5, 90
 
 
 def digest_of(state: StoreState) -> str:
-    """A digest of all of a state."""
+    """A digest of a complete state."""
     return sha256(picture(state)).hexdigest()
 
 
@@ -58,7 +58,7 @@ def test_the_log_that_was_written_once_has_records_of_each_kind() -> None:
 
 
 def main() -> None:
-    """Write a log down, and its state."""
+    """Write a log and the digest of its state to the golden file."""
     with tempfile.TemporaryDirectory() as directory:
         program = World(Path(directory) / "log.db", SEED)
         while len(program.history) < RECORDS or {e.row.kind for e, _ in program.history} != FORMATS.keys():

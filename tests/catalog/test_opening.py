@@ -59,7 +59,7 @@ def opened(where: Path | str) -> Iterator[Catalog]:
 
 
 def use(where: Path | str) -> None:
-    """Open a catalog, look at all of it, and write to it."""
+    """Open a catalog, read all of it, and write to it."""
     with opened(where) as catalog:
         tx = catalog.newest()
         seal_keys(tx.state, tx.now)
@@ -137,7 +137,7 @@ def test_what_is_no_sound_store_is_reported_as_that(tmp_path: Path, name: str) -
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("content", [NOT_A_DATABASE, b"SQLite format 3\0" + bytes(range(256)) * 40])
 def test_no_file_handle_of_a_damaged_file_stays_open(tmp_path: Path, content: bytes, read_only: bool) -> None:
-    """Not even while the error is kept, whose frames hold its connection."""
+    """Not even while the error exists, whose frames refer to the connection."""
     file = tmp_path / "catalog.db"
     file.write_bytes(content)
     with pytest.raises(StoreDamaged):

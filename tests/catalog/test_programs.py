@@ -1,4 +1,4 @@
-"""Random programs over the log, and what single schedules show of it.
+"""Random programs over the log, and single schedules.
 
 Set ELASTICSCAN_SEEDS to one seed, or to a range such as 0-5000, to run others.
 """

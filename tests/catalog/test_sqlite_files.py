@@ -1,6 +1,6 @@
 """A log's files in SQLite: replaced or removed while they are open, read only, and shared with children.
 
-What stores do then is tested in `tests/store/test_older_catalog.py` and `test_readonly.py`.
+`tests/store/test_older_catalog.py` and `test_readonly.py` test the same for stores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from elasticscan.metadata import TimeObserved
 from tests.catalog.logs import append, begin
 from tests.processes.test_forks import ended_well, forked
 
-# Python 3.12 and newer warn of forks alongside threads.
+# Python 3.12 and newer warn of a fork in a process with threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 
@@ -81,7 +81,7 @@ def test_a_commit_into_a_file_that_is_just_being_replaced_is_not_acknowledged(
 
 
 def test_an_older_file_that_is_put_back_is_refused(path: Path, tmp_path: Path) -> None:
-    """Also by a check, which reads everything again."""
+    """A check, which reads everything again, refuses it, too."""
     older = copied(path, tmp_path / "older.db")
     with closing(open_catalog(path, SystemClock(), "here")) as catalog:
         with catalog.writing() as tx:

@@ -1,4 +1,4 @@
-"""What a store believes of the time, whatever single clocks say."""
+"""The time of a store, with wrong clocks of single processes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A cluster in memory: the twin of the real shards and catalog behind the scan protocol.
+"""A cluster in memory: an implementation of the scan protocol for tests.
 
-It keeps the promises that the cursor rule rests on, and nothing else: the order key is the same
-at every shard, a move carries every version of every row, and a slot's epoch grows in the same
-step in which its rows stop being readable at the source. It has no clock, no threads and no
-randomness; a simulation sets `during` and decides what happens in the middle of a page.
+It keeps only the promises on which the cursor rule depends: the order key is the same at every
+shard, a move copies every version of every row, and a slot's epoch grows in the same step in
+which its rows stop being readable at the source. It has no clock, no threads and no randomness;
+a simulation sets `during` to change the cluster in the middle of a page.
 
 Rows are (key, value) pairs of integers; a row's slot is its key modulo the number of slots.
 """
@@ -42,7 +42,7 @@ Versions = dict[int, list[tuple[int, int | None]]]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What pages are ordered by. `slot_by_slot`: a page ends in one slot, later ones stay untouched."""
+    """The order of pages. `slot_by_slot`: a page ends in one slot, and reads no later one."""
 
     key: Callable[[int, int, int], bytes]
     slot_by_slot: bool
@@ -64,7 +64,7 @@ DESCENDING = Order(lambda *row: inverted(_index_key(*row)), slot_by_slot=False)
 
 @dataclass(slots=True)
 class _Move:
-    """A move under way: what the target has so far, and up to which commit."""
+    """A move in progress: the rows that the target has so far, and their newest commit."""
 
     tablet: Tablet
     target: int
@@ -86,14 +86,14 @@ class MemoryCluster:
     """Implements `Shards` and `Placements`.
 
     Args:
-        placement: where tablets are at the start.
+        placement: the placement at the start.
         order: `DIRECT`, `INDEX` or `DESCENDING`.
         during: called before a page reads each of its slots, and once more at the end. It may
-            change anything: the page then holds what was at the shard at each of those moments.
+            change anything; the page has the rows that the shard had at each of these moments.
 
     Attributes:
-        remembers: tells whether the placement read last is recent enough to plan a page.
-        refuses: tells whether the shard refuses a slot that it is asked for.
+        remembers: returns whether the last placement is recent enough to plan a page.
+        refuses: returns whether the shard refuses a requested slot.
     """
 
     def __init__(
@@ -113,17 +113,17 @@ class MemoryCluster:
         self._moves: dict[int, _Move] = {}
         self._next_tablet = max(t.id for t in placement.tablets) + 1
 
-    # What a scan asks
+    # The requests of a scan
 
     def layout_of(self, _: Placement) -> None:
-        return None  # what a shard serves has no numbers
+        return None  # fragments have no numbers here
 
     def current(self) -> Placement:
         self._looked = self._placement
         return self._placement
 
     def recent(self, looked: Placement | None) -> Placement:
-        """As `Placements.recent`: the first page may be planned by a placement that another scan has read."""
+        """See `Placements.recent`: a first page may be planned with a placement that another scan read."""
         return looked or self._looked if self.remembers() else self.current()
 
     def read_page(self, request: PageRequest) -> PageRows:
@@ -146,7 +146,7 @@ class MemoryCluster:
         return PageRows(rows.select(list(request.columns)), slots, after, refused=refused)
 
     def read_rows(self, request: RowRequest) -> RowAnswer:
-        """Rows by key; the world may change before each key, and once more at the end."""
+        """Read rows by key; `during` is called before each key, and once more at the end."""
         places, rows = [], []
         for slot, key in zip(request.slots.tolist(), request.keys.column("key").to_pylist(), strict=True):
             self.during()
@@ -159,7 +159,7 @@ class MemoryCluster:
         return RowAnswer(np.array(places, dtype=np.int64), batch.select(list(request.columns)))
 
     def _beyond(self, cursor: Cursor, slot: int, request: PageRequest) -> Iterator[_Found]:
-        """Rows of a slot beyond the cursor's position, as the shard has them at this moment."""
+        """The shard's current rows of a slot after the cursor's position."""
         untouched = self._order.slot_by_slot and cursor.position is None
         for key, versions in self._stored.get((request.shard, slot), {}).items():
             value = _value_at(versions, request.snapshot)
@@ -172,8 +172,8 @@ class MemoryCluster:
         if not left:
             return ()
         end = taken[-1]
-        # Slot by slot, the page's end says which slots are done, half-read and untouched. In an
-        # index any slot may come again until the shard has no more rows at all.
+        # In slot order, the page's end decides which slots are finished, partly read and unread. In
+        # an index any slot may have more rows until the shard has no more rows at all.
         if self._order.slot_by_slot:
             unfinished = SlotSet.of((row.slot, row.slot + 1) for row in left)
             here = SlotSet.span(end.slot, end.slot + 1)
@@ -186,10 +186,10 @@ class MemoryCluster:
             after.append(Cursor((cursor.slots & unfinished) - here, cursor.position))
         return merge(after)
 
-    # What happens to a cluster
+    # Changes of the cluster
 
     def write(self, rows: Mapping[int, int | None]) -> int:
-        """One commit: values by key, None to delete; returns its number."""
+        """Commit values by key, None to delete; return the commit's number."""
         self.last_commit += 1
         for key, value in rows.items():
             slot = key % self._slots
@@ -199,24 +199,24 @@ class MemoryCluster:
 
     @property
     def moving(self) -> tuple[int, ...]:
-        """The tablets of which a move has begun and not ended."""
+        """The tablets with a move in progress."""
         return tuple(self._moves)
 
     def begin_move(self, tablet_id: int, target: int) -> None:
-        """Copy a tablet as it is now. The source goes on serving, also what is written later."""
+        """Copy the current rows of a tablet. The source still serves it, and gets later writes."""
         tablet = self._at_rest(tablet_id)
         copied = {slot: self._copy(tablet.shard, slot) for slot in _each(tablet.slots)}
         self._moves[tablet_id] = _Move(tablet, target, copied, self.last_commit)
 
     def commit_move(self, tablet_id: int) -> None:
-        """Catch up and let the target serve, in one step."""
+        """Copy the later rows and let the target serve, in one step."""
         move = self._moves.pop(tablet_id)
         self._catch_up(move)
         self._switch(move)
         self._strike(move)
 
     def fail_move(self, tablet_id: int) -> None:
-        """Give a move up; the source never stopped serving."""
+        """Cancel a move; the source has served all the time."""
         del self._moves[tablet_id]
 
     def move(self, tablet_id: int, target: int) -> None:
@@ -241,7 +241,7 @@ class MemoryCluster:
         return tablet
 
     def _copy(self, shard: int, slot: int, after: int = 0) -> Versions:
-        """Every version of commits beyond `after`, deletions among them."""
+        """Every version of commits after `after`, including deletions."""
         stored = self._stored.get((shard, slot), {})
         wanted = {key: [v for v in versions if v[0] > after] for key, versions in stored.items()}
         return {key: versions for key, versions in wanted.items() if versions}

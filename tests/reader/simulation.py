@@ -1,8 +1,7 @@
 """A whole cluster and its scans, driven by one seed: the harness of the simulation tests.
 
-`Simulation(seed).run()` raises an AssertionError that names the seed when a scan returned anything
-but the rows of its snapshot, or needed more pages than it may. The same seed gives the same
-schedule every time.
+`Simulation(seed).run()` raises an AssertionError that names the seed if a scan does not return exactly the
+rows of its snapshot, or needs too many pages. The same seed always gives the same schedule.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ MOST_PAGES = 10_000
 
 @dataclass(slots=True)
 class SimulatedScan:
-    """One scan: what it returned so far, and what it must have returned at its end."""
+    """A scan: the rows that it returned so far, and the rows that it must have returned at its end."""
 
     cluster: MemoryCluster
     plan: ScanPlan
     cursors: Cursors
     expected: Counter[Row]
-    sort: SortKey | None = None  # for a scan whose rows leave in one order over all shards
+    sort: SortKey | None = None  # for a scan that returns its rows in one order over all shards
     got: list[Row] = field(default_factory=list)
     marks: list[tuple[str, int]] = field(default_factory=list)  # (a key, rows returned until then)
     stats: ScanStats = field(default_factory=ScanStats)
@@ -57,7 +56,7 @@ class SimulatedScan:
         part: SlotSet | None = None,
         sort: SortKey | None = None,
     ) -> SimulatedScan:
-        """A scan at the newest snapshot over `part` of the slots, all by default."""
+        """Begin a scan at the newest snapshot over `part` of the slots, all by default."""
         base = cluster.current()
         slots = SlotSet.span(0, base.slot_count) if part is None else part
         cursors = restrict((Cursor(slots),), slots)
@@ -67,13 +66,13 @@ class SimulatedScan:
 
     @property
     def key(self) -> str:
-        """The scan as it stands, sealed."""
+        """The sealed continuation key of the scan now."""
         asked, topology, lease = self.plan.request, 1, "00" * 8
         about = (asked.table, asked.snapshot, topology, self.plan.slots, self.cursors, asked.columns, None)
         return SEALER.seal(ContinuationKey(*about, asked.page_rows, asked.page_bytes, lease), expires_at=1)
 
     def resumed(self, key: str, returned: int) -> SimulatedScan:
-        """A new driver that knows nothing but a key and what was returned before it."""
+        """A new driver that knows only a key and the rows that were returned before it."""
         opened = SEALER.open(key, now=0)
         return replace(
             self,
@@ -87,7 +86,7 @@ class SimulatedScan:
         )
 
     def step(self) -> None:
-        """One page, or the end."""
+        """Read one page, or find the end."""
         if self.pages is None:
             placements: Placements = self.cluster
             shards: Shards = self.cluster
@@ -106,10 +105,10 @@ class SimulatedScan:
         assert self.stats.pages < MOST_PAGES, "the scan does not come to an end"
 
     def most_pages_left(self) -> int:
-        """How many pages the scan may still need when nothing moves any more.
+        """The most pages that the scan may still need without further moves.
 
-        A page is full, or it finishes all that its shard has in this pass, and slots that were refused wait
-        for another one; and one step tells that it is over.
+        A page is full, or it finishes all slots of its shard in this pass. Refused slots wait for the next
+        pass. One more step finds the end.
         """
         left = sum(self.expected.values()) - len(self.got)
         shards = self.cluster.current().split_by_shard(slots_of(self.cursors))
@@ -121,12 +120,12 @@ class SimulatedScan:
             ordered = sorted(self.got, key=lambda row: (row[1], row[0]), reverse=self.sort.descending)
             assert self.got == ordered, "the rows left in another order than that of the index"
         assert got == self.expected, f"lost {self.expected - got}, too many {got - self.expected}"
-        if self.sort is None:  # else rows that wait for others are read again after a resume
+        if self.sort is None:  # a sorted scan reads rows again after a resume if they waited for others
             assert self.stats.rows == len(self.got) - self.resumed_at, "rows were counted otherwise"
 
 
 class Simulation:
-    """A cluster, what was written to it, and several scans, all scheduled by one seed."""
+    """A cluster, the rows written to it, and several scans, all scheduled by one seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -137,11 +136,11 @@ class Simulation:
         placement = initial_placement(slots, tablets, self.shards)
         self.order = self.random.choice([DIRECT, INDEX, DESCENDING])
         self.cluster = MemoryCluster(placement, self.order, self._during)
-        # Whether a page is planned by the check of the page before; drawn apart, so the rest is unchanged.
+        # Whether a page is planned with the placement check of the page before; a separate generator.
         apart = random.Random(-1 - seed)
         share = apart.choice([0.0, 0.5, 1.0])
         self.cluster.remembers = lambda: apart.random() < share
-        # Whether shards refuse slots, as those of a store that others operate; not for scans in one order.
+        # Whether shards refuse slots, as in a store that others operate; not for sorted scans.
         operated = random.Random(f"operated {seed}")
         refused = operated.choice([0.0, 0.0, 0.3, 0.9]) if self.order is DIRECT else 0.0
         self.cluster.refuses = lambda: operated.random() < refused
@@ -150,7 +149,7 @@ class Simulation:
         self.rows: dict[int, int] = {}
         self.scans: list[SimulatedScan] = []
         self.left: dict[int, int] = {}  # tablet -> the shard that it came from last
-        # How wild this schedule is; some are calm except within pages, some everywhere.
+        # The probability of changes; some schedules have changes only within pages, some everywhere.
         self.noise_within, self.noise_between = self.random.choice([(0.3, 0.5), (0.05, 0.9), (0.6, 0.0)])
         self.changes_left = self.random.randint(0, 60)
 
@@ -194,7 +193,7 @@ class Simulation:
         if self.random.random() < 0.3:
             scan.marks.append((scan.key, len(scan.got)))
         if scan.marks and self.random.random() < 0.1:
-            # A scan is resumed from an old key although it went further: the same rows again.
+            # A scan is resumed from an old key although it is further: it returns the same rows again.
             self.scans.append(scan.resumed(*self.random.choice(scan.marks)))
         elif self.random.random() < 0.2:
             self.scans[self.scans.index(scan)] = scan = scan.resumed(scan.key, len(scan.got))
@@ -202,7 +201,7 @@ class Simulation:
             scan.step()
 
     def _get(self) -> None:
-        """Rows by their keys, while anything happens to their tablets."""
+        """Read rows by their keys, with any changes of their tablets in between."""
         slots, expected = self.cluster.current().slot_count, dict(self.rows)
         asked = [self.random.randrange(self.keys + 10) for _ in range(self.random.choice([0, 1, 5, 40]))]
         asked.sort(key=lambda key: key % slots)
@@ -215,7 +214,7 @@ class Simulation:
         assert got == [(key, expected.get(key)) for key in asked], "rows by their keys"
 
     def _finish(self) -> None:
-        """Nothing moves any more: every scan ends within its bound."""
+        """Finish every scan without further moves, each within its bound."""
         self.changes_left = 0
         self.cluster.remembers = self.cluster.refuses = lambda: False
         for scan in self.scans:
@@ -269,7 +268,7 @@ class Simulation:
             self.cluster.move(tablet.id, self.random.choice(self._targets(tablet)))
 
     def _return(self) -> None:
-        """A tablet goes back to where it came from."""
+        """Move a tablet back to its previous shard."""
         for tablet in self._resting():
             back = self.left.get(tablet.id)
             if back is not None and back != tablet.shard:
@@ -278,7 +277,7 @@ class Simulation:
                 return
 
     def _ping_pong(self) -> None:
-        """Out and back at once."""
+        """Move a tablet to another shard and back immediately."""
         tablets = [tablet for tablet in self._resting() if self._targets(tablet)]
         if tablets:
             tablet = self.random.choice(tablets)
@@ -298,7 +297,7 @@ class Simulation:
             self.cluster.join(left.id, right.id)
 
     def _empty_shard(self) -> None:
-        """All that a shard has leaves it, as in a contraction."""
+        """Move all tablets away from a shard, as in a contraction."""
         shard = self.random.choice(self.shards)
         for tablet in self._resting():
             if tablet.shard == shard and self._targets(tablet):

@@ -104,7 +104,7 @@ class Engine(ABC, Generic[W]):
                 self.make_step(world, step)
 
     def explain(self, seed: int, style: str | None = None) -> str | None:
-        """Run a program. Describe the fewest steps that still fail, and all steps; None if it passes."""
+        """Run a program; return the fewest steps that still fail, and their error; None if it passes."""
         steps = list[Step]()
         error = self._failure(seed, style, None, steps)
         if error is None:
