@@ -1,4 +1,4 @@
-"""Columns of every type of Arrow's, those that a table may have and others, and rows for them."""
+"""Columns of every type of Arrow, also of types that tables may not have, and rows for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.types as t
 from hypothesis import strategies as st
 
-# Types without parts that a table may have, and all types that it may not.
+# Allowed types without child types, and all types that a table may not have.
 PLAIN = [
     *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64()),
     *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(), pa.float16(), pa.float32(), pa.float64()),
@@ -34,7 +34,7 @@ REFUSED = [
     *(pa.decimal32(5, -6), pa.decimal64(18, -19), pa.decimal128(38, -39), pa.decimal256(1, -200)),
 ]
 
-# Types with parts, of one part.
+# Types with one child type.
 NESTED: dict[str, Callable[[pa.Field], pa.DataType]] = {
     "struct": lambda part: pa.struct([part, pa.field("n", pa.int8()), part]),
     "list": pa.list_,
@@ -51,7 +51,7 @@ def column(name: str, kind: pa.DataType, nullable: bool = True, note: str = "") 
 
 
 def forms(kind: pa.DataType) -> list[pa.DataType]:
-    """A type, and those of which it is a part."""
+    """A type, and the nested types that contain it."""
     kinds = [kind]
     for name, nested in NESTED.items():
         if name != "map from it" or kind != pa.null():
@@ -91,7 +91,7 @@ COLUMNS = st.builds(column, NAMES, KINDS, st.booleans(), st.sampled_from(["", "x
 
 
 def sample_rows(schema: pa.Schema, count: int) -> pa.RecordBatch:
-    """Rows that differ; the first has a value down to the leaves, others nulls where they are allowed."""
+    """Different rows; the first has values at all levels, the others nulls if these are allowed."""
     columns = [pa.array([_value(field, n) for n in range(count)], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -117,7 +117,7 @@ def _sample(kind: pa.DataType, n: int) -> Any:
     if t.is_binary(kind) or t.is_large_binary(kind):
         return b"\xff" * n
     if t.is_decimal(kind):
-        # Of the least scale, Arrow takes no other from Python.
+        # Of the lowest scale, because Arrow accepts no other from Python.
         return Decimal((0, (n % 10,), -kind.scale)) if kind.scale > -kind.precision else Decimal(0)
     if t.is_date64(kind):
         return n * 86_400_000

@@ -1,8 +1,7 @@
-"""The lying twin of a disk: what it says of its files need not be so.
+"""A disk with faults, whose answers may be wrong.
 
-It is full after some bytes, tears files, fails at any call, flips bits,
-gives the content of yesterday or of another file, loses what it acknowledged when the power goes, and its
-mount vanishes and comes back.
+It is full after some bytes, tears files, fails at any call, flips bits, returns an older content or another
+file's, loses acknowledged files at a power cut, and its mount vanishes and comes back.
 """
 
 from __future__ import annotations
@@ -23,23 +22,22 @@ AfterPowerCut = Literal["gone", "zeros", "short"]
 
 
 class FaultyDisk(Disk):
-    """Any disk, with faults.
+    """A wrapper of any disk, with faults.
 
     Attributes:
-        full_after: most bytes that all files together may grow to, from now on `DiskFull`; None
-            for no bound.
-        tear_after: a file that is longer than this silently loses the rest, as after a power cut
-            on a disk that lies about flushing; None for no bound.
-        raise_at_call: for an operation, at which call from now it fails with EIO: "create", "open", "delete",
+        full_after: the most bytes of all files together before `DiskFull` is raised; None for no bound.
+        tear_after: a longer file silently loses the rest, as after a power cut on a disk that lies
+            about flushing; None for no bound.
+        raise_at_call: by operation, after how many calls one fails with EIO: "create", "open", "delete",
             "note", "list", "write", "finish" (a complete file gets its name) or "read_at".
         raise_always: operations that fail with EIO each time.
-        flips: by path, the bits (8 * offset + bit) that are read the wrong way round.
+        flips: by path, the bits (8 * offset + bit) that are read inverted.
         flips_once: the same, each in one read only.
-        stale: by path, what is read instead of the file: yesterday's content, or another file's.
-        flushes: false when files are acknowledged that are not on the disk yet; see `cut_power`.
-        vanished: the mount is "gone" with its root, or "empty": the directory below it shows, and takes
-            what is written meanwhile.
-        written, bytes_read: how many bytes went to all files together, and came from them.
+        stale: by path, the content that is read instead: an older one, or another file's.
+        flushes: false if files are acknowledged before they are on the disk; see `cut_power`.
+        vanished: "gone" if the root does not exist, or "empty" if the directory below the mount is visible,
+            and gets new files.
+        written, bytes_read: the bytes written to and read from all files together.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -54,20 +52,20 @@ class FaultyDisk(Disk):
         self.flushes = True
         self.vanished: Literal["gone", "empty"] | None = None
         self.written = self.bytes_read = 0
-        self._unflushed: dict[str, bytes | None] = {}  # what was under these paths when they were written
+        self._unflushed: dict[str, bytes | None] = {}  # the content of these paths before they were written
         self._below = MemoryDisk()
 
     def content(self, path: str) -> bytes:
-        """What is really there, whatever the faults."""
+        """The real content, without faults."""
         file = self.disk.open(path)
         found: bytes = file.read_at(0, file.size).to_pybytes()
         return found
 
     def cut_power(self, after: AfterPowerCut = "gone") -> list[str]:
-        """Lose what was acknowledged and not flushed; returns the paths.
+        """Lose the files that were acknowledged and not flushed; return their paths.
 
-        Files are gone again (or have their old content), are full of zeros, or have lost their end, as
-        file systems have it that write names before contents.
+        They are missing (or have their old content), are full of zeros, or have lost their end, as on
+        file systems that write names before contents.
         """
         lost = list(self._unflushed)
         for path, before in self._unflushed.items():
@@ -85,19 +83,19 @@ class FaultyDisk(Disk):
         return lost
 
     def _there(self) -> Disk:
-        """The disk, or what shows where it was mounted."""
+        """The disk, or the directory below its mount."""
         if self.vanished == "gone":
             raise ShardUnavailable("the shard's storage cannot be used: it does not exist", root="faulty")
         return self.disk if self.vanished is None else self._below
 
     def fail(self, name: str) -> None:
-        """Raise what a failing device makes of an operation, if it is to fail now."""
+        """Raise the error of a failing device, if this operation is to fail now."""
         left = self.raise_at_call.get(name, 0)
         if left:
             self.raise_at_call[name] = left - 1
         if left == 1 or name in self.raise_always:
             error = OSError(errno.EIO, "Input/output error")
-            if name in ("write", "finish"):  # the disk below says what it means
+            if name in ("write", "finish"):  # the disk below translates the error
                 raise error
             raise disk_error(error, "faulty", None, writing=name not in ("open", "read_at", "list"))
 
@@ -113,7 +111,7 @@ class FaultyDisk(Disk):
             if not self.flushes:
                 self._unflushed.setdefault(path, before)
         except OSError as error:
-            # A disk that is not local tells of a full disk in an error of its own.
+            # A disk that is not local reports a full disk by its own error.
             if error.errno == errno.ENOSPC:
                 raise DiskFull(f"the disk is full while writing {path}", path=path) from error
             raise

@@ -1,6 +1,6 @@
-"""Indexed tables made at random, and what plain Python says an index scan of them gives.
+"""Random tables with an index, and the rows of an index scan according to plain Python.
 
-The oracle sorts Python values: it knows of no file, no run, no bisection.
+The oracle sorts Python values; it uses no files, no runs and no bisection.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Indexed(Scenario):
     # ----------------------------------------------------------------------------- the oracle
 
     def expected(self, bounds: Bounds, descending: bool = False) -> list[IndexRow]:
-        """What is visible, in the order of the index."""
+        """The visible rows, in the order of the index."""
         versions = newest(self.shelf.versions(), bounds.floor, bounds.snapshot)
         rows = [(version.key, version.wide) for version in versions if version.value is not None]
         rows.sort(key=lambda row: (self._sort_key(row), row[0]), reverse=descending)
@@ -92,7 +92,7 @@ class Indexed(Scenario):
         return encode_values(columns, 0)
 
     def some_row(self) -> IndexRow:
-        """Any row; its key is in the table, its values need not be."""
+        """Any row with an existing key; its values may be missing in the table."""
         return self.rng.choice(sorted(self.slots)), self.some_values(few=self.rng.random() < 0.5)
 
     def ranges(self) -> list[tuple[bytes, bytes]]:
@@ -104,12 +104,12 @@ class Indexed(Scenario):
         for _ in range(rng.choice((1, 2, 10, 30))):
             prefix = 1 if self.index.kind == SORTED and rng.random() < 0.5 else None
             key = self.index_key(self.some_row(), prefix)
-            # Bounds may differ by zeros at their ends: turned, the longer one does not come first.
+            # Bounds may differ by zero bytes at their ends: inverted, the longer one does not sort first.
             edges |= {key, successor(key)} | ({key + b"\0", key + b"\0\0"} if rng.random() < 0.5 else set())
         return [piece for piece in pairwise(sorted(edges)) if rng.random() < 0.6]
 
     def index_cursors(self, descending: bool) -> Cursors:
-        """Some of the slots in pieces, each with a position of its own."""
+        """Cursors of some of the slots, in parts, each with its own position."""
         rng, left = self.rng, list(range(self.shelf.slot_count))
         rng.shuffle(left)
         cursors: list[Cursor] = []
@@ -124,5 +124,5 @@ class Indexed(Scenario):
 
 
 def ordered(value: Any) -> tuple[Any, ...]:
-    """A value that Python sorts as the index does: nulls first, NaN last, texts by their bytes."""
+    """A sort key with the order of the index: nulls first, NaN last, texts by their bytes."""
     return (0,) if value is None else (1, rank(value))

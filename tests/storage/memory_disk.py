@@ -1,4 +1,4 @@
-"""A disk in memory: the promises of one, for tests and simulation."""
+"""A disk in memory that keeps all promises of a disk, for tests and simulation."""
 
 from __future__ import annotations
 

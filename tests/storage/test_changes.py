@@ -1,4 +1,4 @@
-"""Changes against plain Python, which replays the commits one by one on a dictionary."""
+"""Changes compared with plain Python, which replays the commits one by one on a dictionary."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.storage.versions import SEEDS, Key, Row, Scenario, keys_of, read_all,
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slots are larger than batches, and histories longer than what is taken of them at once."""
+    """Set limits so that slots are larger than batches, and histories longer than one read of them."""
     monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
     monkeypatch.setattr(merge_module, "_SPARE_ROWS", 0)
     monkeypatch.setattr(copying_module, "BATCH_ROWS", 4)
@@ -37,7 +37,7 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def spans(scenario: Scenario, after: int, upto: int, feed: bool) -> Iterator[ChangeSpan]:
-    """A range as it has to be asked for: every overwrite alone."""
+    """The ranges to be read: every overwrite is a range of its own."""
     alone = [commit for commit in scenario.overwrites if after < commit <= upto]
     edges = sorted({after, upto, *alone, *(commit - 1 for commit in alone)})
     for begin, end in pairwise(edges):
@@ -76,7 +76,7 @@ def replay(scenario: Scenario, span: ChangeSpan) -> list[Row]:
 
 
 def read_one(source: PageSource, request: PageRequest) -> PageRows:
-    """A page; changes of one key come together, also where they are more than it may hold."""
+    """Read a page; it has all changes of a key, even if they are more than its limit."""
     page = read_changes(source, request)
     fields = [source.table.schema.field(name) for name in request.columns]
     if request.changes is not None and request.changes.feed:
@@ -101,7 +101,7 @@ def events_of(page: PageRows) -> list[tuple[Any, ...]]:
 def test_changes_of_any_slots_are_what_a_replay_of_the_commits_tells(
     seed: int, feed: bool, columns: list[str] | None
 ) -> None:
-    """Positions come from other shards: their keys need not be here, nor have changed."""
+    """Positions come from other shards: their keys may be missing here, or unchanged."""
     scenario = Scenario(seed)
     rng, shelf = scenario.rng, scenario.shelf
     after = scenario.snapshot()

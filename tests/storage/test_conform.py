@@ -16,7 +16,7 @@ from elasticscan.storage.conform import batches_of, conform
 
 
 def written(column: pa.Array, kind: pa.DataType, nullable: bool = True) -> pa.Array:
-    """The column as a table with a column of that type takes it."""
+    """The column after conversion to a table's column of this type."""
     batch = pa.RecordBatch.from_arrays([column], names=["v"])
     schema = pa.schema([pa.field("v", kind, nullable=nullable)])
     found = conform(batch, schema)
@@ -152,7 +152,7 @@ def test_a_type_that_could_lose_something_is_refused_by_column(column: pa.Array,
 # ---------------------------------------------------------------------------------------- what to hand in
 
 
-# Values, and whether each is refused: a null is inside of it where the type allows none.
+# Values, and whether each is refused because of a null inside where the type allows none.
 NESTED: list[tuple[pa.DataType, dict[bool, list[Any]]]] = [
     (pa.list_(required), {True: [[1, None]], False: [[1], None, []]}),
     (pa.large_list(required), {True: [[None]], False: [[1], None]}),
@@ -185,7 +185,7 @@ def test_nulls_inside_values_are_refused_where_the_type_allows_none(
 
 @pytest.mark.parametrize("kind", ["view", "dictionary", "text that is not UTF-8"])
 def test_unsound_values_are_refused_before_any_kernel_sees_them(kind: str) -> None:
-    """A kernel that casts them would end the process."""
+    """A kernel that casts them would crash the process."""
     places, content = np.array([1_000, 0, 5, 10**6], np.int32).tobytes(), pa.py_buffer(b"hello")
     unsound = pa.Array.from_buffers(pa.string_view(), 1, [None, pa.py_buffer(places), content])
     if kind == "dictionary":

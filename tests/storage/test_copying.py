@@ -1,4 +1,4 @@
-"""Copies against plain Python: moves keep every version, compaction every version that is needed."""
+"""Copies compared with plain Python: moves keep every version, compaction every needed version."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
 
 
 def check_honest(staged: StagedFragment, rows: list[Version], shelf: Shelf, slots: SlotSet) -> None:
-    """What the catalog is reported about a copy is true of its file."""
+    """Check that the catalog's description of a copy matches its file."""
     assert rows == sorted(rows, key=lambda v: (v.slot, v.key, -v.commit))
     assert staged.rows == len(rows) > 0
     assert staged.tombstones == sum(version.value is None for version in rows)
@@ -65,7 +65,7 @@ def check_honest(staged: StagedFragment, rows: list[Version], shelf: Shelf, slot
 @settings(max_examples=examples(130), deadline=None)
 @given(seed=SEEDS)
 def test_a_copy_keeps_every_version_that_snapshots_from_its_horizon_on_see(compacts: bool, seed: int) -> None:
-    """A move copies some slots as they are, a merge all slots."""
+    """A move copies some slots unchanged, a merge copies all slots."""
     scenario = Scenario(seed)
     rng, shelf, slots, keep = scenario.rng, scenario.shelf, scenario.shelf.slots, Keep()
     if compacts:

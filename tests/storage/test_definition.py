@@ -1,4 +1,4 @@
-"""Definitions that are refused, and columns of every other type: they go in, out and from file to file."""
+"""Definitions that are refused; columns of all other types are written, read and copied."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Trial:
         )
 
     def run(self, values: pa.RecordBatch | None = None) -> None:
-        """Write rows, replace some and delete all; read each snapshot, also from copies as of moves."""
+        """Write rows, replace some and delete all; read each snapshot, also from copies as made by moves."""
         table = self.shelf.table
         assert pa.ipc.read_schema(table.schema.serialize()).equals(table.schema, check_metadata=True)
         rows = conform(sample_rows(table.schema, ROWS) if values is None else values, table.schema)
         self.write(rows, commit=1)
         assert self.read(snapshot=1).equals(pa.table(rows))
-        # Some rows with the values of others are laid over them.
+        # Some rows are laid over with values of other rows.
         turned, keys = rows.take(pa.array([*range(3, ROWS), 0, 1, 2])), len(table.primary_key)
         columns = [*rows.columns[:keys], *turned.columns[keys:]]
         newer = pa.RecordBatch.from_arrays(columns, schema=table.schema)[::2]
@@ -83,7 +83,7 @@ class Trial:
 
 def test_every_type_of_arrow_is_tried() -> None:
     tried = [*PLAIN, *REFUSED, *(nested(column("part", pa.int8())) for nested in NESTED.values())]
-    never = {pa.lib.Type_INTERVAL_MONTHS, pa.lib.Type_INTERVAL_DAY_TIME}  # Python has none of these
+    never = {pa.lib.Type_INTERVAL_MONTHS, pa.lib.Type_INTERVAL_DAY_TIME}  # Python has no such values
     known = {number for name, number in vars(pa.lib).items() if name.startswith("Type_")}
     assert known - never <= {kind.id for kind in tried}
 

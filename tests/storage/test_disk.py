@@ -1,4 +1,4 @@
-"""One suite that every disk passes, what is special on a local one, and disks that are full."""
+"""One suite that every disk passes, special cases of the local disk, and full disks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PATHS = (PATH, "t1/b c%+ü", "t2/deeper/c", "t1/d/a.arrow", "mark")
 
 @dataclass
 class Made:
-    """A disk, and what only a test may do to it."""
+    """A disk, and operations on it that only tests use."""
 
     disk: Disk
     lose_root: Callable[[], object]
@@ -46,7 +46,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
         return Made(memory, lambda: setattr(memory, "present", False))
     if request.param == "objects":
         bucket, client = request.getfixturevalue("bucket"), request.getfixturevalue("s3_server").client
-        # What these tests change behind a disk's back would not be seen in memory.
+        # No cache, because these tests change files without the disk's knowledge.
         objects = open_disk(f"s3://{bucket}/root").uncached
 
         def lose_bucket() -> None:
@@ -79,7 +79,7 @@ def paths(disk: Disk) -> list[str]:
 
 
 class Program:
-    """Files that come and go, alongside a dictionary."""
+    """Files that are created and removed, compared with a dictionary."""
 
     def __init__(self, disk: Disk, seed: int) -> None:
         self.disk, self.rng = disk, random.Random(seed)
@@ -98,7 +98,7 @@ class Program:
         assert all(isinstance(changed, float) and changed >= 0 for changed in times.values())
         for path in PATHS:
             self.check_file(path)
-        for file, content in self.opened:  # whatever became of it since
+        for file, content in self.opened:  # even if it was removed since
             assert content_of(file) == content
 
     def check_file(self, path: str) -> None:
@@ -154,7 +154,7 @@ def test_programs_of_files_end_as_on_a_dictionary(made: Made, seed: int) -> None
 
 
 def test_a_root_that_is_gone_is_out_of_reach_and_not_made_anew_by_a_write(made: Made) -> None:
-    """Otherwise files would go below an empty mount point. A bucket's prefix, though, is made so."""
+    """Otherwise files would be written below an empty mount point. A bucket's prefix, however, is created."""
     write(made.disk, PATH, b"x")
     made.lose_root()
     attempts: list[Callable[[], Any]] = [lambda: made.disk.open(PATH), lambda: made.disk.note("mark", b"x")]
@@ -216,7 +216,7 @@ def test_few_files_stay_open_however_many_are_read(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_read_is_not_an_empty_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """Garbage collection would forget its files, and a repair would do without them."""
+    """Otherwise garbage collection would forget its files, and a repair would leave them out."""
     disk, scandir = LocalDisk(tmp_path), os.scandir
     for path in ("t1/a", "t2/b", "t2/below/c"):
         write(disk, path, b"x")
@@ -242,7 +242,7 @@ def test_memory_that_runs_out_is_no_fault_of_the_disk(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("rows_in_files")
 def test_garbage_goes_from_a_disk_that_is_full(tmp_path: Path) -> None:
-    """No marker can be written, whose time says what time it is."""
+    """No marker can be written, whose time would be used as the disk's clock."""
     disks: dict[str, FaultyDisk] = {}
 
     def faulty(root: str) -> FaultyDisk:

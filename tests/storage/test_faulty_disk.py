@@ -1,4 +1,4 @@
-"""A sealed file on a disk with faults, or that is not what it was: its rows, or a typed error."""
+"""A sealed file that was changed, or is on a faulty disk: reads return its rows or raise a typed error."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_memory_that_runs_out_while_reading_is_no_damage() -> None:
     reads = count()
 
     class Exhausted(FaultyDisk):
-        """A disk for whose bytes there is no memory after some reads."""
+        """A disk whose reads run out of memory after a number of reads."""
 
         def fail(self, name: str) -> None:
             if name == "read_at" and next(reads) > 2:

@@ -1,4 +1,4 @@
-"""Rows on their way in, against plain Python."""
+"""Rows that are staged for a write, compared with plain Python."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Write:
-    """Rows of some keys, some of them tombstones, on their way to three shards."""
+    """Rows of some keys, some of them tombstones, to be written to three shards."""
 
     def __init__(
         self, seed: int, kind: str = "int", buffer_bytes: int = 1 << 30, deletes: bool = True
@@ -76,7 +76,7 @@ class Write:
         return stage_rows(self.table, given, self.where, self.disk_of, self.origin, self.buffer_bytes)
 
     def check(self, staged: Sequence[StagedFragment], where: Placement) -> None:
-        """Each row once, sorted, where its slot lives, as it was added."""
+        """Check that each row exists once, sorted, at the shard of its slot, and unchanged."""
         found = []
         for fragment in staged:
             rows = versions_in(self.shelves[fragment.shard], fragment)

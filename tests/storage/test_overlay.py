@@ -1,4 +1,4 @@
-"""Newer rows laid over a large fragment, against plain Python."""
+"""Newer rows laid over a large fragment, compared with plain Python."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=examples(60), deadline=None)
 @given(SEEDS)
 def test_snapshots_that_share_batches_see_each_its_own_rows(seed: int) -> None:
-    """Readers that know more and more commits, or other ones, read by turns from the same open files."""
+    """Readers with growing or different sets of commits read in turns from the same open files."""
     scenario = Scenario(seed, style="layered")
     rng, shelf, source = scenario.rng, scenario.shelf, scenario.shelf.source()
     views = list[tuple[Sequence[Fragment], int, int]]()
@@ -63,7 +63,7 @@ def loaded(count: int = 16) -> list[tuple[int, int, str | None]]:
 
 
 def laid_over(shelf: Shelf, source: PageSource, count: int, snapshot: int) -> list[pa.RecordBatch]:
-    """The batches of the first fragment with the next ones laid over; none where they are merged."""
+    """The batches of the first fragment with the next fragments laid over; None if they are merged."""
     bounds = Bounds(0, snapshot, snapshot)
     ((_, layers),) = View(shelf.fragments[:count]).within(bounds).parts
     run = sorted_batches_of(layers, source.open, ("k", "v"), bounds)
@@ -71,7 +71,7 @@ def laid_over(shelf: Shelf, source: PageSource, count: int, snapshot: int) -> li
 
 
 def shared(some: Sequence[pa.RecordBatch], others: Sequence[pa.RecordBatch]) -> list[bool]:
-    """True for each batch whose values are the other's, uncopied."""
+    """For each batch, whether its values are the other batch's memory, without a copy."""
     places = [[batch.column("v").buffers()[-1].address for batch in batches] for batches in (some, others)]
     return [a == b for a, b in zip(*places, strict=True)]
 
@@ -94,15 +94,15 @@ def test_a_commit_makes_anew_only_the_batches_that_it_touches() -> None:
     now = laid_over(shelf, source, 4, 4)
     assert shared(before, then) == [True, True, False, True]
     assert shared(then, now) == [True, False, True, True]
-    # An older snapshot that knows the newer files has its own batches still.
+    # An older snapshot that knows the newer files still has its own batches.
     assert all(shared(before, laid_over(shelf, source, 4, 2)))
-    # Keys and slots of a batch whose keys stay are not copied.
+    # Keys and slots of a batch with unchanged keys are not copied.
     own = addresses(list(source.open(shelf.fragments[0], ("k", "v")).plain))
     assert addresses([before[0].select(["k", "_slot"])]) <= own
 
 
 def test_batches_of_past_snapshots_leave_the_cache_and_overlays_end_with_their_views() -> None:
-    """Of many snapshots the last few are kept, however much room there is."""
+    """Only the last few of many snapshots are kept, even if the cache has room."""
     cache, many = BatchCache(), [[(2 * (number % 4), number, "new")] for number in range(2, 32)]
     shelf = shelf_of(loaded(200), *many)
     source = shelf.source(kept=cache)

@@ -1,7 +1,7 @@
-"""Each way of reading against plain Python: visible rows once, in order, within limits, from any cursors.
+"""Each way of reading compared with plain Python: visible rows once, in order, in pages, from any cursors.
 
-One generator of tables (`versions.py`) serves all of them: pages of a scan, with and without statistics that
-skip batches, lists and ranges of primary keys.
+All use one generator of tables (`versions.py`): pages of a scan, with and without statistics that skip
+batches, lists of primary keys, and ranges of them.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ from tests.storage.versions import (
 
 @pytest.fixture(autouse=True)
 def _small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slots are larger than batches, lists and ranges than what is looked at together."""
+    """Set limits so that slots are larger than batches, and lists and ranges larger than one read."""
     monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
     monkeypatch.setattr(point_reads, "LEAST_KEYS", 3)
 
@@ -92,7 +92,7 @@ def encoded_value(shelf: Shelf, version: Version, column: str) -> bytes:
 
 @dataclass
 class Way:
-    """A way of reading, what it is asked, and which rows it gives; others, too, where it only prunes."""
+    """A way of reading, its arguments, and the expected rows; one that only prunes may return others, too."""
 
     read: Callable[[PageSource, PageRequest], PageRows]
     source: PageSource
@@ -105,7 +105,7 @@ def in_pages(scenario: Scenario, snapshot: int) -> Way:
 
 
 def pruned(scenario: Scenario, snapshot: int) -> Way:
-    """By a range between two of a column's values, or one that no row or every row is in."""
+    """Prune by a range between two of a column's values, or by one with no row or every row in it."""
     rng, shelf = scenario.rng, scenario.shelf
     column = rng.choice(shelf.table.schema.names)
     keys = {b"", NULL, b"\1", b"\2"}
@@ -143,7 +143,7 @@ def by_ranges(scenario: Scenario, snapshot: int) -> Way:
 
 
 def some_ranges(scenario: Scenario) -> tuple[KeyRange, ...]:
-    """Disjoint ranges whose ends are keys that are there, are not, or begin like some."""
+    """Disjoint ranges whose ends are existing keys, missing keys, or prefixes of keys."""
     rng = scenario.rng
     keys = [scenario.shelf.encoded(key) for key in [*scenario.slots, *(scenario.some_key() for _ in "abc")]]
     bounds = {b""}
@@ -167,7 +167,7 @@ def holds(key_ranges: KeyRanges, slot: int, key: bytes) -> bool:
 def test_each_way_of_reading_gives_each_visible_row_that_it_is_asked_for_once_and_in_order(
     way: Callable[[Scenario, int], Way], seed: int
 ) -> None:
-    """In pages of any limits, from any cursors: keys are sought alone, together, or denied by a filter."""
+    """In pages of any limits, from any cursors. Keys are searched one by one, together, or by a filter."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fragment_module, "BATCH_ROWS", 1 + seed % 8)
         patch.setattr(overlay, "BATCH_ROWS", (3, 9, 1 << 17)[seed % 3])  # more is merged
@@ -213,7 +213,7 @@ def check_other_columns(scenario: Scenario, snapshot: int, pages: Sequence[PageR
 
 
 def check_rows(source: PageSource, snapshot: int, keys: KeyList, scenario: Scenario) -> None:
-    """A list without pages gives the row of each key, with values or without."""
+    """Check that a list of keys returns the row of each key, with or without values."""
     request = RowRequest(1, 1, snapshot, ("v",), keys.slots, keys.keys)
     answer, now = read_rows(source, request), scenario.visible(snapshot)
     values = [*answer.rows.column("v").to_pylist(), None]
@@ -285,7 +285,7 @@ def list_of(shelf: Shelf, keys: Sequence[Key]) -> KeyList:
 
 
 def test_hashes_of_keys_side_by_side_differ() -> None:
-    """A filter of hashes denies none of its own keys, whatever they are; few others get through."""
+    """A filter of hashes excludes none of its own keys; few others pass it."""
     numbers = np.arange(100_000)
     for columns in ([numbers], np.divmod(numbers, 300)):
         hashes = key_filter.key_hashes([pa.array(column) for column in columns])
@@ -293,7 +293,7 @@ def test_hashes_of_keys_side_by_side_differ() -> None:
 
 
 def test_history_that_a_snapshot_has_left_behind_does_not_count() -> None:
-    """Also where what took its place, a tombstone, is not there any more."""
+    """Also if the tombstone that replaced it does not exist any more."""
     shelf = shelf_of(slots=4)
     versions = [shelf.version((n,), 1, "v") for n in (1, 2)]
     versions.sort(key=lambda version: (version.slot, version.key))

@@ -1,4 +1,4 @@
-"""Batches that wait come back as they were, and a disk that does not take them is a typed error."""
+"""Spilled batches are read back unchanged, and a full or failing disk is a typed error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_batches_are_read_again_also_while_others_come(monkeypatch: pytest.Monke
         assert list(waiting.batches()) == []
         for count in range(1, 4):
             waiting.write(batch(count))
-            begun = waiting.batches()  # one that is given up
+            begun = waiting.batches()  # an abandoned reader
             next(begun)
             assert [b["k"][0].as_py() for b in waiting.batches()] == list(range(1, count + 1))
 

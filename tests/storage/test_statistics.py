@@ -1,4 +1,4 @@
-"""Statistics against plain Python: bounds hold for every value; and equal values have equal hashes."""
+"""Statistics compared with plain Python: bounds hold for every value, and equal values have equal hashes."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def values_of(kind: pa.DataType) -> st.SearchStrategy[Any]:
         return st.booleans()
     if kind == pa.date64():
         return st.dates()
-    # Any bits, so that there are NaN, both zeros and the ends of all numbers.
+    # Random bits, so that there are NaN, both zeros and the largest and smallest numbers.
     width = kind.byte_width
     ends = [b"\0" * width, b"\xff" * width, b"\0" * (width - 1) + b"\x80", b"\xff" * (width - 1) + b"\x7f"]
     bits = st.binary(min_size=width, max_size=width) if width < 9 else st.sampled_from([b"a" * width])
     more = [b"a" * (width - 1) + b"b", b"\0" * (width - 1) + b"\x01"]
-    if pa.types.is_floating(kind):  # a signalling NaN, which minima of NumPy take for any other
+    if pa.types.is_floating(kind):  # a signalling NaN, for which NumPy's minima may return another NaN
         infinity = np.array([np.inf], kind.to_pandas_dtype()).view(f"u{width}")
         more.append((infinity + infinity.dtype.type(1)).tobytes())
     return (bits | st.sampled_from([*ends, *more])).map(
@@ -110,7 +110,7 @@ def test_blocks_bound_every_value_of_any_type_as_tightly_as_they_can(
 
 
 def check_places(column: pa.Array, keys: Sequence[bytes], key: bytes) -> None:
-    """The place of a key in an ascending column of numbers is that of its bytes, also where it is cut."""
+    """Check that `place_of` finds keys, also cut ones, in an ascending column where their bytes sort."""
     column = pa.concat_arrays([column[:1], column, column[-1:]]).slice(1, len(column))
     cut = [key[:length] for length in range(len(key))]
     for sought in (*cut, key, key + b"\5", successor(key) if key > b"\0" else b"\1", b"\0\5", b"\2"):

@@ -1,7 +1,7 @@
-"""Tables made at random, and what plain Python says is in them.
+"""Random tables, and their rows according to plain Python.
 
-`Scenario(seed)` holds versions of rows as tuples, the fragments that were written from them, some of them
-compacted since, and `visible`, the oracle: no NumPy, no Arrow, no sorting by encoded keys.
+`Scenario(seed)` has versions of rows as tuples, and the fragments that were written from them, some of them
+compacted later. `visible` is the oracle: it uses no NumPy, no Arrow and no encoded keys.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ WIDE: dict[str, tuple[pa.DataType, Values]] = {
     "t": (pa.string(), (None, "", "a", "a\0", "a\0b", "b", "ba", "ä", "\U0001f600", "b" * 80, "b" * 81)),
     "i": (pa.int16(), (None, -300, -1, 0, 1, 2, 300)),
     "l": (pa.list_(pa.int8()), (None, [], [1], [2, None])),
-    "_row": (pa.int8(), (None, 1)),  # a name that is the store's own in other places
+    "_row": (pa.int8(), (None, 1)),  # a name that the store itself uses in other places
 }
 
 
 class KeyKind:
-    """Key columns of some types, and how to make the n-th value of each."""
+    """Key columns of some types, and functions that return the n-th value of each."""
 
     def __init__(
         self, make: Callable[[random.Random, int], Key], *types: pa.DataType, shard_columns: int = 1
@@ -124,7 +124,7 @@ ORIGIN = Origin(
 
 @dataclass(frozen=True)
 class Version:
-    """One version of a row; `value` is None for a tombstone. Those of wide tables have more columns."""
+    """One version of a row; `value` is None for a tombstone. Versions of wide tables have more columns."""
 
     key: Key
     commit: int
@@ -135,7 +135,7 @@ class Version:
 
 @dataclass
 class Shelf:
-    """A table at one shard: fragments, the versions in each, and the disk they are on."""
+    """A table at one shard: its fragments, the versions in each, and their disk."""
 
     table: TableInfo
     slot_count: int
@@ -169,7 +169,7 @@ class Shelf:
     ) -> Fragment:
         """Write versions as one fragment that serves `slots` (all, by default).
 
-        With `marked` it says of each row whether it is a tombstone, also if none is.
+        With `marked` it has a tombstone mark for each row, even if no row is a tombstone.
         """
         commits = {version.commit for version in versions}
         rows = sorted(versions, key=lambda v: (v.slot, v.key, -v.commit))
@@ -196,7 +196,7 @@ class Shelf:
     def source(
         self, fragments: Sequence[Fragment] | None = None, floor: int = 0, kept: BatchCache | None = None
     ) -> PageSource:
-        """A source of pages, which keeps open what it opened."""
+        """A source of pages that keeps its files open."""
 
         @cache
         def open_fragment(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
@@ -246,9 +246,9 @@ def read_all(
     whole_keys: bool = False,
     **more: Any,
 ) -> list[PageRows]:
-    """Page after page, each from the cursors of the one before it, as if by another process.
+    """Read all pages, each from the cursors of the page before, as if in another process.
 
-    With `whole_keys` a page may hold more than its limits say, if it is of one key.
+    With `whole_keys` a page of only one key may exceed its limits.
     """
     pages: list[PageRows] = []
     while cursors:
@@ -260,7 +260,7 @@ def read_all(
         if not whole_keys:
             assert page.rows.num_rows <= page_rows
             assert page.rows.num_rows <= 1 or page.rows.nbytes <= page_bytes
-        # Either rows or the end: no page without rows can be followed by another, so none loops.
+        # A page without rows must be the last one, so no reader can loop.
         assert page.rows.num_rows or not page.after
         pages.append(page)
         cursors = page.after
@@ -300,7 +300,7 @@ def newest(versions: Sequence[Version], floor: int, snapshot: int) -> list[Versi
 
 
 def needed(versions: Sequence[Version], keep: Keep) -> list[Version]:
-    """What compaction keeps: all after the horizon, and of each key the newest up to it."""
+    """The versions that compaction keeps: all after the horizon, and the newest one up to it for each key."""
     old = newest(versions, 0, keep.horizon)
     kept = [v for v in old if not (keep.drop_tombstones and v.value is None)]
     return kept + [version for version in versions if version.commit > keep.horizon]
@@ -333,11 +333,11 @@ def table_of(kind: KeyKind, compression: str | None = None, wide: bool = False) 
 class Scenario:
     """A table of some commits: writes, deletes, overwrites and compactions, in fragments that overlap.
 
-    Of the style "layered" it has a large fragment with each key once, and a few with other versions of some
-    keys, older and newer.
+    In the style "layered" it has a large fragment with each key once, and a few fragments with older and
+    newer versions of some keys.
 
     Attributes:
-        oldest: the first snapshot of which all rows are there.
+        oldest: the first snapshot whose rows all exist.
         commits: the last commit.
     """
 
@@ -360,7 +360,7 @@ class Scenario:
         self.slots = {key: self.shelf.slot_of(key) for key in pool}
         {"mixed": self._mix, "layered": self._lay}[style](pool)
 
-    # How it came to be
+    # How the table is made
 
     def _mix(self, pool: Sequence[Key]) -> None:
         rng, pending = self.rng, list[Version]()
@@ -372,7 +372,7 @@ class Scenario:
             keys = pool if rng.random() < 0.6 else [key for key in pool if key not in written]
             deleting = rng.choice((0.0, 0.0, 0.3, 1.0))
             pending += self._versions(rng.sample(keys, rng.randint(0, len(keys))), commit, deleting)
-            if rng.random() < 0.6:  # else: its rows share a fragment with those of the next commit
+            if rng.random() < 0.6:  # otherwise its rows share a fragment with the next commit
                 self._settle(pending)
                 pending = []
                 if rng.random() < 0.4:
@@ -385,7 +385,7 @@ class Scenario:
         commits = (begun, begun + 1) if rng.random() < 0.3 else (begun,)
         versions = [v for key in large for v in self._versions([key], rng.choice(commits), 0.0)]
         self._add(versions, rng.random() < 0.3)
-        share = rng.choice((0.1, 0.4, 1.0))  # of keys that the others may have
+        share = rng.choice((0.1, 0.4, 1.0))  # keys that other fragments may have
         few = [key for key in pool if rng.random() < share]
         for commit in rng.sample(range(1, 12), rng.randint(1, 4)):
             if commit not in commits:
@@ -398,7 +398,7 @@ class Scenario:
         self.commits = max(version.commit for rows in self.shelf.contents.values() for version in rows)
 
     def _versions(self, keys: Sequence[Key], commit: int, deleting: float) -> list[Version]:
-        rng, few = self.rng, self.rng.random() < 0.5  # the same values again and again
+        rng, few = self.rng, self.rng.random() < 0.5  # only few different values
         found = []
         for key in keys:
             text = None if rng.random() < deleting else f"{commit}" + "x" * rng.choice((0, 0, 3, 40))
@@ -411,7 +411,7 @@ class Scenario:
         return tuple(map(self.rng.choice, choices)) if self.wide else ()
 
     def _settle(self, versions: list[Version]) -> None:
-        """Write versions as one fragment, or as two that divide the slots or the keys."""
+        """Write versions as one fragment, or as two with different slots or keys."""
         rng, everything, slot_count = self.rng, self.shelf.slots, self.shelf.slot_count
         how = rng.choice(("one", "one", "keys", "slots", "struck"))
         parts = [(versions, everything)]
@@ -422,7 +422,7 @@ class Scenario:
             at = rng.randint(1, slot_count - 1)
             sides = SlotSet.span(0, at), SlotSet.span(at, slot_count)
             parts = [([v for v in versions if v.slot in side], side) for side in sides]
-        elif how == "struck":  # a tablet of it lives elsewhere by now
+        elif how == "struck":  # one of its tablets has moved to another shard
             at = rng.randint(0, slot_count - 1)
             parts = [(versions, everything - SlotSet.span(at, at + 1))]
         for rows, slots in parts:
@@ -430,7 +430,7 @@ class Scenario:
                 self.shelf.add(rows, slots, True if rng.random() < 0.2 else None)
 
     def _add(self, versions: Sequence[Version], marked: bool = False) -> None:
-        """One fragment; of some of them slots have left since."""
+        """Add a fragment; some slots of some fragments have moved away since."""
         if not versions:
             return
         fragment = self.shelf.add(versions, versioned=marked or None, marked=marked)
@@ -440,12 +440,12 @@ class Scenario:
             self.shelf.fragments[-1:] = [replace(fragment, slots=left)] if left else []
 
     def _compact(self, commit: int) -> None:
-        """Copy the rows of some slots together, keeping the versions of some snapshots, and history apart."""
+        """Compact some slots; keep the versions of some snapshots, and write history to its own file."""
         rng, shelf = self.rng, self.shelf
         start = rng.randrange(shelf.slot_count)
         slots = SlotSet.span(start, rng.randint(start + 1, shelf.slot_count))
         horizon = rng.choice((self.oldest, rng.randint(self.oldest, commit)))
-        some = rng.random() < 0.5  # then their commits may lie around those of the fragments that stay
+        some = rng.random() < 0.5  # then the other fragments may have older and newer commits
         parts = [replace(f, slots=f.slots & slots) for f in shelf.fragments if f.slots & slots]
         chosen = [part for part in parts if not some or rng.random() < 0.5]
         if not chosen:
@@ -459,13 +459,13 @@ class Scenario:
         left = [replace(f, slots=f.slots - slots) if f.id in taken else f for f in shelf.fragments]
         shelf.fragments = [fragment for fragment in left if fragment.slots]
         self.oldest = horizon
-        for copied in reversed(copies):  # history is of its own file, the first one has what is left
+        for copied in reversed(copies):  # history is in its own file, the first file has the rest
             there = {(v.key, v.commit) for v in versions_in(shelf, copied, copied.min_commit)}
             own = [v for v in rows if copied is copies[0] or (v.key, v.commit) in there]
             rows = [v for v in rows if v not in own]
             shelf.register(copied, rows=own)
 
-    # What may be asked of it
+    # Random requests
 
     def snapshot(self) -> int:
         return self.rng.randint(self.oldest, self.commits)
@@ -487,14 +487,14 @@ class Scenario:
         return [*self.shelf.table.primary_key, "v"]
 
     def some_key(self) -> Key:
-        """A key that need not be here."""
+        """A key that may be missing."""
         return self.kind.make(self.rng, self.rng.randint(0, 30))
 
     def cursors(self) -> tuple[Cursors, Callable[[Sequence[Row]], list[Row]]]:
-        """Cursors of all slots or some, and what is beyond them of some rows, as a scan gives it.
+        """Cursors of all or some slots, as in a scan, and those of the given rows that are after them.
 
-        Their positions come from other shards: keys of them need not be here, nor be visible. The rest of a
-        slot that is half read comes first.
+        Their positions come from other shards: their keys may be missing here, or invisible. The rest of a
+        partly read slot comes first.
         """
         rng, left = self.rng, list(range(self.shelf.slot_count))
         if rng.random() < 0.4:
@@ -524,7 +524,7 @@ class Scenario:
 
 
 def versions_in(shelf: Shelf, staged: StagedFragment, commit: int = 1) -> list[Version]:
-    """What the file of a fragment holds, row by row; `commit` is that of rows of one commit alone."""
+    """The versions in a fragment's file, row by row; `commit` is used for a file with one commit."""
     found = list[Version]()
     for batch in FragmentReader(shelf.disk, staged.path, shelf.table.schema.names, staged.seal, shelf.table):
         has, count = batch.schema.names, batch.num_rows
@@ -541,6 +541,6 @@ def keys_of(batch: pa.RecordBatch, table: TableInfo) -> list[Key]:
 
 
 def addresses(batches: Sequence[pa.RecordBatch]) -> set[int]:
-    """Where the values of batches are in memory."""
+    """The memory addresses of the values of batches."""
     columns = [column for batch in batches for column in batch.columns]
     return {buffer.address for column in columns for buffer in column.buffers() if buffer is not None}

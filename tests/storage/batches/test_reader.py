@@ -1,4 +1,4 @@
-"""The cache of batches, against a plain list of what was used when."""
+"""The cache of batches, compared with a plain list in the order of use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.base.examples import examples
 
 BOUND = 1_000
 
-# A batch's number, its bytes in tens, and its reader; number 10 forgets those of one reader.
+# A batch's number, its bytes in tens, and its reader; number 10 drops the batches of one reader.
 USES = st.tuples(st.integers(0, 10), st.integers(1, 40), st.integers(0, 1))
 
 

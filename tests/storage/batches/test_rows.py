@@ -1,4 +1,4 @@
-"""Rows that are read alone are those of the batch; nothing else is read, and nothing unproven believed."""
+"""Single rows equal the batch's rows; nothing else is read, and no unverified bytes are used."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.storage.versions import ORIGIN
 COUNT = 6_000
 _DAY = datetime.date(2024, 2, 29)
 
-# A value of each row number; those of the last three types are not read alone.
+# A value for each row number; rows of the last three types cannot be read singly.
 COLUMNS: dict[str, tuple[pa.DataType, Any]] = {
     "i": (pa.int64(), lambda n: n),
     "b": (pa.bool_(), lambda n: n % 3 == 0),
@@ -76,7 +76,7 @@ def write(
 
 @pytest.fixture(autouse=True)
 def _garbage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory that rows are read into is full of what is not theirs."""
+    """Fill the memory into which rows are read with other bytes."""
     empty = np.empty
 
     def garbage(*shape: Any, **of: Any) -> Any:
@@ -88,7 +88,7 @@ def _garbage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def open_alone(disk: Disk, staged: StagedFragment, columns: Sequence[str]) -> FragmentReader:
-    """A reader that never keeps a batch for the sake of few rows."""
+    """A reader that never caches a whole batch to read a few rows."""
     cache, table = BatchCache(most_bytes=1), table_of(columns)
     return FragmentReader(disk, staged.path, ("k", *columns), staged.seal, table, cache)
 

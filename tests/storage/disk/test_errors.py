@@ -1,4 +1,4 @@
-"""What a disk, the disk of temporary files and an S3 server say is raised as what someone has to do."""
+"""Errors of a disk, the disk of temporary files and an S3 server become errors sorted by what to do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.storage.disk.errors import MissingFile, disk_error, temporary_error
 
-# By number: what a disk's error is raised as and says, and that of temporary files.
+# By error number: the class and text of a disk's error, and of one for temporary files.
 CASES = [
     (errno.ENOSPC, DiskFull, "free some space", DiskFull, "/tmp, is full"),
     (errno.EDQUOT, DiskFull, "free some space", DiskFull, "TMPDIR"),
@@ -64,7 +64,7 @@ def test_a_missing_file_is_told_from_a_missing_root_and_from_one_that_was_collec
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "stat", fail)  # the root cannot be looked at
+        patch.setattr(os, "stat", fail)  # the root cannot be examined
         raised = disk_error(gone, here, path, writing=False)
     assert type(raised) is ShardUnavailable
 

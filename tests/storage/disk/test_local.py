@@ -1,4 +1,4 @@
-"""Which disk a root asks for."""
+"""The kind of disk for each form of a root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects of a real server, through a line that fails: requests, what they cost, and that bytes are right."""
+"""Objects of a real server, through a proxy that fails: the number of requests, and right bytes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_ranges_near_each_other_come_as_one(opened: Callable[[], Object], s3_ser
 
 
 def test_threads_share_objects_whose_blocks_come_and_go(objects: Bucket) -> None:
-    """With room for few blocks, so that some are pushed out on their way; half of the threads scan."""
+    """The cache has room for few blocks, so some are dropped during reads; half of the threads scan."""
     blocks = BlockCache(4 * BLOCK_BYTES)
     shared = Object(objects, "x", blocks)
 
@@ -107,7 +107,7 @@ def test_threads_share_objects_whose_blocks_come_and_go(objects: Bucket) -> None
 
 
 def first(faults: Iterable[Fault | None]) -> Callable[[Request], Fault | None]:
-    """The first requests fail so, all others pass."""
+    """Let the first requests fail in this way; all others pass."""
     ahead = iter(faults)
     return lambda request: next(ahead, None)
 
@@ -115,7 +115,7 @@ def first(faults: Iterable[Fault | None]) -> Callable[[Request], Fault | None]:
 def test_a_line_that_breaks_is_tried_again_when_the_client_does_not(
     objects: Bucket, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After very many failures in a process botocore sends nothing twice, which one attempt stands for."""
+    """After very many failures in a process botocore does not retry; one attempt simulates this."""
     monkeypatch.setattr(bucket_module, "ATTEMPTS", 1)
     monkeypatch.setattr(bucket_module, "_PAUSE_SECONDS", 0.01)
     bucket_module._client_of.cache_clear()
@@ -183,7 +183,7 @@ def test_an_environment_that_leads_nowhere_is_reported_without_a_secret(
     with pytest.raises(ShardUnavailable, match=message) as caught:
         objects.read("before", "-1")
     assert SECRET not in str(caught.value)
-    # No frame of ours has a secret among its variables, either.
+    # No variable in our stack frames has a secret, either.
     error: BaseException | None = caught.value
     seen = repr(vars(bucket_module))
     while error is not None:
@@ -195,12 +195,12 @@ def test_an_environment_that_leads_nowhere_is_reported_without_a_secret(
 
 def test_the_region_is_what_the_environment_says(objects: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    monkeypatch.setenv("AWS_REGION", "eu-central-1")  # which botocore alone would not read
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")  # botocore itself does not read this variable
     assert bucket_module._client().meta.region_name == "eu-central-1"
     monkeypatch.delenv("AWS_REGION")
     assert bucket_module._client().meta.region_name == "eu-west-1"
     monkeypatch.delenv("AWS_DEFAULT_REGION")
-    assert objects.read("before", "-1")[1] == 1  # a server of one's own needs none
+    assert objects.read("before", "-1")[1] == 1  # your own server needs no region
 
 
 def test_credentials_that_were_renewed_in_their_file_are_read_again(
@@ -280,7 +280,7 @@ def test_a_small_file_is_one_request(bucket: str, s3_server: S3Server) -> None:
 def test_a_large_file_is_sent_in_parts_and_seen_when_it_is_whole(
     bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a dead writer sent is listed as unfinished, alone below its prefix, and can be removed."""
+    """The parts of a dead writer are listed as unfinished, only below their prefix, and can be removed."""
     monkeypatch.setattr(bucket_module, "PART_BYTES", 5 << 20)
     disk, others = ObjectDisk(f"s3://{bucket}/x"), ObjectDisk(f"s3://{bucket}/xy")
     dead = [others.create(path) for path in (PATH, OTHER)]

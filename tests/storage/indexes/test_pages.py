@@ -1,4 +1,4 @@
-"""Pages of an index against plain Python: every visible row once, in the index's order, within limits."""
+"""Pages of an index compared with plain Python: visible rows once, in the index's order, within limits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Row = tuple[int, Key, Values]
 
 @pytest.fixture(autouse=True)
 def _small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches, runs, rounds and budgets that a few rows overflow."""
+    """Set limits so small that a few rows exceed batches, runs, rounds and budgets."""
     monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
     monkeypatch.setattr(index_run, "BATCH_ROWS", 3)
     monkeypatch.setattr(index_run, "RUN_ROWS", 7)
@@ -59,7 +59,7 @@ def rows_of(page: PageRows, indexed: Indexed) -> list[Row]:
 
 
 def alike(rows: Sequence[Row]) -> list[tuple[int, Key, str]]:
-    """For comparing rows with NaN and with both zeros."""
+    """A row in a form in which NaN equals NaN, and both zeros are equal."""
     return [(slot, key, repr(values)) for slot, key, values in rows]
 
 
@@ -102,7 +102,7 @@ def read_all(
     cursors: Cursors | None = None,
     source: IndexSource | None = None,
 ) -> list[PageRows]:
-    """Page after page, each from what the one before it left."""
+    """Read all pages, each from the cursors of the page before."""
     names, pages = [*indexed.table.primary_key, *COLUMNS], list[PageRows]()
     cursors, source = cursors or indexed.shelf.everything(), source or indexed.index_source()
     while cursors:
@@ -123,12 +123,12 @@ def expected_rows(indexed: Indexed, cursors: Cursors, order: IndexOrder, bounds:
 
 
 @settings(max_examples=examples(300), deadline=None)
-@example(78, False, 6)  # the newest commit of a merged fragment is in another one, too
+@example(78, False, 6)  # another fragment also has the newest commit of a merged fragment
 @given(SEEDS, st.booleans(), st.sampled_from([1, 6]))
 def test_pages_of_any_limits_hold_each_visible_row_once_and_in_the_order_of_the_index(
     seed: int, descending: bool, least: int
 ) -> None:
-    """Pages of stale entries and of many empty ranges make progress, also where they look at few of them."""
+    """Pages of stale entries and of many empty ranges make progress, even if each reads only a few."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_pages, "LEAST_ENTRIES", least)
         check_pages(Indexed(seed), descending)
@@ -141,7 +141,7 @@ def check_pages(indexed: Indexed, descending: bool) -> None:
     expected = alike(expected_rows(indexed, cursors, order, bounds))
     pages = read_all(indexed, order, bounds, limits, cursors, source) if cursors else []
     assert alike([row for page in pages for row in rows_of(page, indexed)]) == expected
-    # Whoever reads may hold back any cursors, so that their positions come apart.
+    # A reader may skip any cursors in a page, so that their positions differ.
     left, found = list(cursors), list[Any]()
     while left:
         rng.shuffle(left)
@@ -209,7 +209,7 @@ def test_an_index_whose_entries_are_not_in_order_never_makes_a_scan_endless(desc
 
 
 def test_an_index_of_another_fragment_is_damaged() -> None:
-    """Its entries speak of rows that are not there; this index does not have all columns."""
+    """Its entries refer to missing rows; this index does not have all columns."""
     indexed = Indexed(0, style="layered")
     shelf, keys = indexed.shelf, sorted(indexed.slots)
     shelf.fragments.clear()
