@@ -26,10 +26,10 @@ from tests.reader.simulation import Simulation
 from tests.simulation.programs import Programs
 
 for path in sorted(Path(__file__).parent.glob("planted_*.py")):
-    import_module(f"tests.faults.{path.stem}")  # which enters its faults
+    import_module(f"tests.faults.{path.stem}")  # which registers its faults
 FAULTS.sort(key=lambda fault: fault.harness)  # so that each harness is opened once
 
-# Named schedules: tests that need a directory, patches and fixtures of their module, and nothing else.
+# Named schedules: tests that need only a directory, patches and fixtures of their module.
 _MODULES = (
     *("catalog.test_opening", "catalog.test_programs"),
     *("catalog.test_sqlite_files", "connector.test_partial_rows"),
@@ -42,7 +42,7 @@ Scenario = Callable[[Path], object]
 
 
 def _cases(name: str, test: Any) -> Iterator[tuple[str, Scenario]]:
-    """A test for each of its parameters, by the names that pytest gives."""
+    """The cases of a parametrized test, by their names in pytest."""
     marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
     for values in product(*(mark.args[1] for mark in marks)):
         given = dict(zip((mark.args[0] for mark in marks), values, strict=True))
@@ -61,7 +61,7 @@ def _run_test(test: Callable[..., object], given: Mapping[str, Any], directory: 
 
 
 def _value(test: Callable[..., object], name: str, known: dict[str, Any], stack: ExitStack) -> Any:
-    """Return an argument of a test, which may be made by a fixture of its module."""
+    """Return an argument of a test, perhaps from a fixture of its module."""
     if name not in known:
         make = vars(sys.modules[test.__module__])[name]._get_wrapped_function()
         taken = {each: _value(test, each, known, stack) for each in signature(make).parameters}
@@ -82,12 +82,12 @@ SEEDS_FILE = Path(__file__).with_name("seeds.json")
 # Runs the program of a seed; the second argument is its style.
 Run = Callable[[int, str | None], object]
 
-# A patch whose names or arguments are out of date breaks everything: that is no fault that was found.
+# These errors show a patch with outdated names or arguments, not a fault that was found.
 STALE = (TypeError, AttributeError, NameError, ImportError)
 
 
 def read_seeds() -> dict[str, int]:
-    """The seed of a program that finds each fault, by the fault's name."""
+    """The stored seeds, by the names of the faults that their programs find."""
     seeds: dict[str, int] = json.loads(SEEDS_FILE.read_text(encoding="utf-8"))
     return seeds
 
@@ -96,7 +96,7 @@ def read_seeds() -> dict[str, int]:
 def _open(harness: Harness, directory: Path) -> Iterator[Run]:
     if harness in ("programs", "damage"):
         with Programs(directory) as programs:
-            if harness == "damage":  # the stores that are damaged later are sound
+            if harness == "damage":  # the stores are sound before they are damaged
                 programs.make_lives()
             yield programs.run
     elif harness == "log":
@@ -116,7 +116,7 @@ def _open(harness: Harness, directory: Path) -> Iterator[Run]:
 
 
 class Harnesses:
-    """All harnesses, of which one is open at a time: several wrap the same functions."""
+    """All harnesses; only one is open at a time, because several wrap the same functions."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -129,7 +129,7 @@ class Harnesses:
         self._opened = None
 
     def run(self, fault: Fault, seed: int) -> None:
-        """Run the program of a seed, of the harness and in the style that are to find the fault."""
+        """Run the program of a seed, with the harness and style that must find the fault."""
         self.open(fault.harness)(seed, fault.style)
 
     def open(self, harness: Harness) -> Run:
@@ -141,15 +141,15 @@ class Harnesses:
         return self._opened[1]
 
     def passes(self, fault: Fault, seed: int) -> None:
-        """Run the program without the fault, unless it did for another one: several have the same program."""
+        """Run the program without the fault, unless it was run for another fault with the same program."""
         program = (fault.harness, fault.style, seed)
         if program not in self._passed:
             self.run(fault, seed)
             self._passed.add(program)
 
     def notices(self, fault: Fault, seed: int) -> bool:
-        """Run the program while the fault is planted, and tell whether it fails."""
-        self.open(fault.harness)  # before anything is broken
+        """Run the program with the fault; return whether it fails."""
+        self.open(fault.harness)  # before the fault is planted
         with pytest.MonkeyPatch.context() as patch:
             fault.plant(patch)
             try:

@@ -1,7 +1,7 @@
-"""Faults that the harnesses must find: each a small patch that breaks one rule.
+"""Faults that the harnesses must find: each is a small patch that breaks one rule.
 
-A harness that cannot find them proves nothing. Each fault names the rule that it breaks and the
-harness that has to notice.
+A harness that cannot find them proves nothing. Each fault names the rule that it breaks, and the
+harness that must find it.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ Harness = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`plant` breaks the rule for as long as the patch lasts.
+    """A fault; `plant` breaks the rule while the patch lasts.
 
     Attributes:
         name, breaks: the fault, and the rule that it breaks.
-        harness: which harness must notice.
-        style: what kind of random program is most likely to notice; of "scenarios", the test that does.
-        what: the function that is replaced, where the fault is nothing else.
+        harness: the harness that must find it.
+        style: the style of random programs that is most likely to find it; for "scenarios", the test.
+        what: the replaced function, if the fault is only a replacement.
     """
 
     name: str
@@ -125,7 +125,7 @@ def fault(harness: Harness, breaks: str, style: str | None = None) -> Callable[[
 
 
 def found_by(style: str) -> Callable[[Plant], Plant]:
-    """Name the style or the test that finds a fault, on a line of its own, below `@fault`."""
+    """Name the style or the test that finds a fault; a decorator below `@fault`."""
 
     def enter(plant: Plant) -> Plant:
         _STYLES[plant.__name__] = style
@@ -135,10 +135,10 @@ def found_by(style: str) -> Callable[[Plant], Plant]:
 
 
 def replacing(owner: Any, name: Any, let: Plant | None = None) -> Callable[[Callable[..., Any]], Plant]:
-    """Make a fault of a function that stands in the place of another one, which it is given first.
+    """Make a fault from a function that replaces another one, and gets the original as its first argument.
 
-    That is an attribute of a module or a class, or of several, or a value of a dictionary. `let` lets through
-    what a check would refuse.
+    The replaced function is an attribute of one or several modules or classes, or a value of a dictionary.
+    `let` skips a check.
     """
 
     def given(honest: Any, instead: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,7 +162,7 @@ def replacing(owner: Any, name: Any, let: Plant | None = None) -> Callable[[Call
 
 @dataclass(frozen=True, slots=True)
 class Finder:
-    """What has to find faults that are said in a line or two each: a harness, and a style or a test."""
+    """A harness, and a style or a test, that must find the faults declared with it."""
 
     harness: Harness
     style: str | None = None
@@ -173,28 +173,28 @@ class Finder:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule, which enters a fault by what stands in the place of a function that keeps it."""
+    """A rule; its methods register a fault by a replacement of a function that keeps the rule."""
 
     finder: Finder
     breaks: str
 
     def gives(self, owner: Any, name: str, answer: Any = None, let: Plant | None = None) -> None:
-        """Let a function answer the same, whatever it is asked."""
+        """Replace a function by one that always returns the same value."""
         self.alters(owner, name, lambda *_, **__: answer, let)
 
     def sets(self, owner: Any, name: str, instead: Any) -> None:
-        """Let an attribute be another one."""
+        """Replace an attribute."""
         self._enter(lambda patch: patch.setattr(owner, name, instead), owner, name)
 
     def alters(self, owner: Any, name: Any, instead: Callable[..., Any], let: Plant | None = None) -> None:
-        """Let a function be one that is given the honest one first: see `replacing`."""
+        """Replace a function by one that gets the original as its first argument: see `replacing`."""
         self._enter(replacing(owner, name, let)(instead), owner, name)
 
     def plants(self, plant: Callable[..., None], *given: Any, **more: Any) -> None:
         self._enter(lambda patch: plant(patch, *given, **more), plant, "")
 
     def _enter(self, plant: Plant, owner: Any, name: Any) -> None:
-        """Enter a fault, and say what is replaced, in the first of several modules."""
+        """Register a fault, with the name of the replaced function in the first of several modules."""
         first = owner[0] if isinstance(owner, tuple) else owner
         where = getattr(first, "__name__", "handlers").rpartition(".")[2].strip("_")
         what = f"{where}.{getattr(name, '__name__', name)}".strip(".")
@@ -203,7 +203,7 @@ class Rule:
 
 
 def while_running(patch: Patch, function: tuple[Any, str], other: tuple[Any, str], instead: Any) -> None:
-    """Plant something in place of another function, or method, for as long as one runs."""
+    """Replace a function or method while another one runs."""
     honest: Callable[..., Any] = getattr(*function)
 
     def careless(*arguments: Any, **options: Any) -> Any:
@@ -215,7 +215,7 @@ def while_running(patch: Patch, function: tuple[Any, str], other: tuple[Any, str
 
 
 def follow_any_copy(patch: Patch) -> None:
-    """Fold what lies in a log, whatever was seen of it before."""
+    """Fold the records of a log, even if an older copy was put back."""
     honest = checkpoints.replay
 
     def trusting(home: Any, _: object) -> Any:
@@ -351,7 +351,7 @@ def rows_vanish_before_the_epoch_grows(patch: Patch) -> None:
 
     patch.setattr(MemoryCluster, "commit_move", struck_first)
     patch.setattr(driver, "accept_page", then_switched)
-    # Nothing but a page comes between the two steps.
+    # Only a page comes between the two steps.
     patch.setattr(Simulation, "_change", after_the_switch(Simulation._change))
     patch.setattr(MemoryCluster, "_at_rest", after_the_switch(MemoryCluster._at_rest))
 
@@ -367,13 +367,13 @@ def switch_without_the_last_commits(honest: Any, self: Mover) -> None:
 
 
 def replace_fragments(tx: Tx, table: int, slots: Mapping[int, SlotSet], copies: Iterable[Any]) -> None:
-    """Enter fragments in the place of others; `slots` are what these serve from now on, by their ids."""
+    """Replace fragments by others; `slots` are the slots that these serve from now on, by id."""
     changes = FileChanges(tuple(copies), slots=tuple(slots.items()))
     tx.append(FragmentsReplaced(table, compaction.COMPACT, changes))
 
 
 def _strike(tx: Tx, shard: int, slots: SlotSet) -> None:
-    """Let the fragments at a shard serve some slots no longer."""
+    """Remove some slots from the fragments at a shard."""
     for table in tx.state.infos():
         served = {fragment.id: fragment.slots for fragment in tx.state.fragments(table.id, shard)}
         left = {number: own - slots for number, own in served.items() if not own.isdisjoint(slots)}
@@ -391,7 +391,7 @@ def strike_in_a_transaction_of_its_own(honest: Any, self: Mover) -> None:
 
 
 def _with_the_layout_before(patch: Patch, is_hidden: Callable[[Any], bool]) -> None:
-    """Some records change the layout no more; the stores that programs copy have none of these."""
+    """Let some records not change the layout; the stores that programs copy have no such records."""
 
     def silently(honest: Any, before: Any, entry: Any, record: Any) -> Any:
         after = honest(before, entry, record)
@@ -527,7 +527,7 @@ def phases_of_moves_are_not_written(_: Any, tx: Tx, move: Move, owner: str, even
 
 
 def _phase_after(event: Event) -> Phase:
-    """What a mover that asks no one believes."""
+    """The phase that a mover assumes without reading the catalog."""
     return {
         Event.START_COPY: Phase.COPYING,
         Event.COPIED: Phase.CAUGHT_UP,
@@ -628,7 +628,7 @@ def newer_fragments_are_passed_over(patch: Patch) -> None:
         return honest(source, page, kept, *rest)
 
     patch.setattr(pages, "_read_merged", hasty)
-    patch.setattr(pages, "sorted_batches_of", lambda *_: None)  # then all is merged
+    patch.setattr(pages, "sorted_batches_of", lambda *_: None)  # then all rows are merged
 
 
 @fault("programs", "NOT leaves what is null unknown")
@@ -736,7 +736,7 @@ def rows_by_condition_are_not_checked(patch: Patch) -> None:
     patch.setattr(publishing, "unchanged", unchecked)
 
 
-# Rules that one function keeps, and what stands in its place.
+# Rules that one function keeps, and the replacement of that function.
 in_simulation = Finder("simulation")
 in_simulation.rule("rows of slots that moved while a page was read never leave").sets(
     driver, "drop_moved", lambda page, moved: page
@@ -798,7 +798,7 @@ in_programs.rule("a condition is checked again unless the ranges of the index sa
 in_programs.rule("a cached definition of a table is read again when the table gained a column").plants(
     _with_the_layout_before, lambda record: isinstance(record, TableDefined) and record.made_from > 0
 )
-# Rows go where their slots live just before the commit; only while keys are compared others come between.
+# Rows go to the shards that have their slots just before the commit; others act only while keys are compared.
 Finder("programs", "writes that check").rule(
     "a commit requires that each fragment lies where its slots live"
 ).gives(publishing, "_in_place", True, let=files_may_lie_anywhere)

@@ -1,4 +1,4 @@
-"""Faults of aggregates: what folds rows must fold each once, into the right group."""
+"""Faults of aggregates, which must count each row once, in the right group."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def waiting_rows_are_lost(honest: Any, self: Fold) -> pa.Table:
     return honest(self)
 
 
-# Rules that one function keeps, and what stands in its place.
+# Rules that one function keeps, and the replacement of that function.
 program = Finder("scenarios", _PROGRAM)
 program.rule("NaN is above all numbers").alters(
     folding, "float_codes", lambda honest, values: np.where(np.isnan(values), 0, honest(values))

@@ -70,7 +70,7 @@ def a_finished_slot_is_read_again(patch: Patch) -> None:
     patch.setattr(scan, "remaining", once_more)
 
 
-# Rules that one function keeps, and what stands in its place.
+# Rules that one function keeps, and the replacement of that function.
 in_clusters = Finder("cluster")
 in_clusters.rule("a key that is not at the target of an open slot may be back").sets(pages, "_NOT_THERE", ())
 in_clusters.rule("a slot that a master refuses is not finished").sets(

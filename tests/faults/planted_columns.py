@@ -1,4 +1,4 @@
-"""Faults of columns that change in a store that is kept, restored and backed up; see `planted`."""
+"""Faults of changed columns in upkeep, restores and backups; see `planted`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults in what proves the bytes of files, and in what goes on without damaged statistics."""
+"""Faults in the verification of files, and in reads without damaged statistics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.faults.planted import Finder, Patch, fault, found_by, replacing
 
 
 class Whatever(int):
-    """A number that is never another one."""
+    """A number that differs from no other one."""
 
     def __ne__(self, other: object) -> bool:
         return False
@@ -31,7 +31,7 @@ class Whatever(int):
 
 
 def _unproven_if(patch: Patch, trusted: Any) -> None:
-    """Segments of files for which `trusted` is true are not looked at."""
+    """Skip the verification of segments of files for which `trusted` is true."""
     honest = SealedFile._prove
 
     def careless(self: SealedFile, data: memoryview, first: int) -> None:
@@ -62,7 +62,7 @@ def some_columns_are_not_proven(patch: Patch) -> None:
 @fault("damage", "the tail of a file matches its digest in the catalog", style="footer_bit")
 @replacing(sealed_file, "digest_of")
 def digests_of_tails_are_not_compared(honest: Any, data: Any) -> int:
-    # What is read into a buffer is a tail that the catalog knows.
+    # A read into a buffer is a read of a tail that the catalog knows.
     return Whatever(honest(data)) if isinstance(data, pa.Buffer) else honest(data)  # type: ignore[no-any-return]
 
 
@@ -124,7 +124,7 @@ PIECES = "test_a_bit_that_flipped_in_any_piece_is_damage"
 
 
 def _filled_by(patch: Patch, prove: Callable[[SealedFile, memoryview, int, int], None]) -> None:
-    """Files that are near are read piece by piece, each proven by `prove(file, piece, at, start)`."""
+    """Read local files piece by piece; verify each by `prove(file, piece, at, start)`."""
 
     def fill(self: SealedFile, room: memoryview, start: int) -> None:
         for at in range(0, len(room), PIECE_BYTES):
@@ -163,7 +163,7 @@ def sound_statistics_go_with_damaged_ones(
     return found if found.keys() >= set(ids) else {}
 
 
-# Rules that one function keeps, and what stands in its place.
+# Rules that one function keeps, and the replacement of that function.
 flipped_bit = Finder("damage", "flipped_bit")
 flipped_bit.rule("index runs are verified as fragments are").plants(
     _unproven_if, lambda file: file.manifest.kind == "index_run"

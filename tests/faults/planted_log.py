@@ -69,7 +69,7 @@ def names_are_taken_twice(honest: Any, known: StoreState, record: TableDefined) 
 
 
 def _folding(patch: Patch, kind: type, change: Callable[[Any], Any]) -> None:
-    """Fold records of a kind as other ones."""
+    """Fold records of one kind as if they were others."""
     honest = fold._HANDLERS[kind]
     patch.setitem(fold._HANDLERS, kind, lambda known, entry, record: honest(known, entry, change(record)))
 
@@ -145,7 +145,7 @@ def checkpoints_of_any_log_are_used(_: Any, home: Any, found: checkpoints.Checkp
     return unpack_value(StoreState, content)
 
 
-# Rules that one function keeps, and what stands in its place.
+# Rules that one function keeps, and the replacement of that function.
 in_log = Finder("log")
 in_log.rule("an append is checked against the newest state").gives(transaction, "check")
 in_log.rule("files are accepted only where their slots live, with runs of all indexes").gives(

@@ -1,4 +1,4 @@
-"""Faults of rows that lie in the log: small commits, what is read of them, and flushes; see `planted`."""
+"""Faults of rows in the log: small commits, their reads, and flushes; see `planted`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INDEXED = "test_what_an_index_cannot_take_is_refused_when_it_is_written_and_when
 
 
 class _Altered:
-    """A transaction, or its state, of which some attributes are others."""
+    """A transaction, or its state, with some replaced attributes."""
 
     def __init__(self, honest: Any, **answers: Any) -> None:
         self._honest, self._answers = honest, answers
@@ -85,7 +85,7 @@ def flushed_slots_are_forgotten(honest: Any, self: StoreState, table: int) -> tu
     return tuple(replace(commit, slots=everything) for commit in honest(self, table))
 
 
-# Rules that one function keeps, and what stands in its place.
+# Rules that one function keeps, and the replacement of that function.
 Finder("scenarios", f"{STORIES}[flush]").rule(
     "a flush keeps the versions of all snapshots that are kept"
 ).sets(compaction, "Keep", lambda horizon, *most, **how: Keep(horizon if most else 1 << 40, *most, **how))

@@ -41,7 +41,7 @@ def rows_are_laid_over_tombstones(honest: Any, fragments: Sequence[Fragment], *a
     return honest([dataclasses.replace(fragment, tombstones=0) for fragment in fragments], *args)
 
 
-# Rules that one function keeps, and what stands in its place.
+# Rules that one function keeps, and the replacement of that function.
 in_programs = Finder("programs")
 in_programs.rule("a tombstone takes away the row of the large fragment").alters(
     overlay, "Patch", lambda honest, *args: honest(*args[:-1], np.zeros_like(args[-1]))

@@ -1,4 +1,4 @@
-"""Faults in what keeps a table's past, and brings it back: tags and restores."""
+"""Faults in the retention of a table's older rows, and in their restoration: tags and restores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rows_that_came_stay(honest: Any, events: pa.RecordBatch, table: Any) -> pa.R
     return rows.filter(pa.compute.invert(rows.column("_deleted")))
 
 
-# Rules that one function keeps, and what stands in its place.
+# Rules that one function keeps, and the replacement of that function.
 past = Finder("programs", PAST)
 past.rule("a restore undoes all changes of a key, not the last one").alters(
     transactions, "_ends", lambda honest, events, keys: honest(events, keys)[::-1]

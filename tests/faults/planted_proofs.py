@@ -1,4 +1,4 @@
-"""Faults in what proves a log and its parts, in its files and its times; found by tests of the catalog."""
+"""Faults in the verification of a log, its files and its times; found by tests of the catalog."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def what_was_seen_is_forgotten(honest: Any, self: Catalog) -> Any:
     return honest(self)
 
 
-# Rules that one function keeps, and what stands in its place.
+# Rules that one function keeps, and the replacement of that function.
 exchanged_rows = Finder("damaged log", "exchanged_rows")
 exchanged_rows.rule("a value is the one that was appended").gives(entries, "check_part")
 exchanged_rows.rule("rows in the log are the rows that were appended").gives(transaction, "is_sealed", True)

@@ -1,4 +1,4 @@
-"""Faults in what proves a root, a catalog or a piece of garbage."""
+"""Faults in the proofs about roots, catalogs and garbage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DOUBT = "test_nothing_is_changed_where_a_root_or_a_catalog_is_in_doubt[{}]"
 
 
 def _unchecked(patch: Patch, owner: Any, name: str) -> None:
-    """Within one function, any root will do."""
+    """Accept any root within one function."""
     while_running(patch, (owner, name), (RootMarks, "check"), lambda self, shard, *_: self.disk_of(shard))
 
 
@@ -62,7 +62,7 @@ def ages_by_the_machines_clock(honest: Any, self: Any, *arguments: Any) -> Any:
     return replace(honest(self, *arguments), seen_at=self._context.clock.now())
 
 
-# Rules that one function keeps, and what stands in its place.
+# Rules that one function keeps, and the replacement of that function.
 unmounted = Finder("scenarios", DOUBT.format("unmounted"))
 unmounted.rule("the owner of a root is verified before a write is staged there").plants(
     _unchecked, WriteTransaction, "write"

@@ -1,11 +1,11 @@
-"""Look for seeds that find the planted faults, and write them down.
+"""Search seeds that find the planted faults, and store them.
 
-    python -m tests.faults.seeds                      those whose seed finds nothing any more
+    python -m tests.faults.seeds                      faults whose seed finds nothing any more
     python -m tests.faults.seeds no_second_look       a new fault, or another seed for one
     python -m tests.faults.seeds --from 5000 NAME     beginning with this seed
 
-A seed's program changes with the code it runs, so a seed that finds nothing says little about the fault;
-that no seed does says that the harness has become blind to it.
+A seed's program changes with the code that it runs. So it means little if one seed does not find a fault;
+if no seed finds it, the harness cannot find it any more.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pathlib import Path
 
 from tests.faults.harnesses import FAULTS, SEEDS_FILE, Fault, Harnesses, read_seeds
 
-# The effort after which a harness that found nothing has failed.
+# The number of programs after which a harness has failed to find a fault.
 MOST = {"simulation": 400, "cluster": 600, "scenarios": 1}
 MOST_PROGRAMS = 100
 
 
 def find_seed(harnesses: Harnesses, fault: Fault, first: int) -> int | None:
-    """The first seed that finds the fault and passes without it."""
+    """The first seed whose program fails with the fault and passes without it."""
     for seed in range(first, first + MOST.get(fault.harness, MOST_PROGRAMS)):
         if harnesses.notices(fault, seed):
             harnesses.passes(fault, seed)
@@ -46,9 +46,9 @@ def main() -> int:
     unknown = set(options.names) - {fault.name for fault in FAULTS}
     if unknown:
         parser.error(f"no such faults: {', '.join(sorted(unknown))}")
-    logging.disable()  # of what is broken on purpose
+    logging.disable()  # warnings of planted faults
     seeds = {name: seed for name, seed in read_seeds().items() if name in {fault.name for fault in FAULTS}}
-    _write(seeds)  # without those of faults that are gone
+    _write(seeds)  # without seeds of removed faults
     blind = []
     with tempfile.TemporaryDirectory() as directory:
         harnesses = Harnesses(Path(directory))

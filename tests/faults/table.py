@@ -1,4 +1,4 @@
-"""Write the table of all planted faults, by rule and by what finds them, into README.md next to this file.
+"""Write the table of all planted faults, with their rules and finders, into README.md next to this file.
 
 python -m tests.faults.table
 """
@@ -20,7 +20,7 @@ from tests.store import test_index_oracle
 PAGE = Path(__file__).with_name("README.md")
 TITLE = "# All planted faults\n\nWritten by `python -m tests.faults.table`; see docs/testing.md.\n\n"
 
-# Tests with faults of their own, which they find themselves.
+# Tests that plant faults themselves.
 OWN: list[Callable[..., object]] = [
     test_planted_inputs.test_a_check_that_is_left_out_is_noticed,
     test_index_oracle.test_a_planted_fault_is_found,
@@ -50,7 +50,7 @@ def _file(test: Callable[..., object]) -> str:
 
 
 def _planted(test: Callable[..., object]) -> Iterator[str]:
-    """Name the faults among the parameters of a test."""
+    """Return the names of the faults among the parameters of a test."""
     marks: list[pytest.Mark] = test.pytestmark  # type: ignore[attr-defined]
     values: list[Any] = next(list(mark.args[1]) for mark in marks if mark.name == "parametrize")
     for value in values:
@@ -60,7 +60,7 @@ def _planted(test: Callable[..., object]) -> Iterator[str]:
 
 
 def table() -> str:
-    """Return the table of faults, after one of how many each module finds."""
+    """Return a table of the number of faults that each module finds, and the table of faults."""
     rows = [(_finder(fault), fault.breaks, fault.what or fault.name) for fault in FAULTS]
     rows += [(_file(test), "", name) for test in OWN for name in dict.fromkeys(_planted(test))]
     rows.sort(key=lambda row: row[0])

@@ -1,4 +1,4 @@
-"""Every planted fault is found by the program that is written down for it, or by one of the seeds after it.
+"""Every planted fault is found by the program of its stored seed, or of one of the seeds after it.
 
 Without the fault that program passes.
 """
@@ -17,14 +17,14 @@ from tests.simulation.test_simulation import RUNS
 
 SEEDS = read_seeds()
 QUICK = frozenset({"simulation", "cluster"})
-# What a seed's program does changes with the code that it runs, so others are tried where one finds nothing.
+# A seed's program changes with the code that it runs, so the next seeds are tried if one finds nothing.
 SEEDED = frozenset({"programs", "simulation", "log", "damage", "damaged log", "stream", "sink", "cluster"})
 SEEDS_TRIED = 40
-OF_LOGS = (DEFINITIONS, GARBAGE, INDEXES, TAGS)  # of which `tests/catalog/test_programs.py` runs programs
+OF_LOGS = (DEFINITIONS, GARBAGE, INDEXES, TAGS)  # styles that `tests/catalog/test_programs.py` runs
 
 
 def _run_elsewhere(fault: Fault) -> float:
-    """The first seed whose program, without a fault, no other test runs."""
+    """The first seed whose program is not run without a fault by another test."""
     match fault.harness:
         case "programs":
             return drawn(RUNS.get(fault.style, (0,))[0])

@@ -1,4 +1,4 @@
-"""Checks on what comes in, left out one at a time: a test of what a user would see notices each."""
+"""Checks of inputs, left out one at a time: a test of the public behaviour finds each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.store.test_limits import store as limits_store  # noqa: F401 - a fixt
 from tests.store.writing import test_publishing
 from tests.store.writing.test_publishing import store as publishing_store  # noqa: F401 - a fixture
 
-# By what is left out: what is planted, and the test that notices, with the fixture that it takes.
+# By the missing check: the planted change, and the test that finds it, with its fixture.
 FAULTS = dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, Callable[[Store], None]]]()
 
 

@@ -1,4 +1,4 @@
-"""The table of planted faults in README.md is true, so a fault whose test goes is noticed."""
+"""The table of planted faults in README.md is up to date, so a fault that loses its test is noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways around the checks of the log, each of one rule; what breaks it is noticed by rows or files alone."""
+"""Ways around single checks of the log; the broken rule then shows only in rows or files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def unchecked(patch: Patch, kind: type) -> None:
 
 
 class Anywhere:
-    """A placement by which all slots live at each shard."""
+    """A placement in which each shard has all slots."""
 
     def at(self, _: int) -> SlotSet:
         return SlotSet.span(0, MAX_SLOTS)
@@ -40,7 +40,7 @@ def files_may_lie_anywhere(patch: Patch) -> None:
 
 
 def _read_without_runs(patch: Patch) -> None:
-    """A reader finds the entries of a file that has no run, none."""
+    """Let a reader treat a file without an index run as a file without entries."""
     patch.setattr(KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 

@@ -28,7 +28,7 @@ class FaultyDisk(Disk):
         full_after: the most bytes of all files together before `DiskFull` is raised; None for no bound.
         tear_after: a longer file silently loses the rest, as after a power cut on a disk that lies
             about flushing; None for no bound.
-        raise_at_call: by operation, after how many calls one fails with EIO: "create", "open", "delete",
+        raise_at_call: by operation, which call from now fails with EIO: "create", "open", "delete",
             "note", "list", "write", "finish" (a complete file gets its name) or "read_at".
         raise_always: operations that fail with EIO each time.
         flips: by path, the bits (8 * offset + bit) that are read inverted.
