@@ -50,8 +50,8 @@ def zoned(option: str, moment: datetime) -> datetime:
     """Return the moment itself, with a zone.
 
     Raises:
-        InvalidOption: it has no zone. Python would take it for this machine's, SQL for the session's, and
-            others for UTC: only the caller knows.
+        InvalidOption: it has no zone. Python would assume this machine's zone, SQL the session's, and
+            others UTC: only the caller knows.
     """
     if moment.utcoffset() is None:
         plain = moment.replace(tzinfo=None).isoformat()

@@ -63,6 +63,6 @@ class cached_property(Generic[T]):
 
     def __get__(self, instance: object, owner: type[Any] | None = None) -> T:
         if instance is None:
-            return self  # type: ignore[return-value]  # of a class: for its documentation
+            return self  # type: ignore[return-value]  # read from the class, for its documentation
         value: T = instance.__dict__.setdefault(self.compute.__name__, self.compute(instance))
         return value

@@ -1,6 +1,6 @@
 """Pictures as SVG without other files: one style for the slot map and for charts.
 
-All text is escaped here, so a name from a catalog is only ever shown.
+All text is escaped here, so a name from a catalog can never become markup.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from xml.sax.saxutils import escape
 
-# Distinct for most eyes, on white and on black; from Okabe and Ito, and lighter ones of the same hues.
+# Distinct also for colour-blind readers, on white and on black: by Okabe and Ito, with lighter variants.
 COLOURS = (
     "#0072b2 #e69f00 #009e73 #cc79a7 #56b4e9 #d55e00 #b8a800 #7570b3 #66c2a5 #fc8d62 #8da0cb #a6761d".split()  # noqa: SIM905
 )

@@ -12,12 +12,12 @@ from typing import Any
 
 
 def brief(value: Any, limit: int = 80) -> str:
-    """Return `repr(value)` in one line, cut to `limit`; the type where that fails (huge integers, loops)."""
+    """Return `repr(value)` in one line, cut to `limit`; the type if `repr` fails (huge integers, loops)."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):
         return f"{a_type(value)} that is too long to be shown"
-    if "\n" in text:  # of frames; texts show theirs as two characters
+    if "\n" in text:  # in the text of frames; `repr` of a text escapes its line ends
         text = " ".join(text[: limit * 8].split())
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
@@ -36,7 +36,7 @@ def utc(seconds: float) -> str:
     """Format a moment with its zone, to the microsecond: `2026-11-22T19:30:56.735123Z`."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):  # of a year that no calendar has, as of milliseconds
+    except (ValueError, OverflowError, OSError):  # beyond the calendar, for example milliseconds
         return f"{seconds:.0f} seconds after 1970"
 
 

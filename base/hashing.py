@@ -1,18 +1,18 @@
 """Slots of rows: Spark's Murmur3 over whole Arrow columns.
 
-`spark_hash` gives what Spark's SQL function `hash(a, b, ...)` gives, so that Spark's own
-`repartition(n, key)` and the store send a row to the same place. It is Murmur3 (x86, 32 bits) with
-three habits of Spark's `Murmur3_x86_32` and `HashExpression`:
+`spark_hash` returns the same values as Spark's SQL function `hash(a, b, ...)`, so that Spark's own
+`repartition(n, key)` and the store group rows in the same way. It is Murmur3 (x86, 32 bits) with three
+rules of Spark's `Murmur3_x86_32` and `HashExpression`:
 
-- The hash of one column is the seed of the next, and a null passes the seed through.
-- The one to three bytes left over behind the last whole word of a string are mixed in one by one,
-  each as a signed integer (`hashUnsafeBytes`), not packed into a last word as Murmur3 proper does.
+- The hash of one column is the seed of the next, and a null returns the seed unchanged.
+- The one to three bytes after the last whole word of a string are mixed in one by one, each as a signed
+  integer (`hashUnsafeBytes`), while the original Murmur3 packs them into a last word.
 - Types of up to 32 bits hash as one word, longer ones as two, timestamps as microseconds, decimals of
   up to 18 digits as their unscaled long, longer ones as the fewest big-endian bytes that hold the value.
 
-All work is done in blocks small enough to stay in a core's cache: that alone doubles the speed.
+Columns are hashed in blocks that fit into a core's cache, which doubles the speed.
 
-Arrow keeps its values in the machine's byte order, which is taken to be little-endian.
+The machine must be little-endian, because Arrow stores values in its byte order.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _HASHED = _BYTES | {kind.id for kind in _PLAIN}
 def spark_hash(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPARK_SEED) -> NDArray[np.int32]:
     """Compute Spark's `hash(columns...)` of every row, for one or several columns of equal length.
 
-    Raises `SchemaMismatch` for a type that Spark would not hash as one value, and for a timestamp in
-    seconds or milliseconds so far away that Spark's microseconds cannot hold it.
+    Raises `SchemaMismatch` for a type that Spark does not hash as one value, and for a timestamp in
+    seconds or milliseconds that does not fit Spark's microseconds.
 
     >>> spark_hash([pa.array([1], pa.int32())]).tolist()
     [-559580957]
@@ -79,11 +79,11 @@ def spark_hash(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPARK_
 
 
 def slots_of(columns: Sequence[pa.Array | pa.ChunkedArray], slots: int) -> NDArray[np.uint16]:
-    """Return the slot of every row, `pmod(hash, slots)`; raises as `spark_hash`."""
+    """Return the slot of every row, `pmod(hash, slots)`; raises the same errors as `spark_hash`."""
     assert 1 <= slots <= MAX_SLOTS
     hashes = spark_hash(columns)
-    # NumPy's floor division by a scalar is vectorised and its remainder is not. The product may
-    # wrap around; so does the subtraction, back to the right remainder.
+    # NumPy's floor division by a scalar is vectorised, its remainder is not. If the product overflows, the
+    # subtraction overflows, too, so the remainder is right.
     hashes -= hashes // np.int32(slots) * np.int32(slots)
     return hashes.astype(np.uint16)
 
@@ -98,10 +98,10 @@ def _blocks(column: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, pa.Array]
 
 
 def raw_values(column: pa.Array, dtype: Any, per_row: int = 1) -> NDArray[Any]:
-    """Return the values without a copy, `per_row` numbers each; nulls have arbitrary numbers."""
+    """Return the values without a copy, as `per_row` numbers for each row; nulls have arbitrary numbers."""
     item = np.dtype(dtype).itemsize * per_row
     values = np.frombuffer(column.buffers()[1], dtype, len(column) * per_row, column.offset * item)
-    values.setflags(write=False)  # Others may share Arrow's memory of this column.
+    values.setflags(write=False)  # Other columns may share this memory.
     return values
 
 
@@ -141,7 +141,7 @@ def _fold_bytes(data: Bytes, starts: Longs, lengths: Longs, running: Words) -> W
         running = np.array(
             [_mix_row(data[at:end].tobytes(), hashed) for at, end, hashed in places], np.uint32
         )
-    elif (lengths == length).all():  # then they lie at equal distances
+    elif (lengths == length).all():  # then they are at equal distances
         first, step, whole = int(starts[0]), int(starts[1] - starts[0]), length & ~3
         words = np.ndarray((rows, whole // 4), np.uint32, data.data, first, (step, 4))
         tails = np.ndarray((rows, length - whole), np.uint8, data.data, first + whole, (step, 1))
@@ -180,7 +180,7 @@ def _mix_ragged(data: Bytes, starts: Longs, lengths: Longs, running: Words) -> W
     narrow = np.uint16 if most < 1 << 16 else np.int64  # Stable sorts of 16 bits are radix sorts.
     order = np.argsort((most - words).astype(narrow), kind="stable")
     mixed, at, rest = running[order], starts[order], (lengths & 3)[order]
-    word_at = np.ndarray(max(len(data) - 3, 0), np.uint32, data.data, strides=(1,))  # from any byte on
+    word_at = np.ndarray(max(len(data) - 3, 0), np.uint32, data.data, strides=(1,))  # from any byte
     for active in np.searchsorted(-words[order], -np.arange(most)).tolist():
         mixed[:active] = _mix(mixed[:active], word_at[at[:active]])
         at[:active] += 4
@@ -232,7 +232,7 @@ def _words_of(block: pa.Array) -> Sequence[Words]:
     if pt.is_timestamp(kind):
         words = _microseconds(block).view(np.uint32)
     elif pt.is_floating(kind):
-        with np.errstate(invalid="ignore"):  # of a signalling NaN
+        with np.errstate(invalid="ignore"):  # for a signalling NaN
             values = raw_values(block, np.dtype(f"f{kind.bit_width // 8}")) + kind.to_pandas_dtype()(0)
         values[np.isnan(values)] = np.nan  # minus zero is zero now, and there is one NaN
         words = values.view(np.uint32)

@@ -1,7 +1,7 @@
 """Values as bytes whose plain comparison is the order of the values.
 
 There are two kinds of keys. A **primary key** is never null; `encode_row` returns it, and a scan's positions
-consist of such keys. A **value key** is of any scalar type with an order, and may be null; `encode_value`
+consist of such keys. A **value key** may have any ordered scalar type, and may be null; `encode_value`
 returns it, for indexes and statistics. Both are the concatenation of their columns, and no key is a prefix of
 another key of the same columns. A value key has one byte before each column: 0x00 for a null, without further
 bytes, or 0x01. The values are:
@@ -45,13 +45,13 @@ _PRIMARY_KEY_TYPES = "bool, int8 to int64, date32, timestamp, decimal128, string
 _INDEXABLE_TYPES = "bool, integers, floats, decimal128, dates, times, timestamps, strings and binaries"
 
 NULL = b"\0"  # the value key of a null
-VALUES = b"\1"  # the value key of any other value begins so
+VALUES = b"\1"  # the first byte of the value key of any other value
 END = b"\2"  # above every value key
 
 _TEXT_END = b"\0\0"
 _ESCAPED_ZERO = b"\0\xff"
 
-# Types by how Arrow stores their values: as numbers in the order of the values, and otherwise.
+# Key types that Arrow stores as numbers in the order of the values, and the others.
 _TIMES = (pa.date32(), pa.timestamp("us"), pa.date64(), pa.time32("s"), pa.time64("us"))
 _WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 _NUMBERS = {
@@ -64,7 +64,7 @@ _FIXED = pa.binary(1).id
 _FLOATS = {pa.float16().id: ">f", pa.float32().id: ">f", pa.float64().id: ">d"}
 _TEXTS = {pa.string().id, pa.large_string().id, pa.binary().id, pa.large_binary().id}
 _VIEWS = {pa.string_view().id: pa.large_string(), pa.binary_view().id: pa.large_binary()}
-# Types that no primary key has, with a type of the same values that Spark hashes.
+# Types that primary keys cannot have, each with a type of the same values that Spark can hash.
 _OTHERS = {
     **_VIEWS,
     **{kind.id: pa.int64() for kind in (*_WHOLE[4:], pa.date64(), pa.time64("us"))},
@@ -76,7 +76,7 @@ _OTHERS = {
 _TURN = bytes(255 - byte for byte in range(256))
 _TOP_BIT = 1 << 63
 _DECIMAL_BIAS = 1 << 127
-# Moves the point of a decimal of 38 digits without rounding, whatever the thread's own context is.
+# Scales a decimal of 38 digits without rounding, independent of the thread's decimal context.
 _EXACT = decimal.Context(prec=76)
 
 
@@ -93,9 +93,9 @@ def can_be_encoded(kind: pa.DataType) -> bool:
 
 
 def encode_row(columns: Sequence[pa.Array], row: int) -> bytes:
-    """Return the primary key of row `row`, `0 <= row < len(columns[0])`; quick enough to bisect with.
+    """Return the primary key of row `row`, `0 <= row < len(columns[0])`; fast enough for a bisection.
 
-    No value is null. `check_key_type` accepts the types.
+    No value may be null. `check_key_type` must accept the types.
 
     >>> encode_row([pa.array([5], pa.int16()), pa.array(["a"])], 0).hex()
     '8005610000'
@@ -113,7 +113,7 @@ def encode_value(scalar: pa.Scalar) -> bytes:
 
 
 def encode_values(columns: Sequence[pa.Array], row: int) -> bytes:
-    """Return the value key of row `row`; quick enough to bisect with."""
+    """Return the value key of row `row`; fast enough for a bisection."""
     return b"".join([encode_value(column[row]) for column in columns])
 
 
@@ -154,7 +154,7 @@ def _number_encoder(kind: pa.DataType) -> Callable[[pa.Scalar], bytes]:
     return partial(encode, numbers.itemsize, _bias(numbers.itemsize) if numbers.kind == "i" else 0)
 
 
-# What encodes a value that is not null, by type: all of them, and those of primary keys.
+# The encoders of values that are not null, by type: all of them, and those of primary keys.
 ENCODERS: dict[int, Callable[[pa.Scalar], bytes]] = {
     _BOOL: partial(_encode_integer, 1, 0),
     _DECIMAL: _encode_decimal,
@@ -167,7 +167,7 @@ PRIMARY_ENCODERS = {kind: encoder for kind, encoder in ENCODERS.items() if kind 
 
 
 def value_of(key: bytes, kind: pa.DataType) -> pa.Scalar:
-    """Return the value of a value key of one column; text of a view type comes as plain text."""
+    """Decode a value key of one column; text of a view type is returned as plain text."""
     kind = _VIEWS.get(kind.id, kind)
     if key == NULL:
         return pa.scalar(None, kind)
@@ -190,7 +190,7 @@ def value_of(key: bytes, kind: pa.DataType) -> pa.Scalar:
 def successor(prefix: bytes) -> bytes:
     """Return the lowest bytes above every key that begins with `prefix`: of `01 61 ff` it is `01 62`.
 
-    `prefix` is not all 0xFF.
+    `prefix` must not consist of 0xFF bytes only.
     """
     head = prefix.rstrip(b"\xff")
     return head[:-1] + bytes([head[-1] + 1])
@@ -287,7 +287,7 @@ def index_hash(columns: Sequence[pa.Array]) -> NDArray[np.int32]:
 
     Types that Spark lacks are hashed as a Spark type with the same values.
     """
-    # Casts are unsafe, because far years may not fit microseconds, nor an uint64 an int64; any bits will do.
+    # Casts are unsafe: far years may not fit microseconds, nor a uint64 an int64; any bits serve for a hash.
     hashed = [
         pa.int64() if pa.types.is_timestamp(c.type) else _OTHERS.get(c.type.id, c.type) for c in columns
     ]

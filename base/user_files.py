@@ -38,7 +38,7 @@ def naming_file(path: str, verb: str) -> Iterator[None]:
         raise InvalidOption(f"{place} cannot be {verb}: {reason}", file=place) from as_cause(error, path)
     except SchemaMismatch as error:
         raise SchemaMismatch(f"{place}: {error.message}", **error.fields) from error
-    except UnicodeError:  # in a column's name, or that of a directory
+    except UnicodeError:  # in the name of a column or a directory
         raise SchemaMismatch(
             f"{place} cannot be {verb}: its names or its text are not UTF-8; convert them", file=place
         ) from None

@@ -31,7 +31,7 @@ def make_server(uri: str, host: str = "127.0.0.1", port: int = 0) -> PageServer:
     """Make a server of a store's page, bound to its address; `run` answers requests.
 
     Raises:
-        InvalidOption: the address cannot be had.
+        InvalidOption: the address cannot be bound.
         NotFound: there is no store.
     """
     from elasticscan.ui.server import PageServer  # commands start without the store  # noqa: PLC0415

@@ -41,13 +41,13 @@ def sections(status: Row) -> Iterator[tuple[str, tuple[str, ...], Cells]]:
 
 
 def warnings_of(status: Row) -> list[str]:
-    """Return what a reader of a status has to know first."""
+    """Return warnings to show before a status: it is outdated, or the store is read-only."""
     read_only = status["read_only"] and f"for reading alone, scans take no leases: {status['read_only']}"
     return [text for text in (status["outdated"], read_only) if text]
 
 
 def cells(rows: Iterable[Row], keys: Iterable[str]) -> Cells:
-    """Return the values of `keys` in rows as whole numbers and texts."""
+    """Return the values of `keys` in rows as integers and texts."""
     return [[_cell(key, row) for key in keys] for row in rows]
 
 

@@ -1,8 +1,8 @@
-"""The server of the page: its HTML without a script, its headers, and the names by which it may be asked.
+"""The server of the page: its HTML without a script, its headers, and the host names that it answers.
 
-Any web page can point a name of its own at 127.0.0.1 (DNS rebinding); the browser then lets it read what is
-answered there. Its requests say that name in `Host`, so only names that are this server's, and addresses, are
-answered. The port is not compared: a forwarded one (`ssh -L`) differs, and no foreign page is `localhost`.
+Any web page can point its own host name at 127.0.0.1 (DNS rebinding); the browser then lets it read answers
+of servers there. Its requests have that name in `Host`, so the server answers only its own names and
+addresses. The port is not compared: a forwarded one (`ssh -L`) differs, and no foreign page is `localhost`.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9_.-]+))(?::[0-9]{1,5})?"
 
 
 class PageServer(ThreadingHTTPServer):
-    """A server of the page of one store; its socket is bound, `run` answers."""
+    """A server of one store's page; the constructor binds its socket, `run` answers requests."""
 
     daemon_threads = True
     allow_reuse_port = False
 
     def __init__(self, uri: str, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Bind the address: 0 is any port that is free.
+        """Bind the address; port 0 means any free port.
 
         Raises:
-            InvalidOption: the address cannot be had.
+            InvalidOption: the address cannot be bound.
             NotFound: there is no store.
         """
         Store.open(uri).close()  # a wrong name is an error here, not an empty page
@@ -84,7 +84,7 @@ class PageServer(ThreadingHTTPServer):
         self._names = {"localhost", host.lower(), socket.gethostname().lower()}
 
     def answers(self, header: str) -> bool:
-        """Return whether a `Host` header names this server, or is an address: no page has that as a name."""
+        """Return whether a `Host` header names this server, or is an address, which cannot be rebound."""
         match = _HOST.fullmatch(header)
         name = ((match[1] or match[2]) if match else "").lower().removesuffix(".")
         with suppress(ValueError):
@@ -93,14 +93,14 @@ class PageServer(ThreadingHTTPServer):
         return name in self._names
 
     def run(self) -> None:
-        """Answer until `shutdown` is called by another thread, or a signal comes."""
+        """Answer requests until another thread calls `shutdown`, or a signal arrives."""
         try:
             self.serve_forever(0.1)
         finally:
             self.server_close()
 
     def page(self) -> str:
-        """Return the page, which was drawn at most a second ago; all visitors share it."""
+        """Return the page, drawn at most a second ago and shared by all visitors."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._page = _page(shown(self._uri), self._body())
