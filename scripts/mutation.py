@@ -285,7 +285,7 @@ class Runner:
 
 
 def report(mutants: list[dict[str, Any]], results: list[str]) -> None:
-    """Print the killed mutants by folder, and compare the rates of those that have an earlier result."""
+    """Print the killed mutants by folder, and compare the rates of mutants that have an earlier result."""
     print(f"{'':17} killed timeout survived gone    rate | of those kept: now, then")  # noqa: T201
     for folder in [*COUNTS, ""]:
         pairs = zip(mutants, results, strict=True)
