@@ -171,15 +171,19 @@ class _Collection:
                 spared = self._condemn({(root.shard.id, path) for path in batch if path not in root.dropped})
                 deleted = set[str]()
                 try:
-                    for path in (path for path in batch if path not in spared):
-                        disk.delete(path)
-                        deleted.add(path)
+                    self._delete(disk, [path for path in batch if path not in spared], deleted)
                 finally:
                     gone |= deleted
                     self.book(root, deleted)
         except (ShardUnavailable, ShardMismatch) as error:
             self._skip(root.shard, error)
         return [each for each in decisions if each.action is Action.KEEP or each.path in gone]
+
+    def _delete(self, disk: Disk, paths: Sequence[str], deleted: set[str]) -> None:
+        """Delete files without the catalog's lock, and add each to `deleted`."""
+        for path in paths:
+            disk.delete(path)
+            deleted.add(path)
 
     @retry_interrupted
     def _condemn(self, files: Set[tuple[int, str]]) -> Set[str]:

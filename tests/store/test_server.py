@@ -18,9 +18,9 @@ import pytest
 
 from elasticscan.base.errors import (
     AlreadyExists,
+    LimitExceeded,
     NotFound,
     ReadOnlyStore,
-    SchemaMismatch,
 )
 from elasticscan.base.limits import MAX_KEY_BYTES
 from elasticscan.catalog.postgres import ServerClock
@@ -113,7 +113,7 @@ def test_a_small_commit_is_checked_against_an_index_that_was_made_meanwhile(stor
 
     with Store.open(store.uri) as other:
         other.context.sync_point = make_index
-        with pytest.raises(SchemaMismatch):
+        with pytest.raises(LimitExceeded):
             other.table("texts").upsert([{"id": 1, "v": 1, "s": "x" * (MAX_KEY_BYTES + 1)}])
     assert indexed
 
