@@ -50,7 +50,7 @@ _DROPPED_AT_ONCE = 500
 class Catalog:
     """The log of a store, and transactions over it. Safe for several threads; a forked child opens its own.
 
-    Each method raises `CatalogOutdated` if the log is older than a state that this object has seen.
+    Each method raises `ShardMismatch` if the log is older than a state that this object has seen.
 
     Attributes:
         home: the database that stores the log.
@@ -165,7 +165,7 @@ class Catalog:
 
         Raises:
             ReadOnlyStore: the log cannot be written.
-            WrongRoot: the log's file has two names, or the store is a copy.
+            ShardMismatch: the log's file has two names, or the store is a copy.
         """
         self.check_writable()
         verify = self.before_writing(is_small)  # before the transaction: it reads files at the shards
@@ -254,7 +254,7 @@ class Catalog:
         verify = self.before_writing(True)
         try:
             verify(state)
-        except CatalogOutdated:  # other processes may have committed since
+        except ShardMismatch:  # other processes may have committed since
             verify(self.follow())
         try:
             check(state, append.record)  # depends only on the layout, which the statement compares
@@ -299,7 +299,7 @@ class Catalog:
 
     @retry_interrupted
     def check_whole(self) -> None:
-        """Raise `StoreDamaged` if the log is damaged, `CatalogOutdated` if an older one is back."""
+        """Raise `StoreDamaged` if the log is damaged, `ShardMismatch` if an older one is back."""
         self.home.close()  # open connections cache pages that may be damaged on the disk
         self.newest()
         self.home.check_sound()

@@ -67,7 +67,7 @@ def replay(home: LogHome, state: StoreState | None) -> StoreState:
     and all later entries.
 
     Raises:
-        CatalogOutdated: an older copy of the log was put back.
+        ShardMismatch: an older copy of the log was put back.
         StoreDamaged: the log is damaged, or a value was dropped because a checkpoint covers it.
     """
     if state is not None and head_in(home.execute(tables.HEAD)) == head_of(state):

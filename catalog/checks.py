@@ -20,8 +20,8 @@ flush, a merge or a move copied rows are still the same is compared by their cal
     TagChanged          a snapshot that is still kept
     TopologyEntered     the next number in the topology history
 
-Raised: `TableChanged` and `RowsChanged` (the caller reads again), `WriteConflict` (the caller tries again),
-`SnapshotExpired`, `AlreadyExists`, `InvalidTopologyChange`.
+Raised: `TableChanged` and `RowsChanged` (the caller reads again), `Busy` (the caller tries again),
+`SnapshotExpired`, `AlreadyExists`, `InvalidCall`.
 """
 
 from __future__ import annotations
@@ -76,10 +76,8 @@ def _existing(state: StoreState, id: int) -> TableState:  # noqa: A002
     return table
 
 
-def _changed(table: TableState, part: str) -> WriteConflict:
-    return WriteConflict(
-        f"{part} of table {table.info.name!r} changed meanwhile; nothing was done, try again"
-    )
+def _changed(table: TableState, part: str) -> Busy:
+    return Busy(f"{part} of table {table.info.name!r} changed meanwhile; nothing was done, try again")
 
 
 def _check_rows(state: StoreState, record: RowsCommitted) -> None:
@@ -137,7 +135,7 @@ def _check_files(state: StoreState, table: TableState, changes: FileChanges, pla
 def _check_not_condemned(state: StoreState, files: Iterable[tuple[int, str]]) -> None:
     condemned = state.condemned.intersection(files) if state.condemned else ()
     if condemned:
-        raise WriteConflict(
+        raise Busy(
             "files of this call were collected before it ended; nothing was changed: try again with a "
             "longer `gc --orphans`",
             path=min(condemned)[1],
@@ -230,7 +228,7 @@ def _check_tag(state: StoreState, record: TagChanged) -> None:
 def _check_topology(state: StoreState, record: TopologyEntered) -> None:
     newest, is_published = state.topology
     if record.topology != newest + int(is_published):
-        raise WriteConflict(f"topology {newest} was entered meanwhile; try again")
+        raise Busy(f"topology {newest} was entered meanwhile; try again")
 
 
 _CHECKS: Final[Mapping[type, Callable[[StoreState, Any], object]]] = {

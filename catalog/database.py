@@ -140,7 +140,7 @@ class LogHome(ABC):
 
     @property
     def held(self) -> Any:
-        """This thread's connection, or None. Raises `ScanConsumed` in a child that was forked meanwhile."""
+        """This thread's connection, or None. Raises `InvalidCall` in a child that was forked meanwhile."""
         process, connection = self._held.get(get_ident(), (os.getpid(), None))
         if process != os.getpid():
             raise _forked_during_use()

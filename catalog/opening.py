@@ -51,14 +51,14 @@ def open_home(url: str | Path, clock: Clock | None, where: str, read_only: bool 
 
     Raises:
         InvalidOption: the URL is not that of a supported database.
-        StoreNotFound: the database has no log.
+        NotFound: the database has no log.
     """
     home = _home_of(url, clock)
     try:
         home.why_read_only = "it was opened with read_only=True" if read_only else None
         is_empty = home.file is not None and not (home.file.is_file() and home.file.stat().st_size)
         if is_empty or not home.inspect():
-            raise StoreNotFound(
+            raise NotFound(
                 f"{where} holds no elasticscan store; "
                 "create one with elasticscan.create or `elasticscan create`",
                 uri=where,
@@ -125,7 +125,7 @@ def copy_catalog(
 
 def holds_store(url: str | Path) -> bool:
     """Return whether a URL has a store's log; creates and changes no file."""
-    with suppress(StoreNotFound), closing(open_home(url, None, "here", read_only=True)) as home:
+    with suppress(NotFound), closing(open_home(url, None, "here", read_only=True)) as home:
         return home.is_begun()
     return False
 
@@ -167,7 +167,7 @@ def _home_at_server(url: str, clock: Clock | None) -> PostgresHome:
         parameters, problem = {}, error
     hosts, ports = (str(parameters.get(name) or "").split(",") for name in ("host", "port"))
     is_certain = problem is None and "@" not in query and all(map(str.isdecimal, filter(None, ports)))
-    if not is_certain or any(hides(url, host) for host in hosts):
+    if not is_certain or any(host not in shown(url) for host in hosts):  # and would be named in errors
         raise InvalidOption(
             "the URL does not show where its host begins, or an option is unknown; write '/', ':', '@', '?' "
             f"in a password as %2F, …: {shown(url)}",

@@ -68,7 +68,7 @@ def _state_of(path: str, is_copied: bool) -> tuple[int, ...] | None:
 
 
 def check_one_name(path: Path) -> None:
-    """Raise `WrongRoot` if a log's file has several names, by a symbolic or hard link.
+    """Raise `ShardMismatch` if a log's file has several names, by a symbolic or hard link.
 
     A write through one name would change the store of the other name, too, and SQLite uses a separate
     write-ahead log for each name.

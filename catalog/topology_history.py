@@ -129,25 +129,3 @@ def pack_topology(topology: Topology) -> bytes:
 def _placement(tablets: bytes) -> Placement:
     """Return the placement of packed tablets. Cached, since it takes milliseconds for many tablets."""
     return Placement(tuple(Tablet(*fields) for fields in msgpack.unpackb(tablets)))
-
-
-def enter_foreign_topology(path: str, nodes: Collection[str], tablets: str) -> str | None:
-    """Append the placement of a cluster to its history in a SQLite file, unless it equals the newest one.
-
-    Returns the newest one before, or None. A history belongs to the cluster if its name is one of `nodes`.
-    """
-    try:
-        with closing(sqlite3.connect(path, timeout=30)) as connection, connection:
-            connection.execute(_FOREIGN)
-            connection.execute("BEGIN IMMEDIATE")
-            row = connection.execute(_NEWEST, [json.dumps(list(nodes))]).fetchone()
-            name, number, before = row or (min(nodes), 0, None)
-            if tablets != before:
-                entry = (name, number + 1, time.time(), tablets)
-                connection.execute("INSERT INTO topology_history VALUES (?, ?, ?, ?)", entry)
-            return None if row is None else str(before)
-    except (sqlite3.Error, ValueError, OverflowError) as error:
-        raise InvalidOption(
-            f"topologyHistory={path!r} cannot be used ({error}); name a new SQLite file",
-            option="topologyHistory",
-        ) from None
