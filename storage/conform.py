@@ -77,7 +77,7 @@ def conformed(
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows as `conform` returns them, in all columns of a table or in `columns`.
 
-    With `is_any`, other columns of the rows are dropped. Raises `InvalidKey` if a key column has a null.
+    With `is_any`, other columns of the rows are dropped. Raises `SchemaMismatch` if a key column has a null.
     """
     schema = table.schema if columns is None else pa.schema([table.schema.field(name) for name in columns])
     for batch in batches:
@@ -158,7 +158,7 @@ def _lacks_value(column: pa.Array, field: pa.Field) -> bool:
 
 
 def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
-    """Raise `InvalidKey` if a column of the primary key has nulls."""
+    """Raise `SchemaMismatch` if a column of the primary key has nulls."""
     for name in table.primary_key:
         nulls = rows.column(name).null_count if rows.schema.names.count(name) == 1 else 0
         if nulls:
@@ -170,7 +170,7 @@ def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
 def check_key_bytes(
     rows: pa.RecordBatch, names: Sequence[str], kind: str = "primary key", null_bytes: int = 0
 ) -> None:
-    """Raise `InvalidKey` if an encoded key, plus `null_bytes`, is longer than `MAX_KEY_BYTES`."""
+    """Raise `LimitExceeded` if an encoded key, plus `null_bytes`, is longer than `MAX_KEY_BYTES`."""
     columns = [rows.column(name) for name in names]
     # A quick upper bound for the longest key: all columns together, with two bytes for each zero byte.
     if not rows.num_rows or sum(2 * column.nbytes + 24 for column in columns) <= MAX_KEY_BYTES:

@@ -88,7 +88,7 @@ def copy_slots(
         A fragment of current rows and one of history, each only if it has rows.
 
     Raises:
-        InvalidKey: the staged rows have a key twice.
+        SchemaMismatch: the staged rows have a key twice.
     """
     table, copies = source.table, list[StagedFragment]()
     copied = [f for f in source.view.fragments if bounds.touch(f) and f.slots & slots]
@@ -162,7 +162,7 @@ def _until(versions: Versions, keep: Keep) -> Array:
 
 
 def check_keys_differ(source: PageSource) -> None:
-    """Raise `InvalidKey` if a key occurs twice in the fragments of one write."""
+    """Raise `SchemaMismatch` if a key occurs twice in the fragments of one write."""
     names, fragments = source.table.primary_key, source.view.fragments
     repeating = SlotSet.union(fragment.slots for fragment in fragments if not fragment.unique)
     slots = shared_slots(fragments) | repeating

@@ -69,7 +69,7 @@ def stage_rows(
     `_deleted` column if some rows may be tombstones.
 
     Raises:
-        ScanConsumed: the process was forked after the call, and this is the child.
+        InvalidCall: the process was forked after the call, and this is the child.
     """
     staged, process = dict[int, list[StagedFragment]](), os.getpid()
 

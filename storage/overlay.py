@@ -121,8 +121,8 @@ class Overlay:
         return self._kept(index, key, lambda: self._lay_over(index, self._newer(index)))
 
     def _newer(self, index: int) -> pa.RecordBatch:
-        """Return the newer rows of a batch, as long as they are kept without a merge."""
-        number = self._number * self.batch_count - index  # < 0, unique among overlays; digests are not < 0
+        """Return the newer rows of a batch, from the cache or by a merge."""
+        number = self._number * self.batch_count - index  # unique among overlays, and negative unlike digests
         return self._kept(index, number, lambda: self._merge(index))
 
     def _kept(self, index: int, key: int, make: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:

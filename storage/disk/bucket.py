@@ -88,7 +88,7 @@ def _client_of(process: int, environment: int) -> Any:
 class Bucket:
     """The objects of a bucket; `root` is the shard's root, for errors, and contains no secret.
 
-    All methods raise `ShardUnavailable`, and `FragmentMissing` if the named object does not exist.
+    All methods raise `ShardUnavailable`, and `MissingFile` if the named object does not exist.
     """
 
     def __init__(self, name: str, root: str) -> None:
@@ -119,7 +119,7 @@ class Bucket:
 
     def abort(self, key: str, upload: str) -> None:
         """Abort an upload and drop its parts, if it has not ended."""
-        with suppress(WriteConflict, FragmentMissing):
+        with suppress(Busy, MissingFile):
             self.ask("abort_multipart_upload", key, writing=True, UploadId=upload)
 
     def ask(self, request: str, key: str | None, writing: bool = False, **parameters: Any) -> Any:
@@ -223,8 +223,8 @@ class Upload:
         made = {"UploadId": self._id, "MultipartUpload": {"Parts": parts}}
         try:
             self._bucket.ask("complete_multipart_upload", self._key, writing=True, **made)
-        except WriteConflict:  # garbage collection aborted it; or it was completed, but the answer was lost
-            with suppress(FragmentMissing):
+        except Busy:  # garbage collection aborted it; or it was completed, but the answer was lost
+            with suppress(MissingFile):
                 if int(self._bucket.ask("head_object", self._key)["ContentLength"]) == self._size:
                     return
             raise

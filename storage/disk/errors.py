@@ -3,8 +3,8 @@
 no space            ENOSPC EDQUOT EFBIG     DiskFull            free some space
 no handles, memory  EMFILE ENFILE ENOMEM    OutOfResources      a limit of the process, not of the store
 does not exist      ENOENT                  ShardUnavailable    the root does not exist: mount it
-                                            FragmentMissing     the root exists, the file does not
-                                            WriteConflict       the file was removed while it was written
+                                            MissingFile     the root exists, the file does not
+                                            Busy       the file was removed while it was written
 not allowed         EACCES EPERM EROFS      ShardUnavailable    permissions, a read-only mount
 all others          ESTALE EIO …            ShardUnavailable    with the message of the system
 
@@ -90,16 +90,14 @@ def missing_root(root: str, writing: bool = False) -> ShardUnavailable:
     )
 
 
-def missing_file(where: str, label: str = "") -> FragmentMissing:
+def missing_file(where: str, label: str = "") -> MissingFile:
     """Return the error for a missing file, although its root exists."""
-    return FragmentMissing(
-        f"{where}{label} is missing although the catalog refers to it; {RESTORE}", path=where
-    )
+    return MissingFile(f"{where}{label} is missing although the catalog refers to it; {RESTORE}", path=where)
 
 
-def collected(where: str) -> WriteConflict:
+def collected(where: str) -> Busy:
     """Return the error for a file that was removed before it was complete."""
-    return WriteConflict(
+    return Busy(
         f"{where} was removed by a garbage collection while it was being written; nothing was committed: "
         "try again with a longer `gc --orphans`",
         path=where,

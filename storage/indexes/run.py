@@ -97,7 +97,7 @@ def build_runs(
 
     After an error, no run is left. Memory: three times the size of `RUN_ROWS` entries, or of `RUN_BYTES`.
 
-    `disk` is that of the fragment's shard, `origin` the operation that builds. Raises `InvalidKey` if an
+    `disk` is that of the fragment's shard, `origin` the operation that builds. Raises `LimitExceeded` if an
     entry's key is too long for a continuation key.
     """
     reader = FragmentReader(disk, fragment.path, run_columns(table, index), fragment.seal, table)
@@ -142,7 +142,7 @@ def _entries(rows: pa.RecordBatch, first_row: int, index: IndexInfo, schema: pa.
 
 
 def check_entries(table: TableInfo, index: IndexInfo, rows: pa.RecordBatch) -> None:
-    """Raise `InvalidKey` if the key of an entry for a row would be too long."""
+    """Raise `LimitExceeded` if the key of an entry for a row would be too long."""
     _entries(rows, 0, index, run_schema(table, index))
 
 
