@@ -27,7 +27,7 @@ def open_context(
     """Open the state that all handles of a store share; with `follows`, commits are followed by upkeep."""
     try:
         catalog = open_catalog(location.catalog_url, clock, shown(location.uri), read_only)
-    except (StoreNotFound, OSError):
+    except (NotFound, OSError):
         location.check_not_bereft()  # shards without a catalog: do not suggest `create`
         raise
     reopen = partial(open_context, location, clock, disks, read_only, follows)

@@ -207,7 +207,7 @@ class Store:
         return Table(self.context, self.context.state().table_named(arguments.text("name", name)))
 
     def tables(self) -> tuple[Table, ...]:
-        """List all tables by name. Raises `CatalogOutdated` if a shard has seen a newer commit."""
+        """List all tables by name. Raises `ShardMismatch` if a shard has seen a newer commit."""
         self.context.check_newest()
         return tuple(Table(self.context, info) for info in self.context.state().infos())
 
@@ -248,8 +248,8 @@ class Store:
                 that the job has committed, unless they changed since.
             if_unchanged_since, user_metadata: as in `Table.upsert`.
 
-        Raises `InvalidOption`, `NotFound`, `SchemaMismatch` or `InvalidKey` if an argument or a file is
-        wrong; `AlreadyExists` as `Table.insert`, `RowsChanged` as `Table.upsert`.
+        Raises `InvalidOption`, `NotFound` or `SchemaMismatch` if an argument or a file is wrong;
+        `AlreadyExists` as `Table.insert`, `RowsChanged` as `Table.upsert`.
 
         Example:
             >>> store.load("flights", "flights/*.csv", primary_key="id", nulls=["NA"])
@@ -440,7 +440,7 @@ class Store:
             roots: roots of shards, by name; other shards get a root in the store's directory.
             clock, disks: as in `create`.
 
-        Raises `StoreNotFound` if there is no backup; `AlreadyExists` or `InvalidOption` if the new place is
+        Raises `NotFound` if there is no backup; `AlreadyExists` or `InvalidOption` if the new place is
         in use; `FragmentDamaged` or `StoreDamaged` if the backup is damaged. No store is created then.
         """
         clock, place = clock or SystemClock(), arguments.place("uri", uri)
@@ -456,8 +456,8 @@ class Store:
         Commits that this catalog does not have are lost, all earlier continuation keys and stream offsets are
         refused, and other copies of the catalog cannot write to these shards any more.
 
-        Raises `ShardUnavailable` if a shard cannot be reached, `WrongRoot` if a root belongs to another store
-        or another shard, and `StoreDamaged` if the catalog is damaged.
+        Raises `ShardUnavailable` if a shard cannot be reached, `ShardMismatch` if a root belongs to another
+        store or another shard, and `StoreDamaged` if the catalog is damaged.
         """
         return self.context.roots.adopt()
 

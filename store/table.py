@@ -51,7 +51,7 @@ class Table:
 
     Every write is one commit over all shards, or changes nothing. It returns the commit's number, which is a
     snapshot; its attribute `rows` is the number of changed rows. Methods that read the newest snapshot raise
-    `CatalogOutdated` if a shard has seen a newer commit than the catalog has. Arguments of several methods:
+    `ShardMismatch` if a shard has seen a newer commit than the catalog has. Arguments of several methods:
 
     - `rows`: anything with an Arrow stream (a pyarrow, Polars or pandas frame, a DuckDB relation, a scan),
       which may be larger than memory; or a list of dicts with every column, or a dict of columns.
@@ -119,8 +119,8 @@ class Table:
     ) -> CommitNumber:
         """Write rows; a row replaces the row with the same primary key.
 
-        Raises `SchemaMismatch` or `InvalidKey` if the rows do not match the table, `DiskFull` or
-        `ShardUnavailable` if a shard cannot be written. Nothing is written then.
+        Raises `SchemaMismatch` if the rows do not match the table, `LimitExceeded` if one is too large,
+        `DiskFull` or `ShardUnavailable` if a shard cannot be written. Nothing is written then.
         """
         transaction = self._transaction(txn, user_metadata, if_unchanged_since)
         table = self.definition
@@ -144,7 +144,7 @@ class Table:
         """Replace all rows, or the rows that match a condition. Older snapshots keep the old rows.
 
         With `where`, raises `InvalidOption` if a new row does not match it. A new row replaces the row with
-        its key in any case. Raises `WriteConflict` if other writers changed some keys during every attempt.
+        its key in any case. Raises `Busy` if other writers changed some keys during every attempt.
         """
         transaction = self._transaction(txn, user_metadata, None, where, parameters)
         table = self.definition
@@ -166,8 +166,8 @@ class Table:
         """Delete rows by primary key, or the rows that match a condition ("true" for all).
 
         Keys are the key columns as Arrow data, or a list of values; of tuples or dicts if the key has several
-        columns. Keys that do not exist are ignored. Raises `SchemaMismatch`, `InvalidKey` or `FilterError` if
-        an argument is wrong, `WriteConflict` if other writers changed some of the rows during every attempt.
+        columns. Keys that do not exist are ignored. Raises `SchemaMismatch` or `FilterError` if an argument
+        is wrong, `Busy` if other writers changed some of the rows during every attempt.
         """
         transaction = self._transaction(txn, user_metadata, if_unchanged_since, where, parameters)
         if (keys is None) == (where is None):

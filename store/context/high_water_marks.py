@@ -103,8 +103,7 @@ class RootMarks:
 
         Raises:
             ShardUnavailable: the shard's disk is not mounted.
-            WrongRoot: the root belongs to another shard, or the catalog is a copy.
-            CatalogOutdated: the catalog is an older copy.
+            ShardMismatch: the root belongs to another shard, or the catalog is a copy or older.
         """
         root = self.root(shard)
         for _ in range(2):  # during an adoption, markers are newer than the catalog for a moment
@@ -181,8 +180,8 @@ class RootMarks:
     def read_markers(self, writing: bool = False) -> Callable[[StoreState], None]:
         """Read the markers of witnesses (the first time of all directories), and return a check.
 
-        The check compares a later state of the catalog with the markers. It raises `CatalogOutdated`, and if
-        `writing` also `WrongRoot`.
+        The check compares a later state of the catalog with the markers. It raises `ShardMismatch` if the
+        catalog is older, or, if `writing`, if it is another copy.
         """
         markers, read_at = dict[int, Marker](), monotonic()
         for shard in self.local_shards():
@@ -228,7 +227,7 @@ class RootMarks:
 
         Raises:
             ShardUnavailable: a shard is unreachable, or has no marker and lacks files of the catalog.
-            WrongRoot, StoreDamaged: a root belongs to another shard, or the catalog is damaged.
+            ShardMismatch, StoreDamaged: a root belongs to another shard, or the catalog is damaged.
         """
         seen = self._catalog.seen().versions  # may be newer than any marker
         self._compared, self._next_read = False, 0.0

@@ -175,7 +175,7 @@ class Context:
                 raise
 
     def check_newest(self) -> None:
-        """Raise `CatalogOutdated` if a shard has seen a newer commit than the catalog has."""
+        """Raise `ShardMismatch` if a shard has seen a newer commit than the catalog has."""
         self.roots.check_newest()
 
     @retry_interrupted
@@ -328,7 +328,7 @@ class Context:
 
     @contextmanager
     def noticing_collection(self) -> Iterator[None]:
-        """Raise `WriteConflict` if a staged file was collected: the block may outlast `orphan_seconds`."""
+        """Raise `Busy` if a staged file was collected: the block may outlast `orphan_seconds`."""
         try:
             yield
         except MissingFile as error:

@@ -81,9 +81,9 @@ def back_up(context: Context, target: str) -> BackedUp:
     """Copy a store to an empty place. Damaged statistics are left out.
 
     Raises, in addition to the errors of `Store.backup`:
-        CatalogOutdated: the catalog is older than its shards: the backup would lack the newest commits.
-        FragmentMissing: in each attempt files were collected before they were copied; try again.
-        ShardUnavailable, WrongRoot: a shard's disk is not mounted, or another disk is mounted there.
+        ShardMismatch: the catalog is older than its shards: the backup would lack the newest commits.
+        MissingFile: in each attempt files were collected before they were copied; try again.
+        ShardUnavailable, ShardMismatch: a shard's disk is not mounted, or another disk is mounted there.
     """
     context.check_newest()
     place, copied = Location.of(target), set[str]()
@@ -184,7 +184,7 @@ def _pack(backup: _Backup) -> bytes:
 
 
 def _unpack(disk: Disk, source: str) -> _Backup:
-    """Read and verify the list of a backup. Raises `StoreNotFound`, `StoreDamaged`, `StoreTooNew`."""
+    """Read and verify the list of a backup. Raises `NotFound`, `StoreDamaged`, `StoreTooNew`."""
     try:
         file = disk.open(BACKUP_FILE)
     except (MissingFile, ShardUnavailable) as error:

@@ -65,7 +65,7 @@ def place_for_store(location: Location, roots: Sequence[str]) -> Iterator[None]:
     Raises:
         AlreadyExists: there is a store.
         InvalidOption: a directory cannot be made.
-        StoreNotFound: the directory has shards of a store that lost its catalog.
+        NotFound: the directory has shards of a store that lost its catalog.
     """
     with suppress(OSError):  # the next check raises a better error
         if holds_store(location.catalog_url):

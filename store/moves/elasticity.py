@@ -175,7 +175,7 @@ def _plan_draining(shard: int, tx: Tx) -> list[Move] | None:
     if info is None:
         return None  # another process removed it
     if not info.draining:
-        raise InvalidTopologyChange(
+        raise InvalidCall(
             f"an expansion has called off the contraction of shard {info.name!r}; it stays in the store",
             shard=info.name,
         )
@@ -314,7 +314,7 @@ def split_and_join(
 
 
 def _resting(tx: Tx, tablet_id: int) -> Tablet:
-    """Return a tablet that is not being moved; raises `NotFound` or `NotReady`."""
+    """Return a tablet that is not being moved; raises `NotFound` or `Busy`."""
     tablet = tx.state.tablet(tablet_id)
     forget_dead(tx, tablet_id)
     check_at_rest(tx, {tablet_id})

@@ -74,7 +74,7 @@ class Mover:
             self._undo()
             shards = (self.move.source, self.move.target) if isinstance(error, OperatorNeeded) else ()
             for shard in filter(self._context.has_left, shards):  # its disk's error does not matter then
-                raise InvalidTopologyChange(
+                raise InvalidCall(
                     f"shard {shard} left the store while tablet {self.move.tablet} was being moved; "
                     "plan the move again",
                     tablet=self.move.tablet,

@@ -161,7 +161,7 @@ def move_of(tx: Tx, tablet: int) -> OwnedMove | None:
 
 
 def check_at_rest(tx: Tx, tablets: Collection[int]) -> None:
-    """Raise `NotReady` if one of the tablets is being moved."""
+    """Raise `Busy` if one of the tablets is being moved."""
     for move in moves_in(tx):
         if move.tablet in tablets:
             raise Busy(

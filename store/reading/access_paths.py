@@ -56,7 +56,7 @@ def choose_access(
 ) -> Choice:
     """Choose the cheapest path for a snapshot of a table, or the path with a name or an order.
 
-    `key` is the result of `bind_to_key` for the predicate. Raises `NotFound`, `NotReady` or `InvalidOption`
+    `key` is the result of `bind_to_key` for the predicate. Raises `NotFound`, `Busy` or `InvalidOption`
     if there is no path with this name or order, or the index is not ready.
     """
     table, indexes, statistics = state.table, state.indexes, context.statistics(state)

@@ -35,7 +35,7 @@ def feed_fields() -> list[pa.Field]:
 
 
 def history(context: Context, find: Find, most: int | None) -> tuple[Commit, ...]:
-    """Return the newest `most` commits of a table, or all, oldest first. Raises `CatalogOutdated`."""
+    """Return the newest `most` commits of a table, or all, oldest first. Raises `ShardMismatch`."""
     context.check_newest()
     tx = context.catalog.newest()
     table = find(tx)[0].id

@@ -128,7 +128,7 @@ class PagedScan(Iterator[Page]):
         """Return the iterator of the remaining pages; every call returns the same one.
 
         Several threads may share it: each page is returned to exactly one of them. After an error, the next
-        call reads the same page again. Raises `ScanConsumed` after the last page, or if the scan is closed.
+        call reads the same page again. Raises `InvalidCall` after the last page, or if the scan is closed.
         """
         self._check_open()
         return self
@@ -142,7 +142,7 @@ class PagedScan(Iterator[Page]):
         """Return all remaining rows as a table in memory. Can be called again after an error.
 
         Raises:
-            ScanConsumed: all rows were returned before, a stream has begun to read the scan, or the scan is
+            InvalidCall: all rows were returned before, a stream has begun to read the scan, or the scan is
                 closed (possibly during the call).
         """
         batches = list[pa.RecordBatch]()
@@ -171,7 +171,7 @@ class PagedScan(Iterator[Page]):
         """Return all remaining rows as a stream of record batches, each read when it is requested.
 
         Raises:
-            ScanConsumed: all rows were returned before, or the scan is closed. The stream raises it, too: if
+            InvalidCall: all rows were returned before, or the scan is closed. The stream raises it, too: if
                 the scan is closed before the stream's end, if it is read again after an error, or if pages
                 or another stream were read before its first batch.
         """
@@ -190,7 +190,7 @@ class PagedScan(Iterator[Page]):
         return self._read_all((), lambda _: None)
 
     def close(self) -> None:
-        """End the scan and its lease early; later reads raise `ScanConsumed`.
+        """End the scan and its lease early; later reads raise `InvalidCall`.
 
         The keys of its pages can still be resumed while retention keeps the snapshot.
         """
@@ -206,7 +206,7 @@ class PagedScan(Iterator[Page]):
         self.close()
 
     def _check_open(self) -> None:
-        """Raise `ScanConsumed` if all rows were returned, or the scan was closed."""
+        """Raise `InvalidCall` if all rows were returned, or the scan was closed."""
         if self._complete or (self._closed and self.standing.cursors):
             raise InvalidCall(
                 f"this scan of table {self._name!r} was closed, or read to its end; begin another one, or "
@@ -232,14 +232,14 @@ class PagedScan(Iterator[Page]):
                 self._is_read = False
 
     def _check_reader(self, reader: _Stream | None) -> None:
-        """Raise `ScanConsumed` if no rows remain, or another reader has begun to read them."""
+        """Raise `InvalidCall` if no rows remain, or another reader has begun to read them."""
         self._check_open()
         begins = self._reader is None and reader is not None and reader.begin is self.standing
         if self._reader is not reader and not begins:
             raise self._in_use()
 
-    def _in_use(self) -> ScanConsumed:
-        return ScanConsumed(
+    def _in_use(self) -> InvalidCall:
+        return InvalidCall(
             f"another reader has begun to read this scan of table {self._name!r}; begin a scan for each "
             "reader, or use Store.resume(scan.key)",
             table=self._name,
@@ -308,7 +308,7 @@ class _Stream(Iterator[pa.RecordBatch]):
             while (page := self._scan._next_page(self)) is not None:
                 if page.rows.num_rows:
                     return page.rows
-        except ScanConsumed:  # no rows were read, so none are lost
+        except InvalidCall:  # no rows were read, so none are lost
             raise
         except BaseException:
             self._failed = True

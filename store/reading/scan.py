@@ -59,7 +59,7 @@ class Scan(PagedScan):
     period if that is longer). Several threads may share the iteration. `key` is the scan's present position.
 
     `to_table`, `count` and streams read all remaining rows. No row is returned to two readers: a second one
-    gets `ScanConsumed`, not a part of the rows that looks complete. `to_table` and `count` can be called
+    gets `InvalidCall`, not a part of the rows that looks complete. `to_table` and `count` can be called
     again after an error; a stream that failed or was abandoned cannot be read again. A forked child cannot
     read its parent's scan; it calls `Store.resume(scan.key)`.
 
@@ -234,7 +234,7 @@ class Scan(PagedScan):
 
         Raises:
             InvalidOption: the scan has a limit, which parts cannot keep independently.
-            ScanConsumed: all rows were returned before, the scan is closed, or it is a scan of changes that
+            InvalidCall: all rows were returned before, the scan is closed, or it is a scan of changes that
                 has begun.
         """
         state = self.standing

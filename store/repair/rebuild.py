@@ -209,7 +209,7 @@ def _why_not(state: StoreState, files: Mapping[str, int], disks: Mapping[int, Di
         return "it knows none of the files"
     newest = newest_commit_of(state.store_id, ((disks[files[path]], path) for path in unknown))
     for disk in disks.values():
-        with suppress(WrongRoot):  # a damaged marker
+        with suppress(ShardMismatch):  # a damaged marker
             marker = Root("", disk).marker()
             newest = max(newest, marker.commit if marker else 0)
     if newest > state.commit:

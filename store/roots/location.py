@@ -119,7 +119,7 @@ class Location:
         return self.uri if self.directory is None else self.directory / CATALOG_FILE
 
     def check_not_bereft(self) -> None:
-        """Raise `StoreNotFound` if the directory is unreadable, or has parts of a store without its catalog.
+        """Raise `NotFound` if the directory is unreadable, or has parts of a store without its catalog.
 
         Such parts are shards, or an SQLite WAL with the last commits of a process that was killed.
         """
@@ -132,14 +132,14 @@ class Location:
                 any(directory.glob(f"{SHARDS}/*/{name}")) for name in names
             )
         except OSError as error:
-            raise StoreNotFound(
+            raise NotFound(
                 f"{brief(self.uri, 200)} cannot be read: {error.strerror}; check the path, "
                 "or let its owner open it to a group (docs/security.md)",
                 uri=self.uri,
                 kind="store",
             ) from error
         if is_bereft:
-            raise StoreNotFound(
+            raise NotFound(
                 f"{self.uri} holds parts of a store, but {CATALOG_FILE} is missing or empty; restore it "
                 f"from a backup, use `elasticscan repair {self.uri} NEW`, or remove what was never a store",
                 uri=self.uri,

@@ -78,7 +78,7 @@ class Root:
         return shown(self.place)
 
     def marker(self) -> Marker | None:
-        """Return the marker; None if there is none. Raises `WrongRoot` if it is damaged."""
+        """Return the marker; None if there is none. Raises `ShardMismatch` if it is damaged."""
         try:
             file = self.disk.open(MARKER)
             return _unpack(bytes(file.read_at(0, min(file.size, MOST_BYTES))))
@@ -113,7 +113,7 @@ def check_owner(marker: Marker | None, root: Root, expected: Marker) -> Marker:
 
     Raises:
         ShardUnavailable: there is no marker: the shard's disk is not mounted.
-        WrongRoot: it names another store, another shard, or another copy of the catalog.
+        ShardMismatch: it names another store, another shard, or another copy of the catalog.
     """
     if marker is None:
         raise ShardUnavailable(
@@ -135,7 +135,7 @@ def check_owner(marker: Marker | None, root: Root, expected: Marker) -> Marker:
 
 
 def check_same_copy(marker: Marker, root: Root, expected: Marker) -> None:
-    """Raise `WrongRoot` if a root belongs to another copy of the catalog: another incarnation or place."""
+    """Raise `ShardMismatch` if a root belongs to another copy of the catalog or to another place."""
     is_elsewhere = (
         marker.catalog and expected.catalog and not is_same_catalog(marker.catalog, expected.catalog)
     )
@@ -150,7 +150,7 @@ def check_same_copy(marker: Marker, root: Root, expected: Marker) -> None:
 
 
 def check_not_ahead(marker: Marker, root: Root, expected: Marker) -> None:
-    """Raise `CatalogOutdated` if a marker is ahead of the catalog, whose versions were read after it."""
+    """Raise `ShardMismatch` if a marker is ahead of the catalog, whose versions were read after it."""
     if marker.layout > expected.layout or marker.commit > expected.commit:
         raise ShardMismatch(
             f"the catalog is older than its shards: {root} knows commit {marker.commit} (layout "
@@ -238,7 +238,7 @@ class Claims:
         return root.disk
 
     def check_held(self) -> None:
-        """Raise `WrongRoot` if another process has claimed one of the roots meanwhile."""
+        """Raise `ShardMismatch` if another process has claimed one of the roots meanwhile."""
         for root, marker in self._claimed:
             check_owner(root.marker(), root, marker)
 

@@ -99,7 +99,7 @@ class _Collection:
         # Not for a removed shard: its root may be back with files that the catalog has forgotten.
         unknown = too_many_unknown(root, self._rules, decisions)
         if unknown and root.shard.id in self.state.shards:
-            self.refusal = self.refusal or CatalogOutdated(
+            self.refusal = self.refusal or ShardMismatch(
                 f"the catalog does not know {unknown:,} files of shard {name!r}, too many of all; check them "
                 "with `elasticscan gc --dry-run`, then collect with --share 1",
                 shard=name,
@@ -238,8 +238,8 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
 
     Raises:
         StoreDamaged: the catalog is damaged.
-        CatalogOutdated: the catalog is an older copy, or does not know too many files.
-        WrongRoot: a root belongs to another shard or store.
+        ShardMismatch: the catalog is an older copy, or does not know too many files; or a root belongs to
+            another shard or store.
     """
     if not dry_run:
         context.catalog.check_writable()

@@ -69,7 +69,7 @@ def compact(context: Context, table: TableInfo) -> int:
 
     Raises:
         DiskFull, ShardUnavailable, FragmentDamaged: of a shard, where nothing has changed.
-        WriteConflict: garbage collection deleted files of the merge before its end. Nothing has changed.
+        Busy: garbage collection deleted files of the merge before its end. Nothing has changed.
     """
     gone = 0
     for shard, fragments in sorted(by_shard(context.state().fragments(table.id)).items()):

@@ -158,7 +158,7 @@ def create_index(
                 parallel(partial(_build, context, table, index, built), missing[:limit], BUILDERS)
             finally:
                 index, missing = _enter_runs(context, index, built)
-    except (InvalidKey, LimitExceeded):  # existing rows cannot be indexed, so it would never be ready
+    except LimitExceeded:  # existing rows cannot be indexed, so it would never be ready
         with context.catalog.writing() as tx:
             if any(other.id == index.id and not other.ready for other in tx.state.indexes(table.id)):
                 transition_index(tx, index, IndexPhase.DROPPED)

@@ -55,7 +55,7 @@ TRANSACTION_EVERY = 64
 def fits_in_log(state: StoreState, table: TableInfo, rows: StagedInMemory, size: int) -> bool:
     """Return whether the rows of a commit, packed in `size` bytes, may go into the log.
 
-    Raises `InvalidKey` if a key is too long for an index: after the commit, a flush could not refuse it.
+    Raises `LimitExceeded` if a key is too long for an index: after the commit, a flush could not refuse it.
     """
     now = state.info(table.id) or table
     if now.definition != rows.table.definition or not has_room(state, table.id, size):
@@ -117,7 +117,7 @@ def remove_staged(context: Context, files: Set[File]) -> None:
 
 
 def check_no_key_twice(context: Context, table: TableInfo, staged: Sequence[StagedFragment]) -> None:
-    """Raise `InvalidKey` if two tasks of one write staged the same key."""
+    """Raise `SchemaMismatch` if two tasks of one write staged the same key."""
     with context.noticing_collection():
         check_keys_differ(staged_source(table, staged, context.disk_of))
 

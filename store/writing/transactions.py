@@ -102,7 +102,7 @@ def until_unchanged(
         is_final: the caller named the snapshot, so a later change of the rows is an error at once.
 
     Raises:
-        WriteConflict: other commits wrote the rows during each attempt, for a minute and ten attempts.
+        Busy: other commits wrote the rows during each attempt, for a minute and ten attempts.
     """
     context.catalog.check_writable()
     began, conflict = context.clock.now(), None
