@@ -99,7 +99,7 @@ def attach(spark: SparkSession, uri: str | os.PathLike[str], prefix: str = "") -
         An object whose method `sql` reads only the rows and columns that a query needs.
 
     Raises:
-        StoreNotFound: there is no store at `uri`.
+        NotFound: there is no store at `uri`.
         InvalidOption: the prefix is not a possible beginning of a view's name.
     """
     if prefix and not prefix.replace("_", "a").isalnum():

@@ -103,8 +103,8 @@ class AttachedStore:
         drops a table of the store with its view, `DROP VIEW` the view alone.
 
         Raises:
-            NotSupported: the store cannot execute the statement; nothing was done.
-            WriteConflict: other writers changed the rows at each attempt.
+            InvalidCall: the store cannot execute the statement; nothing was done.
+            Busy: other writers changed the rows at each attempt.
         """
         session = _session(self._spark)
         tables, snapshot = self._views.look()

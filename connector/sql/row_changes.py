@@ -93,7 +93,7 @@ def write_changes(
         ansi: whether the session follows the ANSI rules.
 
     Raises:
-        InvalidKey: a key occurs twice or is null.
+        SchemaMismatch: a key occurs twice or is null.
         RowsChanged: a row was written since the snapshot.
     """
     rows = rows.where(col(ACTION).isNotNull())

@@ -58,7 +58,7 @@ class Statement:
         """Return the statement with another text, which has the same words up to the table's name."""
         return replace(self, reader=StatementReader(text, tokens_of(text), self.reader.at))
 
-    def refused(self, why: str) -> NotSupported:
+    def refused(self, why: str) -> InvalidCall:
         why = f"{self.kind} of table {self.view!r} did nothing: {why}"
         return InvalidCall(why, statement=self.kind, table=self.view)
 
@@ -67,7 +67,7 @@ def statement_about(text: str, views: Iterable[str]) -> Statement | None:
     """Return a statement that the store executes; None for a statement that Spark executes.
 
     Raises:
-        NotSupported: a CREATE TABLE has OR REPLACE, or the name of a schema.
+        InvalidCall: a CREATE TABLE has OR REPLACE, or the name of a schema.
     """
     try:
         tokens = tokens_of(text)
@@ -135,7 +135,7 @@ def insertion(
         relation: the name of the table in the new text.
 
     Raises:
-        NotSupported: the statement is BY NAME, or has several parts that write; nothing was done.
+        InvalidCall: the statement is BY NAME, or has several parts that write; nothing was done.
     """
     try:
         tokens = tokens_of(text)

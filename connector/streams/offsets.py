@@ -141,8 +141,7 @@ def between(start: Offset, end: Offset) -> tuple[Position, Position]:
     """
     first, last = start.position, end.position
     if end.since is not None and start.is_initial:
-        # Spark repeats the first batch, perhaps with a newer initial offset: the stored one counts.
-        first = end.since
+        first = end.since  # Spark may repeat the first batch with a newer initial offset
     elif end.since is not None and first != last:
         raise _refusal(f"the batch that ends at {last} began at {end.since}, not at {first}")
     in_another = last.commit != first.commit or (last.in_changes and last.slot > 0)
