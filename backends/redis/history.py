@@ -30,7 +30,7 @@ _IN_MEMORY: dict[str, str] = {}  # the newest placement, under the id of each no
 
 
 def record_topology(cluster: ClusterMap, place: str | None) -> Placement:
-    """Append the placement of a cluster to its history. Return the newest earlier one, or itself if first.
+    """Append a cluster's placement to its history; return the one recorded before, or else this one.
 
     Args:
         place: a store, by its directory or URL, or `env:NAME` for one that an environment variable holds;

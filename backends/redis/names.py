@@ -34,9 +34,9 @@ def _tags(begin: bytes) -> tuple[bytes, ...]:
 
 
 def probe_of(prefix: bytes, slot: int, suffix: bytes) -> bytes:
-    """Return a key of a slot that begins with a prefix, because access rules may allow only such keys.
+    """Return the name of a key in a slot that begins with a prefix: ACL rules may allow no other names.
 
-    A prefix with a whole hash tag has only one slot; a prefix that ends within a tag is completed.
+    If the prefix has a whole hash tag, its slot is fixed and `slot` is ignored. An open tag is completed.
     """
     head, _, begin = prefix.partition(b"{")
     if b"}" in begin:

@@ -60,7 +60,7 @@ from elasticscan.topology import SlotSet
 
 PAGE_SLOTS = 256
 NAMES_AT_ONCE = 4_096  # names of a slot in the first request
-FIRST_CHUNK, MOST_CHUNK = 4, 16_384  # keys in one exchange of values; it at most doubles each time
+FIRST_CHUNK, MOST_CHUNK = 4, 16_384  # keys of one exchange of values
 CHUNK_BYTES = 4 << 20
 ACL = (
     "+get +hmget +hscan +exists +pttl +multi +exec +asking +ping +cluster|getkeysinslot "
@@ -74,7 +74,7 @@ Exchange: TypeAlias = Callable[[Address, Sequence[Command]], Answers]
 Slots: TypeAlias = NDArray[np.uint16]
 
 _WAITS = (AskError, TryAgainError, ClusterDownError, BusyLoadingError, MasterDownError, ReadOnlyError)
-_NOT_THERE = (None, 0, -2)  # the answers of GET, EXISTS and PTTL for a missing key
+_NOT_THERE = (None, 0, -2)  # answers of GET, EXISTS and PTTL for a key that does not exist
 NO_NAMES = pa.table({"slot": pa.array([], pa.uint16()), "name": pa.array([], pa.binary())})
 _MULTI, _EXEC, _ASKING = (b"MULTI",), (b"EXEC",), (b"ASKING",)
 
@@ -257,7 +257,7 @@ class _SlotPage:
         page_rows, page_bytes, schema = self.request.page_rows, self.request.page_bytes, self.space.schema
         batches, kept, at, rows, size = list[pa.RecordBatch](), [np.empty(0, np.uint16)], 0, 0, 0
         while at < len(names) and rows < page_rows and size < page_bytes:
-            # As many keys as fit by the mean size of rows, and at most twice as many as in the last exchange.
+            # As many keys as should fit, by the size of earlier rows; at most twice an earlier exchange.
             fitting = int(min(CHUNK_BYTES, page_bytes - size) / max(progress.row_bytes, 1.0))
             chunk = min(max(1, min(fitting, progress.chunk)), page_rows - rows, len(names) - at)
             batch, slots = self._fetch(names.slice(at, chunk))
