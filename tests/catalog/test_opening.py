@@ -103,9 +103,9 @@ def of_another_hash(path: Path) -> None:
 
 NOT_A_DATABASE = b"not a database" * 500
 WRONG: dict[str, tuple[type[ElasticScanError], str, Callable[[Path], object]]] = {
-    "an empty file": (StoreNotFound, "", lambda path: path.write_bytes(b"")),
-    "of something else": (StoreNotFound, "", of_something_else),
-    "no folder": (StoreNotFound, "create one", lambda path: shutil.rmtree(path.parent)),
+    "an empty file": (NotFound, "", lambda path: path.write_bytes(b"")),
+    "of something else": (NotFound, "", of_something_else),
+    "no folder": (NotFound, "create one", lambda path: shutil.rmtree(path.parent)),
     "another hash": (StoreDamaged, "the hash 'java'", of_another_hash),
     "no database": (StoreDamaged, "not a database", lambda path: path.write_bytes(NOT_A_DATABASE)),
     "pages of garbage": (StoreDamaged, "", garbage),

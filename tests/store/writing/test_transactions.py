@@ -291,9 +291,9 @@ def tried(errors: list[Exception], seconds: float = 0.0, is_final: bool = False)
     ("errors", "options", "came", "fewest", "most"),
     [
         ([RowsChanged("a"), TableChanged("b", kind="index"), OutdatedReadError()], {}, "done", 3, 3),
-        (CHANGED, {}, WriteConflict, 61, 999),
-        ([OutdatedReadError()] * 10_000, {}, WriteConflict, 61, 999),
-        (CHANGED, {"seconds": ATTEMPTS_SECONDS + 1}, WriteConflict, FEWEST_ATTEMPTS, FEWEST_ATTEMPTS),
+        (CHANGED, {}, Busy, 61, 999),
+        ([OutdatedReadError()] * 10_000, {}, Busy, 61, 999),
+        (CHANGED, {"seconds": ATTEMPTS_SECONDS + 1}, Busy, FEWEST_ATTEMPTS, FEWEST_ATTEMPTS),
         ([OutdatedReadError(), *CHANGED], {"is_final": True}, RowsChanged, 2, 2),
         ([AlreadyExists("a")], {}, AlreadyExists, 1, 1),
     ],
