@@ -56,7 +56,7 @@ def parse_map(text: str, asked: Address, shards: dict[str, int]) -> ClusterMap:
         shards: the numbers of shards by node id; new masters are added.
 
     Raises:
-        ValueError: the text has another form.
+        ValueError: the text has another form, or names no master with an address.
     """
     owners, members = np.full(SLOTS, UNSERVED), set[str]()
     addresses, ids = dict[int, Address](), dict[int, str]()
@@ -77,6 +77,8 @@ def parse_map(text: str, asked: Address, shards: dict[str, int]) -> ClusterMap:
             if part[:1].isdigit():
                 first, _, last = part.partition("-")
                 owners[int(first) : int(last or first) + 1] = shard
+    if not addresses:  # of a replica that has not met its master yet
+        raise ValueError("it names no master")
     changes = np.flatnonzero(np.diff(owners)) + 1
     ranges = pairwise([0, *changes.tolist(), SLOTS])
     tablets = (Tablet(number, *each, int(owners[each[0]]), 0) for number, each in enumerate(ranges, start=1))

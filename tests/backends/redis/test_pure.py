@@ -62,6 +62,14 @@ def test_a_view_gives_slots_to_masters_and_none_to_replicas() -> None:
 
 
 @pytest.mark.parametrize(
+    "lines", [[], [line(1, 7001, "", "myself,slave"), line(2, 0, "0-9", "master,noaddr")]]
+)
+def test_a_view_without_a_master_is_no_answer(lines: list[str]) -> None:
+    with pytest.raises(ValueError, match="no master"):
+        parse_map("\n".join(lines), ("h", 1), {})
+
+
+@pytest.mark.parametrize(
     ("pattern", "prefix", "matching", "others"),
     [
         (b"t:*", b"t:", [b"t:", b"t:a\n*"], [b"u:a"]),
