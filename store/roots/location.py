@@ -209,12 +209,12 @@ def _make_directory(path: Path, store: Path | None, created: list[Path]) -> None
     try:
         mode = PRIVATE if store in (None, path) else mode_within(store.stat().st_mode, True)
         for directory in [each for each in (path, *path.parents) if not each.exists()][::-1]:
-            created.append(directory)
-            if directory == path or (store is not None and directory.is_relative_to(store)):
-                directory.mkdir(PRIVATE, exist_ok=True)  # another process may make it at the same time
+            is_ours = directory == path or (store is not None and directory.is_relative_to(store))
+            with suppress(FileExistsError):  # another process made it: it must not be removed after an error
+                directory.mkdir(PRIVATE if is_ours else 0o777)
+                created.append(directory)
+            if is_ours:
                 directory.chmod(mode)
-            else:
-                directory.mkdir(exist_ok=True)
     except OSError as error:
         raise InvalidOption(
             f"{brief(str(path), 200)} cannot be made: {error.strerror}; name a directory that can be written",

@@ -20,7 +20,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.store import Store, repair_store
 from elasticscan.store.copies.backup import BACKUP_FILE
-from elasticscan.store.roots.location import MARKER
+from elasticscan.store.roots.location import MARKER, Location
 
 ROWS_IN_FILES = True
 
@@ -157,3 +157,15 @@ def test_a_place_that_is_taken_or_none_is_refused_and_nothing_is_changed(
     assert use != "open" or "repair" in str(refused.value)
     assert len(str(refused.value)) < 20_000
     assert everything(world) == before
+
+
+def test_directories_that_another_process_makes_stay_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, exists = tmp_path / "shared", Path.exists
+    (shared / "empty").mkdir(parents=True)
+    # As if the other process made the directory just after it was found to be missing.
+    monkeypatch.setattr(Path, "exists", lambda path: path != shared and exists(path))
+    with pytest.raises(RuntimeError), Location.of(shared / "store").with_directories():
+        raise RuntimeError
+    assert [path.name for path in shared.iterdir()] == ["empty"]
